@@ -41,6 +41,7 @@ from libs.messages.http import (
     TokensRevoked,
     TokensView,
 )
+from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.series import UsageView
@@ -513,6 +514,19 @@ class Client:
         """Change what a tenant may take."""
         path = f"/v1/tenants/{_part(tenant)}"
         return await self._wire.ask("PATCH", path, TenantView, body=msgspec.json.encode(wanted), headers=_JSON)
+
+    async def quotas(self, *, pool: str = "default") -> QuotasView:
+        """The quotas of a pool: all of them, or a tenant's own."""
+        return await self._wire.ask("GET", "/v1/quotas", QuotasView, query=_given({"pool": pool}))
+
+    async def set_quota(self, name: str, wanted: QuotaWanted) -> QuotaView:
+        """Set or replace the quota of a tenant or group."""
+        path = f"/v1/quotas/{_part(name)}"
+        return await self._wire.ask("PUT", path, QuotaView, body=msgspec.json.encode(wanted), headers=_JSON)
+
+    async def delete_quota(self, name: str, *, pool: str = "default") -> QuotaDeleted:
+        path = f"/v1/quotas/{_part(name)}"
+        return await self._wire.ask("DELETE", path, QuotaDeleted, query=_given({"pool": pool}), once=True)
 
     async def usage(
         self,

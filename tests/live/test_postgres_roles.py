@@ -35,8 +35,9 @@ ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS
 # Who may write what; everything else is refused. `table.column` where only that column may be changed.
 MAY_WRITE = {
     "gateway": {
-        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
+        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted", "quotas"},
         "UPDATE": {
+            "quotas",
             "tokens.revoked_at",
             "tokens.used_at",
             "tenants.jobs_open_max",
@@ -45,7 +46,7 @@ MAY_WRITE = {
             "tenants.may_be_unpreemptible",
             "tenant_submitted",
         },
-        "DELETE": {"tokens"},
+        "DELETE": {"tokens", "quotas"},
     },
     "scheduler": {
         "INSERT": {
@@ -68,6 +69,7 @@ MAY_NOT_READ = {
     "scheduler": {"tenants", "tokens", "migrations", "envelopes", "retention", "event_offset", "tenant_submitted"},
     "scorer": {
         *{
+            "quotas",
             "tenants",
             "tokens",
             "asks",
@@ -90,6 +92,7 @@ MAY_NOT_READ = {
     "reallocator": {
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
+        "quotas",
         "retention",
         "event_offset",
         "tenant_submitted",
@@ -97,7 +100,7 @@ MAY_NOT_READ = {
     },
     "router": {
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
-        *{"event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
+        *{"quotas", "event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
         *{"envelopes", "gpu_scores", "workload_classes", "curves"},
     },
 }
@@ -166,7 +169,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 23
+    assert len(tables) == 24
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -167,6 +167,28 @@ UPDATE tenants SET jobs_open_max = CASE WHEN $2::boolean THEN $3::bigint ELSE jo
                    may_be_unpreemptible = CASE WHEN $8::boolean THEN $9::boolean ELSE may_be_unpreemptible END
  WHERE id = $1;
 
+-- name: quotas
+SELECT quota::text FROM quotas WHERE $1::text IS NULL OR pool = $1 ORDER BY pool, name;
+
+-- name: decayed_use
+-- Of each job what it held, as one stretch that ended when it last gave back its GPUs. Older than 30 half-lives is nothing.
+SELECT tenant, sum(attained_gpu_seconds / held * $3::float8 / ln(2.0::float8)
+                   * (1 - power(2::float8, -held / $3::float8)) * power(2::float8, -greatest(0, $2::float8 - ended) / $3))
+           ::float8 AS used
+  FROM (SELECT tenant, attained_gpu_seconds, extract(epoch FROM attained)::float8 AS held,
+               extract(epoch FROM CASE WHEN placed_at IS NOT NULL AND ended_at IS NULL AND state <> 'queued'
+                                       THEN placed_at ELSE COALESCE(ended_at, since) END)::float8 AS ended
+          FROM jobs WHERE pool = $1 AND attained_gpu_seconds > 0 AND attained > interval '0') had
+ WHERE ended > $2::float8 - least(30 * $3::float8, 1e9)
+ GROUP BY tenant ORDER BY tenant;
+
+-- name: set_quota
+INSERT INTO quotas (pool, name, quota) VALUES ($1, $2, $3::text::jsonb)
+ON CONFLICT (pool, name) DO UPDATE SET quota = excluded.quota;
+
+-- name: delete_quota
+DELETE FROM quotas WHERE pool = $1 AND name = $2 RETURNING 1;
+
 -- name: job
 SELECT {job} FROM all_jobs WHERE id = $1;
 
