@@ -57,6 +57,7 @@ _CLUSTER = {
     **_commands("replay", replay="derive anew what the scheduler decided, and compare"),
     **_commands("migrate", migrate="bring the database to this version"),
     **_commands("token", token="create, list and revoke access tokens"),
+    **_commands("webhook", webhook="have events posted to a URL"),
     **_commands("tenant", tenant="what each tenant may take, and has taken"),
 }
 _STUDY = {

@@ -20,6 +20,7 @@ PATH_WORDS = {
     "node": "A node's id.",
     "tenant": "A tenant's name.",
     "label": "The label that its tokens were made with.",
+    "webhook": "A webhook's id.",
 }
 ERRORS = {
     400: "Something in what was sent is wrong: `field` is where, `reason` is why. Nothing was stored.",
@@ -34,9 +35,12 @@ ERRORS = {
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
-_ALLOWED_IN_PART = ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority", "/v1/queue", "/v1/usage")
+_ALLOWED_IN_PART = (
+    *("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority", "/v1/queue", "/v1/usage"),
+    "/v1/webhooks",
+)
 _IN_A_POOL = ("/v1/trace", "/v1/what-if")
-_CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
+_CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"), ("POST", "/v1/webhooks"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
 `{"type": "about:blank", "title": …, "status": …, "detail": …, "error": {"field": …, "reason": …, "status": …}}`; what \
