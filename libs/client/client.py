@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.client.errors import RefusedError
+from libs.client.sessions import RunSession
 from libs.client.sse import data_of, events_of
 from libs.client.wire import BROKEN, Wire, worth_another
 from libs.domain.job import FINAL, JobState
@@ -20,7 +21,11 @@ from libs.domain.spec import JobSpec
 from libs.messages.accounts import By
 from libs.messages.http import (
     Accepted,
+    ArrayAsked,
+    ArraysView,
+    ArrayView,
     ClusterView,
+    ElementsWanted,
     EventView,
     GpusView,
     HistoryView,
@@ -39,6 +44,7 @@ from libs.messages.http import (
 from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.series import UsageView
+from libs.messages.sessions import SessionKind
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
@@ -113,10 +119,17 @@ class Client:
         return await self._wire.ask("GET", _job(job), JobView, query=_given({"at": at}))
 
     async def jobs(
-        self, *, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+        self,
+        *,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        elements: bool = True,
     ) -> JobsView:
-        """Jobs, the newest first."""
+        """Jobs, the newest first; `elements`: those of arrays too."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
+        query["elements"] = "" if elements else "0"
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
 
     async def cancel(self, job: str) -> Accepted:
@@ -159,8 +172,54 @@ class Client:
         """The replicas of a service that listen, and the service's URL at the router."""
         return await self._wire.ask("GET", _job(job, "/endpoints"), EndpointsView)
 
+    def enter(
+        self,
+        job: str,
+        kind: SessionKind = SessionKind.SHELL,
+        *,
+        command: Sequence[str] = (),
+        rank: int = 0,
+        role: str = "",
+        tty: bool = False,
+        size: tuple[int, int] | None = None,
+        term: str = "",
+        port: int = 0,
+    ) -> RunSession:
+        """A shell, a command or a connection in a run; `async with` opens it. `size`: rows and columns."""
+        rows, columns = size or (0, 0)
+        given = {"role": role, "term": term, "port": str(port or ""), "tty": "1" if tty else ""}
+        query = {"kind": kind.value, "rank": str(rank), "rows": str(rows), "columns": str(columns), **_given(given)}
+        return RunSession(self._wire, _job(job, "/attach"), query, command)
+
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)
+
+    # arrays
+
+    async def arrays(self, *, opened: bool = False, limit: int = 100) -> ArraysView:
+        """Arrays, the newest first; `opened`: those that are not over."""
+        query = {"limit": str(limit), "open": str(int(opened))}
+        return await self._wire.ask("GET", "/v1/arrays", ArraysView, query=query)
+
+    async def array(self, array: str) -> ArrayView:
+        return await self._wire.ask("GET", _array(array), ArrayView)
+
+    async def elements(
+        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
+    ) -> JobsView:
+        """Elements of an array in the order of their indices; `before` of the answer is the next `after`."""
+        query = _given({"state": ",".join(states), "limit": str(limit), "after": str(after or "")})
+        return await self._wire.ask("GET", _array(array, "/elements"), JobsView, query=query)
+
+    async def cancel_array(self, array: str, *, indices: str = "") -> ArrayAsked:
+        """Cancel the elements that are not over; those of `indices` alone, if any are given."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None))
+        return await self._wire.ask("POST", _array(array, "/cancel"), ArrayAsked, body=body, headers=_JSON, once=True)
+
+    async def requeue_array(self, array: str, *, indices: str = "", failed: bool = False) -> ArrayAsked:
+        """Run elements again that are over; those that failed alone, with `failed`."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None, failed=failed))
+        return await self._wire.ask("POST", _array(array, "/requeue"), ArrayAsked, body=body, headers=_JSON, once=True)
 
     # events
 
@@ -508,6 +567,10 @@ _JSON = {"Content-Type": MEDIA["json"]}
 
 def _job(job: str, rest: str = "") -> str:
     return f"/v1/jobs/{_part(job)}{rest}"
+
+
+def _array(array: str, rest: str = "") -> str:
+    return f"/v1/arrays/{_part(array)}{rest}"
 
 
 def _part(text: str) -> str:

@@ -38,6 +38,11 @@ _ACT = _commands(
     drain="give a node no new jobs",
     resume="let a drained node take jobs again",
 )
+_ENTER = {
+    **_commands("shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
+    **_commands("forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
+    **_commands("copying", cp="copy files to and from a running job"),
+}
 _SERVE = {
     **_commands("update", update="change what a service runs, replica by replica"),
     **_commands(
@@ -70,8 +75,9 @@ FAMILIES = {
     "Run": list(_RUN),
     "See": list(_SEE),
     "Act": list(_ACT),
+    "Enter": list(_ENTER),
     "Serve": list(_SERVE),
     "Cluster": list(_CLUSTER),
     "Study": list(_STUDY),
 }
-COMMANDS = {**_RUN, **_SEE, **_ACT, **_SERVE, **_CLUSTER, **_STUDY}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_ENTER, **_SERVE, **_CLUSTER, **_STUDY}

@@ -153,6 +153,7 @@ async def run(
             if telling is not None:
                 await telling.close()
             await gateway.streams.close()
+            await gateway.entries.close()
             await gateway.live.close()
             await gateway.outlook.close()
             await gateway.feed.close()
