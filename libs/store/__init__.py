@@ -33,6 +33,7 @@ from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
+from libs.store.telling import TellingStore
 
 FILE_LABEL = "file-"
 """Labels of tokens that a gateway reads from a file begin so. It stores such a token at every start, so one that was
@@ -194,7 +195,7 @@ class OpenService(Struct, frozen=True, kw_only=True):
     placement: Placement | None
 
 
-class GatewayStore(Protocol):
+class GatewayStore(TellingStore, Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
 
     async def submit(

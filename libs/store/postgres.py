@@ -68,6 +68,7 @@ from libs.store.rows import (
     use_of,
 )
 from libs.store.submitting import Submission, Submitting
+from libs.store.webhooks import PostgresWebhooks
 
 FEW_JOBS = 20  # decoded at once; more are decoded in a thread, so that no other task waits
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs read in one page: a specification may be a megabyte
@@ -76,7 +77,7 @@ TRIM_PARTS = 100  # statements in one call: the next call drops the rest
 ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
 
 
-class PostgresStore:
+class PostgresStore(PostgresWebhooks):
     """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
 
     def __init__(self, asking: Asking) -> None:

@@ -48,10 +48,11 @@ from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
 from libs.store.memory.usage import job_changes, node_changes
+from libs.store.memory.webhooks import MemoryWebhooks
 from libs.store.rows import as_micros, hash_of
 
 
-class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables):
+class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:

@@ -616,6 +616,50 @@ SELECT {event} FROM events told
                                AND earlier.at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'), 0)
  ORDER BY subject_id, version;
 
+-- name: take_duty
+INSERT INTO duties AS known (name, holder, held_until) VALUES ($1, $2, now() + make_interval(secs => $3::float8))
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, held_until = excluded.held_until
+ WHERE known.holder = excluded.holder OR known.held_until < now()
+RETURNING 1;
+
+-- name: leave_duty
+UPDATE duties SET held_until = '-infinity' WHERE name = $1 AND holder = $2;
+
+-- name: add_webhook
+INSERT INTO webhooks (id, tenant, url, events, all_tenants, secret, created_at, cursor)
+SELECT $1, $2, $3, $4::text[], $5, $6, to_timestamp($7::float8), $8
+ WHERE (SELECT count(*) FROM webhooks WHERE tenant = $2) < $9
+RETURNING 1;
+
+-- name: webhooks
+SELECT id, tenant, url, events, all_tenants, secret, extract(epoch FROM created_at)::float8 AS created_at, cursor,
+       delivered, extract(epoch FROM delivered_at)::float8 AS delivered_at, failures,
+       extract(epoch FROM failing_since)::float8 AS failing_since, extract(epoch FROM not_before)::float8 AS not_before,
+       error, off
+  FROM webhooks WHERE $1::text IS NULL OR tenant = $1 ORDER BY id LIMIT $2;
+
+-- name: remove_webhook
+DELETE FROM webhooks WHERE id = $1 RETURNING 1;
+
+-- name: switch_on
+UPDATE webhooks SET off = '', failures = 0, failing_since = NULL, not_before = NULL WHERE id = $1;
+
+-- name: webhook_delivered
+UPDATE webhooks SET cursor = $2, delivered = delivered + $3::integer,
+                    delivered_at = CASE WHEN $3::integer > 0 THEN to_timestamp($4::float8) ELSE delivered_at END,
+                    failures = CASE WHEN $3::integer > 0 THEN 0 ELSE failures END,
+                    failing_since = CASE WHEN $3::integer > 0 THEN NULL ELSE failing_since END,
+                    not_before = CASE WHEN $3::integer > 0 THEN NULL ELSE not_before END,
+                    error = CASE WHEN $3::integer > 0 THEN '' ELSE error END
+ WHERE id = $1 AND EXISTS (SELECT FROM duties WHERE name = $5 AND holder = $6)
+RETURNING 1;
+
+-- name: webhook_failed
+UPDATE webhooks SET failures = failures + 1, failing_since = COALESCE(failing_since, to_timestamp($3::float8)),
+                    not_before = to_timestamp($4::float8), error = $2, off = $5
+ WHERE id = $1 AND EXISTS (SELECT FROM duties WHERE name = $6 AND holder = $7)
+RETURNING 1;
+
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
        turns, steps, body
