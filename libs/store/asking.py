@@ -20,7 +20,7 @@ CONNECT_SECONDS_MAX = 2.0
 COMMAND_SECONDS_MAX = 5.0
 ACQUIRE_SECONDS_MAX = 3.0
 UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
-NO_PLACE_SECONDS = 0.05
+NO_PLACE_SECONDS = 0.25
 LOOK_SECONDS = 10.0  # between two looks at the servers that are not written to, where the DSN names several
 WAITING_MAX = 1024  # callers that wait for a connection; more are refused at once
 
@@ -164,31 +164,54 @@ class Asking:
 
     @asynccontextmanager
     async def _acquired(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[Row]"]:
-        until = asyncio.get_running_loop().time() + ACQUIRE_SECONDS_MAX
-        async with asyncio.timeout_at(until):
-            await self._turns.acquire()
+        connection = await self._acquire()
         try:
-            connection = await self._acquire(until)
-            try:
-                yield connection
-            finally:
-                await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
+            yield connection
         finally:
-            self._turns.release()
-
-    async def _acquire(self, until: float) -> "asyncpg.pool.PoolConnectionProxy[Row]":
-        """A connection. If Postgres refuses one more, wait for one of the pool's own.
-
-        A caller that waits keeps its turn: nobody else asks Postgres in its place, to be refused as well.
-        """
-        now = asyncio.get_running_loop().time
-        while True:
             try:
-                return await self.pool.acquire(timeout=until - now())
+                await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
+            finally:
+                self._turns.release()
+
+    async def _acquire(self) -> "asyncpg.pool.PoolConnectionProxy[Row]":
+        """A connection, in its turn. If Postgres refuses one more, go behind those that wait for one of the pool's own.
+
+        The refused turn rests for a while: Postgres is not asked again for each caller that waits.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ACQUIRE_SECONDS_MAX
+        while True:
+            async with asyncio.timeout_at(until):
+                await self._turns.acquire()
+            try:
+                return await self._taken(until)
             except asyncpg.TooManyConnectionsError:
-                if not self.pool.get_size() or now() + NO_PLACE_SECONDS > until:
+                if not self.pool.get_size() or loop.time() > until:
+                    self._turns.release()
                     raise
-                await asyncio.sleep(NO_PLACE_SECONDS)
+                loop.call_later(NO_PLACE_SECONDS, self._turns.release)
+            except BaseException:
+                self._turns.release()
+                raise
+
+    async def _taken(self, until: float) -> "asyncpg.pool.PoolConnectionProxy[Row]":
+        now = asyncio.get_running_loop().time
+        try:
+            return await self.pool.acquire(timeout=until - now())
+        except asyncpg.TooManyConnectionsError:
+            if not self.pool.get_idle_size():
+                raise
+        # The pool hands out what it got back last, and that was a place without a connection: ask for those as well.
+        places = self.pool.get_max_size() - self.pool.get_size() + 1
+        tried = await asyncio.gather(
+            *(self.pool.acquire(timeout=until - now()) for _ in range(places)), return_exceptions=True
+        )
+        got = [each for each in tried if not isinstance(each, BaseException)]
+        for spare in got[1:]:
+            await self.pool.release(spare, timeout=ACQUIRE_SECONDS_MAX)
+        if not got:
+            raise next(each for each in tried if isinstance(each, BaseException))
+        return got[0]
 
     async def row(self, query: str, *arguments: Any) -> Row | None:
         rows = await self.rows(query, *arguments)

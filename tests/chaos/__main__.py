@@ -31,7 +31,7 @@ def _asked() -> Asked:
     parser.add_argument(
         "--settle",
         type=float,
-        help="seconds that jobs get to end after the last fault (default: 90, or half of --seconds; 240 with --failover)",
+        help="seconds that jobs get to end after the last fault (default: 90, or 240 with --failover, or half)",
     )
     parser.add_argument("--fencing", choices=("on", "off"), default="on", help="off: the audit has to find overlaps")
     parser.add_argument("--enemies", choices=("on", "off"), default="on", help="off: no hostile tenant, no rogue node")
