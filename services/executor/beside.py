@@ -1,10 +1,10 @@
 """Runs a process of a node as a container beside its own, with what the orchestrator's containers cannot have.
 
 Swarm gives no container the processes or the control groups of its host; an executor, a guard and telemetry need them.
-So their services run this program, which asks the host's engine for a second container: of the same image, with the same
-environment, mounts and rights, and with the host's processes and control groups. It passes on what the process writes,
-stops it when it is stopped itself, and ends with its status. The second container of a program that was killed is
-replaced by the next one.
+So their services run this program, which asks the host's engine for a second container: of the same image, with the
+same environment, mounts and rights, and with the host's processes and control groups. It passes on what the process
+writes, stops it when it is stopped itself, and ends with its status. The second container of a program that was killed
+is replaced by the next one.
 
     python -m services.executor.beside executor --passwords /run/secrets/nodes -- python -m services.executor
 """
@@ -25,6 +25,7 @@ import requests.exceptions
 from docker.errors import APIError, DockerException, NotFound
 
 CALL_SECONDS_MAX = 15
+FOLLOW_SECONDS_MAX = 24 * 3600  # between two lines; a quieter process is read by the engine alone
 LOOK_SECONDS = 0.5
 STOP_SECONDS = 110
 MOUNTS = Path("/proc/self/mountinfo")
@@ -49,12 +50,10 @@ def main() -> int:
             give_password(Path(asked.passwords), environment)
         name = f"weft-beside-{asked.name}"
         _remove(client, name)
-        made = client.create_container_from_config(
-            container(own, environment, asked.command, network=asked.network, name=asked.name), name
-        )
-        return _watch(client, made["Id"], stop)
+        made = _create(client, container(own, environment, asked.command, network=asked.network, name=asked.name), name)
+        return _watch(client, made, stop)
     except (BesideError, DockerException, requests.exceptions.RequestException, OSError) as error:
-        print(f"beside: {error}", file=sys.stderr)
+        sys.stderr.write(f"beside: {error}\n")
         return 1
 
 
@@ -132,6 +131,12 @@ def container(
     }
 
 
+def _create(client: docker.APIClient, configuration: dict[str, Any], name: str) -> str:
+    """Returns the id. The SDK's own `create_container` takes other words for half of this."""
+    made = client.create_container_from_config(configuration, name)  # type: ignore[no-untyped-call]
+    return str(made["Id"])
+
+
 def _watch(client: docker.APIClient, container_id: str, stop: threading.Event) -> int:
     """Start the container and return its exit status, once it ended by itself or was stopped."""
     try:
@@ -153,7 +158,7 @@ def _watch(client: docker.APIClient, container_id: str, stop: threading.Event) -
 def _pass_on(container_id: str) -> None:
     """Write what the container writes, until it ends."""
     try:
-        reader = docker.from_env(timeout=None).api
+        reader = docker.from_env(timeout=FOLLOW_SECONDS_MAX).api
         for chunk in reader.logs(container_id, stream=True, follow=True):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()

@@ -50,9 +50,7 @@ def _tell(laboratory: Laboratory) -> None:
             "cd; exec bash",
         )
         print(f"  {host.name}  {host.address}\n    sudo {shlex.join(host.inside(*shell))}")
-    print(
-        "\ndocs/hosts.md makes a cluster of them. Their disks are in the folders named home: they are removed at the end."
-    )
+    print("\ndocs/hosts.md makes a cluster of them. Their disks are removed at the end.")
     print("Ctrl-C switches all of them off.", flush=True)
 
 
