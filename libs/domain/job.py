@@ -168,12 +168,20 @@ class CauseCode(StrEnum):
     HELD_BACK = "held-back"  # would fit, but an older job ahead of it needs the room
     STILL_RUNS = "still-runs"  # a node still has a run of an earlier epoch, and two never run at once
     STORE_RESTORED = "store-restored"  # the store went back in time: what ran since must have ended first
+    DEPENDENCY = "dependency"  # waits for what becomes of another job
+    DEPENDENCY_FAILED = "dependency-failed"  # what it waited for can no longer be
+    SINGLETON = "singleton"  # an earlier job of its name comes first
+    ARRAY_FULL = "array-full"  # its array runs no more elements at once
     NOT_STORED = "not-stored"  # what followed for it was refused by the store
     OTHER = "other"  # told by a later version, with a code that this one does not know
 
     @classmethod
     def _missing_(cls, value: object) -> "CauseCode":
         return cls.OTHER
+
+
+HELD_FOR = frozenset({CauseCode.DEPENDENCY, CauseCode.SINGLETON, CauseCode.ARRAY_FULL})
+"""Why a waiting job does not stand in the queue: other jobs come first, whatever room there is."""
 
 
 class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -322,6 +330,11 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def gpus_held(self) -> float:
         return sum(gpus_held(allocation.gpus, allocation.share) for allocation in self.held)
+
+    @property
+    def is_held(self) -> bool:
+        """Does it wait beside the queue, for other jobs and not for room?"""
+        return self.state is JobState.QUEUED and self.waiting_for is not None and self.waiting_for.code in HELD_FOR
 
     def may_have_run_on(self, node_id: str) -> bool:
         """Was the job ever placed on this node, as far as is known?"""

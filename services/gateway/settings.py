@@ -54,6 +54,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tls_key_file: str = ""
     router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
     prometheus_url: str = ""  # whence the history of nodes and GPUs is filled again after a start; empty: it is not
+    prices_file: str = ""  # what a GPU costs by the hour, by model: TOML, see docs/accounting.md; empty: no costs
     connections: Connections = Connections()
 
     def __post_init__(self) -> None:

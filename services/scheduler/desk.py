@@ -81,11 +81,13 @@ class Desk:
         tally: Tally,
         retention: HistoryRetention | None = None,
         pace: JournalPace | None = None,
+        outbox_filled: asyncio.Event | None = None,
     ) -> None:
+        """`outbox_filled` is set when there is an event to be published."""
         self.core = core
         self._journal = Journal(core, pace=pace)
         self.wake = asyncio.Event()
-        self.outbox_filled = asyncio.Event()
+        self.outbox_filled = outbox_filled or asyncio.Event()
         self._store = store
         self._bus = bus
         self._leadership = leadership
@@ -153,7 +155,7 @@ class Desk:
             self._why_not_hold = why_not
             how = f"the nodes are left to their fences: {why_not}" if why_not else "the nodes are held as they are"
             logger.warning("the store is away; %s", how, extra={"pool": self.core.pool})
-        self._tally.hold(not why_not)
+        self._tally.hold(self.core.pool, holds=not why_not)
         return None if why_not else NodeDesired(seq=report.seq, leader=us, hold=True)
 
     # one turn
@@ -192,6 +194,8 @@ class Desk:
         self._journal.begin(now)
         steps: list[Step] = []
         steps += await self._take_in_asks(lease, now)
+        if wanted := self.core.picture.holds.wanted(now):
+            self._journal.tell_ends(await self._store.ends_of(wanted), now)
         await self._take_in_scores(now)
         answers = self._take_in_reports(waiting, steps, now)
         with self._tally.deciding():
@@ -204,7 +208,7 @@ class Desk:
             self._leadership.alone()
         if self._why_not_hold is not None:
             self._why_not_hold = None
-            self._tally.hold(False)
+            self._tally.hold(self.core.pool, holds=False)
             logger.info("the store answers again", extra={"pool": self.core.pool})
         for one in answers:
             runs = self._journal.answer(one.report.node_id)

@@ -186,13 +186,13 @@ class Leadership:
                 raise LeaseLostError(f"{self.holder} lost {self.name} while settling it")
             self._hold(settled, asked_at)
 
-    async def beat(self) -> None:
-        """Renew the lease if it is ours, take it if it is abandoned, else watch it."""
+    async def beat(self, *, may_take: Callable[[], bool] = lambda: True) -> None:
+        """Renew the lease if it is ours, take it if it is abandoned and we `may_take` it, else watch it."""
         async with self._turn:
             if self._lease is not None:
                 await self._renew(self._lease)
             else:
-                await self._watch()
+                await self._watch(may_take)
 
     async def _renew(self, lease: Lease) -> None:
         asked_at, connection = self._clock(), self._connection()
@@ -224,10 +224,10 @@ class Leadership:
             self.lost()
         return seen
 
-    async def _watch(self) -> None:
+    async def _watch(self, may_take: Callable[[], bool]) -> None:
         asked_at = self._clock()
         seen = await self._look()
-        if self.abandoned:
+        if self.abandoned and may_take():
             self._taking = True  # from here on our messages do not deny that we lead
             try:
                 await self._take(seen, asked_at)
@@ -242,6 +242,12 @@ class Leadership:
             self._taken, self._pledges = (taken, self._clock()), False
             logger.info("leads", extra={"pool": self.name, "epoch": taken.epoch})
             self._hold(taken, asked_at)
+            self.spoken.set()
+
+    async def give_up(self) -> None:
+        """Resign, while no other call about the lease is under way."""
+        async with self._turn:
+            await self.resign()
             self.spoken.set()
 
     async def resign(self) -> None:

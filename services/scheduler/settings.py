@@ -1,10 +1,11 @@
 """The scheduler's settings: SCHEDULER_… in the environment. Times are in seconds unless the name has another unit."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from libs.messages.bounds import Token
 from libs.planning.policy import Policy
 from libs.service.config import Connections
 from services.scheduler.thinking.core import Settings
@@ -13,6 +14,7 @@ from services.scheduler.thinking.moving import MoveRules
 from services.scheduler.thinking.picture import POLICY
 
 DAY = 86400.0
+POOLS_MAX = 256
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     connections: Connections = Connections()
     pool: str = "default"
+    pools: tuple[Token, ...] = ()  # shared with other schedulers; none: `pool` alone
     order: str = POLICY.order
     placement: str = POLICY.placement
     backfill: str = POLICY.backfill
@@ -40,11 +43,13 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     move_margin: Annotated[float, Meta(ge=1)] = 2.0
     move_cost_seconds: Annotated[float, Meta(ge=0)] = 60.0
     leader_seconds: float = 6.0
+    even_seconds: Annotated[float, Meta(ge=0)] = 60.0  # until a pool goes over to one that leads fewer; 0: never
     holds_seconds: Annotated[float, Meta(ge=0)] = 3600.0  # while the store is away; 0: nodes are left to their fences
     history_seconds: float = 7 * DAY
     history_bytes: int = 1 << 30
     jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
     nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
+    nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
     shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
@@ -55,6 +60,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             field, _, reason = str(error).partition(": ")
             raise ValueError(f"SCHEDULER_{field.upper()}: {reason}") from error
+        if len(self.pools) > POOLS_MAX or len(set(self.pools)) < len(self.pools):
+            raise ValueError(f"SCHEDULER_POOLS: each pool once, and {POOLS_MAX} at most")
         if 0 < self.jobs_kept_days * DAY < self.history_seconds:
             raise ValueError(
                 f"jobs_kept_days {self.jobs_kept_days:g} must not be less than history_seconds"
@@ -65,6 +72,11 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"stop_seconds {self.stop_seconds:g} must be more than lease_seconds {self.lease_seconds:g}: a silent"
                 " node is lost first, and then nothing of its runs is waited for"
             )
+
+    @property
+    def all_pools(self) -> tuple[str, ...]:
+        """The pools that this scheduler may lead."""
+        return self.pools or (self.pool,)
 
     @property
     def policy(self) -> Policy:

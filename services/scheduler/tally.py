@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from libs.domain.job import Step
@@ -14,6 +15,9 @@ from services.scheduler.thinking.core import Scheduler
 class Tally:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self._shown: dict[str, _Shown] = {}  # by pool that is led
+        self._held: set[str] = set()  # pools whose nodes are held without the store
+        self._led = Gauge("weft_scheduler_pools_led", "Pools that this scheduler leads.", registry=self.registry)
         self._steps = Counter("weft_scheduler_steps", "Steps stored, by event.", ["event"], registry=self.registry)
         self._deciding = Histogram(
             "weft_scheduler_decide_seconds",
@@ -68,17 +72,48 @@ class Tally:
     def recorded(self, record: Record) -> None:
         self._recorded.inc(len(record.body))
 
-    def hold(self, holds: bool) -> None:
-        self._holds.set(holds)
+    def hold(self, pool: str, *, holds: bool) -> None:
+        (self._held.add if holds else self._held.discard)(pool)
+        self._holds.set(bool(self._held))
 
     def store_went_back(self) -> None:
         self._went_back.inc()
 
     def show(self, core: Scheduler) -> None:
         holding = len(core.picture.pool.runs.holding)
-        self._jobs.labels("holding").set(holding)
-        self._jobs.labels("waiting").set(len(core.picture.jobs) - holding)
-        self._nodes.set(sum(node.ready for node in core.picture.pool.nodes.values()))
-        self._doubted.set(core.reaper.held_back)
-        self._strays.set(core.picture.pool.strays.living)
-        self._holding_back.set(core.holding_back)
+        self._shown[core.pool] = _Shown(
+            holding=holding,
+            waiting=len(core.picture.jobs) - holding,
+            nodes=sum(node.ready for node in core.picture.pool.nodes.values()),
+            doubted=core.reaper.held_back,
+            strays=core.picture.pool.strays.living,
+            holding_back=core.holding_back,
+        )
+        self._sum()
+
+    def leads_no_more(self, pool: str) -> None:
+        """What this scheduler knew of the pool is old now."""
+        if self._shown.pop(pool, None) is not None:
+            self.hold(pool, holds=False)
+            self._sum()
+
+    def _sum(self) -> None:
+        shown = self._shown.values()
+        self._led.set(len(shown))
+        self._jobs.labels("holding").set(sum(one.holding for one in shown))
+        self._jobs.labels("waiting").set(sum(one.waiting for one in shown))
+        self._nodes.set(sum(one.nodes for one in shown))
+        self._doubted.set(sum(one.doubted for one in shown))
+        self._strays.set(sum(one.strays for one in shown))
+        self._holding_back.set(any(one.holding_back for one in shown))
+
+
+class _Shown(Struct, frozen=True, kw_only=True):
+    """One pool, in numbers."""
+
+    holding: int
+    waiting: int
+    nodes: int
+    doubted: int
+    strays: int
+    holding_back: bool

@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench daily`, `dashboards`, `elastic`, `eta`, `partition`, `serving` and `sharing` too: each has a
-docstring.
+`python -m tests.bench daily`, `dashboards`, `elastic`, `eta`, `hosts`, `partition`, `serving` and `sharing` too: each
+has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -19,6 +19,7 @@ from tests.bench.elastic import main as elastic
 from tests.bench.eta import main as eta
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
+from tests.bench.hosts.measure import main as hosts
 from tests.bench.partition.measure import main as partition
 from tests.bench.routing import main as routing
 from tests.bench.serving.measure import main as serving
@@ -57,6 +58,7 @@ OWN = {
     "routing": routing,
     "whatif": whatif,
     "dashboards": dashboards,
+    "hosts": hosts,
     "daily": daily,
 }
 
