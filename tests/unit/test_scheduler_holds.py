@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs: they are held beside the queue, start when their time comes, and end when it never can."""
+"""Jobs that wait for other jobs: they are held beside the queue, start when they may, and end when they never can."""
 
 import pytest
 from msgspec import structs
@@ -214,9 +214,9 @@ def test_a_new_leader_counts_what_an_array_holds_before_it_gives_a_turn() -> Non
     w.round()
     w.round()
     w.ask(AskKind.REQUEUE, "j-1-0", job=w.stored["j-1-0"])
-    print({j.id: j.state for j in w.core.picture.jobs.values()}, w.core.picture.waitlist.held.keys())
     jobs = [w.core.picture.jobs[job_id] for job_id in sorted(w.core.picture.jobs)]
     w.core.load(jobs=jobs, nodes=w.core.picture.pool.nodes.values(), now=w.now)
+    w.core.decide(w.now)
     assert w.core.picture.waitlist.held.keys() == {"j-1-0", "j-1-3"}
 
 

@@ -255,7 +255,7 @@ WITH wanted AS (
       FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id
      WHERE array_id = $2 AND COALESCE(jobs.state, 'queued') = ANY ($3::text[])
        AND (cardinality($4::text[]) = 0 OR submissions.id = ANY ($4))
-       AND NOT EXISTS (SELECT FROM asks WHERE asks.subject_id = submissions.id AND asks.kind = $1)
+       AND submissions.id NOT IN (SELECT subject_id FROM asks WHERE kind = $1)  -- hashed, as there may be very many
      ORDER BY seq
 ), more AS (
     SELECT count(*) AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes FROM wanted
