@@ -6,9 +6,9 @@ import random
 import re
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,6 +20,7 @@ from libs.bus import BusClosedError, BusError, NoAnswerError, RawRequest, Stream
 from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, handler_queue, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
+from libs.bus.nats_waiting import Unanswered, cancels, within
 from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
 from libs.credentials.permissions import inbox_prefix
 from libs.messages import Message
@@ -66,27 +67,22 @@ class NatsSubscription:
 INBOXES = "_INBOX"
 
 
-async def _within(seconds_max: float, doing: Coroutine[Any, Any, None]) -> None:
-    """Raises TimeoutError. Where the client swallows the cancellation and waits on, its task is abandoned."""
-    task = asyncio.create_task(doing)
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    try:
-        done, _ = await asyncio.wait([task], timeout=seconds_max)
-    finally:
-        task.cancel()
-    if not done:
-        raise TimeoutError
-    task.result()
-
-
 class NatsBus:
-    """One connection. `counts` of: dropped, overrun, undecodable, failed, forbidden, refused, reconnects."""
+    """One connection. `counts` of: dropped, overrun, undecodable, failed, forbidden, refused, left, reconnects."""
 
-    def __init__(self, client: SteadyClient, *, on_closed: Callable[[], None] | None, replicas: int) -> None:
+    def __init__(
+        self,
+        client: SteadyClient,
+        *,
+        on_closed: Callable[[], None] | None,
+        replicas: int,
+        leaves_after_seconds: float | None = None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._client = client
         self._on_closed = on_closed
         self._replicas = replicas
+        self._unanswered = Unanswered(leaves_after_seconds)
         self._reader_looked_for = False
         self._subscriptions: set[NatsSubscription] = set()
         self._forbidden: set[str] = set()
@@ -107,18 +103,23 @@ class NatsBus:
         connect_seconds_max: float = 10.0,
         on_closed: Callable[[], None] | None = None,
         replicas: int = 1,
+        leaves_after_seconds: float | None = None,
     ) -> "AsyncIterator[NatsBus]":
         """Connect, or raise BusError after `connect_seconds_max`. Leaving drains, then closes, within bounds.
 
-        `url` may name several servers, with commas. With `tls` nothing is sent to a server without TLS. It and a
+        `url` may name several servers of a cluster, with commas: they are tried in turn, each client in an order of its
+        own. With `tls` nothing is sent to a server without TLS. It and a
         `password` that is a function are called for each connection, so that renewed files take effect.
+
+        `leaves_after_seconds`: where several servers are named, and for so long no `request` was answered although some
+        were made, another server is connected to: this one may be cut off from the others.
 
         When the server closes the connection for good, as after a breach of protocol, `on_closed` is called; leaving
         then
         raises BusClosedError.
         """
         client = SteadyClient(tls)
-        bus = cls(client, on_closed=on_closed, replicas=replicas)
+        bus = cls(client, on_closed=on_closed, replicas=replicas, leaves_after_seconds=leaves_after_seconds)
         try:
             await bus._connect(url, name, user, password, connect_seconds_max)
             yield bus
@@ -141,7 +142,12 @@ class NatsBus:
 
     async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
         subject = subject_of(message)
-        answer = await self.request_raw(subject, encode(message), seconds_max=seconds_max)
+        try:
+            answer = await self.request_raw(subject, encode(message), seconds_max=seconds_max)
+        except NoAnswerError:
+            await self._note_unanswered()
+            raise
+        self._unanswered.end()
         return decode_answer(subject, reply, answer)
 
     async def request_raw(
@@ -151,7 +157,7 @@ class NatsBus:
 
         While disconnected it waits, within the same bound. A request whose caller has given up is not sent.
         """
-        cancels = _cancels()
+        cancels_before = cancels()
         try:
             async with asyncio.timeout(seconds_max):
                 await self._until_connected()
@@ -170,7 +176,7 @@ class NatsBus:
             raise BusClosedError("this bus is closed") from error
         except errors.Error as error:
             raise NoAnswerError(f"no answer on {subject}: {error}") from error
-        if _cancels() > cancels:  # before 3.12 `wait_for` loses it if the answer comes at that moment
+        if cancels() > cancels_before:  # before 3.12 `wait_for` loses it if the answer comes at that moment
             raise asyncio.CancelledError
         return answer.data
 
@@ -238,6 +244,11 @@ class NatsBus:
         except errors.ConnectionClosedError as error:
             raise BusClosedError("this bus is closed") from error
 
+    async def _note_unanswered(self) -> None:
+        if self._client.is_connected and len(self._client.servers) > 1 and self._unanswered.for_too_long():
+            count_loss(self.counts, "left", "no request was answered at this NATS server: going to another one")
+            await self._client.force_reconnect()
+
     def _is_full(self, payload: bytes) -> bool:
         """Whether too many bytes wait already. A message that is large by itself is taken: else it would never go."""
         waiting = self._client.pending_data_size
@@ -281,10 +292,11 @@ class NatsBus:
     async def _connect(
         self, url: str, name: str, user: str, password: str | Callable[[], str], seconds_max: float
     ) -> None:
-        servers = url.split(",")
+        servers = [address.strip() for address in url.split(",")]
+        random.shuffle(servers)  # and then in turn: after a connection is lost, each other server is tried before it
         said_by = user or urlsplit(servers[0]).username
         try:
-            await _within(
+            await within(
                 seconds_max,
                 self._client.connect(
                     servers,
@@ -293,6 +305,7 @@ class NatsBus:
                     password=password or None,
                     inbox_prefix=inbox_prefix(said_by) if said_by else "_INBOX",
                     connect_timeout=ATTEMPT_SECONDS_MAX,
+                    dont_randomize=True,
                     ping_interval=PING_SECONDS,
                     max_outstanding_pings=PINGS_UNANSWERED_MAX,
                     max_reconnect_attempts=-1,
@@ -324,7 +337,7 @@ class NatsBus:
         if not self._client.is_connected:
             self._client.abort()
         with suppress(TimeoutError, OSError, errors.Error):
-            await _within(CLOSE_SECONDS_MAX, self._client.close())
+            await within(CLOSE_SECONDS_MAX, self._client.close())
         self._client.abort()
 
     async def _flushed(self) -> bool:
@@ -367,6 +380,7 @@ class NatsBus:
 
     async def _on_reconnected(self) -> None:
         self.counts["reconnects"] += 1
+        self._unanswered.end()
         self._changed.set()
         logger.info("NATS is back")
 
@@ -381,9 +395,3 @@ class NatsBus:
 
 def _without_password(url: str) -> str:
     return re.sub(r"//[^/@,]*@", "//", url)
-
-
-def _cancels() -> int:
-    """How often the calling task was cancelled."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()

@@ -13,13 +13,19 @@ import msgspec
 from msgspec import Struct
 
 from libs.client.errors import RefusedError
+from libs.client.sessions import RunSession
 from libs.client.sse import data_of, events_of
 from libs.client.wire import BROKEN, Wire, worth_another
 from libs.domain.job import FINAL, JobState
 from libs.domain.spec import JobSpec
+from libs.messages.accounts import By
 from libs.messages.http import (
     Accepted,
+    ArrayAsked,
+    ArraysView,
+    ArrayView,
     ClusterView,
+    ElementsWanted,
     EventView,
     GpusView,
     HistoryView,
@@ -37,6 +43,8 @@ from libs.messages.http import (
 )
 from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
+from libs.messages.series import UsageView
+from libs.messages.sessions import SessionKind
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 
@@ -110,10 +118,17 @@ class Client:
         return await self._wire.ask("GET", _job(job), JobView, query=_given({"at": at}))
 
     async def jobs(
-        self, *, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+        self,
+        *,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        elements: bool = True,
     ) -> JobsView:
-        """Jobs, the newest first."""
+        """Jobs, the newest first; `elements`: those of arrays too."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
+        query["elements"] = "" if elements else "0"
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
 
     async def cancel(self, job: str) -> Accepted:
@@ -156,8 +171,54 @@ class Client:
         """The replicas of a service that listen, and the service's URL at the router."""
         return await self._wire.ask("GET", _job(job, "/endpoints"), EndpointsView)
 
+    def enter(
+        self,
+        job: str,
+        kind: SessionKind = SessionKind.SHELL,
+        *,
+        command: Sequence[str] = (),
+        rank: int = 0,
+        role: str = "",
+        tty: bool = False,
+        size: tuple[int, int] | None = None,
+        term: str = "",
+        port: int = 0,
+    ) -> RunSession:
+        """A shell, a command or a connection in a run; `async with` opens it. `size`: rows and columns."""
+        rows, columns = size or (0, 0)
+        given = {"role": role, "term": term, "port": str(port or ""), "tty": "1" if tty else ""}
+        query = {"kind": kind.value, "rank": str(rank), "rows": str(rows), "columns": str(columns), **_given(given)}
+        return RunSession(self._wire, _job(job, "/attach"), query, command)
+
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)
+
+    # arrays
+
+    async def arrays(self, *, opened: bool = False, limit: int = 100) -> ArraysView:
+        """Arrays, the newest first; `opened`: those that are not over."""
+        query = {"limit": str(limit), "open": str(int(opened))}
+        return await self._wire.ask("GET", "/v1/arrays", ArraysView, query=query)
+
+    async def array(self, array: str) -> ArrayView:
+        return await self._wire.ask("GET", _array(array), ArrayView)
+
+    async def elements(
+        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
+    ) -> JobsView:
+        """Elements of an array in the order of their indices; `before` of the answer is the next `after`."""
+        query = _given({"state": ",".join(states), "limit": str(limit), "after": str(after or "")})
+        return await self._wire.ask("GET", _array(array, "/elements"), JobsView, query=query)
+
+    async def cancel_array(self, array: str, *, indices: str = "") -> ArrayAsked:
+        """Cancel the elements that are not over; those of `indices` alone, if any are given."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None))
+        return await self._wire.ask("POST", _array(array, "/cancel"), ArrayAsked, body=body, headers=_JSON, once=True)
+
+    async def requeue_array(self, array: str, *, indices: str = "", failed: bool = False) -> ArrayAsked:
+        """Run elements again that are over; those that failed alone, with `failed`."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None, failed=failed))
+        return await self._wire.ask("POST", _array(array, "/requeue"), ArrayAsked, body=body, headers=_JSON, once=True)
 
     # events
 
@@ -442,6 +503,34 @@ class Client:
         path = f"/v1/tenants/{_part(tenant)}"
         return await self._wire.ask("PATCH", path, TenantView, body=msgspec.json.encode(wanted), headers=_JSON)
 
+    async def usage(
+        self,
+        *,
+        by: By,
+        seconds: int,
+        until: float | None = None,
+        label: str = "",
+        tenant: str = "",
+        limit: int = 1000,
+    ) -> UsageView:
+        """GPU-seconds held, used and lost in the `seconds` until then (or now), in rows."""
+        query = _account(by, seconds, until, label, tenant, limit)
+        return await self._wire.ask("GET", "/v1/usage", UsageView, query=query)
+
+    async def usage_csv(
+        self,
+        *,
+        by: By,
+        seconds: int,
+        until: float | None = None,
+        label: str = "",
+        tenant: str = "",
+        limit: int = 1000,
+    ) -> bytes:
+        """The rows of `usage` as CSV."""
+        query = _account(by, seconds, until, label, tenant, limit)
+        return await self._wire.read("GET", "/v1/usage", query=query, headers={"Accept": "text/csv"})
+
     async def openapi(self) -> bytes:
         """The OpenAPI document, as JSON."""
         return await self._wire.read("GET", "/v1/openapi.json")
@@ -464,6 +553,10 @@ def _job(job: str, rest: str = "") -> str:
     return f"/v1/jobs/{_part(job)}{rest}"
 
 
+def _array(array: str, rest: str = "") -> str:
+    return f"/v1/arrays/{_part(array)}{rest}"
+
+
 def _part(text: str) -> str:
     """One part of a path, quoted."""
     return quote(text, safe="") or "-"
@@ -477,6 +570,11 @@ def _begin(headers: Mapping[str, str], asked: int | None, gap: OnGap) -> int:
         reason = f"dropped by the limits of node {headers.get('X-Weft-Node', '')} (EXECUTOR_LOG_BYTES_MAX)"
         gap(Gap(epoch=int(headers["X-Weft-Epoch"]), begins=missed, ends=begin, reason=reason))
     return begin
+
+
+def _account(by: By, seconds: int, until: float | None, label: str, tenant: str, limit: int) -> dict[str, str]:
+    asked = {"by": by.value, "seconds": str(seconds), "until": "" if until is None else repr(until)}
+    return _given({**asked, "label": label, "tenant": tenant, "limit": str(limit)})
 
 
 def _given(query: Mapping[str, str]) -> dict[str, str]:

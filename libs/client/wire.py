@@ -24,6 +24,7 @@ PAUSE_SECONDS_MAX = 2.0
 LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer counts as a success
 AGAIN = (429, 502, 503, 504)  # the gateway, or a proxy before it, is away for a moment, or got too many requests
 RETRY_AFTER_SECONDS_MAX = 60.0
+SOCKET_BYTES_MAX = 256 << 10  # of one frame
 
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -138,6 +139,26 @@ class Wire:
                 yield response
         except aiohttp.ClientConnectorCertificateError as untrusted:
             raise self._untrusted(untrusted) from untrusted
+
+    async def socket(self, path: str, *, query: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
+        """A WebSocket. Never repeated. Raises RefusedError, ClientError, or one of BROKEN."""
+        timeout = aiohttp.ClientWSTimeout(ws_close=CONNECT_SECONDS_MAX)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._open.ws_connect(
+                    f"{self._url}{path}", params=query, timeout=timeout, max_msg_size=SOCKET_BYTES_MAX, compress=0
+                )
+        except aiohttp.WSServerHandshakeError as refused:
+            # The refusal's own words are not in that error; asked without the upgrade, the gateway says them again.
+            async with self._open.get(f"{self._url}{path}", params=query, allow_redirects=False) as response:
+                again = _refused(response.status, await response.read(), response.headers)
+            if again.status == refused.status:
+                raise again from refused
+            raise RefusedError(refused.status, "", f"refused with status {refused.status}: {refused.message}") from None
+        except aiohttp.ClientConnectorCertificateError as untrusted:
+            raise self._untrusted(untrusted) from untrusted
+        except aiohttp.ClientConnectorError as error:
+            raise UnreachableError(f"{self._url}: {_words(error)}") from error
 
     def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> ClientError:
         """A bad certificate: waiting does not help, and no token is sent to a server that cannot prove its name."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from libs.credentials.nats_routes import render_routes, route_address
 from libs.credentials.nats_users import render
 from libs.credentials.permissions import permissions_by_user
 
@@ -36,6 +37,11 @@ class Credentials(msgspec.Struct, frozen=True):
     def nats_users_file(self) -> Path:
         return self.folder / "nats-users.conf"
 
+    @property
+    def nats_routes_file(self) -> Path:
+        """Which servers are one NATS cluster, and the password with which each joins it."""
+        return self.folder / "nats-routes.conf"
+
     def nats_password_file(self, user: str) -> Path:
         return self.folder / "nats" / user
 
@@ -56,12 +62,16 @@ class Credentials(msgspec.Struct, frozen=True):
         return sorted(path.name.removeprefix("executor-") for path in (self.folder / "nats").glob("executor-*"))
 
 
-def provision(folder: Path, *, nodes: Sequence[str], mode: int = 0o600) -> Credentials:
+def provision(
+    folder: Path, *, nodes: Sequence[str], nats_servers: Sequence[str] = (), mode: int = 0o600
+) -> Credentials:
     """Make the missing secrets; nodes named earlier stay. A `mode` of 0o644 lets a container's user read the files.
 
-    A running NATS server knows new nodes once it has reloaded its configuration.
+    `nats_servers`: HOST or HOST:PORT of the routes of each server of a NATS cluster; none: what was named earlier
+    stays. A running NATS server knows new nodes once it has reloaded its configuration.
     """
-    permissions_by_user(nodes)  # A bad node id is refused before anything is written.
+    permissions_by_user(nodes)  # A bad node id or address is refused before anything is written.
+    routes = [route_address(server) for server in nats_servers]
     credentials = Credentials(folder)
     with _alone(folder, mode):
         for token in (credentials.admin_token_file, credentials.scorer_token_file):
@@ -73,6 +83,10 @@ def provision(folder: Path, *, nodes: Sequence[str], mode: int = 0o600) -> Crede
             _keep_or_make(credentials.nats_password_file(user), mode)
         passwords = {user: credentials.nats_password(user) for user in permissions}
         _write(credentials.nats_users_file, render(permissions, passwords), mode)
+        if routes:
+            password = credentials.folder / "nats-route"
+            _keep_or_make(password, mode)
+            _write(credentials.nats_routes_file, render_routes(routes, _read(password)), mode)
     return credentials
 
 

@@ -59,7 +59,7 @@ READ_EVERY_STREAM = (
 
 SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     "gateway": Permissions(
-        publish=("weft.asks.*", "weft.logs.*", "weft.outbox"),
+        publish=("weft.asks.*", "weft.logs.*", "weft.sessions.*.*", "weft.outbox"),
         subscribe=(
             "weft.submit",
             "weft.progress.*",
@@ -105,7 +105,7 @@ def node_permissions(node: str) -> dict[str, Permissions]:
     return {
         f"executor-{node}": Permissions(
             publish=(f"weft.sync.*.{node}", f"weft.progress.{node}", f"weft.endpoints.{node}"),
-            subscribe=(f"weft.hints.{node}", f"weft.logs.{node}", "weft.serving.*"),
+            subscribe=(f"weft.hints.{node}", f"weft.logs.{node}", f"weft.sessions.{node}.*", "weft.serving.*"),
             answers=True,
         ),
         f"telemetry-{node}": Permissions(publish=(f"weft.telemetry.{node}",)),

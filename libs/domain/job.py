@@ -47,6 +47,7 @@ class JobEvent(StrEnum):
     UPDATED = "updated"  # should run another image, command or environment from now on: its replicas are replaced
     SCALED = "scaled"  # should have another size from now on; whether it gets it depends on room
     RESIZED = "resized"  # ranks joined, leave or have left; the others go on running
+    ENTERED = "entered"  # a person entered one of its runs, or left it: a shell, a command, a connection
     RESTARTED = "restarted"  # begins anew with another size, in the place that was kept for it
     PLACED = "placed"
     STARTING = "starting"
@@ -77,6 +78,7 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STARTING, _E.REPRIORITISED): _S.STARTING,
     (_S.STARTING, _E.SCALED): _S.STARTING,
     (_S.STARTING, _E.UPDATED): _S.STARTING,
+    (_S.STARTING, _E.ENTERED): _S.STARTING,
     (_S.STARTING, _E.STARTED): _S.RUNNING,
     (_S.STARTING, _E.STOPPING): _S.STOPPING,
     (_S.STARTING, _E.REQUEUED): _S.QUEUED,
@@ -86,12 +88,14 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RUNNING, _E.SCALED): _S.RUNNING,
     (_S.RUNNING, _E.UPDATED): _S.RUNNING,
     (_S.RUNNING, _E.RESIZED): _S.RUNNING,
+    (_S.RUNNING, _E.ENTERED): _S.RUNNING,
     (_S.RUNNING, _E.STOPPING): _S.STOPPING,
     (_S.RUNNING, _E.REQUEUED): _S.QUEUED,
     (_S.RUNNING, _E.SUCCEEDED): _S.SUCCEEDED,
     (_S.RUNNING, _E.FAILED): _S.FAILED,
     (_S.STOPPING, _E.REPRIORITISED): _S.STOPPING,
     (_S.STOPPING, _E.SCALED): _S.STOPPING,
+    (_S.STOPPING, _E.ENTERED): _S.STOPPING,
     (_S.STOPPING, _E.RESTARTED): _S.PLACED,
     (_S.STOPPING, _E.STOPPING): _S.STOPPING,
     (_S.STOPPING, _E.REQUEUED): _S.QUEUED,
@@ -149,6 +153,8 @@ class CauseCode(StrEnum):
     NEVER_READY = "never-ready"  # no replica of a service became ready
     LOAD = "load"  # as many replicas, or as much of a GPU, as the requests to a service need
     UPDATE_ASKED = "update-asked"
+    ENTERED = "entered"  # a person got a shell, a command or a connection in one of its runs
+    LEFT = "left"  # that is over
     UPDATE_FAILED = "update-failed"  # a replica of the new revision did not become ready: the one before comes back
     REPLACED = "replaced"  # a replica of the revision before leaves, since one of the new revision is ready
     LENT = "lent"  # gives way to a service that needs more than what is free
@@ -162,12 +168,20 @@ class CauseCode(StrEnum):
     HELD_BACK = "held-back"  # would fit, but an older job ahead of it needs the room
     STILL_RUNS = "still-runs"  # a node still has a run of an earlier epoch, and two never run at once
     STORE_RESTORED = "store-restored"  # the store went back in time: what ran since must have ended first
+    DEPENDENCY = "dependency"  # waits for what becomes of another job
+    DEPENDENCY_FAILED = "dependency-failed"  # what it waited for can no longer be
+    SINGLETON = "singleton"  # an earlier job of its name comes first
+    ARRAY_FULL = "array-full"  # its array runs no more elements at once
     NOT_STORED = "not-stored"  # what followed for it was refused by the store
     OTHER = "other"  # told by a later version, with a code that this one does not know
 
     @classmethod
     def _missing_(cls, value: object) -> "CauseCode":
         return cls.OTHER
+
+
+HELD_FOR = frozenset({CauseCode.DEPENDENCY, CauseCode.SINGLETON, CauseCode.ARRAY_FULL})
+"""Why a waiting job does not stand in the queue: other jobs come first, whatever room there is."""
 
 
 class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -316,6 +330,11 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def gpus_held(self) -> float:
         return sum(gpus_held(allocation.gpus, allocation.share) for allocation in self.held)
+
+    @property
+    def is_held(self) -> bool:
+        """Does it wait beside the queue, for other jobs and not for room?"""
+        return self.state is JobState.QUEUED and self.waiting_for is not None and self.waiting_for.code in HELD_FOR
 
     def may_have_run_on(self, node_id: str) -> bool:
         """Was the job ever placed on this node, as far as is known?"""

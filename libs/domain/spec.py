@@ -10,10 +10,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from libs.domain.arrays import INDICES_PATTERN, Element, Indices, IndicesError, indices_of
+from libs.domain.dependencies import AFTER_MAX, NAMED_PATTERN, After
 from libs.domain.mistakes import Mistake, mistakes_of
 from libs.domain.patterns import check_pattern
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
 from libs.domain.shares import Share, is_thousandths, thousandths
+from libs.domain.sweeps import SWEEP_NAME_PATTERN, SWEPT_MAX, Sample, SweepError, SweepName, SweepValues, check_sweep
 from libs.domain.yaml_reader import DocumentError, Value, read_yaml
 
 SPEC_BYTES_MAX = 1 << 20
@@ -332,6 +335,19 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     resize: ResizeRules = ResizeRules()
     pin: Pin | None = None
     read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
+    array: Indices | None = None
+    sweep: Annotated[dict[SweepName, SweepValues], Meta(min_length=1, max_length=SWEPT_MAX)] | None = None
+    sample: Sample | None = None
+    after: Annotated[tuple[After, ...], Meta(max_length=AFTER_MAX)] = ()
+    singleton: Annotated[
+        bool, Meta(description="Starts once every earlier job of this name and tenant in its pool is over.")
+    ] = False
+    element: Annotated[Element | None, Meta(description="Of which array the job is an element; set by Weft.")] = None
+
+    @property
+    def is_array(self) -> bool:
+        """Does the specification ask for many jobs?"""
+        return self.array is not None or self.sweep is not None
 
     @property
     def grace_seconds(self) -> float:
@@ -381,6 +397,7 @@ def _check(spec: JobSpec) -> None:
     if spec.objective is not None and duration_seconds(spec.objective.latency) == 0:
         raise SpecError("objective.latency", "no request is answered in no time")
     _check_service(spec)
+    _check_array(spec)
     if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
         raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")
     if sum(role.replicas.most for role in spec.roles.values()) > REPLICAS_MAX:
@@ -399,6 +416,29 @@ def _check(spec: JobSpec) -> None:
             check_pattern(spec.progress.pattern)
         except ValueError as error:
             raise SpecError("progress.pattern", str(error)) from error
+
+
+def _check_array(spec: JobSpec) -> None:
+    if spec.element is not None:
+        raise SpecError("element", "is set by Weft: say `array` to have many jobs of one specification")
+    if spec.is_array and spec.service is not None:
+        raise SpecError("service", "a job that serves requests is no array: it has replicas")
+    try:
+        indices, _ = ((), None) if spec.array is None else indices_of(spec.array)
+        if spec.array is not None and bool(indices) == (spec.sweep is not None):
+            wrong = "with a sweep only %N is said: its table has the elements" if indices else "names no index"
+            raise IndicesError(wrong)
+    except IndicesError as error:
+        raise SpecError("array", str(error)) from error
+    if spec.sample is not None and spec.sweep is None:
+        raise SpecError("sample", "is for a sweep, and there is none")
+    try:
+        check_sweep(spec.sweep or {}, spec.sample)
+    except SweepError as error:
+        raise SpecError(error.field, error.reason) from error
+    for number, one in enumerate(spec.after):
+        if one.element_wise and not spec.is_array:
+            raise SpecError(f"after[{number}].element_wise", "is for arrays, and this job has no `array`")
 
 
 def _check_service(spec: JobSpec) -> None:
@@ -491,5 +531,8 @@ _PATTERN_WORDS = {
     PATH_PATTERN: "expected an absolute path, such as /home/ada/mnist: the node does not know your folder",
     IMAGE_PATTERN: "expected a container image, such as ghcr.io/ada/mnist:1.0",
     ENV_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with no digit",
+    INDICES_PATTERN: "expected indices such as 0-9, 1,3,5 or 0-99:2, and %N for how many at once: 0-99%8",
+    NAMED_PATTERN: "expected the id or the name of a job or an array, or an element such as train_3",
+    SWEEP_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with a letter, at most 63",
     LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",
 }

@@ -57,10 +57,11 @@ def beyond(spec: JobSpec, allowance: Allowance, *, priority: int | None = None) 
     return None
 
 
-def full(use: Use, allowance: Allowance, *, spec_bytes: int) -> str | None:
-    """The limit that one more job of that size would break, in words; None: there is room."""
-    if use.jobs >= allowance.jobs_open_max:
-        return f"jobs_open_max: {use.jobs} jobs of this tenant wait or run, {allowance.jobs_open_max} may"
+def full(use: Use, allowance: Allowance, *, spec_bytes: int, jobs: int = 1) -> str | None:
+    """The limit that so many more jobs, of that size together, would break, in words; None: there is room."""
+    if use.jobs + jobs > allowance.jobs_open_max:
+        more = f", and these are {jobs} more" if jobs > 1 else ""
+        return f"jobs_open_max: {use.jobs} jobs of this tenant wait or run, {allowance.jobs_open_max} may{more}"
     if use.spec_bytes + spec_bytes > allowance.spec_bytes_max:
         return (
             f"spec_bytes_max: the specifications of this tenant's jobs that wait or run have {use.spec_bytes} bytes,"

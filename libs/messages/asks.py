@@ -20,6 +20,7 @@ class AskKind(StrEnum):
     SCALE = "scale"
     SHARE = "share"
     UPDATE = "update"
+    ENTER = "enter"
 
 
 class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -76,11 +77,18 @@ class Update(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] | None = None
 
 
+class Entrance(Struct, frozen=True, kw_only=True):
+    """A person entered a run of a job in that epoch, or left it: for its story alone."""
+
+    epoch: int
+    cause: Cause
+
+
 class Ask(Struct, frozen=True, kw_only=True):
     """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
-    `tune`, `scale`, `share` and `update` come with the kinds of those names. Only the reallocator tunes; it and users
-    scale and share.
+    `tune`, `scale`, `share` and `update` come with the kinds of those names, `entry` with `enter`. Only the reallocator
+    tunes; it and users scale and share.
     """
 
     id: int
@@ -93,6 +101,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     scale: Scale | None = None
     share: Reshare | None = None
     update: Update | None = None
+    entry: Entrance | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):

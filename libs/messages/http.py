@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from libs.domain.arrays import Indices
 from libs.domain.cluster import Capacity
+from libs.domain.dependencies import After
 from libs.domain.job import Cause, JobState, Loan, Placement, Revision
 from libs.domain.shares import Share, is_thousandths
 from libs.domain.sizes import RoleSize
@@ -39,6 +41,7 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     created: bool
     notes: tuple[str, ...] = ()
+    elements: Annotated[int, Meta(description="Of an array: how many jobs it has; `id` is the array's.")] = 0
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
@@ -47,6 +50,56 @@ class Accepted(Struct, frozen=True, kw_only=True):
     id: str
     ask: AskKind
     state: str
+
+
+class ArrayView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An array as one: how many of its elements that are kept are in each state. Its elements' ids are `j-…-INDEX`.
+
+    `waiting_for`: why one of those that wait does. `started_at`: when the first of them started; `ended_at`: when the
+    last ended, once all are over.
+    """
+
+    id: str
+    name: str
+    tenant: str
+    kind: Kind
+    pool: str
+    elements: int
+    states: dict[str, int]
+    at_once: int | None = None
+    gpus: Annotated[int | float, Meta(description="That one element asks for.")] = 0
+    priority: int = 0
+    seq: int = 0
+    submitted_at: Seconds
+    started_at: Seconds | None = None
+    ended_at: Seconds | None = None
+    waiting_for: Cause | None = None
+    after: tuple[After, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        return all(JobState(state).final for state in self.states)
+
+
+class ArraysView(Struct, frozen=True, kw_only=True):
+    """The newest first."""
+
+    arrays: tuple[ArrayView, ...]
+
+
+class ArrayAsked(Struct, frozen=True, kw_only=True):
+    """Asks for so many elements are stored, and the scheduler will do them."""
+
+    id: str
+    ask: AskKind
+    elements: int
+
+
+class ElementsWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of which elements; without: of all. `failed`: only of those that failed (for a requeue)."""
+
+    indices: Indices | None = None
+    failed: bool = False
 
 
 class PriorityWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from libs.messages.accounts import AccountRow, By, CapacityView
 from libs.messages.http import Seconds
 
 Steps = Annotated[tuple[float | None, ...], Meta(description="A value for each step, oldest first; null: not known.")]
@@ -46,9 +47,13 @@ class TenantUsage(Struct, frozen=True, kw_only=True):
 class UsageView(Struct, frozen=True, kw_only=True):
     """GPU-seconds by tenant, the one that held most first, from the stored events between `begins` and `ends`.
 
-    `begins` is later than was asked for where earlier jobs may have been deleted. `gpu_seconds`: of all GPUs of all
-    nodes that there were, drained and lost ones too; `gpu_seconds_idle` of them nobody held. `left_out`: tenants
-    beyond the first thousand, whose GPU-seconds are in no row.
+    `begins` is later than was asked for where earlier jobs may have been deleted: `whole_since`, null if none ever was.
+    `gpu_seconds`: of all GPUs of all nodes that there were, drained and lost ones too; `gpu_seconds_idle` of them
+    nobody held. `left_out`: tenants beyond the first thousand, whose GPU-seconds are in no row.
+
+    With `by` there are `rows` in place of `tenants`, the one that held most first, or in order of time; `total` has all
+    of them, those that are left out too. `capacity`: of all pools and of each; administrators see it. `currency`: of
+    each `cost`; empty: there is no price list.
     """
 
     begins: Seconds
@@ -56,8 +61,14 @@ class UsageView(Struct, frozen=True, kw_only=True):
     step_seconds: float
     gpu_seconds: float
     gpu_seconds_idle: float
-    tenants: tuple[TenantUsage, ...]
+    tenants: tuple[TenantUsage, ...] = ()
     left_out: int = 0
+    by: By | None = None
+    total: AccountRow | None = None
+    rows: tuple[AccountRow, ...] = ()
+    capacity: tuple[CapacityView, ...] = ()
+    currency: str = ""
+    whole_since: Seconds | None = None
 
 
 class GpuChanges(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_class
 from libs.domain.cluster import Node
-from libs.domain.job import Cause, CauseCode, Job, JobState
+from libs.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.domain.shares import Share
 from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
@@ -37,7 +37,7 @@ CLOSED_MAX = 10
 
 # It derives these from the reports of nodes, their orders, and the room it keeps for jobs.
 _ONLY_THE_SCHEDULER_SEES = frozenset(
-    {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL}
+    {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL, *HELD_FOR}
 )
 _FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
 
@@ -182,7 +182,9 @@ def _of_waiting(
 ) -> Explanation:
     shares = shares_of(nodes, holding)
     place = place_in(order, job, shares, now)
-    ahead = sum(place_in(order, other, shares, now) < place for other in queued if other.not_before <= now)
+    ahead = sum(
+        place_in(order, other, shares, now) < place for other in queued if other.not_before <= now and not other.is_held
+    )
     cause = job.waiting_for
     if job.not_before > now and (cause is None or cause.code is not CauseCode.ORDERS_FULL):
         sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"

@@ -64,7 +64,8 @@ class KnownPlaces:
 def in_order(
     queued: Sequence[Job], *, nodes: Iterable[Node], holding: Iterable[Job], places: KnownPlaces, now: float
 ) -> list[InQueue]:
-    """The waiting jobs of one pool. A job that waits before it is tried again is ahead of no other."""
+    """The waiting jobs of one pool. A job that waits before it is tried again, or for another job, is ahead of no
+    other."""
     placed = places.of(queued, now)
     if places.order.by_share:
         shares = shares_of(nodes, holding)
@@ -76,5 +77,5 @@ def in_order(
     ahead = 0
     for _, job in placed:
         found.append(InQueue(job, ahead))
-        ahead += job.not_before <= now
+        ahead += job.not_before <= now and not job.is_held
     return found

@@ -15,6 +15,7 @@ import msgspec
 C = TypeVar("C", bound=msgspec.Struct)
 
 SHARED = "WEFT_"
+NATS_SCHEMES = ("nats", "tls", "ws", "wss")
 
 
 class SettingsError(Exception):
@@ -22,7 +23,10 @@ class SettingsError(Exception):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the servers are, the user to connect as, and the authority to trust: a `…_ca_file` demands TLS."""
+    """Where the servers are, the user to connect as, and the authority to trust: a `…_ca_file` demands TLS.
+
+    `nats_url` may name all servers of a cluster, with commas; so may the host of `pg_dsn`, of which one takes writes.
+    """
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str = ""
@@ -37,6 +41,8 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if bool(self.nats_cert_file) != bool(self.nats_key_file):
             raise ValueError("WEFT_NATS_CERT_FILE and WEFT_NATS_KEY_FILE: a certificate and its key come together")
+        _check_nats_url(self.nats_url)
+        _check_hosts(self.pg_dsn)
         if self.pg_ca_file and _sslmode(self.pg_dsn) not in ("", "require", "verify-ca", "verify-full"):
             raise ValueError(f"WEFT_PG_CA_FILE demands TLS, and WEFT_PG_DSN says sslmode={_sslmode(self.pg_dsn)}")
 
@@ -72,7 +78,36 @@ def read_secret(path: str) -> str:
 
 
 def _sslmode(dsn: str) -> str:
-    return dict(parse_qsl(urlsplit(dsn).query)).get("sslmode", "")
+    return _options(dsn).get("sslmode", "")
+
+
+def _options(dsn: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(dsn).query))
+
+
+def _check_nats_url(url: str) -> None:
+    """Raise ValueError, without showing a password, if one of the addresses is none."""
+    addresses = [part.strip() for part in url.split(",")]
+    for number, address in enumerate(addresses, start=1):
+        which = f"address {number} of {len(addresses)}" if len(addresses) > 1 else "it"
+        try:
+            parts = urlsplit(address if "://" in address else f"nats://{address}")
+            good = parts.scheme in NATS_SCHEMES and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError(f"WEFT_NATS_URL: {which} is not nats://HOST:PORT; several are separated by commas")
+
+
+def _check_hosts(dsn: str) -> None:
+    """Raise ValueError if the DSN names several hosts and does not say that only the one that takes writes will do."""
+    hosts = urlsplit(dsn).netloc.rpartition("@")[2].split(",")
+    if len(hosts) == 1:
+        return
+    if not all(hosts):
+        raise ValueError("WEFT_PG_DSN: one of its hosts is empty; several are written as HOST:PORT,HOST:PORT")
+    if _options(dsn).get("target_session_attrs") not in ("read-write", "primary"):
+        raise ValueError("WEFT_PG_DSN names several hosts: it needs ?target_session_attrs=read-write")
 
 
 def _filled(config: type[C], prefix: str, environ: Mapping[str, str], faults: list[str]) -> C | None:

@@ -20,11 +20,13 @@ from typing import Protocol
 from msgspec import Struct
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobChange, JobState, Placement
+from libs.domain.dependencies import Ends
+from libs.domain.job import Cause, Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.messages.accounts import JobFacts
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
@@ -146,6 +148,31 @@ class Envelope(Struct, frozen=True, kw_only=True):
     state: bytes
 
 
+class ArrayKept(Struct, frozen=True, kw_only=True):
+    """An array: how many of its elements are in each state. `spec`: of the first element that is kept; `waiting_for`:
+    why one that waits does; `started_at`: when the first that is kept began, `ended_at`: when the last so far ended."""
+
+    id: str
+    name: str
+    tenant: str
+    pool: str
+    seq: int  # the order of submission, of its first element
+    submitted_at: float
+    spec: JobSpec
+    states: dict[JobState, int]
+    started_at: float | None = None
+    ended_at: float | None = None
+    waiting_for: Cause | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def over(self) -> bool:
+        return all(state.final for state in self.states)
+
+
 class OpenService(Struct, frozen=True, kw_only=True):
     """What a router knows of an open job that serves requests. `wanted`: replicas that it should have."""
 
@@ -177,12 +204,28 @@ class GatewayStore(Protocol):
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
+        given: JobSpec | None = None,
     ) -> StoredSubmission:
-        """Store one submission, its event, and the ask to admit it, in one statement.
+        """Store one submission, its event, and the ask to admit it, in one statement. `given`: the specification as its
+        user gave it, if it is stored otherwise: the key is kept with it.
 
         Raises KeyReusedError, and TenantFullError where the tenant would have more open than its `allowance`, None
         being without bounds. Submissions that are stored at the same moment do not see each other.
         """
+
+    async def submit_array(
+        self,
+        elements: Sequence[tuple[str, JobSpec]],
+        *,
+        given: JobSpec,
+        array: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> StoredSubmission:
+        """As `submit`, for all elements of an array or none of them: each with its id, from the lowest index. The
+        answer has the id of the array."""
 
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         """What `key` submitted before, if anything. Raises KeyReusedError if that was another specification."""
@@ -199,6 +242,7 @@ class GatewayStore(Protocol):
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
+        entry: Entrance | None = None,
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
@@ -245,9 +289,46 @@ class GatewayStore(Protocol):
     async def job(self, job_id: str) -> Job | None: ...
 
     async def jobs(
-        self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+        self,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        elements: bool = True,
     ) -> list[Job]:
-        """Jobs, the newest first; of one tenant or of all; `before` is a `seq` to page on."""
+        """Jobs, the newest first; of one tenant or of all; `before` is a `seq` to page on. `elements`: those of arrays
+        too."""
+
+    async def array_jobs(
+        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
+    ) -> list[Job]:
+        """The next `limit` elements of an array behind the `seq` `after`; of those, the ones in these states."""
+
+    async def arrays(
+        self, *, ids: Sequence[str] = (), tenant: str | None = None, opened: bool = False, limit: int = 100
+    ) -> list[ArrayKept]:
+        """The arrays with these ids; else the newest, or those that are not over (`opened`), of a tenant or of all."""
+
+    async def array_named(self, name: str, *, tenant: str | None) -> str | None:
+        """The id of the newest array with this name, of a tenant or of all."""
+        ...
+
+    async def ask_elements(
+        self,
+        kind: AskKind,
+        *,
+        array: str,
+        states: Sequence[JobState],
+        job_ids: Sequence[str] = (),
+        tenant: str,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> int:
+        """Store an ask for each element in one of these states, of all or of those named; returns how many. One that
+        has such an ask already gets no other. Raises TenantFullError where a requeue would open too much: then
+        nothing is asked."""
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         """A job's events of a version above `after`, in order."""
@@ -291,6 +372,10 @@ class GatewayStore(Protocol):
         """The ids of the jobs that ended since then, those that ended last first, at most `limit`."""
         ...
 
+    async def ends_of(self, ids: Sequence[str]) -> list[Ends]:
+        """As a scheduler's."""
+        ...
+
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         """The specifications of these jobs, by id: as many as `bytes_max` hold, at least one. A job that is not stored
         is left out."""
@@ -307,6 +392,17 @@ class GatewayStore(Protocol):
 
     async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
         """When the number of GPUs of all nodes changed, drained and lost ones among them."""
+
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        """What accounting has to know of these jobs."""
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        """The events that tell what these jobs held and waited for from `begins` until `ends`, job by job in order:
+        those of that time, those back to the last that says by itself how the job was then, and those with which that
+        epoch began."""
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        """The events of all nodes from `begins` until `ends`, and the last of each before."""
 
     async def told_until(self, moment: Moment) -> list[Event]:
         """The events that give the state at a moment: of each job that may have been open then, its events until then,
@@ -380,6 +476,10 @@ class SchedulerStore(RelayStore, Protocol):
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
     async def job(self, job_id: str) -> Job | None: ...
+
+    async def ends_of(self, ids: Sequence[str]) -> list[Ends]:
+        """How far these jobs and arrays are, of whichever pool; one that is not known has a `total` of 0."""
+        ...
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
         """Store each step whose job is still at its version, with its event; True where stored. A job may take several

@@ -11,13 +11,17 @@ import asyncpg
 
 from libs.sockets import notice_death
 from libs.store import DoubleAllocationError, LeaseLostError, LoadedSinceError, StoreUnavailableError, UnlawfulError
+from libs.store.hosts import Hosts, Open
 from libs.store.sql import QUERIES
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 2.0
 COMMAND_SECONDS_MAX = 5.0
 ACQUIRE_SECONDS_MAX = 3.0
 UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
-NO_PLACE_SECONDS = 0.05
+NO_PLACE_SECONDS = 0.25
+LOOK_SECONDS = 10.0  # between two looks at the servers that are not written to, where the DSN names several
 WAITING_MAX = 1024  # callers that wait for a connection; more are refused at once
 
 # So that the server, too, drops a client that has vanished: its locks are free about 10 s later.
@@ -78,13 +82,18 @@ class Asking:
         connections: int,
     ) -> AsyncIterator["Asking"]:
         """As `PostgresStore.connect`."""
+        hosts = Hosts(dsn)
+        as_the_pool: dict[str, Any] = {}  # arguments with which it connects
 
-        async def connect(*arguments: Any, **named: Any) -> "asyncpg.Connection[Row]":
-            if tls is not None:
-                named["ssl"] = tls()
-            made: asyncpg.Connection[Row] = await asyncpg.connect(*arguments, **named)
+        async def open_one(dsn: str) -> "asyncpg.Connection[Row]":
+            named = as_the_pool if tls is None else {**as_the_pool, "ssl": tls()}
+            made: asyncpg.Connection[Row] = await asyncpg.connect(dsn, **named)
             notice_death(getattr(made, "_transport", None), seconds=UNHEARD_SECONDS_MAX)
             return made
+
+        async def connect(*_: Any, **named: Any) -> "asyncpg.Connection[Row]":
+            as_the_pool.update(named)
+            return await hosts.connect(open_one)
 
         logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # it prints tracebacks while the server restarts
         try:
@@ -102,9 +111,12 @@ class Asking:
             )
         except (*UNREACHABLE, asyncpg.InvalidCatalogNameError) as error:
             raise StoreUnavailableError(f"connecting to Postgres: {error}") from error
+        looking = asyncio.create_task(_look(hosts, open_one, pool), name="hosts") if hosts.several else None
         try:
             yield cls(pool, connections=connections)
         finally:
+            if looking is not None:
+                looking.cancel()
             pool.terminate()
 
     async def rows(self, query: str, *arguments: Any) -> list[Row]:
@@ -152,31 +164,54 @@ class Asking:
 
     @asynccontextmanager
     async def _acquired(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[Row]"]:
-        until = asyncio.get_running_loop().time() + ACQUIRE_SECONDS_MAX
-        async with asyncio.timeout_at(until):
-            await self._turns.acquire()
+        connection = await self._acquire()
         try:
-            connection = await self._acquire(until)
-            try:
-                yield connection
-            finally:
-                await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
+            yield connection
         finally:
-            self._turns.release()
-
-    async def _acquire(self, until: float) -> "asyncpg.pool.PoolConnectionProxy[Row]":
-        """A connection. If Postgres refuses one more, wait for one of the pool's own.
-
-        A caller that waits keeps its turn: nobody else asks Postgres in its place, to be refused as well.
-        """
-        now = asyncio.get_running_loop().time
-        while True:
             try:
-                return await self.pool.acquire(timeout=until - now())
+                await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
+            finally:
+                self._turns.release()
+
+    async def _acquire(self) -> "asyncpg.pool.PoolConnectionProxy[Row]":
+        """A connection, in its turn. If Postgres refuses one more, go behind those that wait for one of the pool's own.
+
+        The refused turn rests for a while: Postgres is not asked again for each caller that waits.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ACQUIRE_SECONDS_MAX
+        while True:
+            async with asyncio.timeout_at(until):
+                await self._turns.acquire()
+            try:
+                return await self._taken(until)
             except asyncpg.TooManyConnectionsError:
-                if not self.pool.get_size() or now() + NO_PLACE_SECONDS > until:
+                if not self.pool.get_size() or loop.time() > until:
+                    self._turns.release()
                     raise
-                await asyncio.sleep(NO_PLACE_SECONDS)
+                loop.call_later(NO_PLACE_SECONDS, self._turns.release)
+            except BaseException:
+                self._turns.release()
+                raise
+
+    async def _taken(self, until: float) -> "asyncpg.pool.PoolConnectionProxy[Row]":
+        now = asyncio.get_running_loop().time
+        try:
+            return await self.pool.acquire(timeout=until - now())
+        except asyncpg.TooManyConnectionsError:
+            if not self.pool.get_idle_size():
+                raise
+        # The pool hands out what it got back last, and that was a place without a connection: ask for those as well.
+        places = self.pool.get_max_size() - self.pool.get_size() + 1
+        tried = await asyncio.gather(
+            *(self.pool.acquire(timeout=until - now()) for _ in range(places)), return_exceptions=True
+        )
+        got = [each for each in tried if not isinstance(each, BaseException)]
+        for spare in got[1:]:
+            await self.pool.release(spare, timeout=ACQUIRE_SECONDS_MAX)
+        if not got:
+            raise next(each for each in tried if isinstance(each, BaseException))
+        return got[0]
 
     async def row(self, query: str, *arguments: Any) -> Row | None:
         rows = await self.rows(query, *arguments)
@@ -185,6 +220,15 @@ class Asking:
     async def _forget(self, error: BaseException) -> None:
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self.pool.expire_connections()  # it was demoted: none of these connections can write again
+
+
+async def _look(hosts: Hosts, open_one: Open, pool: "asyncpg.Pool[Row]") -> None:
+    """Leave a primary beside which another server was promoted: it may live on, and take writes that nobody sees."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if await hosts.look(open_one):
+            logger.warning("another server of Postgres was promoted: no connection to the old one is used any more")
+            await pool.expire_connections()
 
 
 async def _no_reset(connection: object) -> None:

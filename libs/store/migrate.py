@@ -13,6 +13,7 @@ from importlib.resources import files
 import asyncpg
 
 from libs.store import StoreError
+from libs.store.hosts import Hosts
 
 ROLES = ("gateway", "scheduler", "scorer", "reallocator", "router")
 MIGRATION_SECONDS_MAX = 3600.0  # an index over many millions of events takes minutes
@@ -35,7 +36,11 @@ async def migrate(
 
     `role_passwords` has one for each of ROLES; a role that exists gets the password anew.
     """
-    connection = await asyncpg.connect(dsn, user=user, password=password, ssl=tls, timeout=5, command_timeout=60)
+
+    async def open_one(dsn: str) -> "asyncpg.Connection[asyncpg.Record]":
+        return await asyncpg.connect(dsn, user=user, password=password, ssl=tls, timeout=5, command_timeout=60)
+
+    connection = await Hosts(dsn).connect(open_one)
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)

@@ -12,12 +12,15 @@ from math import inf
 import msgspec
 from msgspec import UNSET
 
+from libs.domain.arrays import ARRAY_PREFIX
 from libs.domain.cluster import Node
+from libs.domain.dependencies import Ends
 from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.messages.accounts import JobFacts
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
@@ -25,6 +28,7 @@ from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
     FILE_LABEL,
     Access,
+    ArrayKept,
     Envelope,
     JobsKept,
     LeaseLostError,
@@ -38,6 +42,7 @@ from libs.store import (
 )
 from libs.store.asking import Asking, Row
 from libs.store.rows import (
+    array_of,
     as_json,
     as_micros,
     as_text,
@@ -45,8 +50,10 @@ from libs.store.rows import (
     chosen_of,
     columns_of,
     curve_of,
+    ends_of,
     envelope_of,
     event_of,
+    facts_of,
     job_of,
     lease_of,
     node_of,
@@ -102,10 +109,34 @@ class PostgresStore:
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
+        given: JobSpec | None = None,
     ) -> StoredSubmission:
-        text = msgspec.json.encode(spec).decode()
-        submission = Submission(spec=spec, text=text, job_id=job_id, tenant=tenant, key=key, at=at, allowance=allowance)
+        submission = Submission(
+            spec=spec,
+            text=msgspec.json.encode(spec).decode(),
+            job_id=job_id,
+            tenant=tenant,
+            key=key,
+            at=at,
+            allowance=allowance,
+            given=given or spec,
+        )
         return await self._submitting.submit(submission)
+
+    async def submit_array(
+        self,
+        elements: Sequence[tuple[str, JobSpec]],
+        *,
+        given: JobSpec,
+        array: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> StoredSubmission:
+        return await self._submitting.submit_array(
+            elements, given=given, array=array, tenant=tenant, key=key, at=at, allowance=allowance
+        )
 
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         return await self._submitting.before(spec, tenant=tenant, key=key)
@@ -122,8 +153,9 @@ class PostgresStore:
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
+        entry: Entrance | None = None,
     ) -> None:
-        what = [None if one is None else as_json(one) for one in (scale, share, update)]
+        what = [None if one is None else as_json(one) for one in (scale, share, update, entry)]
         await self._row("ask", kind, pool, subject_id, tenant, priority, at, *what)
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
@@ -176,13 +208,64 @@ class PostgresStore:
         return None if row is None else job_of(row)
 
     async def jobs(
-        self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+        self,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        elements: bool = True,
     ) -> list[Job]:
         opened = bool(states) and not FINAL.intersection(states)
-        rows = await self._rows(
-            "jobs_open" if opened else "jobs", tenant, [str(s) for s in states], name, before or 2**62, limit
-        )
+        query = ("jobs" if elements else "jobs_apart") + "_open" * opened
+        rows = await self._rows(query, tenant, [str(s) for s in states], name, before or 2**62, limit)
         return [job_of(row) for row in rows]
+
+    async def array_jobs(
+        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
+    ) -> list[Job]:
+        return [job_of(row) for row in await self._rows("array_jobs", array, [str(s) for s in states], after, limit)]
+
+    async def arrays(
+        self, *, ids: Sequence[str] = (), tenant: str | None = None, opened: bool = False, limit: int = 100
+    ) -> list[ArrayKept]:
+        found = list(ids)
+        if not ids:
+            query = ("arrays_open", tenant, limit) if opened else ("arrays_newest", tenant, limit, "")
+            found = [row["id"] for row in await self._rows(*query)]
+        return [array_of(row) for row in await self._rows("arrays", found)] if found else []
+
+    async def array_named(self, name: str, *, tenant: str | None) -> str | None:
+        row = await self._row("arrays_newest", tenant, 1, name)
+        return None if row is None else str(row["id"])
+
+    async def ask_elements(
+        self,
+        kind: AskKind,
+        *,
+        array: str,
+        states: Sequence[JobState],
+        job_ids: Sequence[str] = (),
+        tenant: str,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> int:
+        most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
+        states_text = [str(state) for state in states]
+        row = await self._row("ask_elements", kind, array, states_text, list(job_ids), tenant, at, *most)
+        assert row is not None, "what is used is always told"
+        if allowance is not None and row["asked"] < row["wanted"]:
+            reason = full(use_of(row), allowance, spec_bytes=row["spec_bytes"], jobs=row["wanted"])
+            raise TenantFullError(reason or "it was full a moment ago")
+        return int(row["asked"])
+
+    async def ends_of(self, ids: Sequence[str]) -> list[Ends]:
+        arrays = [one for one in ids if one.startswith(ARRAY_PREFIX)]
+        jobs = [one for one in ids if not one.startswith(ARRAY_PREFIX)]
+        rows = await self._rows("ends_of_jobs", jobs) if jobs else []
+        more = await self._rows("ends_of_arrays", arrays) if arrays else []
+        return [ends_of(row) for row in (*rows, *more)]
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         return [event_of(row) for row in await self._rows("story", job_id, after)]
@@ -257,6 +340,16 @@ class PostgresStore:
         row = await self._row("gpus_there", as_micros(begins), as_micros(ends))
         assert row is not None, "an aggregate has one row"
         return GpuChanges(what="there", at=tuple(row["at"]), by=tuple(row["by"]))
+
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        return [facts_of(row) for row in await self._rows("job_facts", list(job_ids))]
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        rows = await self._rows("accounts", as_micros(begins), as_micros(ends), list(job_ids))
+        return [event_of(row) for row in rows]
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        return [event_of(row) for row in await self._rows("node_stories", as_micros(begins), as_micros(ends))]
 
     async def told_until(self, moment: Moment) -> list[Event]:
         about = moment.at

@@ -10,15 +10,17 @@ from typing import Any
 import msgspec
 
 from libs.domain.cluster import Capacity, Node
+from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.lease import Lease, Pledge
-from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
+from libs.domain.spec import Checkpointing, JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.messages.accounts import JobFacts
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope, OpenService, TenantKept, UnlawfulError, Unsent
+from libs.store import ArrayKept, Envelope, OpenService, TenantKept, UnlawfulError, Unsent
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -145,11 +147,25 @@ def ask_of(row: Row) -> Ask:
     tune, scale = row["tune"] and _TUNE.decode(row["tune"]), row["scale"] and _SCALE.decode(row["scale"])
     share, update = row["share"] and _RESHARE.decode(row["share"]), row["update"] and _UPDATE.decode(row["update"])
     what = {"kind": AskKind(row["kind"]), "tune": tune, "scale": scale, "share": share, "update": update}
+    what["entry"] = row["entry"] and _ENTRY.decode(row["entry"])
     return Ask(**{**row, **what})
 
 
 def spec_of(row: Row) -> JobSpec:
     return _SPEC.decode(row["spec"])
+
+
+def facts_of(row: Row) -> JobFacts:
+    return JobFacts(
+        id=row["id"],
+        tenant=row["tenant"],
+        pool=row["pool"],
+        name=row["name"],
+        kind=row["kind"],
+        labels={} if row["labels"] is None else msgspec.json.decode(row["labels"], type=dict[str, str]),
+        checkpoints=None if row["checkpoints"] is None else msgspec.json.decode(row["checkpoints"], type=Checkpointing),
+        wanted=row["wanted"],
+    )
 
 
 def chosen_of(row: Row) -> AllowanceChosen:
@@ -196,6 +212,29 @@ def job_of(row: Row) -> Job:
         revisions=_REVISIONS.decode(row["revisions"]) if row["revisions"] else (),
         loans=_LOANS.decode(row["loans"]) if row["loans"] else (),
     )
+
+
+def array_of(row: Row) -> ArrayKept:
+    spec = spec_of(row)
+    assert spec.element is not None, "it is an element"
+    return ArrayKept(
+        id=row["id"],
+        name=spec.element.name,
+        tenant=row["tenant"],
+        pool=row["pool"],
+        seq=row["seq"],
+        submitted_at=row["submitted_at"],
+        spec=spec,
+        states={JobState(state): count for state, count in zip(row["states"], row["counts"], strict=True)},
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        waiting_for=row["waiting_for"] and _CAUSE.decode(row["waiting_for"]),
+    )
+
+
+def ends_of(row: Row) -> Ends:
+    counts = {name: row[name] or 0 for name in ("total", "ended", "ok", "bad", "began")}
+    return Ends(id=row["id"], **counts)
 
 
 def service_of(row: Row) -> OpenService:
@@ -262,6 +301,7 @@ _SIZE = msgspec.json.Decoder(dict[str, int])
 _SCALE = msgspec.json.Decoder(Scale)
 _RESHARE = msgspec.json.Decoder(Reshare)
 _UPDATE = msgspec.json.Decoder(Update)
+_ENTRY = msgspec.json.Decoder(Entrance)
 _REVISIONS = msgspec.json.Decoder(tuple[Revision, ...])
 _LOANS = msgspec.json.Decoder(tuple[Loan, ...])
 _RULES = msgspec.json.Decoder(ServiceRules)

@@ -1,8 +1,10 @@
 """Stores submissions in Postgres: those of several callers in one statement, each acknowledged when it is durable."""
 
+import asyncio
 from collections.abc import Sequence
 
 import asyncpg
+import msgspec
 from msgspec import Struct
 
 from libs.domain.spec import JobSpec
@@ -26,6 +28,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     key: str | None
     at: float
     allowance: Allowance | None
+    given: JobSpec  # as its user gave it: the same key comes with the same
 
 
 class Submitting:
@@ -40,13 +43,40 @@ class Submitting:
             if row["stored"]:
                 return StoredSubmission(job_id=submission.job_id, created=True)
             if submission.key is not None:
-                before = await self.before(submission.spec, tenant=submission.tenant, key=submission.key)
+                before = await self.before(submission.given, tenant=submission.tenant, key=submission.key)
                 if before is not None:
                     return before
             if (reason := _why_full(row, submission)) is not None:
                 raise TenantFullError(reason)
             # Earlier submissions of the batch may still be refused: alone, this one is counted exactly.
         raise AssertionError("a submission conflicts with one that is not there")
+
+    async def submit_array(
+        self,
+        elements: Sequence[tuple[str, JobSpec]],
+        *,
+        given: JobSpec,
+        array: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None,
+    ) -> StoredSubmission:
+        """As `submit`, for all elements of an array or none."""
+        columns = await asyncio.to_thread(_element_columns, elements, tenant)  # it takes long for many
+        most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
+        row = await self._asking.row(
+            "submit_array", *columns, tenant, key, given.pool, hash_of(given), at, array, *most
+        )
+        assert row is not None, "what is used is always told"
+        if row["stored"]:
+            return StoredSubmission(job_id=array, created=True)
+        if key is not None and (before := await self.before(given, tenant=tenant, key=key)) is not None:
+            return before
+        assert allowance is not None, "an array conflicts with one that is not there"
+        spec_bytes = sum(len(text.encode()) for text in columns[2])
+        reason = full(use_of(row), allowance, spec_bytes=spec_bytes, jobs=len(elements))
+        raise TenantFullError(reason or "it was full a moment ago")
 
     async def before(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         """The job that this key submitted. Raises KeyReusedError if that has another specification."""
@@ -69,6 +99,16 @@ class Submitting:
         return await self._asking.rows("submit", *map(list, columns))
 
 
+def _element_columns(elements: Sequence[tuple[str, JobSpec]], tenant: str) -> tuple[list[str], ...]:
+    """The ids, names, specifications and events of elements."""
+    return (
+        [job_id for job_id, _ in elements],
+        [spec.name for _, spec in elements],
+        [msgspec.json.encode(spec).decode() for _, spec in elements],
+        [as_json(submission_data(job_id, tenant, spec)) for job_id, spec in elements],
+    )
+
+
 def _columns_of(submission: Submission) -> tuple[object, ...]:
     spec, allowance = submission.spec, submission.allowance
     most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
@@ -79,7 +119,7 @@ def _columns_of(submission: Submission) -> tuple[object, ...]:
         spec.pool,
         spec.name,
         submission.text,
-        hash_of(spec),
+        hash_of(submission.given),
         submission.at,
         *most,
         as_json(submission_data(submission.job_id, submission.tenant, spec)),

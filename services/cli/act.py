@@ -6,8 +6,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from libs.client import Client, RefusedError
-from libs.messages.http import Accepted
-from services.cli import connection, page
+from libs.messages.http import Accepted, ArrayAsked
+from services.cli import arrays, connection, page
 from services.cli.complaint import Complaint
 
 _ID_PREFIX = "j-"
@@ -17,6 +17,8 @@ _SCALE = (
     " live or by a restart from its checkpoint, as it is specified; it grows as soon as there is room"
 )
 
+_REQUEUE = "send jobs back to the queue, to start again from their checkpoints"
+
 _SHARE = (
     "change the share of a GPU that each rank of a running job has: less at once, more only as far as its GPU has room,"
     " which its event `tuned` says; a job that begins anew has what its specification says"
@@ -25,7 +27,8 @@ _SHARE = (
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add(commands, "cancel", cancel, "JOB", "end jobs: SIGTERM, their grace, SIGKILL")
-    _add(commands, "requeue", requeue, "JOB", "send jobs back to the queue, to start again from their checkpoints")
+    parser = _add(commands, "requeue", requeue, "JOB", _REQUEUE)
+    parser.add_argument("--failed", action="store_true", help="of an array: only the elements that failed")
     _add(commands, "drain", drain, "NODE", "give nodes no new jobs; what runs there goes on")
     _add(commands, "resume", resume, "NODE", "let drained nodes take jobs again")
     parser = commands.add_parser("priority", help="change a job's priority")
@@ -52,23 +55,25 @@ Act = Callable[[argparse.Namespace], Awaitable[int]]
 
 def _add(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, act: Act, what: str, summary: str
-) -> None:
+) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.add_argument("ids", nargs="+", metavar=what)
     connection.options(parser)
     parser.set_defaults(func=act)
+    return parser
 
 
 async def cancel(args: argparse.Namespace) -> int:
-    async def one(client: Client, job: str) -> Accepted:
-        return await client.cancel(await the_job(client, job))
+    async def one(client: Client, job: str) -> Accepted | ArrayAsked:
+        return await arrays.cancel(client, job) or await client.cancel(await the_job(client, job))
 
     return await _each(args, one, "{id} will end (it is {state})")
 
 
 async def requeue(args: argparse.Namespace) -> int:
-    async def one(client: Client, job: str) -> Accepted:
-        return await client.requeue(await the_job(client, job))
+    async def one(client: Client, job: str) -> Accepted | ArrayAsked:
+        asked = await arrays.requeue(client, job, failed=args.failed)
+        return asked or await client.requeue(await the_job(client, job))
 
     return await _each(args, one, "{id} will go back to the queue (it is {state})")
 
@@ -158,7 +163,9 @@ async def the_job(client: Client, wanted: str) -> str:
     return still_open[0] if still_open else wanted
 
 
-async def _each(args: argparse.Namespace, one: Callable[[Client, str], Awaitable[Accepted]], sentence: str) -> int:
+async def _each(
+    args: argparse.Namespace, one: Callable[[Client, str], Awaitable[Accepted | ArrayAsked]], sentence: str
+) -> int:
     """Send one request for each; a refusal does not keep the others from being sent."""
     status = 0
     async with connection.connected(args) as client:
@@ -171,5 +178,10 @@ async def _each(args: argparse.Namespace, one: Callable[[Client, str], Awaitable
                 print(f"weft: {wanted}: {error.reason}", file=sys.stderr)
                 status = 1
             else:
-                page.answered(args, accepted, sentence.format(id=accepted.id, state=accepted.state))
+                told = (
+                    arrays.asked_sentence(accepted)
+                    if isinstance(accepted, ArrayAsked)
+                    else sentence.format(id=accepted.id, state=accepted.state)
+                )
+                page.answered(args, accepted, told)
     return status

@@ -25,6 +25,7 @@ _SEE = {
     **_commands("describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("explain", explain="why a job waits, or why it is where it is"),
     **_commands("logs", logs="what a job has written; -f to follow"),
+    **_commands("usage", usage="GPU hours held, used and lost, and what they cost"),
     **_commands("events", events="what has happened; -f to follow"),
 }
 _ACT = _commands(
@@ -37,6 +38,11 @@ _ACT = _commands(
     drain="give a node no new jobs",
     resume="let a drained node take jobs again",
 )
+_ENTER = {
+    **_commands("shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
+    **_commands("forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
+    **_commands("copying", cp="copy files to and from a running job"),
+}
 _SERVE = {
     **_commands("update", update="change what a service runs, replica by replica"),
     **_commands(
@@ -68,8 +74,9 @@ FAMILIES = {
     "Run": list(_RUN),
     "See": list(_SEE),
     "Act": list(_ACT),
+    "Enter": list(_ENTER),
     "Serve": list(_SERVE),
     "Cluster": list(_CLUSTER),
     "Study": list(_STUDY),
 }
-COMMANDS = {**_RUN, **_SEE, **_ACT, **_SERVE, **_CLUSTER, **_STUDY}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_ENTER, **_SERVE, **_CLUSTER, **_STUDY}

@@ -5,6 +5,7 @@ import sys
 from contextlib import aclosing
 
 from libs.client import Client, RefusedError
+from libs.domain.arrays import ARRAY_PREFIX
 from libs.domain.job import FINAL, JobState
 from libs.messages.http import JobView, Submitted
 from services.cli import page
@@ -16,6 +17,18 @@ from services.cli.logs import Writer, gap_text, terminal_text
 FOLLOWED_RANK = 0
 
 _FINAL_EVENTS = frozenset(state.value for state in FINAL)
+
+
+MANY_LOGS = "an array has many logs: `weft ps` shows how far it is, `weft logs A_3` what element 3 wrote"
+
+
+def submitted_line(submitted: Submitted) -> str:
+    """What was submitted, and how to look at it."""
+    again = "" if submitted.created else " had been submitted with this key before"
+    if submitted.id.startswith(ARRAY_PREFIX):
+        many = f", {submitted.elements} elements" if submitted.elements else ""
+        return f"{submitted.name}{many}{again}: `weft ps` shows it, `weft logs {submitted.id}_3` what element 3 wrote"
+    return f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all"
 
 
 async def follow(client: Client, submitted: Submitted) -> int:

@@ -11,11 +11,13 @@ from libs.client import RefusedError
 from libs.domain.spec import Kind, ResizeHow
 from services.cli import connection, page
 from services.cli.complaint import Complaint
-from services.cli.following import follow
+from services.cli.following import MANY_LOGS, follow, submitted_line
 from services.cli.spec import option_of, spec_of
 
 _EXAMPLES = """examples:
   weft run --gpus 1 -- "$(which python3)" train.py --epochs 10
+  weft run --array 1-40%%8 -- ./simulate.sh
+  weft run --after ok:train --gpus 1 -- python3 evaluate.py
   weft run --gpus 2 --replicas 4 --follow -- torchrun train.py
   weft run --kind inference --service-port 8000 --ready /healthz --replicas-min 0 --replicas-max 4 -- ./serve
   weft run --image pytorch:2.9 --gpus 1 --volume /data/sets:/data:ro -- python /data/train.py
@@ -74,6 +76,16 @@ def _how(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--retries", type=int, metavar="N", help="how often to try again when it fails (default: 0)")
     group.add_argument("--resize", choices=[how.value for how in ResizeHow], help="how it takes another size")
     group.add_argument("--checkpoints", metavar="TIME", help="it writes one so often, such as 10m; stop: when stopped")
+    group.add_argument("--array", metavar="I", help="many jobs: indices such as 0-9,20-40:5, and %%N for N at once")
+    group.add_argument(
+        "--after",
+        action="append",
+        default=[],
+        metavar="[WHEN:]JOB",
+        help="start after this job or array: WHEN is ok (the default), any, not_ok or started; each:WHEN:ARRAY is for"
+        " the element with the same index; repeat it",
+    )
+    group.add_argument("--singleton", action="store_true", help="start after every earlier job of this name")
     group.add_argument("--pool", metavar="P", help="default: default")
 
 
@@ -91,6 +103,8 @@ def _serves(parser: argparse.ArgumentParser) -> None:
 async def run(args: argparse.Namespace) -> int:
     if args.json and args.follow:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
+    if args.array and args.follow:
+        raise Complaint(MANY_LOGS, status=2)
     spec = spec_of(args, cwd=os.getcwd(), environment=os.environ)
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         try:
@@ -102,6 +116,5 @@ async def run(args: argparse.Namespace) -> int:
             page.remark(f"note: {remark}")
         if args.follow:
             return await follow(client, submitted)
-    again = "" if submitted.created else " had been submitted with this key before"
-    page.note(f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all")
+    page.note(submitted_line(submitted))
     return 0

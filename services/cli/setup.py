@@ -15,6 +15,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--nodes", type=_names, default=[], metavar="A,B", help="the nodes to give credentials; those of earlier stay"
     )
     parser.add_argument(
+        "--nats-servers",
+        type=_names,
+        default=[],
+        metavar="A,B,C",
+        help="the hosts of the servers of one NATS cluster, each as HOST or HOST:PORT of its routes (docs/failover.md)",
+    )
+    parser.add_argument(
         "--mode", type=_mode, default=0o600, help="of each file, octal; 644 where other users read them (default: 600)"
     )
     parser.set_defaults(func=setup)
@@ -22,7 +29,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def setup(args: argparse.Namespace) -> int:
     try:
-        credentials = await asyncio.to_thread(provision, args.into, nodes=args.nodes, mode=args.mode)
+        credentials = await asyncio.to_thread(
+            provision, args.into, nodes=args.nodes, nats_servers=args.nats_servers, mode=args.mode
+        )
     except (ValueError, OSError, CredentialsError) as error:
         raise Complaint(str(error)) from error
     nodes = ", ".join(credentials.nodes()) or "none yet"

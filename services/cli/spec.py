@@ -25,6 +25,9 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "retries.max": "--retries",
     "volumes": "--volume",
     "labels": "--label",
+    "array": "--array",
+    "after": "--after",
+    "singleton": "--singleton",
     "pool": "--pool",
     "gpu_model": "--gpu-model",
     "checkpoints": "--checkpoints",
@@ -98,8 +101,21 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -
         "gpu_model": args.gpu_model,
         "service": _service(args),
         "objective": _objective(args),
+        "array": args.array,
+        "after": [_after(text) for text in args.after] or None,
+        "singleton": True if args.singleton else None,
     }
     return _said(asked)
+
+
+def _after(text: str) -> dict[str, Any]:
+    """`JOB`, `ok:JOB`, or `each:ok:JOB` for what is to be so of the element with the same index."""
+    *words, job = text.split(":")
+    each = words[:1] == ["each"]
+    when = words[int(each) :]
+    if len(when) > 1 or not job:
+        raise Complaint(f"expected JOB, ok:JOB or each:ok:JOB, not {text[:100]!r}", field="--after", status=2)
+    return _said({"job": job, "when": when[0] if when else None, "element_wise": True if each else None})
 
 
 def _worker(args: argparse.Namespace) -> dict[str, Any]:

@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 from libs.client import RefusedError
+from libs.domain.arrays import ARRAY_PREFIX
 from libs.domain.spec import SPEC_BYTES_MAX
 from services.cli import connection, page
 from services.cli.complaint import Complaint
-from services.cli.following import follow
+from services.cli.following import MANY_LOGS, follow, submitted_line
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,11 +33,12 @@ async def submit(args: argparse.Namespace) -> int:
             raise Complaint(error.reason + more, field=error.field) from error  # a field of the file
         for remark in submitted.notes:
             page.remark(f"note: {remark}")
+        if args.follow and submitted.id.startswith(ARRAY_PREFIX):
+            raise Complaint(f"{submitted.id} is submitted, but {MANY_LOGS}")
         if args.follow:
             return await follow(client, submitted)
     page.answered(args, submitted, submitted.id)
-    again = "" if submitted.created else " had been submitted with this key before"
-    page.note(f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all")
+    page.note(submitted_line(submitted))
     return 0
 
 

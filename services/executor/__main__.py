@@ -38,6 +38,7 @@ from services.executor.silence import Silence, SilentBus
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 3.0
+LEAVES_PART = 1 / 6  # of the fence: unanswered for so long, another NATS server is tried; two more before it falls
 SILENT_SECONDS = 5.0  # between two tries to reach NATS
 
 
@@ -113,6 +114,7 @@ async def _serve(
                     name=f"executor-{settings.node_id}",
                     **keys,
                     connect_seconds_max=CONNECT_SECONDS_MAX,
+                    leaves_after_seconds=settings.fence_seconds * LEAVES_PART,
                 ) as bus:
                     await silence.end()
                     await serve_on(bus, stop, last=True)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from libs.domain.shares import Share
 from libs.messages.nodes import EndReason, RunState, Serve, StartRun
+from services.executor.channel import Channel, SessionWanted
 
 
 class RuntimeUnavailableError(Exception):
@@ -127,6 +128,14 @@ class Runtime(Protocol):
         The signal is sent if the file had another number of `changes`, or if it is still due from an earlier try. It is
         never sent to a process that does not handle it, because the signal would end that process.
         """
+
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
+        """Begin a session beside a live run: a process that ends with it at the latest, or a connection to a port on
+        which the run listens. Raises SessionRefusedError.
+        """
+
+    async def end_sessions(self) -> None:
+        """End the sessions that an earlier executor left."""
 
     async def probe(self, run: Run) -> str:
         """Ask a run that serves requests whether it takes them now. Empty if so, else why not; within seconds."""

@@ -11,6 +11,7 @@ from libs.bus import Bus
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from libs.messages.serving import ServicesServed
+from libs.messages.sessions import OpenSession, ReadSession, WriteSession
 from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent
 from services.executor.keeper import Keeper
@@ -18,6 +19,7 @@ from services.executor.logs.retention import Retention
 from services.executor.progress import ProgressSource
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from services.executor.serving.probing import TELL_SECONDS, Prober
+from services.executor.sessions.sessions import Sessions
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.telling import Telling
@@ -31,6 +33,8 @@ LOG_WAIT_SECONDS_MAX = 10.0
 LOG_LOOK_SECONDS = 0.1
 LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
 LOG_READERS_MAX = 512
+SESSIONS_AT_ONCE = 512  # requests in work
+SESSIONS_SECONDS = 0.5
 STOP_SECONDS_MAX = 65.0  # the drain of those that serve requests, and the grace
 LEAVE_SECONDS_MAX = 5.0
 
@@ -85,6 +89,13 @@ async def run(
             changed=agent.touch,
         )
         telling = Telling()
+        sessions = Sessions(runtime, settings.entering, clock=time.monotonic)
+        await sessions.begin()
+
+        async def look_at_sessions() -> None:
+            if sessions.count or sessions.kept:
+                runs = await agent.runs()
+                await sessions.tick(None if runs is None else {run.key for run in runs if run.live})
 
         async def hinted(_: NodeHinted) -> None:
             agent.hint()
@@ -123,18 +134,25 @@ async def run(
                 Listen(NodeHinted, hinted, group="", tokens=here),
                 Listen(ServicesServed, prober.heard, group=""),
             ],
-            answers=[Answer(ReadLog, read, group="", at_once=LOG_READERS_MAX, tokens=here)],
+            answers=[
+                Answer(ReadLog, read, group="", at_once=LOG_READERS_MAX, tokens=here),
+                Answer(OpenSession, sessions.open, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
+                Answer(ReadSession, sessions.read, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
+                Answer(WriteSession, sessions.write, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
+            ],
             loops=[
                 Every(settings.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
                 Every(TICK_SECONDS, tick, wake=agent.touched),
                 Every(PROGRESS_SECONDS, tell_progress),
                 Every(TELL_SECONDS, prober.tell, wake=prober.news, name="endpoints"),
                 Every(RETENTION_SECONDS, keep_logs),
+                Every(SESSIONS_SECONDS, look_at_sessions, name="sessions"),
             ],
             registry=agent.gauges.registry,
             admin_port=settings.admin_port,
             admin_host=settings.admin_host,
         )
+        await sessions.close()
         for task in beside:
             task.cancel()
         prober.drop()

@@ -8,6 +8,7 @@ from libs.service import Connections
 from services.executor.logs.retention import GRAIN, RetentionLimits
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.serving.settings import ServingSettings
+from services.executor.sessions.settings import SessionSettings
 from services.executor.shares.backend import CHOICES
 
 DRIFT_SECONDS_MIN = 1.0
@@ -44,6 +45,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     shares: str = "auto"  # how jobs are held to their shares of a GPU: hook, time-slice (not at all), or auto
     containers: ContainerSettings = ContainerSettings()
     serving: ServingSettings = ServingSettings()
+    entering: SessionSettings = SessionSettings()
 
     def __post_init__(self) -> None:
         if self.drift_seconds < DRIFT_SECONDS_MIN:

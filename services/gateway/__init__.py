@@ -3,7 +3,8 @@
 Takes: HTTP; requests on `weft.submit`; `weft.progress.*`, `weft.telemetry.*`, `weft.findings.*`, `weft.endpoints.*`,
        `weft.serving.*` (the newest of each is kept in memory); `weft.events.>` (while events are read: a hint to read
        the store).
-Sends: `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log).
+Sends: `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log),
+       `weft.sessions.<node>.open`, `.read` and `.write` (requests: people in runs).
 Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), and the asks that the scheduler takes
        away. Any number may run; none has state.
 """

@@ -8,13 +8,18 @@ from datetime import UTC, datetime
 from aiohttp import web
 
 from libs.bus import Bus
+from libs.domain.arrays import IndicesError, element_id, split_elements
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
 from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
+from services.gateway.accounts import Accounts
 from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
+from services.gateway.dependencies import array_id
+from services.gateway.entering.places import Entered
+from services.gateway.entering.records import Records
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.foresight import Foresight
@@ -22,6 +27,7 @@ from services.gateway.hints import Hints
 from services.gateway.live_stream import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.outlook import QueueOutlook
+from services.gateway.price_list import read_prices_file
 from services.gateway.prometheus import Prometheus
 from services.gateway.queue_lines import Lines
 from services.gateway.reasons import Reasons
@@ -86,6 +92,8 @@ class Gateway:
         prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
         self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
+        self.accounts = Accounts(store, now=now, clock=clock)
+        self.prices = read_prices_file(settings.prices_file)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
         self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(
@@ -107,10 +115,13 @@ class Gateway:
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
+        self.settings = settings
+        self.entered = Entered(settings.sessions_max, settings.sessions_per_tenant_max)
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.outlook = QueueOutlook(self.foresight, clock=clock)
         self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
         self.hints = Hints(bus)
+        self.entries = Records(store, bus, self.hints, now=now, clock=clock)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)
         self.submissions = Submissions(
@@ -163,6 +174,7 @@ class Gateway:
 
     async def job(self, who: Access, job: str) -> Job:
         """A job by its id, or the newest of that name. Another tenant's job counts as missing. Raises RejectedError."""
+        job = await self._element_named(who, job)
         if not _matches_token(job):
             raise RejectedError(400, "job", "not an id or a name: lower-case letters, digits and '-', at most 63")
         found = await self.store.job(job)
@@ -172,6 +184,17 @@ class Gateway:
         if found is None:
             raise RejectedError(404, "job", f"no job has the id or the name {job}{await self._kept()}")
         return found
+
+    async def _element_named(self, who: Access, job: str) -> str:
+        """`A_3` as the id of that element; any other text as it is."""
+        try:
+            array, indices = split_elements(job)
+        except IndicesError as error:
+            raise RejectedError(400, "job", str(error)) from None
+        if indices is None or len(indices) != 1 or not _matches_token(array):
+            return job
+        found = await array_id(self.store, None if who.admin else who.tenant, array)
+        return job if found is None else element_id(found, indices[0])
 
     async def _kept(self) -> str:
         """The sentence about the retention, for a job that is not found."""

@@ -31,6 +31,7 @@ class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
     name: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
     tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
+    elements: Annotated[bool, Meta(description="0: without the elements of arrays; `/v1/arrays` has these.")] = True
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
     before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
 
@@ -55,7 +56,12 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     states = states_of(query.state)
     async with call.gateway.reading.one(call.who.tenant):
         found = await call.gateway.store.jobs(
-            tenant=tenant, states=states, name=query.name or "", limit=query.limit, before=query.before
+            tenant=tenant,
+            states=states,
+            name=query.name or "",
+            limit=query.limit,
+            before=query.before,
+            elements=query.elements,
         )
         ends = await endings(call.gateway.store, found)
     shown = await call.gateway.reasons.fresh(found)

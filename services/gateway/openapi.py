@@ -17,6 +17,7 @@ REF = "#/components/schemas/{name}"
 PATH_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 PATH_WORDS = {
     "job": "A job's id, or a name: then the newest job of that name.",
+    "array": "An array's id, or a name: then the newest array of that name.",
     "node": "A node's id.",
     "tenant": "A tenant's name.",
     "label": "The label that its tokens were made with.",
@@ -31,10 +32,19 @@ ERRORS = {
     415: "The body is of a type that is not taken.",
     416: "The log is shorter.",
     422: "Understood, and impossible on this cluster.",
+    426: "It is a WebSocket, and was not asked for as one.",
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
-_ALLOWED_IN_PART = ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority", "/v1/queue", "/v1/usage")
+_ALLOWED_IN_PART = (
+    "/v1/jobs",
+    "/v1/jobs/{job}/requeue",
+    "/v1/jobs/{job}/priority",
+    "/v1/arrays",
+    "/v1/arrays/{array}/requeue",
+    "/v1/queue",
+    "/v1/usage",
+)
 _IN_A_POOL = ("/v1/trace", "/v1/what-if")
 _CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
@@ -123,7 +133,7 @@ def curl(route: Route[Any]) -> str:
         words.append('-H "Authorization: Bearer $WEFT_TOKEN"')
     if route.method not in ("GET", "POST") or (route.method == "POST" and route.body is None):
         words.append(f"-X {route.method}")
-    path = route.path.replace("{job}", "hello").replace("{node}", "node-1")
+    path = route.path.replace("{job}", "hello").replace("{node}", "node-1").replace("{array}", "a-k3f9x2m7q1")
     path = path.replace("{tenant}", "vision").replace("{label}", "ci")
     query = route.example if route.example.startswith("?") else ""
     if "follow=1" in query or any(answer.streamed for answer in route.answers.values()):
@@ -205,15 +215,18 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     yield from (400, 401)
     if route.who is Who.ADMIN or route.path in _ALLOWED_IN_PART:
         yield 403
-    if "{" in route.path or route.path in _IN_A_POOL or route.path == "/v1/samples":
+    submits = route.path == "/v1/jobs" and route.method == "POST"
+    if "{" in route.path or submits or route.path in _IN_A_POOL or route.path == "/v1/samples":
         yield 404
-    changes_a_job = route.method == "POST" and "{job}" in route.path
+    changes_a_job = route.method == "POST" and ("{job}" in route.path or "{array}" in route.path)
     if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:
         yield 409
     if route.body is not None:
         yield from (413, 415)
-    if (route.path == "/v1/jobs" and route.method == "POST") or route.path.endswith(("/update", "/what-if")):
+    if submits or route.path.endswith(("/update", "/what-if")):
         yield 422
     if route.path.endswith("/logs"):
         yield 416
+    if route.path.endswith("/attach"):
+        yield from (403, 409, 426)
     yield from (429, 503)

@@ -167,7 +167,7 @@ class Lines:
         rows: list[QueueRow] = []
         for job, each in zip(jobs, page, strict=True):
             row = _row(job, self._cause(job, each, ends, now))
-            if isinstance(each, InQueue):
+            if isinstance(each, InQueue) and not job.is_held:
                 row = structs.replace(row, place=each.ahead + 1, eta=lines[job.pool].starts.get(job.id))
             rows.append(row)
         return rows

@@ -1,19 +1,22 @@
 """The figures that this gateway has sampled: of nodes and GPUs, of jobs, of tenants, of the cluster."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.messages.signals import NodeSampled, RunSample
+from libs.messages.signals import NodeSampled
 from services.gateway.cluster import LiveCluster
+from services.gateway.seen import NodeTold, enter, part_of, used_by
 from services.gateway.snapshots import Snapshots
+from services.gateway.thinking.accounting.used import UsedLedger
 from services.gateway.thinking.rings import Shelf
 
 NODE_SERIES_MAX = 20_000  # a few kilobytes each once they are full
 GPUS_PER_NODE_MAX = 256  # of which figures are kept
 JOB_SERIES_MAX = 5_000
 TENANTS_MAX = 1_000
+GAP_SECONDS_MAX = 15.0  # between two samples; how it was in a longer one is not known
 AT_ONCE = 32  # nodes or jobs, between two pauses in which other work goes on
 CLUSTER = "cluster"
 
@@ -27,6 +30,8 @@ class Samples:
         self.jobs = Shelf(JOB_SERIES_MAX, 3)
         self.tenants = Shelf(TENANTS_MAX, 1)
         self.cluster = Shelf(3, 3)
+        self.ledger = UsedLedger()
+        self._last = 0.0  # when the last sample was taken
 
     async def take(self, snapshots: Snapshots, live: LiveCluster, *, now: Callable[[], float]) -> None:
         """Sample everything once. Raises StoreUnavailableError."""
@@ -35,21 +40,25 @@ class Samples:
         holding = [job for pool in pools for job in await snapshots.holding(pool, aside=True)]
         queued = sum([len(await snapshots.queued(pool, aside=True)) for pool in pools])
         at = now()
-        seen: dict[str, _Seen] = {}
+        seen: dict[str, NodeTold] = {}
         for number, node in enumerate(nodes, 1):
             if (told := live.sample(node.id)) is not None:
-                seen[node.id] = _Seen(node, told)
+                seen[node.id] = NodeTold(node, told)
                 self.nodes.put(node.id, at, _of_node(node, told))
             await _pause(number)
+        lasted = at - self._last if 0 < at - self._last <= GAP_SECONDS_MAX else 0.0
+        self._last = at
         used: dict[str, float | None] = {}
         for number, job in enumerate(holding, 1):
             self.jobs.put(job.id, at, _of_job(job, live))
-            before, more = used.get(job.tenant, 0.0), _used_by(job, seen)
+            before, more = used.get(job.tenant, 0.0), used_by(job, seen)
             used[job.tenant] = None if before is None or more is None else before + more
+            if lasted:
+                enter(self.ledger, job, seen, at=at, lasted=lasted)
             await _pause(number)
         for tenant, gpus in used.items():
             self.tenants.put(tenant, at, {"used": gpus})
-        known = [part for node in seen.values() for gpu in node.gpus.values() if (part := _part(gpu)) is not None]
+        known = [part for node in seen.values() for gpu in node.gpus.values() if (part := part_of(gpu)) is not None]
         held = sum(job.gpus_held for job in holding)
         self.cluster.put(CLUSTER, at, {"held": held, "used": sum(known) if known else None, "queued": queued})
 
@@ -58,15 +67,6 @@ async def _pause(number: int) -> None:
     """Let other work go on, now and then."""
     if number % AT_ONCE == 0:
         await asyncio.sleep(0)
-
-
-class _Seen:
-    """What a node told of the GPUs that it has, and of runs."""
-
-    def __init__(self, node: Node, told: NodeSampled) -> None:
-        real = {gpu.index for gpu in node.capacity.gpus}
-        self.gpus = {gpu.index: gpu.utilisation for gpu in told.gpus if gpu.index in real}
-        self.runs: dict[tuple[str, int, int], RunSample] = {(run.job_id, run.epoch, run.rank): run for run in told.runs}
 
 
 def _of_node(node: Node, told: NodeSampled) -> dict[str, float | None]:
@@ -78,7 +78,7 @@ def _of_node(node: Node, told: NodeSampled) -> dict[str, float | None]:
     real = {gpu.index for gpu in node.capacity.gpus[:GPUS_PER_NODE_MAX]}
     for gpu in told.gpus:
         if gpu.index in real:
-            found[f"gpu.{gpu.index}.used"] = _part(gpu.utilisation)
+            found[f"gpu.{gpu.index}.used"] = part_of(gpu.utilisation)
             found[f"gpu.{gpu.index}.memory_used"] = gpu.memory_used
     return found
 
@@ -97,32 +97,6 @@ def _of_job(job: Job, cluster: LiveCluster) -> dict[str, float | None]:
     return {"pace": min(paces, default=None), "progress": min(steps, default=None), "replicas": replicas}
 
 
-def _used_by(job: Job, seen: Mapping[str, _Seen]) -> float | None:
-    """How many GPUs' time the job uses of those that it holds; None: some node does not tell."""
-    used = 0.0
-    for allocation in job.held:
-        node = seen.get(allocation.node_id)
-        if node is None:
-            if allocation.gpus:
-                return None
-            continue
-        for index in allocation.gpus:
-            if allocation.share is None:
-                part = _part(node.gpus.get(index))
-            else:
-                run = node.runs.get((job.id, job.epoch, allocation.rank))
-                part = None if run is None or run.share is None else run.share.used
-            if part is None:
-                return None
-            used += part
-    return used
-
-
 def _most(part: float) -> float | None:
     """A part, 0–1, of which slightly more than all may have been measured."""
     return min(1.0, part) if part >= 0 else None
-
-
-def _part(value: float | None) -> float | None:
-    """A part of the time, 0–1; None: it is not known, or no part."""
-    return value if value is not None and 0 <= value <= 1 else None

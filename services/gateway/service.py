@@ -121,6 +121,7 @@ async def run(
             )
         finally:
             await gateway.streams.close()
+            await gateway.entries.close()
             await gateway.live.close()
             await gateway.outlook.close()
             await gateway.feed.close()

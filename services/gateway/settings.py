@@ -36,6 +36,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     reads_at_once_max: Annotated[int, Meta(ge=1)] = 2
     streams_max: int = 1024
     streams_per_tenant_max: int = 256
+    sessions_max: Annotated[int, Meta(ge=0)] = 256  # shells, commands and connections of people in runs
+    sessions_per_tenant_max: Annotated[int, Meta(ge=0)] = 64
+    sessions_off_pools: tuple[str, ...] = ()  # whose jobs nobody enters
     reads_per_second: PerSecond = 2000.0
     reads_burst: Burst = 10_000.0
     changes_per_second: PerSecond = 2000.0
@@ -51,6 +54,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tls_key_file: str = ""
     router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
     prometheus_url: str = ""  # whence the history of nodes and GPUs is filled again after a start; empty: it is not
+    prices_file: str = ""  # what a GPU costs by the hour, by model: TOML, see docs/accounting.md; empty: no costs
     connections: Connections = Connections()
 
     def __post_init__(self) -> None:

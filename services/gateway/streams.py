@@ -26,6 +26,10 @@ class Streams:
     def count(self) -> int:
         return len(self._open)
 
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
     @contextmanager
     def one(self, tenant: str, request: web.Request) -> Iterator[None]:
         """Count the calling task as one stream. If it is cut, its reader sees that this is not the end."""

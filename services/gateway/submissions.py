@@ -3,19 +3,33 @@
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from libs.bus import RawRequest
+from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from libs.domain.checkpoints import lost_seconds
+from libs.domain.elements import elements_of
 from libs.domain.sizes import how_resized, why_never
 from libs.domain.spec import JobSpec, Kind, ResizeHow, SpecError, decode_spec
+from libs.domain.tenants import Allowance
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
-from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableError, TenantFullError
+from libs.store import (
+    Access,
+    GatewayStore,
+    KeyReusedError,
+    StoredSubmission,
+    StoreUnavailableError,
+    TenantFullError,
+)
 from services.gateway.access import AccessCache
 from services.gateway.allowances import Allowances, check, too_much
+from services.gateway.dependencies import check_element_wise, named
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.hints import Hints
 from services.gateway.snapshots import Snapshots
 
+ARRAY_BYTES_MAX = 32 << 20  # of the specifications of all elements
 KEY_CHARACTERS_MAX = 255
 ID_CHARACTERS = 10
 NATS_SOURCE = "NATS"  # a request over NATS has no source address
@@ -47,6 +61,7 @@ class Submissions:
         self._snapshots = snapshots
         self._allowances = allowances
         self._reading = asyncio.Lock()
+        self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
         self._hints = hints
         self._now = now
         self._characters = characters
@@ -64,18 +79,60 @@ class Submissions:
             if key is None or (before := await self._before(spec, who, key)) is None:
                 raise
             return before
-        job_id = f"j-{self._characters(ID_CHARACTERS)}"
         try:
-            stored = await self._store.submit(
-                spec, job_id=job_id, tenant=who.tenant, key=key, at=self._now(), allowance=allowance
-            )
+            stored, elements = await self._stored(spec, who, key, allowance)
         except TenantFullError as error:
             raise too_much(str(error)) from None
         except KeyReusedError as error:
             raise RejectedError(409, "Idempotency-Key", str(error)) from None
         if stored.created:
             self._hints.asked(spec.pool, told=True)
-        return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec))
+        return http.Submitted(
+            id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements
+        )
+
+    async def _stored(
+        self, spec: JobSpec, who: Access, key: str | None, allowance: Allowance | None
+    ) -> tuple[StoredSubmission, int]:
+        """Store a job, or the elements of an array, and tell how many these are. Raises RejectedError,
+        TenantFullError, KeyReusedError."""
+        name = self._characters(ID_CHARACTERS)
+        if key is not None and (spec.after or spec.is_array):
+            before = await self._store.submitted(spec, tenant=who.tenant, key=key)  # what it waits for may be gone
+            if before is not None:
+                return before, 0
+        wanted = await named(self._store, who.tenant, spec)
+        if not spec.is_array:
+            job_id = f"{JOB_PREFIX}{name}"
+            stored = await self._store.submit(
+                wanted, job_id=job_id, tenant=who.tenant, key=key, at=self._now(), allowance=allowance, given=spec
+            )
+            return stored, 0
+        array = f"{ARRAY_PREFIX}{name}"
+        async with self._making:
+            elements = await self._elements(wanted, array)
+            stored = await self._store.submit_array(
+                elements,
+                given=spec,
+                array=array,
+                tenant=who.tenant,
+                key=key,
+                at=self._now(),
+                allowance=allowance,
+            )
+        return stored, len(elements)
+
+    async def _elements(self, spec: JobSpec, array: str) -> list[tuple[str, JobSpec]]:
+        try:
+            elements = await asyncio.to_thread(elements_of, spec, array)
+        except SpecError as error:
+            raise RejectedError(400, error.field, error.reason) from None
+        largest = len(elements) * max(len(msgspec.json.encode(one)) for _, one in (elements[0], elements[-1]))
+        if largest > ARRAY_BYTES_MAX:
+            why = f"{len(elements)} elements of this size are {largest} bytes; an array has {ARRAY_BYTES_MAX} at most"
+            raise RejectedError(413, "array", why)
+        await check_element_wise(self._store, spec, elements)
+        return elements
 
     async def _decoded(self, body: bytes, content: str) -> JobSpec:
         """The specification. YAML is read in a thread, one document at a time: that is bounded, but takes long."""

@@ -22,7 +22,7 @@ async def run(stop: asyncio.Event) -> None:
     settings = load(SchedulerSettings, prefix="SCHEDULER_", environ=os.environ)
     to = settings.connections
     async with (
-        NatsBus.connect(to.nats_url, name="scheduler", **nats_keys(to)) as bus,
+        NatsBus.connect(to.nats_url, name="scheduler", **nats_keys(to), replicas=settings.nats_replicas) as bus,
         PostgresStore.connect(to.pg_dsn, **pg_keys(to)) as store,
     ):
         holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

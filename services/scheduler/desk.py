@@ -194,6 +194,8 @@ class Desk:
         self._journal.begin(now)
         steps: list[Step] = []
         steps += await self._take_in_asks(lease, now)
+        if wanted := self.core.picture.holds.wanted(now):
+            self._journal.tell_ends(await self._store.ends_of(wanted), now)
         await self._take_in_scores(now)
         answers = self._take_in_reports(waiting, steps, now)
         with self._tally.deciding():

@@ -1,6 +1,6 @@
 """The scheduler's settings: SCHEDULER_… in the environment. Times are in seconds unless the name has another unit."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -49,6 +49,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 1 << 30
     jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
     nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
+    nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
     shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"

@@ -17,6 +17,7 @@ import libs.messages.asks
 import libs.messages.events
 import libs.messages.nodes
 import libs.messages.serving
+import libs.messages.sessions
 import libs.messages.signals  # noqa: F401 - so that every message is defined
 from libs.messages import Message
 from libs.messages.events import JOB_SUBJECT, NODE_SUBJECT

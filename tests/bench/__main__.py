@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench dashboards`, `elastic`, `eta`, `hosts`, `partition`, `serving` and `sharing` too: each has a
-docstring.
+`python -m tests.bench daily`, `dashboards`, `elastic`, `eta`, `hosts`, `partition`, `serving` and `sharing` too: each
+has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
 from tests.bench.against import main as against
+from tests.bench.daily.measure import main as daily
 from tests.bench.dashboards import main as dashboards
 from tests.bench.elastic import main as elastic
 from tests.bench.eta import main as eta
@@ -58,6 +59,7 @@ OWN = {
     "whatif": whatif,
     "dashboards": dashboards,
     "hosts": hosts,
+    "daily": daily,
 }
 
 if sys.argv[1:2] and (own := OWN.get(sys.argv[1])):

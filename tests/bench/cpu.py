@@ -59,3 +59,17 @@ def _stats() -> tuple[dict[int, tuple[float, float]], dict[int, list[int]]]:
             stats[int(path.name)] = (user + system, children_user + children_system)
             children[int(fields[1])].append(int(path.name))
     return stats, children
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of processor time that one process has had, its children left out."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def memory_of(pid: int) -> float:
+    """Resident MiB of one process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0

@@ -27,6 +27,7 @@ import aiohttp
 from libs.bus.nats import NatsBus
 from libs.domain.cluster import Node
 from libs.messages.signals import GpuSample, HostSample, NodeSampled
+from tests.bench.cpu import cpu_of, memory_of
 from tests.bench.figures import Aim, line_of, quantile
 from tests.support.builders import GIB, node
 from tests.support.filled import fill_queued
@@ -127,7 +128,7 @@ async def _beside(
             with_, without = await asyncio.gather(
                 *(_ran("submit", url=one.url, token=tokens[1], seconds=seconds) for one in (opened, closed))
             )
-            resident = max(resident, _rss(opened.process.pid))
+            resident = max(resident, memory_of(opened.process.pid))
         for has_streams, found in ((True, with_), (False, without)):
             rates[has_streams].append(found["count"] / seconds)
             p50[has_streams].append(found["p50"])
@@ -179,9 +180,9 @@ async def _streams_alone(gateway: GatewayProcess, tokens: list[str], jobs: int, 
             if opened:
                 await stack.enter_async_context(_alone("streams", url=gateway.url, tokens=_readers(tokens)))
             await asyncio.sleep(1.0)
-            before, began = _cpu(gateway.process.pid), time.monotonic()
+            before, began = cpu_of(gateway.process.pid), time.monotonic()
             await asyncio.sleep(seconds)
-            used[opened] = (_cpu(gateway.process.pid) - before) / (time.monotonic() - began)
+            used[opened] = (cpu_of(gateway.process.pid) - before) / (time.monotonic() - began)
         print(
             f"{STREAMS if opened else 0} streams, {jobs} jobs, {NODES * GPUS_EACH} GPUs: {used[opened]:.3f} processors"
         )
@@ -190,7 +191,7 @@ async def _streams_alone(gateway: GatewayProcess, tokens: list[str], jobs: int, 
             value=round(used[True] - used[False], 3), aim=0.5
         ),
         f"memory of the gateway with 50 streams at {jobs} jobs (MiB)": Aim(
-            value=round(_rss(gateway.process.pid)), aim=1024
+            value=round(memory_of(gateway.process.pid)), aim=1024
         ),
     }
 
@@ -208,20 +209,6 @@ async def _first_view(gateway: GatewayProcess, token: str, jobs: int) -> dict[st
         f"first view at {jobs} jobs (KiB)": Aim(value=round(found[1]["bytes"] / 1024, 1), aim=300.0),
         f"first row at {jobs} jobs, without the browser's work (ms)": Aim(value=round(found[1]["row_ms"]), aim=1000),
     }
-
-
-def _rss(pid: int) -> float:
-    """Resident MiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def _cpu(pid: int) -> float:
-    """Seconds of processor time that it has had."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _ran(kind: str, **asked: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import gc
 import json
-import os
 import random
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import aiohttp
 import aiohttp.web
 
 from libs.domain.job import Job
+from tests.bench.cpu import cpu_of, memory_of
 from tests.bench.figures import Aim, line_of, quantile
 from tests.support.gateway import place
 from tests.support.routers import Replica, Town, free_port, town
@@ -73,14 +73,14 @@ async def _measure(seed: int, *, quick: bool) -> dict[str, Aim]:
 async def _beside_direct(there: Town, job: Job, port: int, seed: int, *, seconds: float, rounds: int) -> dict[str, Aim]:
     ways = {"direct": (port, "/"), "routed": (there.port, f"/s/{job.id}/")}
     most = {}
-    before = {name: _cpu(pid) for name, pid in there.children().items()}
+    before = {name: cpu_of(pid) for name, pid in there.children().items()}
     for way, (to, path) in ways.items():
         found = await _run(port=to, path=path, rate=0.0, seconds=seconds, seed=seed)
         most[way] = found["count"] / seconds
         print(f"{way}: {most[way]:.0f} requests a second with 32 at once; {found['failed']} failed")
-    memory = {name: _rss(pid) for name, pid in there.children().items()}
+    memory = {name: memory_of(pid) for name, pid in there.children().items()}
     count = most["routed"] * seconds
-    cpu = {name: (_cpu(pid) - before[name]) / count * 1e6 for name, pid in there.children().items()}
+    cpu = {name: (cpu_of(pid) - before[name]) / count * 1e6 for name, pid in there.children().items()}
     print(f"processor time for each request: {', '.join(f'{name} {of:.0f} us' for name, of in cpu.items())}")
     rate = most["routed"] / 2
     p50: dict[str, list[float]] = {"direct": [], "routed": []}
@@ -142,20 +142,6 @@ async def _lost(there: Town, seed: int, *, seconds: float) -> dict[str, Aim]:
         f"{per_second:.0f} changes a second, {ended} replicas ended: {found['count']} requests, {found['failed']} lost"
     )
     return {"requests lost under 50 changes a second": Aim(value=found["failed"], aim=0)}
-
-
-def _rss(pid: int) -> float:
-    """Resident MiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def _cpu(pid: int) -> float:
-    """Seconds of processor time that it has had."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _run(**asked: Any) -> dict[str, Any]:

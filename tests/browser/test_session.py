@@ -3,7 +3,7 @@
 import asyncio
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.support.dashboard import Dashboard, dashboard
 from tests.support.gateway_world import World
@@ -99,6 +99,23 @@ async def test_a_page_outlives_a_restart_of_the_gateway(browser: Browser, world:
         await window.is_live()
         await world.running(name="after", placement=placement(("node-1", 1)))
         await expect(window.main.get_by_text("after").first).to_be_attached()
+
+
+async def test_a_part_of_the_dashboard_that_does_not_come_is_asked_for_again(browser: Browser, world: World) -> None:
+    async with dashboard(browser, world.gateway.url) as window:
+        window.watch.expect("ERR_FAILED", "the dashboard did not load")
+        lost: list[str] = []
+
+        async def lose(route: Route) -> None:
+            if len(lost) < 2:
+                lost.append(route.request.url)
+                await route.abort()
+            else:
+                await route.continue_()
+
+        await window.page.route("**/session.js", lose)
+        await window.sign_in(world.tokens["alice"])
+        assert len(lost) == 2
 
 
 async def test_a_stream_that_is_cut_comes_back_and_goes_on(browser: Browser, world: World) -> None:

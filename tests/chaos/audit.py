@@ -15,6 +15,7 @@ from tests.chaos.audit_services import SERVICES_FAULTY, audit_services
 from tests.chaos.evidence import Evidence, Said
 from tests.chaos.finding import Finding
 from tests.chaos.program import LINE_BYTES
+from tests.chaos.slots import NANO
 from tests.chaos.traces import Run, by_epoch, by_rank
 from tests.chaos.wishes import Wish
 from tests.chaos.world import DRIFT, FENCE, GRACE, LEASE
@@ -36,6 +37,7 @@ FAULTY = (
     "work_lost",  # steps that a checkpoint had, done again or not counted; or an end before all steps were done
     "crashed",  # a service that ended by itself while no server was away, or was not ready again at the end
     "unanswered",  # a submission that waited for too long while nothing that it needs was troubled
+    "unaccounted",  # GPU-seconds by which accounting differs from what the rows of `gpu_slots` were
     *SERVICES_FAULTY,
 )
 EXCUSED = ("undone_by_restore", "again_by_restore", "log_bytes_lost_by_engine")  # counted, and not held against it
@@ -62,6 +64,7 @@ def audit(evidence: Evidence) -> list[Finding]:
         *_work_lost(evidence),
         *_crashed(evidence),
         *_unanswered(evidence),
+        *_unaccounted(evidence),
         *audit_services(evidence.services, evidence.requests),
     ]
 
@@ -335,6 +338,19 @@ def _unanswered(evidence: Evidence) -> Iterator[Finding]:
         if calm > ANSWERED_SECONDS_MAX:
             sentence = f"{one.wish.key} waited {one.acked_at - one.asked_at:.1f} s, of them {calm:.1f} s in calm"
             yield Finding(kind="unanswered", job_id=one.id, sentence=sentence, at=one.asked_at)
+
+
+def _unaccounted(evidence: Evidence) -> Iterator[Finding]:
+    """Any difference counts as one GPU-second at least."""
+    if evidence.accounted is None:
+        return
+    for job_id, apart in evidence.accounted.apart.items():
+        held = evidence.accounted.by_slots.get(job_id, 0) / NANO
+        sentence = f"accounting is {apart / NANO:+.9f} GPU-seconds from the {held:.9f} that its slots of GPUs were held"
+        yield Finding(kind="unaccounted", job_id=job_id, sentence=sentence, count=max(1, round(abs(apart) / NANO)))
+    if evidence.accounted.capacity:
+        sentence = f"the parts of the capacity are {evidence.accounted.capacity:+.6f} GPU-seconds from their sum"
+        yield Finding(kind="unaccounted", job_id="", sentence=sentence)
 
 
 def _together(runs: list[Run]) -> Iterator[tuple[Run, Run]]:

@@ -16,6 +16,7 @@ from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
 from tests.chaos.member import Exit
 from tests.chaos.services import Request, ServiceSeen
+from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     hostile_outcomes: dict[str, int] = {}
     services: list[ServiceSeen] = []
     requests: list[Request] = []
+    accounted: Accounted | None = None
     boot_to_unix: float  # seconds to add to boot seconds
 
 

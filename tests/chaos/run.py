@@ -19,12 +19,14 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.faults import Fault, Means, cut_offs, faults
 from tests.chaos.finding import Finding
 from tests.chaos.serving import Serving, service_wishes, statuses
+from tests.chaos.slots import NANO, Accounted, accounted
 from tests.chaos.story import told
 from tests.chaos.traces import read_runs
 from tests.chaos.wishes import askings, wishes
 from tests.chaos.world import ENGINE_POOL, FENCE, GRACE, World, world
 
 READY_AGAIN_SECONDS_MAX = 60.0
+STORED_SECONDS_MAX = 5.0  # from when a step is decided, in calm
 SUBMITTED_PART = 0.85  # of the time; what comes last still meets faults
 ENDED_SECONDS_MAX = 2 * (FENCE + GRACE) + 5.0
 
@@ -99,7 +101,7 @@ async def chaos(asked: Asked) -> Result:
             finally:
                 await deeds.end()
             tell("mended; settling")
-            evidence = await _settled(asked, made, client, deeds, customers, serving, run, enemies)
+            evidence = await _settled(asked, made, client, deeds, customers, serving, run, enemies, began)
         tell(f"settled; {_longest_wait(customers)}")
     findings = audit(evidence)
     for line in told([finding for finding in findings if finding.kind in FAULTY], evidence):
@@ -154,6 +156,7 @@ async def _settled(
     serving: Serving,
     run: str,
     enemies: Enemies,
+    began: float,
 ) -> Evidence:
     """The hostile tenant ends with the faults; the rogue node goes on lying. Services are ended when all jobs are over
     and each service was looked at."""
@@ -172,6 +175,7 @@ async def _settled(
     ids = sorted({job_id for one in submissions for job_id in one.ids} | {run.job_id for run in runs})
     jobs = await found.views(client, [*ids, *enemies.hostile.polite])
     return Evidence(
+        accounted=await _accounted(made, client, began),
         submissions=submissions,
         runs=runs,
         faults=deeds.done,
@@ -189,6 +193,14 @@ async def _settled(
         living=living,
         boot_to_unix=time.time() - boot_clock(),
     )
+
+
+async def _accounted(made: World, client: Client, began: float) -> Accounted:
+    """Of the whole time until a moment that no step of a job is about to be stored for any more."""
+    until = time.time() - STORED_SECONDS_MAX
+    seconds = min(31 * 86_400, int(time.monotonic() - began) + 3600)
+    async with made.owner() as connection:
+        return await accounted(client, connection, seconds=seconds, until=until)
 
 
 async def _all_ready(made: World) -> list[str]:
@@ -233,8 +245,11 @@ def _figures(
     acked = [one for one in submissions if one.acked_at is not None]
     jobs = [job for job in evidence.jobs.values() if job is not None]
     done = [fault for fault in evidence.faults if not fault.failed]
+    books = evidence.accounted
     return {
         **counts(findings),
+        "gpu_seconds_accounted": round(sum(books.by_weft.values()) / NANO, 3) if books else None,
+        "gpu_seconds_apart": sum(abs(by) for by in books.apart.values()) / NANO if books else None,
         "seed": asked.seed,
         "seconds": asked.seconds,
         "fencing": asked.fencing,

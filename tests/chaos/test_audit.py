@@ -14,6 +14,7 @@ from tests.chaos.deeds import Done
 from tests.chaos.evidence import Evidence, Living, Said
 from tests.chaos.faults import Means, cut_offs, faults, touches
 from tests.chaos.member import Exit
+from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
 from tests.chaos.wishes import Wish
 from tests.support.builders import spec
@@ -298,3 +299,12 @@ def test_cut_offs_are_longer_than_the_lease() -> None:
 
 def test_jobs_that_share_a_gpu_within_its_time_and_memory_are_sound() -> None:
     assert kinds(sharing((0.5, "8GiB"), (0.3, "4GiB"), (0.2, "4GiB"))) == {}
+
+
+def test_an_account_that_is_a_microsecond_off_is_found() -> None:
+    same = Accounted(by_weft={"j": 2_000_000_000}, by_slots={"j": 2_000_000_000})
+    assert kinds(evidence(accounted=same)) == {}
+    assert kinds(evidence(accounted=replace(same, by_weft={"j": 2_000_001_000}))) == {"unaccounted": 1}
+    assert kinds(evidence(accounted=replace(same, by_weft={}))) == {"unaccounted": 2}
+    assert kinds(evidence(accounted=replace(same, by_weft={"j": 2_000_000_000, "k": 1}))) == {"unaccounted": 1}
+    assert kinds(evidence(accounted=replace(same, capacity=-0.000001))) == {"unaccounted": 1}

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import asyncpg
 from msgspec.structs import replace
 
 from libs.credentials import Credentials, provision
@@ -27,6 +28,7 @@ from tests.chaos import disk
 from tests.chaos.engine import Engine, EngineMissingError, own_engine
 from tests.chaos.member import Member
 from tests.chaos.rogue import NODE as ROGUE
+from tests.chaos.slots import note_slots
 from tests.chaos.stores import Stores
 from tests.support.proxy import Proxy
 
@@ -61,6 +63,7 @@ class World:
         self.folder = root / "seen"
         self.hostile_folder = self.folder / "hostile"  # what the hostile tenant's jobs trace
         self.nats_url = ""
+        self._pg_dsn = ""
         self.engine: Engine | None = None
         self.why_no_engine = ""
         self._root = root
@@ -113,6 +116,9 @@ class World:
         passwords = {role: self.credentials.postgres_password(role) for role in ROLES}
         owner = self.credentials.postgres_password("owner")
         await migrate(up.pg_dsn, user=None, password=owner, role_passwords=passwords)
+        self._pg_dsn = up.pg_dsn
+        async with self.owner() as connection:
+            await note_slots(connection)
         if await asyncio.to_thread(disk.mount, self.logs_of(self.nodes[-1])):
             self.small_disk = self.nodes[-1]
         for service in await self._planned(up.nats_url, up.pg_dsn):
@@ -134,6 +140,16 @@ class World:
             await asyncio.to_thread(disk.unmount, self.logs_of(self.small_disk))
         if errors:
             raise ExceptionGroup("what would not end", errors)
+
+    @asynccontextmanager
+    async def owner(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection to Postgres as the owner of the database."""
+        password = self.credentials.postgres_password("owner")
+        connection = await asyncpg.connect(self._pg_dsn, password=password, timeout=10, command_timeout=60)
+        try:
+            yield connection
+        finally:
+            await connection.close()
 
     def logs_of(self, node: str) -> Path:
         return self.home.node(node) / "logs"

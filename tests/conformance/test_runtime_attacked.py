@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import EndReason, RunState
+from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
 from services.executor.runs import RunKey
 from services.executor.runtime.limits.cgroup import find_cgroups
@@ -65,13 +65,19 @@ async def test_a_job_that_forks_without_end_meets_its_bound(rig: Rig, tmp_path: 
         rig.runtime = await rig.reopen()
 
 
-@pytest.mark.parametrize("odd", ODD_ENDS)
-async def test_a_job_that_spoils_its_status_and_kills_its_shell_ends_as_killed(rig: Rig, odd: str) -> None:
+async def started_beside_its_shell(rig: Rig, script: str) -> StartRun:
+    """A run in the folder where the shell that watches it keeps its files."""
     if not rig.name.startswith("process"):
         pytest.skip("only processes have that shell")
-    asked = rig.shell(("sh", "-c", f'cd "$(dirname "$WEFT_PROGRESS")"; {odd}; kill -9 $PPID; sleep 60'))
-    key = RunKey.of(asked)
+    asked = rig.shell(("sh", "-c", f'cd "$(dirname "$WEFT_PROGRESS")"; {script}'))
     await rig.runtime.start(asked)
+    return asked
+
+
+@pytest.mark.parametrize("odd", ODD_ENDS)
+async def test_a_job_that_spoils_its_status_and_kills_its_shell_ends_as_killed(rig: Rig, odd: str) -> None:
+    asked = await started_beside_its_shell(rig, f"{odd}; kill -9 $PPID; sleep 60")
+    key = RunKey.of(asked)
     run = await in_state(rig.runtime, key, RunState.EXITED)
     assert (run.exit_code, run.reason) == (137, EndReason.EXIT)
     runtime = await rig.reopen()
@@ -87,11 +93,8 @@ SPOILT_PIDS = (": >pid", "echo 99999999999999 >pid", "rm pid; mkdir pid", "rm pi
 @pytest.mark.parametrize("spoilt", SPOILT_PIDS)
 async def test_a_job_that_hides_its_shell_does_not_keep_the_next_executor_away(rig: Rig, spoilt: str) -> None:
     """The run is ended instead, for nobody could watch it."""
-    if not rig.name.startswith("process"):
-        pytest.skip("only processes have that shell")
-    asked = rig.shell(("sh", "-c", f'cd "$(dirname "$WEFT_PROGRESS")"; {spoilt}; echo up; sleep 345'))
+    asked = await started_beside_its_shell(rig, f"{spoilt}; echo up; sleep 345")
     key = RunKey.of(asked)
-    await rig.runtime.start(asked)
     await logged(rig.runtime, key, b"up")
     runtime = await rig.reopen()
     run = await find(runtime, key)

@@ -65,3 +65,27 @@ async def test_of_no_jobs_nothing_changed(world: World) -> None:
 async def test_a_window_without_length_has_no_change(world: World, ends: float) -> None:
     await tell_everything(world.gateway, world.scheduler)
     assert await world.gateway.gpus_there(begins=BEGAN + 1e6, ends=BEGAN + 1e6 + ends) == GpuChanges(what="there")
+
+
+async def account(store: GatewayStore, begins: float, ends: float) -> object:
+    ids = sorted(await store.jobs_between(begins, limit=1000))
+    told = await store.accounts(ids, begins=begins, ends=ends)
+    nodes = await store.node_stories(begins=begins, ends=ends)
+    seen = [(event.topic, event.subject_id, event.version, event.event, event.at) for event in (*told, *nodes)]
+    return await store.job_facts(ids), seen
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_what_an_account_is_made_from_is_alike_in_every_store(world: World, seed: int) -> None:
+    memory = MemoryStore()
+    last = await tell_at_random(memory, memory, random.Random(seed), begins=BEGAN, jobs=8, things=120)
+    await tell_at_random(world.gateway, world.scheduler, random.Random(seed), begins=BEGAN, jobs=8, things=120)
+    for begins, ends in ((BEGAN, last), (BEGAN + 30, last), (BEGAN + 60.5, last - 10), (last, last + 5)):
+        assert await account(world.gateway, begins, ends) == await account(memory, begins, ends)
+
+
+async def test_the_facts_of_a_job_are_alike_in_every_store(world: World) -> None:
+    memory = MemoryStore()
+    await tell_everything(memory, memory)
+    await tell_everything(world.gateway, world.scheduler)
+    assert await account(world.gateway, BEGAN, BEGAN + 1e6) == await account(memory, BEGAN, BEGAN + 1e6)

@@ -28,16 +28,16 @@ async def demo(temporary: Path, *arguments: str) -> asyncio.subprocess.Process:
 
 
 async def said(process: asyncio.subprocess.Process, words: str = "") -> str:
-    """What it prints until it says these words, or until it ends."""
+    """What it prints until it says these words, which it must say; without words, until it ends."""
     assert process.stdout
     lines: list[str] = []
     async with asyncio.timeout(SECONDS_MAX):
         while line := (await process.stdout.readline()).decode():
             lines.append(line)
             if words and words in line:
-                break
-        else:
-            await process.wait()
+                return "".join(lines)
+        await process.wait()
+    assert not words, f"it never said {words!r}, but:\n{''.join(lines)}"
     return "".join(lines)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.domain.job import JobEvent
+from libs.domain.job import Cause, CauseCode, JobEvent
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.series import SeriesView, UsageView
 from libs.messages.signals import GpuSample, HostSample, NodeSampled
@@ -91,6 +91,16 @@ async def test_what_nodes_and_jobs_tell_becomes_a_history(world: World) -> None:
         ("usage?tenant=bob", 403, "tenant"),
         ("usage?tenant=A%20B", 400, "tenant"),
         ("usage?tenant=alice&tenant=bob", 400, "tenant"),
+        ("usage?by=user", 400, "by"),
+        ("usage?by=label", 400, "label"),
+        ("usage?by=job&label=team", 400, "label"),
+        ("usage?label=team", 400, "label"),
+        ("usage?by=label&label=a%20b", 400, "label"),
+        ("usage?by=job&until=nan", 400, "until"),
+        ("usage?by=job&until=9e9", 400, "until"),
+        ("usage?by=job&limit=0", 400, "limit"),
+        ("usage?by=job&limit=100001", 400, "limit"),
+        ("usage?by=job&tenant=bob", 403, "tenant"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_by_its_name(world: World, path: str, status: int, field: str) -> None:
@@ -161,3 +171,34 @@ async def test_one_tenant_that_asks_for_much_at_once_holds_up_no_other(world: Wo
 async def test_many_dashboards_that_ask_for_the_same_time_share_one_reading(world: World) -> None:
     asked = [world.ask("GET", "/v1/usage?seconds=3600", token=("admin", "alice")[number % 2]) for number in range(100)]
     assert {status for status, _, _ in await asyncio.gather(*asked)} == {200}
+
+
+async def test_an_account_is_exact_told_to_each_tenant_alone_and_given_as_csv(world: World) -> None:
+    job = await world.running(labels={"team": "=1+1"}, placement=placement(("node-1", 0), ("node-1", 1)))
+    await world.go(job, JobEvent.STOPPING, cause=Cause(code=CauseCode.PREEMPTED))
+    await asyncio.sleep(0.2)
+    await world.go(
+        await world.place.stores.gateway.job(job.id), JobEvent.REQUEUED, cause=Cause(code=CauseCode.PREEMPTED)
+    )
+    at = {event.event: event.at for event in await world.place.stores.gateway.story(job.id)}
+    held = 2 * (at["requeued"] - at["placed"])
+    mine = await usage(world, "?seconds=3600&by=epoch")
+    (row,) = mine.rows
+    assert (row.key, row.ended, row.cause, row.tenant) == (f"{job.id}/0", "requeued", "preempted", "alice")
+    assert row.gpu_seconds_held == pytest.approx(held, abs=1e-5)
+    assert (row.lost_preempted, row.lost_basis) == (row.gpu_seconds_held, "all")
+    assert mine.capacity == ()
+    theirs = await usage(world, "?seconds=3600&by=job", token="bob")
+    assert (theirs.rows, theirs.total.gpu_seconds_held if theirs.total else None) == ((), 0.0)
+    every = await usage(world, "?seconds=3600&by=tenant", token="admin")
+    whole = every.capacity[0]
+    parts = whole.held + whole.idle + whole.planned + whole.drained + whole.down
+    assert parts == pytest.approx(whole.capacity + whole.gone, abs=1e-6)
+    assert whole.planned > 0
+    status, body, headers = await world.ask(
+        "GET", "/v1/usage?seconds=3600&by=label&label=team", headers={"Accept": "text/csv"}
+    )
+    assert (status, headers.get("Content-Type")) == (200, "text/csv; charset=utf-8")
+    first, second = body.decode().splitlines()
+    assert first.startswith("key,gpu_seconds_held,gpu_seconds_used,")
+    assert second.startswith(f"'=1+1,{row.gpu_seconds_held:.9f},,")  # no formula; nothing was sampled

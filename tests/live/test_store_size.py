@@ -54,6 +54,7 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
         "unsent": (100,),
         "jobs_between": (now - 60, 1000),
         "gpu_changes": (int((now - 60) * 1e6), int(now * 1e6), [f"old-{number}" for number in range(2000)]),
+        "accounts": (int((now - 60) * 1e6), int(now * 1e6), [f"old-{number}" for number in range(2000)]),
         "gpus_there": (int((now - 60) * 1e6), int(now * 1e6)),
         "envelopes": ("default",),
         "asks": ("default", 100),

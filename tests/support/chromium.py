@@ -13,7 +13,7 @@ from services.cli.demo.picture import FLAGS, chromium_path
 
 PHONE = {"width": 375, "height": 812}
 DESK = {"width": 1280, "height": 900}
-PATIENCE_MS = 15_000  # for whatever a page should show: the machine may be busy
+PATIENCE_MS = 60_000  # for whatever a page should show: the machine may be busy
 POLICY = "Content Security Policy"
 
 
@@ -107,7 +107,11 @@ async def watched(
     try:
         page = await context.new_page()
         watch = Watch(page, url)
-        yield page, watch
+        try:
+            yield page, watch
+        except Exception as error:
+            error.add_note("\n".join(["the page until then:", *watch.faults, *watch.asked]))
+            raise
         if watch.faults:
             raise AssertionError("the page did what it must not:\n" + "\n".join(watch.faults))
     finally:

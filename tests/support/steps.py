@@ -30,6 +30,7 @@ CAUSES = {
     JobEvent.STARTED: CauseCode.NODE_REPORTED,
     JobEvent.TUNED: CauseCode.UPSCALED,
     JobEvent.UPDATED: CauseCode.UPDATE_ASKED,
+    JobEvent.ENTERED: CauseCode.ENTERED,
     JobEvent.SCALED: CauseCode.SCALE_ASKED,
     JobEvent.RESIZED: CauseCode.GREW,
     JobEvent.RESTARTED: CauseCode.PARTITIONED,

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Capacity, Gpu, Node
 from libs.domain.job import Cause, CauseCode, JobEvent, Loan, Placement, Revision
-from libs.messages.asks import AskKind, Scale, Update
+from libs.messages.asks import AskKind, Entrance, Scale, Update
 from libs.messages.events import Event, cloud_event
 from libs.store import GatewayStore, SchedulerStore
 from tests.support.builders import spec
@@ -184,6 +184,14 @@ async def _a_service_that_is_updated(gateway: GatewayStore, scheduler: Scheduler
     job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3910.1, placement=nowhere)
     job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 3910.1)
     job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 3910.1)
+
+    cause = Cause(code=_C.ENTERED, sentence="vision opened a shell in rank 0", by="vision", numbers={"rank": 0.0})
+    entrance = Entrance(epoch=0, cause=cause)
+    at = BEGAN + 3915
+    await gateway.ask(AskKind.ENTER, subject_id=job.id, pool="default", tenant="vision", at=at, entry=entrance)
+    (ask,) = await scheduler.asks(pool="default", limit=10)
+    assert ask.entry == entrance
+    job = await go(scheduler, lease, job, _E.ENTERED, at=at, cause=entrance.cause, ask=ask.id)
 
     await gateway.ask(
         AskKind.UPDATE,

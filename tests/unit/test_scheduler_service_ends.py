@@ -46,30 +46,28 @@ def test_status_0_is_an_end_like_any_other() -> None:
     assert ranks(w) == [1]
 
 
+def waits(w: World, *, ends: int) -> list[float]:
+    """The seconds until a replica begins again, after each of so many ends in a row."""
+    found = []
+    for _ in range(ends):
+        end(w, ranks(w)[0])
+        w.sync("node-1")
+        found.append(of(w).not_before - w.now)
+        w.tick(found[-1])
+        rounds(w)
+    return found
+
+
 def test_the_wait_doubles_with_each_end_in_a_row_up_to_its_most() -> None:
     w = world(gpus=1)
     running(w, service())
-    waits = []
-    for _ in range(5):
-        end(w, ranks(w)[0])
-        w.sync("node-1")
-        waits.append(of(w).not_before - w.now)
-        w.tick(of(w).not_before - w.now)
-        rounds(w)
-    assert waits == pytest.approx([5, 10, 20, 40, 40])
+    assert waits(w, ends=5) == pytest.approx([5, 10, 20, 40, 40])
 
 
 def test_a_service_that_wants_no_wait_has_one_all_the_same() -> None:
     w = world(gpus=1)
     running(w, service(retries={"backoff": "0s", "backoff_max": "0s"}))
-    waits = []
-    for _ in range(7):
-        end(w, ranks(w)[0])
-        w.sync("node-1")
-        waits.append(of(w).not_before - w.now)
-        w.tick(of(w).not_before - w.now)
-        rounds(w)
-    assert waits == pytest.approx([1, 2, 4, 8, 16, 30, 30])
+    assert waits(w, ends=7) == pytest.approx([1, 2, 4, 8, 16, 30, 30])
 
 
 def test_after_a_replica_that_was_ready_for_long_the_next_begins_at_once_and_ends_count_anew() -> None:

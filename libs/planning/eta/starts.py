@@ -173,7 +173,7 @@ class PoolToCome(LookAhead):
             room_of(nodes, holding), held, (), now=now, policy=policy_of(policy), gpus=gpus, records=records
         )
         order = self.policy.ordering
-        fitting = [job for job in queued if not self._never_fits(job)]
+        fitting = [job for job in queued if not job.is_held and not self._never_fits(job)]
         places = [place_of(order, standing_of(job, now, order)) for job in fitting]
         in_order = sorted(zip(places, fitting, strict=True), key=lambda one: one[0])
         self.places = [place for place, _ in in_order]
@@ -210,6 +210,8 @@ class PoolToCome(LookAhead):
 
     def start_of(self, job: Job) -> Foreseen:
         """When a waiting job starts, if nothing new comes and the pool stays as it is."""
+        if job.is_held:
+            return nobody_can_tell("it waits for another job, whatever room there is")
         if self._never_fits(job):
             return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
         found = self.seen(self.waiting(job), LOOKS_EXACT)

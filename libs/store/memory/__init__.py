@@ -9,17 +9,21 @@ from itertools import compress, islice
 import msgspec
 from msgspec import structs
 
+from libs.domain.arrays import ARRAY_PREFIX
 from libs.domain.cluster import Node
+from libs.domain.dependencies import Ends
 from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
+from libs.messages.accounts import JobFacts
 from libs.messages.asks import AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
 from libs.messages.signals import GpuScore
 from libs.store import (
+    ArrayKept,
     Envelope,
     JobsKept,
     KeyReusedError,
@@ -30,6 +34,8 @@ from libs.store import (
     TenantKept,
     UnlawfulError,
 )
+from libs.store.memory.accounts import account, facts, node_stories
+from libs.store.memory.arrays import array_of, elements_in, ends_in
 from libs.store.memory.asks import Asks
 from libs.store.memory.events import Events
 from libs.store.memory.history import History
@@ -69,24 +75,52 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
+        given: JobSpec | None = None,
     ) -> StoredSubmission:
-        spec_hash = hash_of(spec)
+        spec_hash = hash_of(given or spec)
         before = None if key is None else self._keys.get((tenant, key))
         if before is not None:
             return _the_same(before, spec_hash)
         if allowance is not None and (reason := full(self._use(tenant), allowance, spec_bytes=_bytes_of(spec))):
             raise TenantFullError(reason)
+        self._add_job(spec, job_id=job_id, tenant=tenant, at=micro(at))
+        if key is not None:
+            self._keys[tenant, key] = (job_id, spec_hash)
+        return StoredSubmission(job_id=job_id, created=True)
+
+    async def submit_array(
+        self,
+        elements: Sequence[tuple[str, JobSpec]],
+        *,
+        given: JobSpec,
+        array: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> StoredSubmission:
+        before = None if key is None else self._keys.get((tenant, key))
+        if before is not None:
+            return _the_same(before, hash_of(given))
+        size = sum(_bytes_of(spec) for _, spec in elements)
+        if allowance is not None and (
+            reason := full(self._use(tenant), allowance, spec_bytes=size, jobs=len(elements))
+        ):
+            raise TenantFullError(reason)
+        for job_id, spec in elements:
+            self._add_job(spec, job_id=job_id, tenant=tenant, at=micro(at))
+        if key is not None:
+            self._keys[tenant, key] = (array, hash_of(given))
+        return StoredSubmission(job_id=array, created=True)
+
+    def _add_job(self, spec: JobSpec, *, job_id: str, tenant: str, at: float) -> None:
         assert job_id not in self._submitted, f"two jobs with the id {job_id}"
-        at = micro(at)
         self._seq += 1
         job = Job(id=job_id, tenant=tenant, spec=spec, seq=self._seq, submitted_at=at, since=at, priority=spec.priority)
         self._submitted[job_id] = job
-        if key is not None:
-            self._keys[tenant, key] = (job_id, spec_hash)
         self._add_ask(AskKind.SUBMIT, subject_id=job_id, pool=spec.pool, tenant=tenant, at=at)
         data = submission_data(job_id, tenant, spec)
         self._tell("jobs", JobEvent.SUBMITTED, job_id, 1, at, data, tenant=tenant)
-        return StoredSubmission(job_id=job_id, created=True)
 
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         before = self._keys.get((tenant, key))
@@ -108,7 +142,14 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
         return self._jobs.get(job_id) or self._submitted.get(job_id)
 
     async def jobs(
-        self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+        self,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        elements: bool = True,
     ) -> list[Job]:
         newest_first = (self._jobs.get(job.id, job) for job in reversed(self._submitted.values()))
         found = [
@@ -118,8 +159,59 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
             and (not states or job.state in states)
             and name in ("", job.name)
             and (not before or job.seq < before)
+            and (elements or job.spec.element is None)
         ]
         return found[:limit]
+
+    async def array_jobs(
+        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
+    ) -> list[Job]:
+        page = [job for job in elements_in(self._now(), array) if job.seq > after][:limit]
+        return [job for job in page if not states or job.state in states]
+
+    async def arrays(
+        self, *, ids: Sequence[str] = (), tenant: str | None = None, opened: bool = False, limit: int = 100
+    ) -> list[ArrayKept]:
+        by_array: dict[str, list[Job]] = {}
+        for job in self._now():
+            if job.spec.element is not None:
+                by_array.setdefault(job.spec.element.array, []).append(job)
+        if ids:
+            return [array_of(array, by_array[array]) for array in ids if array in by_array]
+        found = [array_of(array, jobs) for array, jobs in by_array.items()]
+        found = [one for one in found if tenant in (None, one.tenant) and not (opened and one.over)]
+        return sorted(found, key=lambda one: (one.submitted_at, one.id), reverse=True)[:limit]
+
+    async def array_named(self, name: str, *, tenant: str | None) -> str | None:
+        found = await self.arrays(tenant=tenant, limit=len(self._submitted))
+        return next((one.id for one in found if one.name == name), None)
+
+    async def ask_elements(
+        self,
+        kind: AskKind,
+        *,
+        array: str,
+        states: Sequence[JobState],
+        job_ids: Sequence[str] = (),
+        tenant: str,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> int:
+        known = {ask.subject_id for _, ask in self._asks.values() if ask.kind is kind}
+        wanted = [
+            job
+            for job in elements_in(self._now(), array)
+            if job.state in states and (not job_ids or job.id in job_ids) and job.id not in known
+        ]
+        over = [job for job in wanted if job.state.final]
+        size = sum(_bytes_of(job.spec) for job in over)
+        if allowance is not None and over:
+            reason = full(self._use(tenant, asked=True), allowance, spec_bytes=size, jobs=len(over))
+            if reason is not None:
+                raise TenantFullError(reason)
+        for job in wanted:
+            self._add_ask(kind, subject_id=job.id, pool=job.pool, tenant=tenant, at=micro(at))
+        return len(wanted)
 
     async def policy(self, *, pool: str) -> str:
         return self._policies.get(pool, "")
@@ -170,6 +262,21 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
         told = [event for event in self._events if event.topic == "nodes"]
         return node_changes(told, begins=as_micros(begins), ends=as_micros(ends))
 
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
+        return [facts(job) for job in sorted(known, key=lambda job: job.id)]
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        return [
+            event
+            for job_id in sorted(job_ids)
+            for event in account(self._stories.get(job_id, ()), begins=as_micros(begins), ends=as_micros(ends))
+        ]
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        told = [event for event in self._events if event.topic == "nodes" and event.at < micro(ends)]
+        return node_stories(told, begins=as_micros(begins))
+
     async def told_until(self, moment: Moment) -> list[Event]:
         found: list[Event] = []
         for job_id, story in sorted(self._stories.items()):
@@ -196,6 +303,14 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
             del self._asks[ask.id]
         self._jobs.update({job.id: job for job in born})
         return sorted(born, key=lambda job: job.seq)
+
+    async def ends_of(self, ids: Sequence[str]) -> list[Ends]:
+        jobs = list(self._now()) if any(one.startswith(ARRAY_PREFIX) for one in ids) else []
+        found: list[Ends] = []
+        for one in ids:
+            job = self._jobs.get(one) or self._submitted.get(one)
+            found.append(ends_in(one, elements_in(jobs, one) if job is None else [job]))
+        return found
 
     async def open_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, {state for state in JobState if not state.final})
@@ -412,6 +527,10 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
             requeued = [ask.subject_id for _, ask in self._asks.values() if ask.kind is AskKind.REQUEUE]
             counted += [self._submitted[job_id] for job_id in requeued if self._submitted[job_id].tenant == tenant]
         return Use(jobs=len(counted), spec_bytes=sum(_bytes_of(job.spec) for job in counted))
+
+    def _now(self) -> Iterable[Job]:
+        """Every job as it is now, in the order of submission."""
+        return (self._jobs.get(job_id, job) for job_id, job in self._submitted.items())
 
     def _jobs_in(self, pool: str, states: Iterable[JobState]) -> list[Job]:
         wanted = frozenset(states)

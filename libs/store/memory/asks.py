@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from libs.domain.lease import Lease
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.store.memory.leases import Leases
 from libs.store.memory.times import micro
 
@@ -26,6 +26,7 @@ class Asks(Leases):
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
+        entry: Entrance | None = None,
     ) -> None:
         self._add_ask(
             kind,
@@ -37,6 +38,7 @@ class Asks(Leases):
             scale=scale,
             share=share,
             update=update,
+            entry=entry,
         )
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
@@ -61,6 +63,7 @@ class Asks(Leases):
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
+        entry: Entrance | None = None,
     ) -> None:
         self._ask_id += 1
         ask = Ask(
@@ -74,5 +77,6 @@ class Asks(Leases):
             scale=scale,
             share=share,
             update=update,
+            entry=entry,
         )
         self._asks[ask.id] = (pool, ask)

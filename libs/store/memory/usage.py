@@ -66,7 +66,7 @@ def _story(job: Job, story: Sequence[Event], begins: int) -> Iterable[tuple[int,
         place = data.placement or place
         waits = event.event in WAITS
         held = 0 if waits or event.event in ENDS or place is None else _held(place, data.next_placement)
-        yield at, {"held": held, "wanted": _wanted(job) if waits else 0, "waiting": WHOLE if waits else 0}
+        yield at, {"held": held, "wanted": wanted_of(job) if waits else 0, "waiting": WHOLE if waits else 0}
 
 
 def _held(place: Placement, following: Placement | None) -> int:
@@ -74,7 +74,8 @@ def _held(place: Placement, following: Placement | None) -> int:
     return thousandths(sum(gpus_held(allocation.gpus, allocation.share) for allocation in allocations))
 
 
-def _wanted(job: Job) -> int:
+def wanted_of(job: Job) -> int:
+    """The thousandths of GPUs that it waits for while it waits."""
     each = {
         name: role.gpus * WHOLE if role.share is None else role.share.held.request
         for name, role in job.spec.roles.items()

@@ -50,12 +50,55 @@ SELECT stored.id IS NOT NULL AS stored, COALESCE(jobs, 0) AS jobs, COALESCE(byte
   FROM given LEFT JOIN stored USING (id) LEFT JOIN used ON used.tenant = given.tenant
  ORDER BY ordinal;
 
+-- name: submit_array
+-- Stores all elements of an array, as `submit` stores one job, or none of them. The first has the key of the array. Sent as
+-- one row each they take long to read, so what is the same of all is sent once.
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY
+               AS given (id, name, spec, event, ordinal)
+), size AS (
+    SELECT count(*) AS jobs, sum(octet_length(spec)) AS bytes FROM given
+), used AS MATERIALIZED (
+    SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
+      FROM tenant_use WHERE tenant = $5
+), head AS (
+    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at, array_id)
+    SELECT id, $5, $6, $7, name, spec::json, $8::bytea, to_timestamp($9::float8), $10 FROM given, used, size
+     WHERE ordinal = 1 AND ($11::bigint IS NULL OR (used.jobs + size.jobs <= $11 AND used.bytes + size.bytes <= $12::bigint))
+    ON CONFLICT (tenant, key) DO NOTHING
+    RETURNING id, seq, submitted_at
+), others AS (
+    INSERT INTO submissions (id, tenant, pool, name, spec, spec_hash, submitted_at, array_id)
+    SELECT given.id, $5, $7, name, spec::json, $8::bytea, head.submitted_at, $10 FROM given, head
+     WHERE ordinal > 1 ORDER BY ordinal
+    RETURNING id, seq, submitted_at
+), stored AS (
+    SELECT * FROM head UNION ALL SELECT * FROM others
+), asked AS (
+    INSERT INTO asks (kind, pool, subject_id, tenant, at)
+    SELECT 'submit', $7, id, $5, submitted_at FROM stored ORDER BY seq
+), told AS (
+    INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
+    SELECT 'jobs', 'submitted', stored.id, 1, $5, submitted_at, given.event::jsonb
+      FROM stored JOIN given USING (id) ORDER BY seq
+ RETURNING id
+), put AS (
+    INSERT INTO outbox (event_id) SELECT id FROM told
+)
+SELECT EXISTS (SELECT FROM head) AS stored, used.jobs, used.bytes FROM used;
+
 -- name: submitted_before
-SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
+-- Where a standby must confirm each commit, this statement commits something too: the submission may be stored here and
+-- not there, when the first try of its caller was cancelled while it waited for the standby. It waits for both.
+SELECT COALESCE(array_id, id) AS id, spec_hash,
+       CASE WHEN current_setting('synchronous_standby_names') <> ''
+            THEN pg_logical_emit_message(true, 'weft', 'acknowledged') END AS confirmed
+  FROM submissions WHERE tenant = $1 AND key = $2;
 
 -- name: ask
-INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update)
-VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb);
+INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry)
+VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
+        $10::text::jsonb);
 
 -- name: ask_requeue
 -- Requeues an ended job: it counts as open for its tenant again, and so do the jobs asked for before it.
@@ -140,6 +183,105 @@ SELECT {job} FROM all_jobs
               UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
    AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
  ORDER BY seq DESC LIMIT $5;
+
+-- name: array_jobs
+SELECT {job} FROM all_jobs
+ WHERE id IN (SELECT id FROM submissions WHERE array_id = $1 AND seq > $3 ORDER BY seq LIMIT $4)
+   AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
+ ORDER BY seq;
+
+-- name: jobs_apart
+-- As `jobs`, without the elements of arrays.
+SELECT {job} FROM all_jobs
+ WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
+   AND ($3 = '' OR name = $3) AND seq < $4 AND spec ->> 'element' IS NULL
+ ORDER BY seq DESC LIMIT $5;
+
+-- name: jobs_apart_open
+-- As `jobs_open`, without the elements of arrays.
+SELECT {job} FROM all_jobs
+ WHERE id IN (SELECT submissions.id
+                FROM (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+                       UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit') AS going
+                JOIN submissions ON submissions.id = going.id
+               WHERE array_id IS NULL)
+   AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
+ ORDER BY seq DESC LIMIT $5;
+
+-- name: arrays_newest
+-- The newest arrays of a tenant, or of all, and of one name if it is not empty. Each is found behind the one before by
+-- the index alone, however many elements they have; the newest 10,000 are looked through.
+WITH RECURSIVE found AS (
+    (SELECT submitted_at, array_id FROM submissions WHERE array_id IS NOT NULL
+      ORDER BY submitted_at DESC, array_id DESC LIMIT 1)
+     UNION ALL
+    SELECT earlier.* FROM found CROSS JOIN LATERAL (
+        SELECT submitted_at, array_id FROM submissions
+         WHERE array_id IS NOT NULL AND (submitted_at, array_id) < (found.submitted_at, found.array_id)
+         ORDER BY submitted_at DESC, array_id DESC LIMIT 1) earlier
+)
+SELECT array_id AS id
+  FROM (SELECT * FROM found LIMIT 10000) newest
+ CROSS JOIN LATERAL (SELECT tenant, spec FROM submissions WHERE array_id = newest.array_id ORDER BY seq LIMIT 1) first
+ WHERE ($1::text IS NULL OR tenant = $1) AND ($3 = '' OR spec -> 'element' ->> 'name' = $3) LIMIT $2;
+
+-- name: arrays_open
+-- The arrays with an element that is not over, the newest first.
+SELECT array_id AS id
+  FROM (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+         UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit') AS going
+  JOIN submissions ON submissions.id = going.id
+ WHERE array_id IS NOT NULL AND ($1::text IS NULL OR tenant = $1)
+ GROUP BY array_id ORDER BY max(submitted_at) DESC, array_id DESC LIMIT $2;
+
+-- name: arrays
+-- How many elements each array has in each state, and one of them that shows the rest: what waits shows why.
+SELECT wanted.id, first.seq, first.tenant, first.pool, first.spec, extract(epoch FROM first.submitted_at)::float8 AS submitted_at,
+       counted.states, counted.counts, counted.started_at, counted.ended_at, waits.waiting_for
+  FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, ordinal)
+ CROSS JOIN LATERAL (
+    SELECT array_agg(state) AS states, array_agg(count) AS counts, min(started_at) AS started_at, max(ended_at) AS ended_at
+      FROM (SELECT COALESCE(jobs.state, 'queued') AS state, count(*) AS count,
+                   extract(epoch FROM min(jobs.started_at))::float8 AS started_at,
+                   extract(epoch FROM max(jobs.ended_at))::float8 AS ended_at
+              FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id
+             WHERE submissions.array_id = wanted.id GROUP BY 1) each) counted
+ CROSS JOIN LATERAL (SELECT * FROM submissions WHERE array_id = wanted.id ORDER BY seq LIMIT 1) first
+  LEFT JOIN LATERAL (
+    SELECT waiting_for::text AS waiting_for FROM submissions JOIN jobs ON jobs.id = submissions.id
+     WHERE submissions.array_id = wanted.id AND jobs.state = 'queued' AND jobs.waiting_for IS NOT NULL
+     ORDER BY seq LIMIT 1) waits ON true
+ ORDER BY ordinal;
+
+-- name: ask_elements
+-- Asks the same for the elements of an array that are in one of these states; of all indices, or of the ids that are given.
+-- A requeue of elements that are over makes them count as open for their tenant again: all of them, or none.
+WITH wanted AS (
+    SELECT submissions.id, submissions.pool, COALESCE(jobs.state, 'queued') AS state, octet_length(spec::text) AS bytes
+      FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id
+     WHERE array_id = $2 AND COALESCE(jobs.state, 'queued') = ANY ($3::text[])
+       AND (cardinality($4::text[]) = 0 OR submissions.id = ANY ($4))
+       AND NOT EXISTS (SELECT FROM asks WHERE asks.subject_id = submissions.id AND asks.kind = $1)
+     ORDER BY seq
+), more AS (
+    SELECT count(*) AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes FROM wanted
+     WHERE state IN ('succeeded', 'failed', 'cancelled')
+), used AS (
+    SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
+      FROM (SELECT jobs, bytes FROM tenant_use WHERE tenant = $5
+             UNION ALL
+            SELECT 1, octet_length(spec::text) FROM asks JOIN submissions ON submissions.id = subject_id
+             WHERE kind = 'requeue' AND submissions.tenant = $5 AND asks.tenant = $5) open_and_asked
+), asked AS (
+    INSERT INTO asks (kind, pool, subject_id, tenant, at)
+    SELECT $1, pool, wanted.id, $5, to_timestamp($6::float8) FROM wanted, used, more
+     WHERE $7::bigint IS NULL OR more.jobs = 0
+           OR (used.jobs + more.jobs <= $7 AND used.bytes + more.bytes <= $8::bigint)
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM asked) AS asked, (SELECT count(*) FROM wanted) AS wanted, used.jobs, used.bytes,
+       more.bytes AS spec_bytes
+  FROM used, more;
 
 -- name: story
 SELECT {event} FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
@@ -372,6 +514,59 @@ WITH told AS (
 )
 SELECT COALESCE(array_agg(at ORDER BY at), '{}') AS at, COALESCE(array_agg(by ORDER BY at), '{}') AS by FROM moment;
 
+-- name: job_facts
+-- `wanted`: in thousandths of GPUs, by the size that the job should have now.
+SELECT s.id, s.tenant, s.pool, s.name, COALESCE(s.spec ->> 'kind', 'training') AS kind, s.spec -> 'labels' AS labels,
+       s.spec -> 'checkpoints' AS checkpoints,
+       (SELECT COALESCE(sum(COALESCE((jobs.size ->> role.key)::bigint,
+                                     (role.value -> 'replicas' ->> 'want')::bigint, 1)
+                            * COALESCE(round((role.value -> 'share' ->> 'request')::numeric * 1000)::bigint,
+                                       1000 * (role.value ->> 'gpus')::bigint, 0)), 0)::bigint
+          FROM json_each(s.spec -> 'roles') AS role) AS wanted
+  FROM submissions s LEFT JOIN jobs ON jobs.id = s.id WHERE s.id = ANY ($1::text[]) ORDER BY s.id;
+
+-- name: accounts
+-- The events that tell what the jobs $3 held and waited for from $1 until $2 (microseconds since 1970). OFFSET 0 has each
+-- job's events read by the index.
+WITH begun AS (
+    SELECT wanted.id AS job_id, COALESCE(base.version, 0) AS base, COALESCE(epoch.version, 0) AS since
+      FROM unnest($3::text[]) AS wanted (id)
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id
+                  AND at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
+                ORDER BY version DESC LIMIT 1) last ON true
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= last.version
+                  AND event IN ('submitted', 'placed', 'tuned', 'resized', 'restarted', 'requeued', 'succeeded', 'failed',
+                                'cancelled')
+                ORDER BY version DESC LIMIT 1) base ON true
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= base.version
+                  AND event IN ('submitted', 'requeued', 'restarted')
+                ORDER BY version DESC LIMIT 1) epoch ON true
+)
+SELECT {event}
+  FROM begun
+       CROSS JOIN LATERAL (
+           SELECT * FROM events
+            WHERE topic = 'jobs' AND subject_id = begun.job_id AND version >= begun.since
+              AND at < timestamptz 'epoch' + $2::bigint * interval '1 microsecond'
+              AND event IN ('submitted', 'waiting', 'placed', 'tuned', 'resized', 'restarted', 'stopping', 'requeued',
+                            'succeeded', 'failed', 'cancelled')
+              AND (version >= begun.base OR event IN ('submitted', 'requeued', 'placed', 'restarted')) OFFSET 0) told
+ ORDER BY subject_id, version;
+
+-- name: node_stories
+SELECT {event} FROM events told
+ WHERE topic = 'nodes' AND at < timestamptz 'epoch' + $2::bigint * interval '1 microsecond'
+   AND version >= COALESCE((SELECT max(version) FROM events earlier
+                             WHERE earlier.topic = 'nodes' AND earlier.subject_id = told.subject_id
+                               AND earlier.at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'), 0)
+ ORDER BY subject_id, version;
+
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
        turns, steps, body
@@ -452,9 +647,25 @@ WITH sized AS (
 )
 SELECT id, spec FROM sized WHERE before < $2 ORDER BY id COLLATE "C";
 
+-- name: ends_of_jobs
+SELECT wanted.id, (submissions.id IS NOT NULL)::int AS total, (j.state IN ('succeeded', 'failed', 'cancelled'))::int AS ended,
+       (j.state = 'succeeded')::int AS ok, (j.state IN ('failed', 'cancelled') AND j.started_at IS NOT NULL)::int AS bad,
+       (j.started_at IS NOT NULL)::int AS began
+  FROM unnest($1::text[]) AS wanted (id) LEFT JOIN submissions ON submissions.id = wanted.id
+       LEFT JOIN jobs j ON j.id = wanted.id;
+
+-- name: ends_of_arrays
+SELECT wanted.id, counted.*
+  FROM unnest($1::text[]) AS wanted (id) CROSS JOIN LATERAL (
+    SELECT count(*) AS total, count(*) FILTER (WHERE j.state IN ('succeeded', 'failed', 'cancelled')) AS ended,
+           count(*) FILTER (WHERE j.state = 'succeeded') AS ok,
+           count(*) FILTER (WHERE j.state IN ('failed', 'cancelled') AND j.started_at IS NOT NULL) AS bad,
+           count(j.started_at) AS began
+      FROM submissions LEFT JOIN jobs j ON j.id = submissions.id WHERE array_id = wanted.id) counted;
+
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share, update::text AS update
+       share::text AS share, update::text AS update, entry::text AS entry
   FROM asks WHERE pool = $1 AND kind <> 'submit' ORDER BY id LIMIT $2;
 
 -- name: drop_asks

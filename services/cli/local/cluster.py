@@ -22,7 +22,7 @@ from services.cli.local.home import ClientFile, ClusterHome, ClusterState
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.options import Options
 from services.cli.local.plan import Addresses, Service, Stage, services
-from services.cli.local.ports import ROUTER_PORT, USUAL_PORT, usable_port
+from services.cli.local.ports import ROUTER_PORT, USUAL_PORT, Claim, claimed
 from services.cli.local.process import ServiceProcess
 
 START_SECONDS_MAX = 120.0  # a first start on a slow disk; the usual one takes seconds
@@ -41,6 +41,7 @@ class LocalCluster:
         self.credentials = Credentials(home.credentials)
         self._tell = tell
         self._port = self._router_port = 0
+        self._claims: list[Claim] = []
         self._phase: Literal["starting", "ready", "stopping", "stopped"] = "stopped"
         self._processes: list[ServiceProcess] = []
         self._keeper: asyncio.Task[None] | None = None
@@ -101,12 +102,18 @@ class LocalCluster:
         await asyncio.to_thread(end_guards, self.home.nodes)
         await servers.down(self.home.root)
         self._enter("stopped")
+        while self._claims:
+            self._claims.pop().release()
         self.home.release()
 
+    def _claim(self, wanted: int | None, usual: int, option: str) -> int:
+        self._claims.append(claimed(wanted, usual, option))
+        return self._claims[-1].port
+
     async def _start(self) -> None:
-        self._port = usable_port(self.options.port, USUAL_PORT, "--port")
+        self._port = self._claim(self.options.port, USUAL_PORT, "--port")
         if has_caddy({**os.environ, **self.options.settings}):
-            self._router_port = usable_port(self.options.router_port, ROUTER_PORT, "--router-port")
+            self._router_port = self._claim(self.options.router_port, ROUTER_PORT, "--router-port")
         else:
             self._tell("Caddy is not there, so no router runs: services have no address (pip install 'weft[embedded]')")
         self._enter("starting")

@@ -15,20 +15,35 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+class Claim:
+    """A port of the loopback address that is kept for a service from now until `release`, whether it listens or not.
+
+    Two sockets keep it: a name, by which another cluster learns of the claim, and the address, bound without listening,
+    so that the kernel gives it to no connection. A service with SO_REUSEADDR may listen there all the same.
+    """
+
+    def __init__(self, port: int) -> None:
+        """0: any port. Raises OSError if the port is taken or claimed."""
+        self._name, self._address = socket.socket(socket.AF_UNIX), socket.socket()
         try:
-            probe.bind(("127.0.0.1", port))
+            self._address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._address.bind(("127.0.0.1", port))
+            self.port = int(self._address.getsockname()[1])
+            self._name.bind(f"\0weft/port/{self.port}")
         except OSError:
-            return False
-    return True
+            self.release()
+            raise
+
+    def release(self) -> None:
+        self._name.close()
+        self._address.close()
 
 
-def usable_port(wanted: int | None, usual: int, option: str) -> int:
-    """The requested port, which must be free; else the usual one, or any. 0 requests any."""
-    if wanted is None:
-        return usual if is_free(usual) else free_port()
-    if wanted and not is_free(wanted):
-        raise LocalError(f"port {wanted} is taken; choose another with {option}, or any with {option} 0")
-    return wanted or free_port()
+def claimed(wanted: int | None, usual: int, option: str) -> Claim:
+    """A claim to the requested port, which must be free; else to the usual one, or any. 0 requests any."""
+    try:
+        return Claim(usual if wanted is None else wanted)
+    except OSError as error:
+        if wanted:
+            raise LocalError(f"port {wanted} is taken; choose another with {option}, or any with {option} 0") from error
+        return Claim(0)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from libs.domain.cluster import NOT_HELD_TO_SHARES
 from libs.messages.nodes import EndReason, Members, RunState, StartRun
+from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.runs import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.limits.groups import too_tight
 from services.executor.thinking.rounding import fault
@@ -218,6 +219,12 @@ class FakeRuntime:
     async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
         self._check()
         return self.host.show_members(order, signal_due=signal_due)
+
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
+        raise SessionRefusedError("this runtime runs nothing")
+
+    async def end_sessions(self) -> None:
+        pass
 
     async def probe(self, run: Run) -> str:
         self._check()

@@ -11,6 +11,7 @@ const MARKS = {
   tuned: { sign: "T", word: "change of its CPUs, memory, network or share" },
   loan: { sign: "L", word: "loan" },
   updated: { sign: "U", word: "update" },
+  entered: { sign: "E", word: "visit of a person" },
   failed: { sign: "F", word: "failed try" },
 };
 const STARTS = new Set(["placed", "starting"]);
@@ -82,7 +83,7 @@ function phaseOf(state) {
 
 // Events that come many times alike, of which the newest tells enough.
 function isRepeated(one) {
-  return ["waiting", "tuned", "resized", "scaled", "updated", "reprioritised"].includes(one.event);
+  return ["waiting", "tuned", "resized", "scaled", "updated", "reprioritised", "entered"].includes(one.event);
 }
 
 function markOf(one) {
@@ -94,6 +95,7 @@ function markOf(one) {
   }
   if (one.event === "tuned") return "tuned";
   if (one.event === "resized" || one.event === "restarted") return "size";
+  if (one.code === "entered") return "entered";
   return one.event === "updated" ? "updated" : "";
 }
 

@@ -3,10 +3,11 @@
 from typing import Any
 
 from services.gateway.operations.about import ABOUT
+from services.gateway.operations.arrays import ARRAYS
 from services.gateway.operations.cluster import CLUSTER
 from services.gateway.operations.jobs import JOBS
 from services.gateway.operations.services import SERVICES
 from services.gateway.operations.tenants import TENANTS
 from services.gateway.route import Route
 
-OPERATIONS: tuple[Route[Any], ...] = (*JOBS, *SERVICES, *CLUSTER, *TENANTS, *ABOUT)
+OPERATIONS: tuple[Route[Any], ...] = (*JOBS, *ARRAYS, *SERVICES, *CLUSTER, *TENANTS, *ABOUT)

@@ -6,6 +6,7 @@ from libs.domain.spec import JobSpec
 from libs.messages.http import JobsView, JobView, PriorityWanted, ShareWanted, SizeWanted, Submitted
 from libs.planning.explain import Explanation
 from services.gateway import events, jobs, logs
+from services.gateway.attach import AttachQuery, attach
 from services.gateway.events import StoryQuery
 from services.gateway.jobs import JobsQuery
 from services.gateway.logs import LogQuery
@@ -110,6 +111,19 @@ JOBS: tuple[Route[Any], ...] = (
             206: RouteAnswer(description="The part asked for.", type=bytes, media=("text/plain",)),
         },
         example="?follow=1",
+    ),
+    Route(
+        method="GET",
+        path="/v1/jobs/{job}/attach",
+        group="jobs",
+        summary="A shell, a command or a connection in a run",
+        description="A WebSocket. Unless it is for a port or goes on with a session, its first text frame says the"
+        ' command: `{"command": ["ls", "-l"]}`, or `{}` for a shell. Binary frames to the run are its input, those from'
+        " it are a byte (1 output, 2 errors) and bytes of that. Text frames are JSON, as docs/shell.md has them.",
+        handler=attach,
+        query=AttachQuery,
+        answers={101: RouteAnswer(description="The WebSocket is open.")},
+        example="?kind=exec&rank=0",
     ),
     Route(
         method="POST",

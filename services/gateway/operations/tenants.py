@@ -5,7 +5,8 @@ from typing import Any
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
 from libs.messages.series import UsageView
 from services.gateway import tenants, tokens, usage
-from services.gateway.route import NoQuery, Route, RouteAnswer, Who
+from services.gateway.billing import CSV
+from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
 from services.gateway.tokens import TokensQuery
 from services.gateway.usage import UsageQuery
 
@@ -16,11 +17,13 @@ TENANTS: tuple[Route[Any], ...] = (
         group="tenants",
         summary="GPU-seconds by tenant",
         description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
-        " and what would have been due to it. A tenant sees itself, an administrator all.",
+        " and what would have been due to it. A tenant sees itself, an administrator all. With `by`, a row for each"
+        " tenant, job, epoch, kind, model, label, pool, day or hour: what was held, used, lost and costs, and, for"
+        " administrators, what became of the capacity; as CSV with `Accept: text/csv`.",
         handler=usage.usage,
         query=UsageQuery,
-        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView)},
-        example="?seconds=86400",
+        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView, media=(JSON, CSV))},
+        example="?seconds=86400&by=tenant",
     ),
     Route(
         method="POST",

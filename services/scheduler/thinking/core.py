@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, structs
 
 from libs.domain.cluster import NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES, Node
+from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind
@@ -18,7 +19,7 @@ from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
-from services.scheduler.thinking import lives, serving, sharing, sizing, tuning, updating
+from services.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.thinking.loans import Loans
 from services.scheduler.thinking.moving import MoveRules, Moving
@@ -30,6 +31,7 @@ from services.scheduler.thinking.waiting import Waiting
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
+HELD_MAX = 5_000  # held jobs that are judged in one turn
 DEADLINES_SECONDS = 1.0  # between two checks of the deadlines
 
 
@@ -83,6 +85,7 @@ class Scheduler:
         self._withheld: set[str] = set()  # nodes whose answer left out runs because of `_not_yet`
         self._asked_again: set[str] = set()
         self._deadlines_at = 0.0
+        self._more_held = False  # jobs are left for which others came first, to be judged in the next turn
 
     def _settle(self, now: float, went_back_at: float | None) -> Settling:
         return Settling(
@@ -114,6 +117,10 @@ class Scheduler:
         self.picture.pool.strays.forgot_placements = went_back_at is not None
 
     # input
+
+    def tell_ends(self, found: Iterable[Ends], now: float) -> None:
+        """Take in what the store says of the jobs and arrays that other jobs wait for (`picture.holds.wanted`)."""
+        self.picture.holds.tell(found, now)
 
     def begin_turn(self) -> None:
         """Begin a turn: all earlier decisions are stored."""
@@ -208,6 +215,8 @@ class Scheduler:
                 return updating.update(self.picture, ask, now)
             case AskKind.SHARE:
                 return sharing.share(self.picture, ask, now, closed=self._waiting.reserved)
+            case AskKind.ENTER:
+                return entering.enter(self.picture, ask, job, now)
             case AskKind.TUNE:
                 return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
             case _:
@@ -250,7 +259,9 @@ class Scheduler:
         if self._not_yet is None and self._withheld:
             self.picture.desired.hint(self._withheld)
             self._withheld.clear()
+        self._more_held = False
         if self._not_yet is None:
+            steps += self._judge_held(now)
             steps += self._loans.arrive(now)
         steps += self._waiting.decide(now, why_not_yet=self._not_yet)
         if self._not_yet is None:
@@ -259,6 +270,26 @@ class Scheduler:
             cleared = (*closed, *self._waiting.being_cleared)
             steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.ahead)
             steps += self._moving.decide(now, closed=closed)
+        return steps
+
+    def _judge_held(self, now: float) -> list[Step]:
+        """Jobs for which others came first: they stand in the queue now, are held for another cause, or are over, as
+        they can never start. Those that waited for the latter follow at once, as many as one turn takes."""
+        steps: list[Step] = []
+        judged = 0
+        while judged < HELD_MAX and len(steps) < self.settings.steps_max:
+            job_id = self.picture.holds.take_changed()
+            if job_id is None:
+                return steps
+            judged += 1
+            job = self.picture.jobs.get(job_id)
+            if job is None or job.state is not _S.QUEUED:
+                continue
+            if (cause := self.picture.holds.never(job)) is not None:
+                steps += self.picture.go(job, _E.CANCELLED, cause, now)
+            else:
+                self.picture.waitlist.judge_again(job, now)
+        self._more_held = True
         return steps
 
     def _lose_nodes(self, now: float) -> list[Step]:
@@ -308,6 +339,8 @@ class Scheduler:
         causes: dict[Shape, Cause | None] = {}
         steps: list[Step] = []
         for job in [job for job in self.picture.jobs.values() if job.state is _S.QUEUED]:
+            if job.id in self.picture.waitlist.held:
+                continue
             shape = shape_of_job(job)
             if shape not in causes:
                 causes[shape] = never_fits(job.spec, nodes) if nodes else None
@@ -359,7 +392,7 @@ class Scheduler:
     @property
     def unfinished(self) -> bool:
         """True if the last tick left decisions that the next one should make at once."""
-        return self._waiting.unfinished
+        return self._waiting.unfinished or self._more_held
 
     # answers
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
+from libs.domain.dependencies import Ends
 from libs.domain.job import Job, Step
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask
@@ -99,6 +100,13 @@ class Learnt(Struct, frozen=True, array_like=True, tag=12):
     classes: tuple[WorkloadClass, ...]
 
 
+class EndsTold(Struct, frozen=True, array_like=True, tag=15):
+    """What the store said of the jobs and arrays that other jobs wait for."""
+
+    ends: tuple[Ends, ...]
+    at: float
+
+
 class Decided(Struct, frozen=True, array_like=True, tag=10):
     """The decision that ended a turn: all steps and all changes of nodes of the turn."""
 
@@ -147,6 +155,7 @@ Entry: TypeAlias = (
     | Followed
     | Rescored
     | Learnt
+    | EndsTold
     | Decided
     | NotStored
     | Answered
@@ -276,6 +285,10 @@ class Journal:
         self.core.picture.learn(classes, now)
         self._flush_answers()
         self._entries.append(Learnt(tuple(classes)))
+
+    def tell_ends(self, found: Sequence[Ends], now: float) -> None:
+        self.core.tell_ends(found, now)
+        self._entries.append(EndsTold(tuple(found), now))
 
     def decide(self, now: float) -> tuple[list[Step], list[NodeChange]]:
         """The steps that the core decides now, and every change of a node in this turn."""

@@ -33,6 +33,7 @@ from libs.planning.scores import Scores
 from services.scheduler.thinking.beliefs import Beliefs
 from services.scheduler.thinking.desired import Desired
 from services.scheduler.thinking.holdings import Holdings
+from services.scheduler.thinking.holds import Holds
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
@@ -62,7 +63,8 @@ class Picture:
         room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
         self.pool = Pool(self.jobs, room)
         self.holdings = Holdings(policy.ordering)
-        self.waitlist = Waitlist(policy, self.beliefs)
+        self.holds = Holds()
+        self.waitlist = Waitlist(policy, self.beliefs, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
         self.replicas = ReplicaWatch()
@@ -77,7 +79,12 @@ class Picture:
         """Begin from the store."""
         self.pool.load(nodes, now)
         self.holdings.shares.measure(self.pool.nodes.values())
-        for job in jobs:
+        known = list(jobs)
+        for job in known:  # first all that hold something: an array may be at its limit
+            self.jobs[job.id] = job
+        for job in known:
+            self.holds.see(job, self.jobs)
+        for job in known:
             self.keep(job)
 
     def rescore(self, scores: Sequence[GpuScore]) -> None:
@@ -97,6 +104,7 @@ class Picture:
     def keep(self, job: Job) -> None:
         """Take in a job that is new to the picture."""
         self.jobs[job.id] = job
+        self.holds.see(job, self.jobs)
         if job.state is _S.QUEUED:
             self.waitlist.admit(job)
         elif job.state.holding:
@@ -232,6 +240,8 @@ class Picture:
         if job.state.final:
             self.jobs.pop(job.id, None)
             self.waitlist.leave(job.id)
+        self.holds.see(job, self.jobs)
+        if job.state.final:
             return
         if job.state is _S.QUEUED:
             news = before.state is not _S.QUEUED or job.priority != before.priority or job.size != before.size

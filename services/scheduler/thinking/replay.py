@@ -194,6 +194,8 @@ class Replay:
                 core.picture.rescore(scores)
             case history.Learnt(classes):
                 core.picture.learn(classes, self._now)
+            case history.EndsTold(ends, at):
+                core.tell_ends(ends, at)
             case Decided():
                 self._steps += core.decide(self._now)
                 self.steps += len(self._steps)

@@ -267,6 +267,8 @@ class Waiting:
                 cause = waitlist.why_put_back(job_id) or _backs_off(job, now)
             elif waitlist.is_kept_out(job_id):
                 cause = _still_runs(*strays[job_id])
+            elif (held := waitlist.held.get(job_id)) is not None:
+                cause = held
             elif (moves := self._moving.waits(job_id)) is not None:
                 cause = moves
             elif (known := causes.of_group.get(waitlist.group(job_id), causes.of_others)) is not None:
@@ -274,9 +276,16 @@ class Waiting:
             else:
                 continue  # its turn comes in the next tick
             waitlist.explained(job_id)
-            if job.waiting_for is None or job.waiting_for.code is not cause.code:
+            if _is_news(cause, job.waiting_for):
                 steps += self._picture.go(job, _E.WAITING, cause, now)
         return steps
+
+
+def _is_news(cause: Cause, before: Cause | None) -> bool:
+    """Is this another reason to wait than the one before?"""
+    if before is None or cause.code is not before.code:
+        return True
+    return cause.code is _C.DEPENDENCY and cause.by != before.by
 
 
 class _Causes:

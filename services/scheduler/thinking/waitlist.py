@@ -1,4 +1,4 @@
-"""The waiting jobs, each in exactly one of three places, and those that still need a reason."""
+"""The waiting jobs, each in exactly one of five places, and those that still need a reason."""
 
 from collections.abc import Mapping, Set
 
@@ -11,6 +11,7 @@ from libs.planning.policy import Policy
 from libs.planning.queue import Queue
 from libs.planning.shape import Shape, shape_of_job
 from services.scheduler.thinking.beliefs import Beliefs
+from services.scheduler.thinking.holds import Holds
 
 
 class JobGroup(Struct, frozen=True):
@@ -22,24 +23,26 @@ class JobGroup(Struct, frozen=True):
 
 
 class Waitlist:
-    """A job waits in the `queue`, backs off until its next try, or is kept out until a stray run of it has ended; a
-    service that should have no replica is `idle`: it needs no room.
+    """A job waits in the `queue`, backs off until its next try, or is kept out until a stray run of it has ended; it is
+    `held` while other jobs come first; a service that should have no replica is `idle`: it needs no room.
 
     `unexplained`: jobs whose reason to wait is not recorded yet.
     """
 
-    def __init__(self, policy: Policy, beliefs: Beliefs) -> None:
+    def __init__(self, policy: Policy, beliefs: Beliefs, holds: Holds) -> None:
         self.queue = Queue(policy.ordering)
         self._backfills = policy.backfill != "none"
         self._beliefs = beliefs
+        self._holds = holds
         self._backing_off: set[str] = set()
         self._kept_out: set[str] = set()
         self.idle: set[str] = set()
+        self.held: dict[str, Cause] = {}  # why
         self._unexplained: set[str] = set()
         self._put_back: dict[str, Cause] = {}  # by job whose orders did not fit its node's answer, why it backs off
 
     def __contains__(self, job_id: str) -> bool:
-        return any(job_id in place for place in (self.queue, self._backing_off, self._kept_out, self.idle))
+        return any(job_id in place for place in (self.queue, self._backing_off, self._kept_out, self.held, self.idle))
 
     @property
     def unexplained(self) -> Set[str]:
@@ -63,7 +66,11 @@ class Waitlist:
             self.stand(job, now)
 
     def stand(self, job: Job, now: float) -> None:
-        """Put the job into the queue, at its present place in the order."""
+        """Put the job into the queue, at its present place in the order, unless it is held."""
+        if (cause := self._holds.why(job)) is not None:
+            self._move(job.id, None)
+            self.held[job.id] = cause
+            return
         if job.spec.is_service and not any(job.wanted.values()):
             self._move(job.id, self.idle)
             return
@@ -71,6 +78,16 @@ class Waitlist:
         lasts = job.spec.time_limit_seconds if self._backfills else None
         group = JobGroup(shape_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
         self.queue.add(standing_of(job, now, self.queue.order), group)
+
+    def judge_again(self, job: Job, now: float) -> None:
+        """Hold a job that stands in the queue, or let one that is held stand there, or hold it for another cause."""
+        if job.id not in self.queue and job.id not in self.held:
+            return
+        before = self.held.get(job.id)
+        self.stand(job, now)
+        after = self.held.get(job.id)
+        if before is None or after is None or (before.code, before.by) != (after.code, after.by):
+            self._unexplained.add(job.id)
 
     def end_backoffs(self, jobs: Mapping[str, Job], now: float) -> None:
         """Put jobs whose next try is due back into the queue."""
@@ -122,6 +139,7 @@ class Waitlist:
     def _move(self, job_id: str, to: set[str] | None) -> None:
         """Move the job into `to`, one of the places beside the queue, or out of all of them."""
         self.queue.remove(job_id)
+        self.held.pop(job_id, None)
         self.idle.discard(job_id)
         self._backing_off.discard(job_id)
         self._kept_out.discard(job_id)

@@ -1,10 +1,11 @@
 -- What a tenant has open, counted with the statement that changes it. The triggers are in its migration, …_tenants.sql.
 
-CREATE OR REPLACE FUNCTION count_submitted() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+CREATE OR REPLACE FUNCTION count_all_submitted() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     INSERT INTO tenant_submitted AS known (tenant, part, jobs, bytes)
-    VALUES (NEW.tenant, pg_backend_pid() % 16, 1, octet_length(NEW.spec::text))
-    ON CONFLICT (tenant, part) DO UPDATE SET jobs = known.jobs + 1, bytes = known.bytes + excluded.bytes;
+    SELECT tenant, pg_backend_pid() % 16, count(*), sum(octet_length(spec::text)) FROM added GROUP BY tenant
+     ORDER BY tenant
+    ON CONFLICT (tenant, part) DO UPDATE SET jobs = known.jobs + excluded.jobs, bytes = known.bytes + excluded.bytes;
     RETURN NULL;
 END $$;
 

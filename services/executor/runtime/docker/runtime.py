@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import RunState, StartRun
 from services.executor import members
+from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.discards import Discards
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal
@@ -246,6 +247,12 @@ class DockerRuntime:
         except EngineRefusedError as error:
             return f"{told}: {error}"
         return ""
+
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
+        raise SessionRefusedError("this node runs containers, and nobody can enter those so far")
+
+    async def end_sessions(self) -> None:
+        pass
 
     async def probe(self, run: Run) -> str:
         return await ask(self._doors.get(run.key), run.serve)

@@ -24,7 +24,9 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
+from libs.messages.sessions import SessionKind
 from services.executor import members
+from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
@@ -34,6 +36,8 @@ from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavail
 from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
+from services.executor.runtime.process.entering import enter, kill_marked
+from services.executor.runtime.process.listening import connect
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
@@ -220,6 +224,18 @@ class ProcessRuntime:
         if live.pidfd is None:
             return f"{told}: this host lets no process be held while it is signalled"
         return signalling.signal_child(live.record.pid, live.pidfd, told)
+
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
+        live = self._live.get(key)
+        if live is None:
+            raise SessionRefusedError("the run is over")
+        groups = tuple(live.record.cgroups.values())
+        if wanted.kind is SessionKind.PORT:
+            return await connect(key, wanted.port, runs_folder=str(self._home.runs), groups=groups)
+        return enter(live.record.pid, wanted, groups)
+
+    async def end_sessions(self) -> None:
+        await asyncio.to_thread(kill_marked, lambda _: True, having=f"WEFT_PROGRESS={self._home.runs}/".encode())
 
     async def probe(self, run: Run) -> str:
         if run.serve is None or run.port is None:

@@ -1,0 +1,74 @@
+"""An account: a line for each tenant, job, day, …, the total, and what became of the capacity."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from libs.messages.accounts import AccountRow, By, CapacityView
+from libs.messages.series import UsageView
+from services.cli.drawing.look import Look, plain, table
+
+HOUR = 3600.0
+KWH = 3.6e6  # joules
+UNKNOWN = "unknown"
+NO_NAME = "–"
+
+
+def usage_page(found: UsageView, look: Look) -> RenderableType:
+    parts: list[RenderableType] = [_rows(found, look)]
+    if found.left_out:
+        parts.append(Text(f"{found.left_out} more are in the total alone: --limit shows more"))
+    if found.capacity:
+        parts += [Text(""), _capacity(found.capacity, look)]
+    if found.whole_since is not None:
+        parts.append(
+            Text(f"whole since {look.clock(found.whole_since)}: jobs that ended earlier may have been deleted")
+        )
+    return Group(*parts)
+
+
+def _rows(found: UsageView, look: Look) -> Table:
+    by = By.TENANT if found.by is None else found.by
+    heads = {By.JOB: ("JOB", "NAME"), By.EPOCH: ("EPOCH", "NAME")}.get(by, (by.name,))
+    numbers = ["GPU HOURS", "USED", "LOST"]
+    costs, energy = bool(found.currency), any(row.joules for row in found.rows)
+    numbers += [found.currency] if costs else []
+    numbers += ["kWh"] if energy else []
+    last = ("ENDED",) if by is By.EPOCH else ("JOBS",)
+    made = table(*heads, *numbers, *last, look=look, right=[*numbers, "JOBS"], flexible=heads[-1])
+    for row in (*found.rows, *(() if found.total is None else (found.total,))):
+        total = row is found.total
+        names = [row.key or NO_NAME, row.name][: len(heads)]
+        cells = [hours(row.gpu_seconds_held), hours(row.gpu_seconds_used), hours(_lost(row))]
+        cells += [row.cost or UNKNOWN] if costs else []
+        cells += [_kwh(row)] if energy else []
+        cells.append(_ended(row, total=total) if by is By.EPOCH else str(row.jobs))
+        made.add_row(*(plain(name, "bold" if total else "") for name in names), *cells)
+    return made
+
+
+def _capacity(pools: tuple[CapacityView, ...], look: Look) -> Table:
+    names = ("HELD", "IDLE", "PLANNED", "DRAINED", "DOWN", "CAPACITY")
+    made = table("POOL", *names, look=look, right=names)
+    for pool in pools[1:] if len(pools) == 2 else (*pools[1:], *pools[:1]):
+        figures = (pool.held - pool.gone, pool.idle, pool.planned, pool.drained, pool.down, pool.capacity)
+        made.add_row(plain(pool.pool or "total"), *(hours(figure) for figure in figures))
+    return made
+
+
+def hours(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else f"{seconds / HOUR:,.3f}"
+
+
+def _lost(row: AccountRow) -> float:
+    return row.lost_preempted + row.lost_moved + row.lost_failed
+
+
+def _kwh(row: AccountRow) -> str:
+    if row.joules is None:
+        return UNKNOWN
+    return f"{row.joules / KWH:,.3f}{' emulated' if row.joules_emulated else ''}"
+
+
+def _ended(row: AccountRow, *, total: bool) -> str:
+    return "" if total else f"{row.ended} ({row.cause})" if row.ended else "goes on"

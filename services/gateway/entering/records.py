@@ -1,0 +1,199 @@
+"""What a job's story says of its sessions: an ask to its scheduler when one begins, and one when it ends.
+
+A session is open to its person only after the first is stored. Connections to one port of a run are one visit, which
+ends when none was open for a while: a page in a browser opens many. A line that breaks is no end: the gateway looks
+after the session until its node has ended it, or another line has it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from msgspec import Struct
+
+from libs.bus import Bus, BusError
+from libs.domain.job import Cause, CauseCode, Job
+from libs.messages.asks import AskKind, Entrance
+from libs.messages.sessions import ReadSession, SessionKind, SessionRead
+from libs.store import Access, GatewayStore, StoreUnavailableError
+from services.gateway.entering.line import Over
+from services.gateway.hints import Hints
+from services.gateway.runs import RankRun
+
+logger = logging.getLogger(__name__)
+
+COMMAND_CHARACTERS, PART_CHARACTERS = 200, 80
+PORT_REST_SECONDS = 30.0
+LOOK_SECONDS = 5.0
+LOOKS_MAX = 24
+STORE_TRIES, STORE_PAUSE_SECONDS = 10, 1.0
+WORDS = {SessionKind.SHELL: "a shell", SessionKind.EXEC: "a command", SessionKind.COPY: "a copy of files"}
+
+
+class Wish(Protocol):
+    """What was asked for, as far as a story tells it."""
+
+    @property
+    def kind(self) -> SessionKind: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def session(self) -> str: ...
+
+
+class Stay(Struct, kw_only=True):
+    """A session, or all connections to one port, as the story tells of it."""
+
+    tenant: str
+    job_id: str
+    pool: str
+    epoch: int
+    rank: int
+    what: str
+    began: float
+    connections: int = 0
+    open: int = 0
+
+
+class Records:
+    def __init__(
+        self, store: GatewayStore, bus: Bus, hints: Hints, *, now: Callable[[], float], clock: Callable[[], float]
+    ) -> None:
+        self._store, self._bus, self._hints = store, bus, hints
+        self._now, self._clock = now, clock
+        self._visits: dict[str, Stay] = {}  # by session, and by job, run, tenant and port
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begun(
+        self, who: Access, job: Job, run: RankRun, wish: Wish, session_id: str, command: tuple[str, ...]
+    ) -> "StayRecord":
+        name = session_id
+        what = f"{WORDS.get(wish.kind, '')} in rank {run.rank}"
+        if wish.kind is SessionKind.PORT:
+            name = f"{job.id} {run.epoch} {run.rank} {wish.port} {who.tenant}"
+            what = f"connections to port {wish.port} of rank {run.rank}"
+        elif command:
+            what += f": {shown(command)}"
+        visit = Stay(
+            tenant=who.tenant,
+            job_id=job.id,
+            pool=job.pool,
+            epoch=run.epoch,
+            rank=run.rank,
+            what=what,
+            began=self._clock(),
+        )
+        is_new = name not in self._visits and not wish.session
+        visit = self._visits.setdefault(name, visit)
+        return StayRecord(self, name, visit, run, session_id, is_new=is_new, is_port=wish.kind is SessionKind.PORT)
+
+    async def tell(self, visit: Stay, code: CauseCode, sentence: str, **numbers: float) -> None:
+        """Raises StoreUnavailableError."""
+        cause = Cause(code=code, sentence=sentence, by=visit.tenant, numbers={"rank": visit.rank, **numbers})
+        await self._store.ask(
+            AskKind.ENTER,
+            subject_id=visit.job_id,
+            pool=visit.pool,
+            tenant=visit.tenant,
+            at=self._now(),
+            entry=Entrance(epoch=visit.epoch, cause=cause),
+        )
+        self._hints.asked(visit.pool)
+
+    def forget(self, name: str) -> None:
+        self._visits.pop(name, None)
+
+    def later(self, doing: "asyncio.Task[None]") -> None:
+        self._tasks.add(doing)
+        doing.add_done_callback(self._tasks.discard)
+
+    async def left(self, name: str, visit: Stay, status: int | None, reason: str) -> None:
+        self.forget(name)
+        seconds = self._clock() - visit.began
+        ended = f"{visit.what}: {visit.tenant} left after {_duration(seconds)}"
+        if status is not None:
+            ended += f", with status {status}"
+        if reason:
+            ended += f", {reason}"
+        numbers = {"seconds": round(seconds, 1)} | ({} if status is None else {"status": float(status)})
+        if visit.connections:
+            numbers["connections"] = float(visit.connections)
+        for _ in range(STORE_TRIES):
+            try:
+                await self.tell(visit, CauseCode.LEFT, ended, **numbers)
+                return
+            except StoreUnavailableError:
+                await asyncio.sleep(STORE_PAUSE_SECONDS)
+        logger.warning("the story of %s lacks the end of a session: the store is away", visit.job_id)
+
+    async def watch(self, name: str, visit: Stay, asked: ReadSession) -> None:
+        """Look after a session whose line broke, until its node has ended it or another line has it."""
+        for _ in range(LOOKS_MAX):
+            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(BusError):
+                found = await self._bus.request(asked, SessionRead, seconds_max=LOOK_SECONDS)
+                if found.elsewhere:
+                    return
+                if found.gone or found.ended:
+                    await self.left(name, visit, found.status, found.reason)
+                    return
+        await self.left(name, visit, None, "its node did not answer any more")
+
+    async def rest(self, name: str, visit: Stay) -> None:
+        await asyncio.sleep(PORT_REST_SECONDS)
+        if not visit.open and self._visits.get(name) is visit:
+            await self.left(name, visit, None, "")
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class StayRecord:
+    """One session's part of the story, or one connection's part of a visit."""
+
+    def __init__(
+        self, records: Records, name: str, visit: Stay, run: RankRun, session_id: str, *, is_new: bool, is_port: bool
+    ) -> None:
+        self._records, self._name, self._visit, self._run = records, name, visit, run
+        self._session_id, self._is_new, self._is_port = session_id, is_new, is_port
+
+    async def entered(self) -> None:
+        """Raises StoreUnavailableError: then nobody gets in."""
+        visit = self._visit
+        visit.open += 1
+        visit.connections += self._is_port
+        if self._is_new:
+            try:
+                await self._records.tell(visit, CauseCode.ENTERED, f"{visit.tenant} opened {visit.what}")
+            except BaseException:
+                self._records.forget(self._name)
+                raise
+
+    def over(self, over: Over, status: int | None, reason: str, *, number: int) -> None:
+        """The line is over; what is left to tell is told later, so that it takes no time of the line's."""
+        visit, records = self._visit, self._records
+        visit.open -= 1
+        if self._is_port:
+            if not visit.open:
+                records.later(asyncio.create_task(records.rest(self._name, visit)))
+        elif over in (Over.ENDED, Over.CLOSED):
+            records.later(asyncio.create_task(records.left(self._name, visit, status, reason)))
+        elif over is Over.BROKEN:
+            assert self._run.node_id is not None
+            asked = ReadSession(node_id=self._run.node_id, session_id=self._session_id, line=number, looks=True)
+            records.later(asyncio.create_task(records.watch(self._name, visit, asked)))
+
+
+def shown(command: tuple[str, ...]) -> str:
+    """A command as a story shows it: on one line, and short."""
+    text = " ".join(part if len(part) <= PART_CHARACTERS else f"{part[:PART_CHARACTERS]}…" for part in command)
+    plain = "".join(char if char.isprintable() else "·" for char in text[: COMMAND_CHARACTERS * 2])
+    return plain if len(plain) <= COMMAND_CHARACTERS else f"{plain[:COMMAND_CHARACTERS]}…"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

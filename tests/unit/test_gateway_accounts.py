@@ -1,0 +1,73 @@
+"""Accounts add up: to what each second had, to the capacity, to the gateway's usage, whatever they are cut by."""
+
+import random
+
+import pytest
+
+from libs.messages.accounts import By
+from libs.store.memory import MemoryStore
+from services.gateway.accounts import account_of
+from services.gateway.billing import billed
+from services.gateway.thinking.accounting.prices import read_prices
+from services.gateway.thinking.accounting.used import UsedLedger
+from services.gateway.thinking.usage import stretch_of, sum_of, usage_of
+from services.gateway.usages import changes_of
+from tests.support.held_story import tell_at_random
+from tests.support.lives import Life
+
+BEGAN = 1_767_225_600.0
+PRICES = read_prices('currency = "EUR"\n[gpu_hour]\n"*" = 3.6\n')
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_every_way_to_cut_an_account_adds_up_to_what_was_held_and_to_the_capacity(seed: int) -> None:
+    drawn, store = random.Random(seed), MemoryStore()
+    last = await tell_at_random(store, store, drawn, begins=BEGAN, jobs=6, things=150)
+    begins = BEGAN + drawn.randint(-5, 60)
+    ends = drawn.choice([last, last - drawn.randint(1, 20)])
+    there, tenants = usage_of(await changes_of(store, begins, ends), stretch_of(begins, ends))
+    account = await account_of(store, begins, ends)
+    held = {had.tenant: had.total for had in tenants if had.total}
+    assert sum(held.values()) > 0
+    found: dict[str, int] = {}
+    for stretch in account.stretches:
+        found[stretch.job.tenant] = found.get(stretch.job.tenant, 0) + stretch.held
+    assert found == held
+    split = account.pools
+    assert sum(pool.capacity for pool in split.values()) == sum_of(there)
+    for pool in split.values():
+        parts = pool.held + pool.idle + pool.planned + pool.drained + pool.down
+        assert parts == pool.capacity + pool.gone
+        assert min(pool.held, pool.idle, pool.planned, pool.drained, pool.down, pool.gone) >= 0
+    assert sum(pool.held for pool in split.values()) == sum(held.values())
+    for by in By:
+        view = billed(
+            account,
+            by,
+            only=None,
+            label="team" if by is By.LABEL else "",
+            limit=10_000,
+            prices=PRICES,
+            ledger=UsedLedger(),
+            capacity=True,
+        )
+        assert sum(row.gpu_seconds_held for row in view.rows) == pytest.approx(sum(held.values()) * 1e-9, abs=1e-6)
+        assert view.total is not None
+        assert float(view.total.cost or "") == pytest.approx(sum(held.values()) * 1e-12, abs=1e-6)
+        for row in view.rows:
+            assert 0 <= row.lost_failed + row.lost_moved + row.lost_preempted <= row.gpu_seconds_held + 1e-6
+            assert row.gpu_seconds_used is None or not row.gpu_seconds_held
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_it_is_what_every_job_itself_says_that_it_has_had(seed: int) -> None:
+    life = Life(2 * seed)  # the orders of odd seeds forget what a job has had
+    await life.live(150)
+    account = await account_of(life.store, 1_700_000_000.0, life.now)
+    jobs = {job.id: job for job in await life.store.jobs(tenant=None, limit=100_000)}
+    had: dict[str, int] = {}
+    for stretch in account.stretches:
+        had[stretch.job.id] = had.get(stretch.job.id, 0) + stretch.held
+    for job_id, job in jobs.items():
+        assert had.get(job_id, 0) * 1e-9 == pytest.approx(job.gpu_seconds(life.now), abs=1e-3)
+    assert any(had.values())
