@@ -48,11 +48,13 @@ class Probe(Struct, frozen=True, kw_only=True):
     ran: float
 
 
-async def measure(rounds: int) -> dict[str, list[Probe]]:
+async def measure(rounds: int, only: str) -> dict[str, list[Probe]]:
     found = defaultdict(list)
     async with world(failover=True) as made, Client(made.url, made.token, retry_seconds=0.0) as client:
         for number in range(rounds):
             for what, target, seconds in STRUCK:
+                if only not in ("", target):
+                    continue
                 fault = Fault(at=number / 1000, what=what, target=target, seconds=seconds)
                 probe = await _struck(made, client, fault, f"{number}-{what}-{seconds:g}".replace(" ", "-"))
                 found[f"{target}: {what}, {seconds:g} s"].append(probe)
@@ -111,7 +113,9 @@ def _spread(seconds: list[float]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.measure", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    found = asyncio.run(measure(parser.parse_args().rounds))
+    parser.add_argument("--only", choices=("", "nats", "postgres"), default="")
+    asked = parser.parse_args()
+    found = asyncio.run(measure(asked.rounds, asked.only))
     print(table(found))
     print(msgspec.json.encode(found).decode())
     return 0
