@@ -67,6 +67,8 @@ _CLUSTER = {
     **_commands("replay", replay="derive anew what the scheduler decided, and compare"),
     **_commands("migrate", migrate="bring the database to this version"),
     **_commands("token", token="create, list and revoke access tokens"),
+    **_commands("quota", quota="what tenants are guaranteed, and may hold"),
+    **_commands("webhook", webhook="have events posted to a URL"),
     **_commands("tenant", tenant="what each tenant may take, and has taken"),
 }
 _BEGIN = {

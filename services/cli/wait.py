@@ -1,7 +1,7 @@
-"""`weft wait`: until jobs are over.
+"""`weft wait`: until jobs are over, or with --any until the first is.
 
-Exit status 0: all succeeded; else that of a job that failed, the highest of several; 1: a job was cancelled, or no
-process of it ended; 124: they are not over in time.
+Exit status 0: all of these succeeded; else that of a job that failed, the highest of several; 1: a job was cancelled,
+or no process of it ended; 124: they are not over in time.
 """
 
 import argparse
@@ -22,6 +22,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("wait", help="wait until jobs have ended", description=__doc__)
     parser.add_argument("jobs", nargs="+", metavar="JOB", help="its id, or its name: then the newest of that name")
     parser.add_argument("--timeout", type=seconds, metavar="TIME", help="at most this long, such as 90 or 1h30m")
+    parser.add_argument("--any", action="store_true", help="until the first of them has ended; its exit status counts")
     connection.options(parser)
     parser.set_defaults(func=wait)
 
@@ -32,13 +33,26 @@ async def wait(args: argparse.Namespace) -> int:
     over: dict[str, JobView] = {}
     async with connection.connected(args, patience=connection.PATIENT_SECONDS) as client:
         try:
-            async with asyncio.timeout(args.timeout), asyncio.TaskGroup() as tasks:
-                for job in known:
-                    tasks.create_task(_one(client, job.id, over, args))
+            async with asyncio.timeout(args.timeout):
+                await _until(client, [job.id for job in known], over, args)
         except TimeoutError:
             late = [job.name for job in known if job.id not in over]
             raise Complaint(f"not over after {args.timeout:g} s: {', '.join(late)}", status=TIMED_OUT) from None
     return max(exit_status_of(job) for job in over.values())
+
+
+async def _until(client: Client, jobs: list[str], over: dict[str, JobView], args: argparse.Namespace) -> None:
+    """Until all have ended, or one if that is enough; the others are not waited for then."""
+    waiting = {asyncio.create_task(_one(client, job, over, args)) for job in dict.fromkeys(jobs)}
+    try:
+        when = asyncio.FIRST_COMPLETED if args.any else asyncio.FIRST_EXCEPTION
+        ended, _ = await asyncio.wait(waiting, return_when=when)
+        for task in ended:
+            task.result()
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def _one(client: Client, job_id: str, over: dict[str, JobView], args: argparse.Namespace) -> None:

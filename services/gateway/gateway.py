@@ -40,6 +40,7 @@ from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
 from services.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
 from services.gateway.thinking.rates import Rates
+from services.gateway.thinking.telling.addresses import networks_of
 from services.gateway.turns import Turns
 from services.gateway.usages import Usages
 
@@ -95,6 +96,8 @@ class Gateway:
         self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
         self.accounts = Accounts(store, now=now, clock=clock)
+        self.webhooks_allowed = settings.webhooks
+        self.networks = networks_of(settings.webhooks_networks)
         self.prices = read_prices_file(settings.prices_file)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
         self.foresight = Foresight(store, self.cluster, now=now, clock=clock)

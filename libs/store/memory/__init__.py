@@ -23,6 +23,7 @@ from libs.messages.events import Event, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
 from libs.messages.signals import GpuScore
+from libs.planning.quota.decay import decayed
 from libs.store import (
     ArrayKept,
     Envelope,
@@ -41,15 +42,17 @@ from libs.store.memory.asks import Asks
 from libs.store.memory.events import Events
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
+from libs.store.memory.quotas import QuotaTable
 from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
 from libs.store.memory.usage import job_changes, node_changes
+from libs.store.memory.webhooks import MemoryWebhooks
 from libs.store.rows import as_micros, hash_of
 
 
-class MemoryStore(Tokens, History, Events, Asks, LearntTables):
+class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
@@ -138,6 +141,16 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
     async def tenants(self, *, tenant: str | None = None, limit: int = 1000) -> list[TenantKept]:
         found = [kept for name, kept in sorted(self._tenants.items()) if tenant in (None, name)]
         return [structs.replace(kept, use=self._use(kept.id)) for kept in found[:limit]]
+
+    async def decayed_use(self, *, pool: str, at: float, half_life: float) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for job in self._jobs.values():
+            ended = job.held_since if job.state.holding else job.ended_at or job.since
+            if job.spec.pool == pool and job.attained_seconds > 0 and ended > at - min(30 * half_life, 1e9):
+                gpus = job.attained_gpu_seconds / job.attained_seconds
+                used = decayed(decayed(0.0, gpus, job.attained_seconds, half_life), 0.0, at - ended, half_life)
+                found[job.tenant] = found.get(job.tenant, 0.0) + used
+        return {tenant: used for tenant, used in sorted(found.items()) if used}
 
     async def job(self, job_id: str) -> Job | None:
         return self._jobs.get(job_id) or self._submitted.get(job_id)
