@@ -115,8 +115,8 @@ def test_an_archive_is_bounded_in_size_also_with_holes_and_in_its_headers(tmp_pa
     long_name = member("n" * 3_000_000)
     with pytest.raises(ValueError, match="too long"):
         unpacked(tmp_path / "named", archive((long_name, b"")), size_max=1 << 30)
+    into = Unpacking(tmp_path / "odd", 100)
     with pytest.raises(ValueError, match="not understood"):
-        into = Unpacking(tmp_path / "odd", 100)
         into.feed(b"x" * 100)
 
 

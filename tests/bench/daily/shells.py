@@ -1,7 +1,7 @@
-"""Shells: from the wish to the first prompt, and from a typed key to its echo, by way of a gateway, NATS and an executor.
+"""Shells: from the wish to the first prompt, and from a key to its echo, by way of a gateway, NATS and an executor.
 
-Each shell is a `sh` on a terminal beside a job of one node, with plain processes. All of the cluster is on this machine,
-so what is measured is Weft's own part: a person's network comes on top.
+Each shell is a `sh` on a terminal beside a job of one node, with plain processes. All of the cluster is on this
+machine, so what is measured is Weft's own part: a person's network comes on top.
 """
 
 import random
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from libs.client.sessions import RunSession
 from libs.domain.job import JobState
-from tests.bench.figures import Aim, quantile
+from tests.bench.figures import Aim, milliseconds, quantile
 from tests.support.builders import spec
 from tests.support.cluster import embedded_cluster
 
@@ -37,14 +37,12 @@ async def measure(home: Path, *, seed: int, quick: bool) -> dict[str, Aim]:
             async with session, aclosing(session.output()) as pieces:
                 await _until(pieces, b"ready> ")
                 prompts.append(time.perf_counter() - began)
-                for _ in range(keys // shells):
-                    echoes.append(await _echo(session, pieces, dice.choice(KEYS).encode()))
+                typed = dice.choices(KEYS, k=keys // shells)
+                echoes += [await _echo(session, pieces, key.encode()) for key in typed]
         await cluster.client.cancel(made.id)
         await cluster.ended(made.id)
     print(f"first prompt: p50 {quantile(prompts, 0.5):.3f} s, longest {max(prompts):.3f} s of {len(prompts)}")
-    print(
-        f"echo: p50 {quantile(echoes, 0.5) * 1000:.1f} ms, p99 {quantile(echoes, 0.99) * 1000:.1f} ms of {len(echoes)}"
-    )
+    print(f"echo: {milliseconds(echoes)}, of {len(echoes)}")
     return {
         "shell's first prompt, p50 (s)": Aim(value=round(quantile(prompts, 0.5), 3), aim=PROMPT_SECONDS_MAX),
         "shell's first prompt, longest (s)": Aim(value=round(max(prompts), 3), aim=PROMPT_SECONDS_MAX),
