@@ -89,7 +89,7 @@ async def run(
             changed=agent.touch,
         )
         telling = Telling()
-        sessions = Sessions(runtime, settings.entering, clock=time.monotonic)
+        sessions = Sessions(runtime, settings.entering, clock=clock)
         await sessions.begin()
 
         async def look_at_sessions() -> None:

@@ -181,7 +181,7 @@ async def test_another_tenants_job_is_not_there_and_a_revoked_token_ends_its_ses
         await cluster.ended(made.id)
 
 
-async def test_a_thousand_at_once_are_held_to_the_bound_and_the_cluster_goes_on(cluster: Cluster, job: str) -> None:
+async def test_sessions_beyond_the_bound_are_refused_and_the_cluster_goes_on(cluster: Cluster, job: str) -> None:
     async def one() -> str:
         try:
             async with cluster.client.enter(job, SessionKind.EXEC, command=["sh", "-c", "sleep 2; echo in"]) as session:
