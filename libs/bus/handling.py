@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from libs.bus import RawRequest
-from libs.bus.wire import decode, encode, is_on, subject_of
+from libs.bus.wire import decode, encode, subject_of
 from libs.messages import Message
 
 M = TypeVar("M", bound=Message)
@@ -41,13 +41,13 @@ class NotItsSubjectError(Exception):
 def _taken(kind: type[M], heard: Heard) -> M:
     """The decoded message, if its fields agree with its subject: NATS checks permissions on the subject alone."""
     message = decode(kind, heard.payload)
-    if is_on(message, heard.subject):
-        return message
     try:
         named = subject_of(message)
     except ValueError as error:
         raise NotItsSubjectError(str(error)) from error
-    raise NotItsSubjectError(f"it says {named}")
+    if named != heard.subject:
+        raise NotItsSubjectError(f"it says {named}")
+    return message
 
 
 def hearing(kind: type[M], handler: Callable[[M], Awaitable[None]]) -> Work:

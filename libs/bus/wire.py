@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,15 +24,6 @@ def subject_of(message: Message) -> str:
     return ".".join(
         _plain(name, getattr(message, name)) if name else literal for literal, name in _parts(type(message))
     )
-
-
-def is_on(message: Message, subject: str) -> bool:
-    """Whether `subject` is the message's own. As `subject_of`, but cheap for a subject that came before."""
-    tokens, parts = subject.split("."), _parts(type(message))
-    same = len(tokens) == len(parts) and all(
-        token == (getattr(message, name) if name else text) for token, (text, name) in zip(tokens, parts, strict=True)
-    )
-    return same and _is_plain(subject)
 
 
 def subject_for(kind: type[Message], tokens: Mapping[str, str]) -> str:
@@ -75,11 +66,6 @@ def decode(kind: type[T], payload: bytes) -> T:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     decoded: T = decoder.decode(payload)
     return decoded
-
-
-@lru_cache(maxsize=16_384)
-def _is_plain(subject: str) -> bool:
-    return all(TOKEN.fullmatch(token) for token in subject.split("."))
 
 
 @cache
