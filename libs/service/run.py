@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 BACK_OFF_SECONDS_MIN = 0.1
 BACK_OFF_SECONDS_MAX = 5.0
 REST_SECONDS_MAX = 0.1
+LOOK_SECONDS = 0.25  # between two looks whether requests are wanted
 
 
 class Listen(msgspec.Struct, Generic[M], frozen=True):
@@ -45,13 +46,18 @@ class Listen(msgspec.Struct, Generic[M], frozen=True):
 
 
 class Answer(msgspec.Struct, Generic[M], frozen=True):
-    """Answer every request of `kind` with what `handler` returns."""
+    """Answer every request of `kind` with what `handler` returns.
+
+    `wanted`: while it is false there is nothing to answer, and no request is sent to this process. It is asked every
+    LOOK_SECONDS.
+    """
 
     kind: type[M]
     handler: Callable[[M], Awaitable[msgspec.Struct | None]]
     group: str | None = None
     at_once: int = 64
     tokens: Mapping[str, str] = {}
+    wanted: Callable[[], bool] | None = None
 
 
 class AnswerRaw(msgspec.Struct, frozen=True):
@@ -102,8 +108,16 @@ async def serve(
     beating: list[asyncio.Task[None]] = []
     async with admin.serving(probes, host=admin_host, port=admin_port):
         try:
-            heard = [await _subscribed(bus, entry, name, probes) for entry in (*listens, *answers)]
-            for label, loop in _named(loops):
+            heard: list[Subscription | _Wanted] = []
+            for entry in (*listens, *answers):
+                if isinstance(entry, Answer) and entry.wanted is not None:
+                    heard.append(_Wanted(bus, entry, entry.wanted, name, probes))
+                else:
+                    heard.append(await _subscribed(bus, entry, name, probes))
+            looks = [Every(LOOK_SECONDS, one.look, name="wanted") for one in heard if isinstance(one, _Wanted)]
+            for look in looks:
+                await look.beat()
+            for label, loop in _named([*loops, *looks]):
                 beating.append(asyncio.create_task(_beat(loop, label, ending, probes), name=label))
             probes.ready = True
             logger.info("%s is ready", name)
@@ -138,6 +152,27 @@ async def _subscribed(
         case AnswerRaw():
             answer_raw = _timed(entry.handler, entry.subject, probes)
             return await bus.answer_raw(entry.subject, answer_raw, group=group, at_once=entry.at_once)
+
+
+class _Wanted:
+    """The subscription of an answer that is not always wanted."""
+
+    def __init__(self, bus: Bus, entry: Answer[Any], wanted: Callable[[], bool], name: str, probes: Probes) -> None:
+        self._bus, self._entry, self._wanted, self._name, self._probes = bus, entry, wanted, name, probes
+        self._subscription: Subscription | None = None
+        self._drained = False
+
+    async def look(self) -> None:
+        wanted = self._wanted() and not self._drained
+        if wanted and self._subscription is None:
+            self._subscription = await _subscribed(self._bus, self._entry, self._name, self._probes)
+        elif not wanted and self._subscription is not None:
+            subscription, self._subscription = self._subscription, None
+            await subscription.drain()
+
+    async def drain(self) -> None:
+        self._drained = True
+        await self.look()
 
 
 def _timed(handler: Callable[[T], Awaitable[R]], kind: str, probes: Probes) -> Callable[[T], Awaitable[R]]:
@@ -209,7 +244,7 @@ async def _stopped(stop: asyncio.Event, beating: Sequence[asyncio.Task[None]]) -
         task.result()
 
 
-async def _drained(heard: Sequence[Subscription], name: str, until: float) -> None:
+async def _drained(heard: Sequence[Subscription | _Wanted], name: str, until: float) -> None:
     try:
         async with asyncio.timeout_at(until), asyncio.TaskGroup() as tasks:
             for subscription in heard:

@@ -91,6 +91,13 @@ class Leadership:
         return free or self._looked_at - self._seen_at > self.leader_seconds
 
     @property
+    def may_answer(self) -> bool:
+        """False while another scheduler leads, as far as we know: then a report is none of our business."""
+        if self._lease is not None or self._looked_at is None or self.abandoned:
+            return True
+        return self._clock() - self._looked_at > self.leader_seconds
+
+    @property
     def store_went_back(self) -> bool:
         """The store has lost a time that we know of: `overtake` before anything else."""
         return self._above is not None

@@ -92,7 +92,14 @@ class _Pool:
         ]
 
     def answer(self) -> Answer[NodeReported]:
-        return Answer(NodeReported, self.desk.report, group="", at_once=4096, tokens={"pool": self.name})
+        return Answer(
+            NodeReported,
+            self.desk.report,
+            group="",
+            at_once=4096,
+            tokens={"pool": self.name},
+            wanted=lambda: self.leadership.may_answer,
+        )
 
     def loops(self) -> Sequence[Every]:
         desk = self.desk

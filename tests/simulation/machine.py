@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import EndReason, StartRun
+from services.executor.channel import Channel, SessionWanted
 from services.executor.guard import thinking as guard
 from services.executor.keeper import MemoryKeeper
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
@@ -235,6 +236,12 @@ class SimRuntime:
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         return await self._fake.read_log(key, offset=offset, limit=limit)
+
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
+        return await self._fake.enter(key, wanted)
+
+    async def end_sessions(self) -> None:
+        await self._fake.end_sessions()
 
     async def changed(self) -> None:
         await self._fake.changed()

@@ -63,6 +63,42 @@ async def test_a_lease_is_not_abandoned_because_we_could_not_look() -> None:
     assert leader.lease is not None
 
 
+async def test_a_standby_answers_no_node_while_it_knows_that_another_leads() -> None:
+    world = World()
+    leader, standby = world.join("leader"), world.join("standby")
+    assert leader.may_answer
+    assert standby.may_answer, "it has not looked"
+    await leader.beat()
+    await standby.beat()
+    assert (leader.may_answer, standby.may_answer) == (True, False)
+    world.store.readable = False
+    world.now += LEADER_SECONDS + 0.1
+    assert standby.may_answer, "what it knows is too old"
+    world.store.readable = True
+    await leader.beat()
+    await standby.beat()
+    assert not standby.may_answer
+    await leader.resign()
+    await standby.beat()
+    assert (leader.may_answer, standby.may_answer) == (True, True), "the one that resigned has not looked since"
+    world.now += 1.0
+    await leader.beat()
+    assert (leader.may_answer, standby.may_answer) == (False, True)
+
+
+async def test_a_pool_is_taken_only_by_a_scheduler_that_may() -> None:
+    world = World()
+    one = world.join("one")
+    await one.beat(may_take=lambda: False)
+    assert one.leader is None
+    assert one.abandoned
+    await one.beat()
+    assert one.leader is not None
+    await one.give_up()
+    assert one.leader is None
+    assert (await world.store.lease("default")).holder == ""
+
+
 async def test_a_lease_that_is_not_renewed_between_two_looks_is_taken() -> None:
     world = World()
     leader, standby = world.join("leader"), world.join("standby")

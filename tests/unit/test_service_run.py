@@ -195,6 +195,43 @@ def test_a_service_hears_and_answers_while_it_runs() -> None:
     run_virtually(program())
 
 
+def test_requests_are_answered_only_while_they_are_wanted() -> None:
+    wanted = False
+    answers: list[bool] = []
+
+    async def answer(said: Said) -> Replied:
+        return Replied(value=said.value)
+
+    async def program() -> None:
+        nonlocal wanted
+        bus, stop = MemoryBus(), asyncio.Event()
+
+        async def ask() -> None:
+            try:
+                await bus.request(Said(node_id="c"), Replied, seconds_max=1)
+                answers.append(True)
+            except NoAnswerError:  # nobody listens, so nothing was decoded
+                answers.append(False)
+
+        async def asking() -> None:
+            nonlocal wanted
+            await asyncio.sleep(1)
+            await ask()
+            for state in (True, False, True):
+                wanted = state
+                await asyncio.sleep(1)
+                await ask()
+
+        entry = Answer(Said, answer, tokens={"node_id": "c"}, wanted=lambda: wanted)
+        task = asyncio.create_task(asking())
+        await during(10, stop, serve("test", bus=bus, stop=stop, answers=[entry]))
+        await task
+        await ask()
+
+    run_virtually(program())
+    assert answers == [False, True, False, True, False], "the last after the service ended"
+
+
 def heard_by_replicas(group: str | None) -> list[int]:
     """How often each of two replicas of a service heard four messages."""
     heard = [0, 0]

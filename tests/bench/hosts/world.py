@@ -111,15 +111,17 @@ class World:
         self.emulated: list[Emulated] = []
         self.gateway: GatewayProcess | None = None
         self.client: Client | None = None
+        self.profiles: Path | None = None  # where each scheduler leaves a profile of its processor time
         self._stack, self._folder, self._credentials, self._postgres = stack, folder, credentials, postgres
 
     async def schedule(self, name: str, settings: Mapping[str, str]) -> None:
         """A scheduler with these settings."""
         log = (self._folder / f"{name}.log").open("wb")
         self._stack.callback(log.close)
+        profiled = () if self.profiles is None else ("-m", "cProfile", "-o", str(self.profiles / f"{name}.prof"))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "services.scheduler"),
+            *(*profiled, "-m", "services.scheduler"),
             stdout=log,
             stderr=log,
             env={
