@@ -6,6 +6,7 @@ import pytest
 from libs.client import RefusedError
 from libs.domain.dependencies import When
 from libs.messages.asks import AskKind
+from libs.messages.live import QueueView
 from tests.support.gateway_world import World, error_of
 
 
@@ -102,3 +103,17 @@ async def test_an_array_of_large_specifications_is_refused_whole(world: World) -
     status, answer, _ = await world.ask("POST", "/v1/jobs", data=body(array="0-9999", env={"A": "x" * 10_000}))
     assert (status, error_of(answer)[0]) == (413, "array")
     assert await world.stored() == before
+
+
+async def test_the_queue_shows_an_array_as_one_row_where_that_is_asked_for(world: World) -> None:
+    single = await world.alice.submit(body(name="single"))
+    array = await world.alice.submit(body(array="0-4"))
+    assert len((await world.alice.queue()).rows) == 6
+    status, answer, _ = await world.ask("GET", "/v1/queue?arrays=1")
+    assert status == 200
+    view = msgspec.json.decode(answer, type=QueueView)
+    assert view.total == 2
+    rows = {row.id: row for row in view.rows}
+    assert rows[single.id].array == ""
+    (row,) = [row for row in view.rows if row.array]
+    assert (row.array, row.name, row.elements) == (array.id, "part", {"queued": 5})
