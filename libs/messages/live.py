@@ -143,6 +143,10 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: dict[str, str]
     eta: Estimate | None = None
     sooner: Sooner | None = None
+    array: Annotated[
+        str, Meta(description="The id of the array that the row stands for; `id` is its first element.")
+    ] = ""
+    elements: Annotated[dict[str, int], Meta(description="Of that array, how many elements are in each state.")] = {}
 
 
 class QueueView(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ SENTENCE_MAX = 500  # characters of a reason that are shown,
 LABELS_MAX = 16  # and labels
 ENDED_MAX = 1000  # jobs that are over and are looked through, the newest first
 SPARING = 15  # the order is made anew after this many times as long as it took
+ARRAYS_COUNTED_MAX = 20  # in one answer: each may have very many elements
 PAUSE_SECONDS_MAX = 5.0
 ANSWERS_BYTES_MAX = 16 << 20  # of answers that are kept for the same question
 
@@ -53,6 +54,7 @@ class QueueQuery(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     label: Annotated[str, Meta(max_length=LABEL_MAX, description="`NAME=VALUE`: only jobs with that label.")] = ""
     text: Annotated[str, Meta(max_length=TEXT_MAX, description="Part of the name or of the id.")] = ""
+    arrays: Annotated[bool, Meta(description="1: one row for each array, at the place of its first element.")] = False
     offset: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] = 0
     limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 100
 
@@ -154,11 +156,30 @@ class Lines:
         if ended:
             over = await self._store.jobs(tenant=tenant, states=ended, name="", limit=ENDED_MAX, before=0)
             found += [job for job in over if matches(job)]
+        if query.arrays:
+            found = await asyncio.to_thread(_one_of_each_array, found)
         page = found[query.offset : query.offset + query.limit]
         assert all(may_see(who, _job_of(each).tenant) for each in page), "a job of another tenant in the queue"
         rows = await self._rows(page, lines)
+        if query.arrays:
+            rows = await self._with_arrays(page, rows)
         orders = ", ".join(sorted({line.order for line in lines.values()}))
         return _encoded(at=self._now(), total=len(found), order=orders, rows=rows)
+
+    async def _with_arrays(self, page: Sequence[InQueue | Job], rows: Sequence[QueueRow]) -> list[QueueRow]:
+        """The rows of elements as rows of their arrays, with the elements counted."""
+        elements = {job.id: job.spec.element for job in map(_job_of, page) if job.spec.element is not None}
+        arrays = sorted({element.array for element in elements.values()})[:ARRAYS_COUNTED_MAX]
+        kept = {array.id: array for array in await self._store.arrays(ids=arrays)} if arrays else {}
+        made: list[QueueRow] = []
+        for row in rows:
+            element = elements.get(row.id)
+            if element is not None:
+                array = kept.get(element.array)
+                counts = {} if array is None else {state.value: count for state, count in array.states.items()}
+                row = structs.replace(row, name=element.name, array=element.array, elements=counts)
+            made.append(row)
+        return made
 
     async def _rows(self, page: Sequence[InQueue | Job], lines: Mapping[str, Line]) -> list[QueueRow]:
         jobs = await self._reasons.fresh([_job_of(each) for each in page])
@@ -205,6 +226,20 @@ def _filter(query: QueueQuery, states: Sequence[JobState]) -> Callable[[Job], bo
         )
 
     return matches
+
+
+def _one_of_each_array(found: Sequence[InQueue | Job]) -> list[InQueue | Job]:
+    """The same, but of the elements of each array the first alone."""
+    arrays: set[str] = set()
+    kept: list[InQueue | Job] = []
+    for each in found:
+        element = _job_of(each).spec.element
+        if element is not None:
+            if element.array in arrays:
+                continue
+            arrays.add(element.array)
+        kept.append(each)
+    return kept
 
 
 def _matching(waiting: Sequence[InQueue], matches: Callable[[Job], bool]) -> list[InQueue]:

@@ -116,6 +116,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     for (;;) {
       const query = new URLSearchParams({ offset: number * WINDOW + rows.length, limit: WINDOW - rows.length });
       for (const name of FILTERS) if (filters[name]) query.set(name, filters[name]);
+      if (!filters.text) query.set("arrays", "1"); // a text may name elements
       const view = await api(`/v1/queue?${query}`, { signal });
       rows.push(...view.rows);
       if (!view.rows.length || rows.length >= WINDOW || number * WINDOW + rows.length >= view.total) return { ...view, rows };
@@ -223,7 +224,8 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   }
 
   function open(row) {
-    go(`#/job/${encodeURIComponent(row.id)}`);
+    if (row.array) go(`#/queue?text=${encodeURIComponent(`${row.id.slice(0, row.id.lastIndexOf("-"))}-`)}`);
+    else go(`#/job/${encodeURIComponent(row.id)}`);
   }
 
   function filterBar() {
@@ -266,7 +268,7 @@ function cellsOf(row, now) {
   const waits = row.state === "queued" || !row.state;
   return [
     cell("place", row.place ? String(row.place) : ""),
-    cell("job", jobLink(row.id, row.name), waits ? null : stateChip(row.state)),
+    cell("job", row.array ? arrayLink(row) : jobLink(row.id, row.name), waits || row.array ? null : stateChip(row.state)),
     cell("tenant", clean(row.tenant)),
     cell("kind", clean(row.kind), row.priority ? h("small", {}, `priority ${row.priority}`) : null),
     cell("gpus", text(row.gpus), h("span", { class: "unit" }, row.gpus === 1 ? " GPU" : " GPUs"),
@@ -276,6 +278,14 @@ function cellsOf(row, now) {
     cell("why", h("span", { class: "why", title: clean(row.sentence) }, clean(row.sentence)),
       row.sooner ? h("span", { class: "sooner", title: clean(row.sooner.sentence) }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
   ];
+}
+
+// An array: its name, its elements by state, and the way to them.
+function arrayLink(row) {
+  const counts = Object.entries(row.elements || {}).map(([state, many]) => `${many} ${clean(state)}`);
+  const text = `${row.id.slice(0, row.id.lastIndexOf("-"))}-`;
+  return h("a", { class: "job array", href: `#/queue?text=${encodeURIComponent(text)}`, title: clean(row.array) },
+    h("bdi", {}, clean(row.name)), h("small", {}, counts.length ? ` array: ${counts.join(", ")}` : " array"));
 }
 
 // The new rows; those that did not change are the same objects as before.
