@@ -170,7 +170,8 @@ class Laboratory:
         with contextlib.suppress(LaboratoryError):  # The other end of the link of a host that was switched off.
             self._at_switch("ip", "link", "delete", host.name)
         host.power_on()
-        self._at_switch("ip", "link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))
+        end = ("peer", "name", "eth0", "address", card_of(host.address), "netns", str(host.pid))
+        self._at_switch("ip", "link", "add", host.name, "type", "veth", *end)
         self._at_switch("ip", "link", "set", host.name, "master", "part-0", "up")
         execute(*host.inside("ip", "address", "add", f"{host.address}/{self._width}", "dev", "eth0"))
         execute(*host.inside("ip", "link", "set", "eth0", "up"))
@@ -178,6 +179,11 @@ class Laboratory:
 
     def _at_switch(self, *command: str) -> None:
         execute("nsenter", "--target", str(self._switch_pid), "--net", "--", *command)
+
+
+def card_of(address: str) -> str:
+    """The hardware address of a host's network card. It is the same after each start, as others remember it."""
+    return "02:77:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
 def free_network() -> ipaddress.IPv4Network:
