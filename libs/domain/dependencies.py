@@ -54,13 +54,13 @@ class Ends(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.ended == self.total
 
 
-class Verdict(StrEnum):
+class DependencyState(StrEnum):
     MET = "met"
     OPEN = "open"
     NEVER = "never"
 
 
-def verdict(when: When, ends: Ends) -> Verdict:
+def verdict(when: When, ends: Ends) -> DependencyState:
     """What a dependency is worth now. What is not known any more was deleted, long after its end: nothing tells
     which."""
     never_started = ends.ended - ends.ok - ends.bad
@@ -70,7 +70,7 @@ def verdict(when: When, ends: Ends) -> Verdict:
         When.NOT_OK: (ends.settled and ends.bad > 0, ends.settled),
         When.STARTED: (0 < ends.total == ends.began, never_started > 0 or not ends.total),
     }[when]
-    return Verdict.MET if met else Verdict.NEVER if never else Verdict.OPEN
+    return DependencyState.MET if met else DependencyState.NEVER if never else DependencyState.OPEN
 
 
 def wanted_words(after: After, *, many: bool) -> str:

@@ -35,8 +35,12 @@ ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS
 # Who may write what; everything else is refused. `table.column` where only that column may be changed.
 MAY_WRITE = {
     "gateway": {
-        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
+        "INSERT": {
+            *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
+            *{"webhooks", "duties", "quotas"},
+        },
         "UPDATE": {
+            "quotas",
             "tokens.revoked_at",
             "tokens.used_at",
             "tenants.jobs_open_max",
@@ -44,8 +48,10 @@ MAY_WRITE = {
             "tenants.priority_max",
             "tenants.may_be_unpreemptible",
             "tenant_submitted",
+            "webhooks",
+            "duties",
         },
-        "DELETE": {"tokens"},
+        "DELETE": {"tokens", "quotas", "webhooks"},
     },
     "scheduler": {
         "INSERT": {
@@ -63,11 +69,23 @@ MAY_WRITE = {
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
     "router": {},
 }
+OF_GATEWAYS = {"webhooks", "duties"}
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
-    "scheduler": {"tenants", "tokens", "migrations", "envelopes", "retention", "event_offset", "tenant_submitted"},
+    "scheduler": {
+        *OF_GATEWAYS,
+        "tenants",
+        "tokens",
+        "migrations",
+        "envelopes",
+        "retention",
+        "event_offset",
+        "tenant_submitted",
+    },
     "scorer": {
+        *OF_GATEWAYS,
         *{
+            "quotas",
             "tenants",
             "tokens",
             "asks",
@@ -88,16 +106,19 @@ MAY_NOT_READ = {
         },
     },
     "reallocator": {
+        *OF_GATEWAYS,
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
+        "quotas",
         "retention",
         "event_offset",
         "tenant_submitted",
         "tenant_ended",
     },
     "router": {
+        *OF_GATEWAYS,
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
-        *{"event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
+        *{"quotas", "event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
         *{"envelopes", "gpu_scores", "workload_classes", "curves"},
     },
 }
@@ -166,7 +187,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 23
+    assert len(tables) == 26
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from services.cli.local.errors import LocalError
-from services.cli.local.ports import Claim, claimed, free_port
+from services.cli.local.ports import PortClaim, claimed, free_port
 
 
 def listening(port: int) -> socket.socket:
@@ -28,14 +28,14 @@ def test_of_two_clusters_that_start_at_once_only_one_gets_the_usual_port() -> No
 
 
 def test_a_claimed_port_is_taken_for_another_cluster_that_asks_for_it() -> None:
-    claim = Claim(0)
+    claim = PortClaim(0)
     with pytest.raises(LocalError, match=f"port {claim.port} is taken; choose another with --port"):
         claimed(claim.port, 1, "--port")
     claim.release()
 
 
 def test_a_service_listens_on_a_claimed_port_and_does_so_again_after_it_was_killed() -> None:
-    claim = Claim(0)
+    claim = PortClaim(0)
     for _ in range(2):
         with listening(claim.port), socket.create_connection(("127.0.0.1", claim.port)):
             pass
@@ -53,7 +53,7 @@ def test_a_port_on_which_another_program_listens_is_taken() -> None:
 
 
 def test_a_claimed_port_is_given_to_no_connection() -> None:
-    claim = Claim(0)
+    claim = PortClaim(0)
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", claim.port))
     claim.release()

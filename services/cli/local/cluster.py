@@ -22,7 +22,7 @@ from services.cli.local.home import ClientFile, ClusterHome, ClusterState
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.options import Options
 from services.cli.local.plan import Addresses, Service, Stage, services
-from services.cli.local.ports import ROUTER_PORT, USUAL_PORT, Claim, claimed
+from services.cli.local.ports import ROUTER_PORT, USUAL_PORT, PortClaim, claimed
 from services.cli.local.process import ServiceProcess
 
 START_SECONDS_MAX = 120.0  # a first start on a slow disk; the usual one takes seconds
@@ -41,7 +41,7 @@ class LocalCluster:
         self.credentials = Credentials(home.credentials)
         self._tell = tell
         self._port = self._router_port = 0
-        self._claims: list[Claim] = []
+        self._claims: list[PortClaim] = []
         self._phase: Literal["starting", "ready", "stopping", "stopped"] = "stopped"
         self._processes: list[ServiceProcess] = []
         self._keeper: asyncio.Task[None] | None = None

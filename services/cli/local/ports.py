@@ -15,7 +15,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Claim:
+class PortClaim:
     """A port of the loopback address that is kept for a service from now until `release`, whether it listens or not.
 
     Two sockets keep it: a name, by which another cluster learns of the claim, and the address, bound without listening,
@@ -39,11 +39,11 @@ class Claim:
         self._address.close()
 
 
-def claimed(wanted: int | None, usual: int, option: str) -> Claim:
+def claimed(wanted: int | None, usual: int, option: str) -> PortClaim:
     """A claim to the requested port, which must be free; else to the usual one, or any. 0 requests any."""
     try:
-        return Claim(usual if wanted is None else wanted)
+        return PortClaim(usual if wanted is None else wanted)
     except OSError as error:
         if wanted:
             raise LocalError(f"port {wanted} is taken; choose another with {option}, or any with {option} 0") from error
-        return Claim(0)
+        return PortClaim(0)

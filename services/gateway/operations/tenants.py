@@ -3,9 +3,12 @@
 from typing import Any
 
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
+from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.series import UsageView
-from services.gateway import tenants, tokens, usage
+from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
+from services.gateway import quotas, tenants, tokens, usage, webhooks
 from services.gateway.billing import CSV
+from services.gateway.quotas import QuotasQuery
 from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
 from services.gateway.tokens import TokensQuery
 from services.gateway.usage import UsageQuery
@@ -87,5 +90,85 @@ TENANTS: tuple[Route[Any], ...] = (
         body=TenantWanted,
         answers={200: RouteAnswer(description="The tenant as it is now.", type=TenantView)},
         example="""-d '{"jobs_open_max": 1000, "priority_max": null}'""",
+    ),
+    Route(
+        method="GET",
+        path="/v1/quotas",
+        group="tenants",
+        summary="List quotas",
+        description="What each tenant and group of the pool is guaranteed, may hold, holds and borrows. A tenant sees"
+        " its own quota and those of its groups.",
+        handler=quotas.quotas,
+        query=QuotasQuery,
+        answers={200: RouteAnswer(description="By name.", type=QuotasView)},
+        example="?pool=default",
+    ),
+    Route(
+        method="PUT",
+        path="/v1/quotas/{name}",
+        group="tenants",
+        summary="Set a quota",
+        description="Of a tenant, or of a group of them. What it has beyond a lower limit goes on; the scheduler obeys"
+        " it within two seconds.",
+        handler=quotas.set_,
+        query=NoQuery,
+        who=Who.ADMIN,
+        body=QuotaWanted,
+        answers={200: RouteAnswer(description="The quota as it is now.", type=QuotaView)},
+        example="""-d '{"guaranteed": 8, "limit": 32}'""",
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/quotas/{name}",
+        group="tenants",
+        summary="Delete a quota",
+        description="Its tenant has no guarantee and no limit from then on. A group that has members stays.",
+        handler=quotas.delete,
+        query=QuotasQuery,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="Which.", type=QuotaDeleted)},
+        example="?pool=default",
+    ),
+    Route(
+        method="GET",
+        path="/v1/webhooks",
+        group="webhooks",
+        summary="List webhooks",
+        description="Without their secrets: what each has delivered, and how its last try failed.",
+        handler=webhooks.webhooks,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="A tenant's own; for an administrator all.", type=WebhooksView)},
+    ),
+    Route(
+        method="POST",
+        path="/v1/webhooks",
+        group="webhooks",
+        summary="Have events posted to a URL",
+        description="From now on, in order, each at least once and signed with a secret that is told this once:"
+        " docs/telling.md.",
+        handler=webhooks.add,
+        query=NoQuery,
+        body=WebhookWanted,
+        answers={201: RouteAnswer(description="The webhook and its secret.", type=WebhookMade)},
+        example="""-d '{"url": "https://example.org/hook", "events": ["begin", "end"]}'""",
+    ),
+    Route(
+        method="POST",
+        path="/v1/webhooks/{webhook}/on",
+        group="webhooks",
+        summary="Switch a webhook on again",
+        description="It goes on from the event after the last that it took.",
+        handler=webhooks.switch_on,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="The webhook.", type=WebhookView)},
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/webhooks/{webhook}",
+        group="webhooks",
+        summary="Remove a webhook",
+        handler=webhooks.remove,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="The webhook as it was.", type=WebhookView)},
     ),
 )

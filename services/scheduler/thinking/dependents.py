@@ -7,7 +7,7 @@ pool, or an array, is `wanted`: the desk looks it up in the store.
 from collections.abc import Iterable, Mapping
 
 from libs.domain.arrays import ARRAY_PREFIX
-from libs.domain.dependencies import After, Ends, Verdict, never_words, verdict, wanted_words
+from libs.domain.dependencies import After, DependencyState, Ends, never_words, verdict, wanted_words
 from libs.domain.job import Cause, CauseCode, Job, JobState
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at what is not over, in the store
@@ -81,26 +81,26 @@ class Dependents:
             else:
                 self._looked_at[ends.id] = now
 
-    def cause(self, job_id: str) -> tuple[Verdict, Cause | None]:
+    def cause(self, job_id: str) -> tuple[DependencyState, Cause | None]:
         """Whether the dependencies of a job are satisfied, and what it waits for, or why that never happens."""
         waits: list[After] = []
         for after in self._after.get(job_id, ()):
             ends = self._ends.get(after.job)
-            found = Verdict.OPEN if ends is None else verdict(after.when, ends)
-            if found is Verdict.NEVER:
+            found = DependencyState.OPEN if ends is None else verdict(after.when, ends)
+            if found is DependencyState.NEVER:
                 assert ends is not None
                 sentence = f"waited until {_wanted(after)}, which can no longer be: {never_words(after, ends)}"
                 return found, Cause(code=CauseCode.DEPENDENCY_FAILED, sentence=sentence, by=after.job)
-            if found is Verdict.OPEN:
+            if found is DependencyState.OPEN:
                 waits.append(after)
         if not waits:
-            return Verdict.MET, None
+            return DependencyState.MET, None
         more = f", and for {len(waits) - 1} more" if len(waits) > 1 else ""
         sentence = f"waits until {_wanted(waits[0])}{more}"
         cause = Cause(
             code=CauseCode.DEPENDENCY, sentence=sentence, by=waits[0].job, numbers={"dependencies": float(len(waits))}
         )
-        return Verdict.OPEN, cause
+        return DependencyState.OPEN, cause
 
 
 def _wanted(after: After) -> str:

@@ -5,13 +5,13 @@ Such a job is held: it is in the way of no other, counts for no share, and nothi
 
 from collections.abc import Iterable, Mapping
 
-from libs.domain.dependencies import Ends, Verdict
+from libs.domain.dependencies import DependencyState, Ends
 from libs.domain.job import Cause, Job
 from services.scheduler.thinking.dependents import Dependents
 from services.scheduler.thinking.turns import ArrayTurns, SingletonTurns
 
 
-class Holds:
+class HeldBack:
     def __init__(self) -> None:
         self._dependents = Dependents()
         self._arrays = ArrayTurns()
@@ -31,7 +31,7 @@ class Holds:
     def never(self, job: Job) -> Cause | None:
         """Why a waiting job can never start, whatever else happens."""
         found, cause = self._dependents.cause(job.id)
-        return cause if found is Verdict.NEVER else None
+        return cause if found is DependencyState.NEVER else None
 
     def take_changed(self) -> str | None:
         """The next waiting job for which the answer of `why` or `never` may be another."""
