@@ -160,7 +160,7 @@ def test_a_stranger_goes_from_three_machines_to_a_cluster_whose_gang_meets_over_
             "docker service ps --no-trunc --format '{{.Name}} {{.CurrentState}} {{.Error}}' $(docker service ls -q)"
         )
         return first.run(
-            f"{services}; for each in gateway executor guard scheduler; do docker service logs --tail 9 weft_$each 2>&1; done"
+            f"{services}; for each in gateway executor scheduler; do docker service logs --tail 9 weft_$each; done 2>&1"
         )
 
     def nodes() -> set[str]:
