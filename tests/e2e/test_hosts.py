@@ -1,10 +1,13 @@
 """docs/hosts.md, command by command, on three hosts of the laboratory: a swarm, and a gang over two of them."""
 
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,19 +70,20 @@ class Walk:
                 text=True,
                 timeout=STEP_SECONDS_MAX,
             )
-            self._copy("weft-image.tar")
+            self._copy(self._laboratory.root / "weft-image.tar")
             return done.stdout
         hosts = list(self.hosts.values()) if step.where == EVERY_HOST else [self.hosts[step.where]]
-        printed = "".join(self.shell(host, script) for host in hosts)
-        if (made := hosts[0].folder / "home/join-token").exists():
-            for host in self._laboratory.hosts[1:]:
-                shutil.copy(made, host.folder / "home/join-token")
+        with ThreadPoolExecutor(len(hosts)) as at_once:
+            printed = "".join(at_once.map(lambda host: self.shell(host, script), hosts))
+        if ">join-token" in script:
+            self._copy(hosts[0].folder / "home/join-token")
         return printed
 
-    def _copy(self, name: str) -> None:
+    def _copy(self, file: Path) -> None:
         """As `scp` would: all disks are this machine's, so the copies share the file."""
         for host in self._laboratory.hosts:
-            (host.folder / "home" / name).hardlink_to(self._laboratory.root / name)
+            with contextlib.suppress(FileExistsError):
+                (host.folder / "home" / file.name).hardlink_to(file)
 
     def shell(self, host: Host, script: str) -> str:
         return host.run(SHELL.format(script=script), seconds_max=STEP_SECONDS_MAX, **SURROUNDINGS)
@@ -92,7 +96,12 @@ def laboratory() -> Iterator[Laboratory]:
     if why := why_no_laboratory():
         skip_unless_promised(why)
     built = subprocess.run(
-        ["docker", "compose", "build", "--quiet", "setup"], cwd=ROOT, capture_output=True, text=True, timeout=600
+        ["docker", "compose", "build", "--quiet", "setup"],
+        cwd=ROOT,
+        env={**os.environ, "DOCKER_BUILDKIT": "0"},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     if built.returncode:
         skip_unless_promised(f"the image cannot be built here: {built.stderr[-300:]}")
@@ -151,13 +160,13 @@ def test_a_stranger_goes_from_three_machines_to_a_cluster_whose_gang_meets_over_
             "docker service ps --no-trunc --format '{{.Name}} {{.CurrentState}} {{.Error}}' $(docker service ls -q)"
         )
         return first.run(
-            f"{services}; for each in gateway executor scheduler; do docker service logs --tail 9 weft_$each 2>&1; done"
+            f"{services}; for each in gateway executor scheduler; do docker service logs --tail 9 weft_$each; done 2>&1"
         )
 
     def nodes() -> set[str]:
-        asking = "docker run --rm --network host -e WEFT_URL -e WEFT_TOKEN weft:local weft nodes --json"
-        script = f"{asking} 2>/dev/null || echo {{}}"
-        token = (first.folder / "home/credentials/admin-token").read_text()
+        weft = "docker run --rm --network host --env WEFT_URL --env WEFT_TOKEN weft:local weft"
+        script = f"{weft} nodes --json 2>/dev/null || echo {{}}"
+        token = (first.folder / "home/credentials/admin-token").read_text().strip()
         answer = first.run(script, WEFT_URL=f"http://{_gateway(laboratory)}:8470", WEFT_TOKEN=token)
         return {node["id"] for node in json.loads(answer).get("nodes", ()) if node["ready"]}
 
@@ -178,9 +187,8 @@ def test_a_stranger_goes_from_three_machines_to_a_cluster_whose_gang_meets_over_
     assert own.strip() in given
     assert other.strip() not in given
 
-    job = walk.shell(
-        first, f"weft run --image weft:local --gpus 2 --cpus 0.1 --memory 64MiB -- sh -c '{CHATTER}'"
-    ).split()[0]
+    endless = f"weft run --image weft:local --gpus 2 --cpus 0.1 --memory 64MiB -- sh -c '{CHATTER}'"
+    job = walk.shell(first, endless).split()[0]
     _until(lambda: len(_containers(laboratory)) == 1, seconds_max=60, told=told)
     running = _containers(laboratory)
     before = {host.name: _executor(host) for host in (second, third)}

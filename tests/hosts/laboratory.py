@@ -25,6 +25,12 @@ ip link set lo up
 : > "$2/up"
 while :; do sleep 3600; done
 """
+# Waits for the end of this process, or for `close`, then removes the disks: also when this process was killed.
+BROOM = """
+read -r _
+for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$1" && exit; sleep 1; done
+"""
+SWEEP_SECONDS_MAX = 10.0
 # What the kernel must be able to do, tried in namespaces that go with the shell.
 TRIAL = """
 set -e
@@ -55,6 +61,9 @@ class Laboratory:
         if not 1 <= count <= HOSTS_MAX:
             raise ValueError(f"between 1 and {HOSTS_MAX} hosts, not {count}")
         self.root = Path(tempfile.mkdtemp(prefix="weft-hosts-"))
+        self._broom = subprocess.Popen(
+            ["bash", "-c", BROOM, "broom", self.root], stdin=subprocess.PIPE, start_new_session=True
+        )
         self._name = f"weft{secrets.token_hex(3)}"
         self._network = free_network()
         self._width = self._network.prefixlen
@@ -138,7 +147,7 @@ class Laboratory:
             archive.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Switch everything off and remove its files. Safe to call again."""
+        """Switch everything off and remove its files, on a slow disk beyond this call. Safe to call again."""
         for host in self.hosts:
             host.pull_plug()
         for host in self.hosts:
@@ -148,7 +157,10 @@ class Laboratory:
             self._switch.kill()
             self._switch.wait()
             self._switch = None
-        shutil.rmtree(self.root, ignore_errors=True)
+        assert self._broom.stdin is not None
+        self._broom.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._broom.wait(timeout=SWEEP_SECONDS_MAX)
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,7 +182,8 @@ class Laboratory:
         with contextlib.suppress(LaboratoryError):  # The other end of the link of a host that was switched off.
             self._at_switch("ip", "link", "delete", host.name)
         host.power_on()
-        self._at_switch("ip", "link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))
+        end = ("peer", "name", "eth0", "address", card_of(host.address), "netns", str(host.pid))
+        self._at_switch("ip", "link", "add", host.name, "type", "veth", *end)
         self._at_switch("ip", "link", "set", host.name, "master", "part-0", "up")
         execute(*host.inside("ip", "address", "add", f"{host.address}/{self._width}", "dev", "eth0"))
         execute(*host.inside("ip", "link", "set", "eth0", "up"))
@@ -178,6 +191,11 @@ class Laboratory:
 
     def _at_switch(self, *command: str) -> None:
         execute("nsenter", "--target", str(self._switch_pid), "--net", "--", *command)
+
+
+def card_of(address: str) -> str:
+    """The hardware address of a host's network card. It is the same after each start, as others remember it."""
+    return "02:77:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
 def free_network() -> ipaddress.IPv4Network:
