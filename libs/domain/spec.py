@@ -384,7 +384,7 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
 
 
 def _check(spec: JobSpec) -> None:
-    """The rules that no field's type can express. Raises SpecError with the first mistake against each group of them."""
+    """The rules that no field's type can express. Raises SpecError with the first mistake of each group."""
     mistakes: list[Mistake] = []
     for check in (_check_times, _check_objective, _check_service, _check_array, _check_sizes, _check_progress):
         try:
