@@ -384,7 +384,18 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
 
 
 def _check(spec: JobSpec) -> None:
-    """The rules that no field's type can express."""
+    """The rules that no field's type can express. Raises SpecError with the first mistake of each group."""
+    mistakes: list[Mistake] = []
+    for check in (_check_times, _check_objective, _check_service, _check_array, _check_sizes, _check_progress):
+        try:
+            check(spec)
+        except SpecError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise SpecError(*mistakes[0], mistakes=mistakes)
+
+
+def _check_times(spec: JobSpec) -> None:
     for field, text in _durations(spec):
         if duration_seconds(text) > DURATION_SECONDS_MAX:
             raise SpecError(field, f"{text} is longer than {DURATION_SECONDS_MAX // 86400} days")
@@ -392,12 +403,16 @@ def _check(spec: JobSpec) -> None:
         raise SpecError("grace", f"{spec.grace} is longer than 1h")
     if spec.time_limit_seconds == 0:
         raise SpecError("time_limit", "a job that may not run at all")
+
+
+def _check_objective(spec: JobSpec) -> None:
     if spec.objective is not None and spec.kind is not Kind.INFERENCE:
         raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
     if spec.objective is not None and duration_seconds(spec.objective.latency) == 0:
         raise SpecError("objective.latency", "no request is answered in no time")
-    _check_service(spec)
-    _check_array(spec)
+
+
+def _check_sizes(spec: JobSpec) -> None:
     if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
         raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")
     if sum(role.replicas.most for role in spec.roles.values()) > REPLICAS_MAX:
@@ -411,6 +426,9 @@ def _check(spec: JobSpec) -> None:
             raise SpecError("tuning.memory_min", f"{least} is more than the {role.memory} that role {name} asks for")
         if spec.tuning.egress_total is not None and role.egress is None:
             raise SpecError("tuning.egress_total", f"role {name} has no egress: what it sends cannot be held to a sum")
+
+
+def _check_progress(spec: JobSpec) -> None:
     if spec.progress is not None:
         try:
             check_pattern(spec.progress.pattern)

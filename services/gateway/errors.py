@@ -6,12 +6,18 @@ from http import HTTPStatus
 
 import msgspec
 
+from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.http import ErrorDetail, ErrorView, FieldError
 
 PROBLEM = "application/problem+json"  # RFC 9457
 RETRY_AFTER_SECONDS = 1
 TOKEN_WORDS = "expected lower-case letters, digits and '-', at most 63, no dots"
+_PATTERN_WORDS = {
+    TOKEN_PATTERN: TOKEN_WORDS,
+    NAMES_PATTERN: "expected a name of lower-case letters, digits and '-', or a pattern of them with '*' and '?'",
+    ID_PREFIX_PATTERN: "expected how an id begins, such as j-k3f9",
+}
 
 
 class RejectedError(Exception):
@@ -84,6 +90,7 @@ def from_decoder(error: msgspec.DecodeError) -> tuple[str, str]:
     for marker, words in (("unknown field `", "no such field"), ("missing required field `", "is required")):
         if marker in reason:
             return f"{field}.{reason.split(marker)[1].rstrip('`')}".removeprefix("."), words
-    if repr(TOKEN_PATTERN) in reason:
-        return field, TOKEN_WORDS
+    for pattern, words in _PATTERN_WORDS.items():
+        if repr(pattern) in reason:
+            return field, words
     return field, reason.replace("`", "")

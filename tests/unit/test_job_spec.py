@@ -404,6 +404,16 @@ def test_an_empty_file_is_called_empty() -> None:
     assert refusal(b"# nothing yet\n", content="yaml")[1].endswith("the specification is empty")
 
 
+def test_rules_of_several_fields_are_told_at_once_too() -> None:
+    body = job(grace="2h", objective={"latency": "1s", "rate": 3}, progress={"pattern": "("})
+    body |= {"array": "1-", "resize": {"signal": "SIGHUP"}}
+    with pytest.raises(SpecError) as caught:
+        decode_spec(msgspec.json.encode(body))
+    fields = [mistake.field for mistake in caught.value.mistakes]
+    assert fields == ["grace", "objective", "array", "resize.signal", "progress.pattern"]
+    assert (caught.value.field, caught.value.reason) == caught.value.mistakes[0]
+
+
 def test_all_that_is_wrong_is_told_at_once_and_no_more_than_a_page() -> None:
     body = job(kind="train", retries=3, env={"A": 1, "B": 2}, roles={"a": {"gpus": -1}, "b": {"memory": "4G"}})
     with pytest.raises(SpecError) as caught:

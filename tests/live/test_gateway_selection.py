@@ -1,0 +1,54 @@
+"""Jobs by how their ids begin, and by conditions, over a real Postgres; a tenant never meets another's."""
+
+import pytest
+
+from libs.client import RefusedError
+from libs.messages.http import JobsView
+from tests.support.builders import spec
+from tests.support.gateway_world import World
+
+
+async def test_a_job_is_found_by_how_its_id_begins_by_those_who_may_see_it(world: World) -> None:
+    mine = (await world.alice.submit(spec("mine"))).id
+    assert (await world.alice.job(mine[:-1])).id == mine
+    assert (await world.alice.cancel(mine[:-2])).id == mine
+    for prefix in (mine[:3], f"{mine}0", f"x{mine}"):  # too short to be meant, or no beginning
+        with pytest.raises(RefusedError) as refused:
+            await world.alice.job(prefix)
+        assert refused.value.status == 404
+    with pytest.raises(RefusedError) as refused:
+        await world.bob.job(mine[:-1])
+    assert (refused.value.status, mine in refused.value.reason) == (404, False)
+
+
+async def test_a_beginning_of_several_ids_hits_none_and_names_them(world: World) -> None:
+    found: dict[str, list[str]] = {}
+    while max((len(ids) for ids in found.values()), default=0) < 2:  # two characters after `j-`: at most 37**2 + 1 jobs
+        mine = (await world.alice.submit(spec())).id
+        found.setdefault(mine[:4], []).append(mine)
+    prefix, ids = next((prefix, ids) for prefix, ids in found.items() if len(ids) > 1)
+    with pytest.raises(RefusedError) as refused:
+        await world.alice.cancel(prefix)
+    assert refused.value.status == 400
+    assert all(job_id in refused.value.reason for job_id in ids)
+
+
+async def test_conditions_select_what_a_tenant_may_see(world: World) -> None:
+    urgent = (await world.alice.submit(spec("mlp-1", labels={"team": "a, b", "urgent": ""}))).id
+    await world.alice.submit(spec("mlp-2", labels={"team": "c"}, kind="batch"))
+    await world.bob.submit(spec("mlp-3", labels={"urgent": ""}))
+
+    def names(view: JobsView) -> list[str]:
+        return [job.name for job in view.jobs]
+
+    assert names(await world.alice.jobs(name="mlp-*")) == ["mlp-2", "mlp-1"]
+    assert names(await world.alice.jobs(labels=["urgent"], name="*")) == ["mlp-1"]
+    assert names(await world.alice.jobs(kinds=["batch", "notebook"], labels=["team=c"])) == ["mlp-2"]
+    assert names(await world.alice.jobs(id_begins=urgent[:8])) == ["mlp-1"]
+    assert names(await world.alice.jobs(node="node-1")) == []
+    assert names(await world.alice.jobs(since=2.0**39)) == []
+    for wrong in ({"name": "A*"}, {"id_begins": "J"}, {"kinds": ["x"]}, {"labels": ["="]}, {"since": float("nan")}):
+        with pytest.raises(RefusedError) as refused:
+            await world.alice.jobs(**wrong)
+        assert refused.value.status == 400
+        assert "regex" not in refused.value.reason
