@@ -48,7 +48,7 @@ def fair_shares(chance: Random) -> float:
         for name in WEIGHTS:
             for _ in range(WAITING - sum(job.tenant == name and job.state is JobState.QUEUED for job in jobs)):
                 count += 1
-                w.submit(f"j-{count}", tenant=name, gpus=chance.choice([1, 1, 2, 4]))
+                w.submit(f"j-{count}", tenant=name, gpus=chance.choice([1, 1, 2, 4]), spec={"time_limit": "6m"})
         for job in jobs:
             if job.state is JobState.RUNNING and job.id not in ends:
                 ends[job.id] = w.now + chance.uniform(30.0, 300.0)
