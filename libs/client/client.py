@@ -46,6 +46,7 @@ from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.series import UsageView
 from libs.messages.sessions import SessionKind
+from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 
@@ -125,11 +126,22 @@ class Client:
         name: str = "",
         limit: int = 100,
         before: int = 0,
+        id_begins: str = "",
+        labels: Sequence[str] = (),
+        tenant: str = "",
+        kinds: Sequence[str] = (),
+        node: str = "",
+        since: float | None = None,
+        benchmarks: bool = True,
         elements: bool = True,
     ) -> JobsView:
-        """Jobs, the newest first; `elements`: those of arrays too."""
+        """Jobs, the newest first. `name`: also a pattern with `*` and `?`. `labels`: each `NAME=VALUE` or `NAME`; a job
+        has all of them. `node`: where it is, or was last. `since`: in seconds since 1970, submitted then or later.
+        `elements`: those of arrays too."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
         query["elements"] = "" if elements else "0"
+        query |= {"id": id_begins, "label": ",".join(labels), "tenant": tenant, "kind": ",".join(kinds), "node": node}
+        query |= {"since": "" if since is None else repr(since), "benchmarks": "" if benchmarks else "0"}
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
 
     async def cancel(self, job: str) -> Accepted:
@@ -544,6 +556,21 @@ class Client:
         """The rows of `usage` as CSV."""
         query = _account(by, seconds, until, label, tenant, limit)
         return await self._wire.read("GET", "/v1/usage", query=query, headers={"Accept": "text/csv"})
+
+    async def webhooks(self) -> WebhooksView:
+        """The webhooks of this token's tenant; for an administrator all."""
+        return await self._wire.ask("GET", "/v1/webhooks", WebhooksView)
+
+    async def add_webhook(self, wanted: WebhookWanted) -> WebhookMade:
+        """Have events posted; the answer has the secret that signs them."""
+        body = msgspec.json.encode(wanted)
+        return await self._wire.ask("POST", "/v1/webhooks", WebhookMade, body=body, headers=_JSON, once=True)
+
+    async def switch_webhook_on(self, webhook: str) -> WebhookView:
+        return await self._wire.ask("POST", f"/v1/webhooks/{_part(webhook)}/on", WebhookView)
+
+    async def remove_webhook(self, webhook: str) -> WebhookView:
+        return await self._wire.ask("DELETE", f"/v1/webhooks/{_part(webhook)}", WebhookView, once=True)
 
     async def openapi(self) -> bytes:
         """The OpenAPI document, as JSON."""

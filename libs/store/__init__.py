@@ -24,6 +24,7 @@ from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
 from libs.domain.quotas import Quota
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
 from libs.messages.accounts import JobFacts
@@ -32,6 +33,7 @@ from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
+from libs.store.telling import TellingStore
 
 FILE_LABEL = "file-"
 """Labels of tokens that a gateway reads from a file begin so. It stores such a token at every start, so one that was
@@ -193,7 +195,7 @@ class OpenService(Struct, frozen=True, kw_only=True):
     placement: Placement | None
 
 
-class GatewayStore(Protocol):
+class GatewayStore(TellingStore, Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
 
     async def submit(
@@ -339,6 +341,21 @@ class GatewayStore(Protocol):
         """Store an ask for each element in one of these states, of all or of those named; returns how many. One that
         has such an ask already gets no other. Raises TenantFullError where a requeue would open too much: then
         nothing is asked."""
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        """As `jobs`, only those that meet the conditions of the selection."""
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        """The ids of jobs that begin so, the newest first; of one tenant or of all."""
+        ...
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         """A job's events of a version above `after`, in order."""

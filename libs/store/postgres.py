@@ -18,6 +18,7 @@ from libs.domain.dependencies import Ends
 from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.quotas import Quota
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.accounts import JobFacts
@@ -58,6 +59,7 @@ from libs.store.rows import (
     job_of,
     lease_of,
     node_of,
+    selection_columns,
     service_of,
     spec_of,
     steps_of,
@@ -66,6 +68,7 @@ from libs.store.rows import (
     use_of,
 )
 from libs.store.submitting import Submission, Submitting
+from libs.store.webhooks import PostgresWebhooks
 
 FEW_JOBS = 20  # decoded at once; more are decoded in a thread, so that no other task waits
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs read in one page: a specification may be a megabyte
@@ -74,7 +77,7 @@ TRIM_PARTS = 100  # statements in one call: the next call drops the rest
 ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
 
 
-class PostgresStore:
+class PostgresStore(PostgresWebhooks):
     """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
 
     def __init__(self, asking: Asking) -> None:
@@ -234,6 +237,29 @@ class PostgresStore:
         query = ("jobs" if elements else "jobs_apart") + "_open" * opened
         rows = await self._rows(query, tenant, [str(s) for s in states], name, before or 2**62, limit)
         return [job_of(row) for row in rows]
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        opened = bool(states) and not FINAL.intersection(states)
+        rows = await self._rows(
+            "jobs_selected_open" if opened else "jobs_selected",
+            tenant,
+            [state.value for state in states or JobState],
+            before or 2**62,
+            limit,
+            *selection_columns(selection),
+        )
+        return [job_of(row) for row in rows]
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        return [row["id"] for row in await self._rows("ids_beginning", tenant, prefix, limit)]
 
     async def array_jobs(
         self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0

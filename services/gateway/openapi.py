@@ -22,6 +22,7 @@ PATH_WORDS = {
     "tenant": "A tenant's name.",
     "name": "A tenant's name, or that of a group of tenants.",
     "label": "The label that its tokens were made with.",
+    "webhook": "A webhook's id.",
 }
 ERRORS = {
     400: "Something in what was sent is wrong: `field` is where, `reason` is why. Nothing was stored.",
@@ -45,9 +46,10 @@ _ALLOWED_IN_PART = (
     "/v1/arrays/{array}/requeue",
     "/v1/queue",
     "/v1/usage",
+    "/v1/webhooks",
 )
 _IN_A_POOL = ("/v1/trace", "/v1/what-if")
-_CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
+_CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"), ("POST", "/v1/webhooks"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
 `{"type": "about:blank", "title": …, "status": …, "detail": …, "error": {"field": …, "reason": …, "status": …}}`; what \

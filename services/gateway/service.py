@@ -15,10 +15,14 @@ from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.listening import listening
+from services.gateway.posting import Poster
 from services.gateway.settings import GatewaySettings
 from services.gateway.submissions import answer_submit
+from services.gateway.telling import BEAT_SECONDS, Teller
 from services.gateway.thinking.rings import FINE_SECONDS
+from services.gateway.thinking.telling.addresses import networks_of
 from services.gateway.tokens import keep_file_token
+from services.gateway.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,29 @@ def forgetting_tokens(
             logger.info("%d tokens that ended long ago were forgotten", count)
 
     return forget
+
+
+def _telling(
+    settings: GatewaySettings,
+    store: GatewayStore,
+    *,
+    now: Callable[[], float],
+    clock: Callable[[], float],
+    characters: Callable[[int], str],
+) -> Teller | None:
+    """None: nothing is told outside."""
+    if not settings.webhooks and not settings.otlp_url:
+        return None
+    allowed = networks_of(settings.webhooks_networks)
+    return Teller(
+        store,
+        poster=Poster(allowed) if settings.webhooks else None,
+        tracing=Tracing(store, Poster(None), settings.otlp_url) if settings.otlp_url else None,
+        holder=characters(20),
+        now=now,
+        clock=clock,
+        off_seconds=settings.webhooks_off_hours * 3600.0,
+    )
 
 
 async def run(
@@ -74,6 +101,7 @@ async def run(
         settings=settings,
         heartbeat_seconds=heartbeat_seconds,
     )
+    telling = _telling(settings, store, now=now, clock=clock, characters=characters)
     for tenant, token in tokens.items():
         if token:
             await keep_file_token(store, token, tenant=tenant, at=now())
@@ -86,6 +114,8 @@ async def run(
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
     loops.append(Every(REFILL_SECONDS, gateway.refill, retry_on=(StoreUnavailableError,), name="refill"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
+    if telling is not None:
+        loops.append(Every(BEAT_SECONDS, telling.beat, retry_on=(StoreUnavailableError,), name="telling"))
     if settings.tokens_kept_days:
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
@@ -120,6 +150,8 @@ async def run(
                 admin_port=settings.admin_port,
             )
         finally:
+            if telling is not None:
+                await telling.close()
             await gateway.streams.close()
             await gateway.entries.close()
             await gateway.live.close()

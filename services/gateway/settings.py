@@ -9,6 +9,7 @@ from libs.domain.tenants import Allowance
 from libs.messages.http import LIMIT_MAX, PRIORITY_MAX
 from libs.service import Connections
 from services.gateway.thinking.rates import Rate
+from services.gateway.thinking.telling.addresses import networks_of
 
 PerSecond = Annotated[float, Meta(ge=0)]
 Burst = Annotated[float, Meta(ge=1)]
@@ -55,6 +56,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
     prometheus_url: str = ""  # whence the history of nodes and GPUs is filled again after a start; empty: it is not
     prices_file: str = ""  # what a GPU costs by the hour, by model: TOML, see docs/accounting.md; empty: no costs
+    webhooks: bool = True  # tenants may have their events posted to addresses of the Internet
+    webhooks_networks: tuple[str, ...] = ()  # that webhooks may reach too, such as 10.1.0.0/16
+    webhooks_off_hours: Annotated[float, Meta(gt=0)] = 24.0  # after so long without success
+    otlp_url: str = ""  # of a collector that takes traces by OTLP over HTTP; empty: none are sent
     connections: Connections = Connections()
 
     def __post_init__(self) -> None:
@@ -67,6 +72,12 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"GATEWAY_PROMETHEUS_URL: {self.prometheus_url} is no address such as http://127.0.0.1:9090"
             )
+        if self.otlp_url and not _is_address(self.otlp_url):
+            raise ValueError(f"GATEWAY_OTLP_URL: {self.otlp_url} is no address such as http://127.0.0.1:4318")
+        try:
+            networks_of(self.webhooks_networks)
+        except ValueError as error:
+            raise ValueError(f"GATEWAY_WEBHOOKS_NETWORKS: {error}") from None
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise ValueError("GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key come together")
 

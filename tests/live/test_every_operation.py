@@ -41,7 +41,9 @@ PROMISES = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+SETTINGS = GatewaySettings(refusals_per_second=0, webhooks=False)  # it guesses fast, and posts nothing anywhere
 BODIES = {
+    "WebhookWanted": {"url": "https://example.org/"},
     "JobSpec": {"name": "a", "command": ["true"]},
     "PriorityWanted": {"priority": 1},
     "SizeWanted": {"size": {"worker": 1}},
@@ -80,7 +82,7 @@ class World(msgspec.Struct):
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     async with place(tmp_path_factory.mktemp("operations")) as made:
         lease = await add_nodes(made)
-        gateway = RunningGateway(made, settings=GatewaySettings(refusals_per_second=0))  # it guesses fast
+        gateway = RunningGateway(made, settings=SETTINGS)
         await gateway.start()
         async with (
             executors(made, "node-1", "node-2") as nodes,
@@ -104,7 +106,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 def path_of(route: Route[Any], job: str) -> str:
     path = route.path.replace("{job}", job).replace("{node}", "node-1").replace("{tenant}", "alice")
-    return path.replace("{label}", "test")
+    return path.replace("{label}", "test").replace("{webhook}", "w-none")
 
 
 async def test_nobody_gets_past_the_door_without_a_token_that_is_known(world: World) -> None:

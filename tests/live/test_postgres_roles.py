@@ -35,7 +35,10 @@ ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS
 # Who may write what; everything else is refused. `table.column` where only that column may be changed.
 MAY_WRITE = {
     "gateway": {
-        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted", "quotas"},
+        "INSERT": {
+            *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
+            *{"webhooks", "duties", "quotas"},
+        },
         "UPDATE": {
             "quotas",
             "tokens.revoked_at",
@@ -45,8 +48,10 @@ MAY_WRITE = {
             "tenants.priority_max",
             "tenants.may_be_unpreemptible",
             "tenant_submitted",
+            "webhooks",
+            "duties",
         },
-        "DELETE": {"tokens", "quotas"},
+        "DELETE": {"tokens", "quotas", "webhooks"},
     },
     "scheduler": {
         "INSERT": {
@@ -64,10 +69,21 @@ MAY_WRITE = {
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
     "router": {},
 }
+OF_GATEWAYS = {"webhooks", "duties"}
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
-    "scheduler": {"tenants", "tokens", "migrations", "envelopes", "retention", "event_offset", "tenant_submitted"},
+    "scheduler": {
+        *OF_GATEWAYS,
+        "tenants",
+        "tokens",
+        "migrations",
+        "envelopes",
+        "retention",
+        "event_offset",
+        "tenant_submitted",
+    },
     "scorer": {
+        *OF_GATEWAYS,
         *{
             "quotas",
             "tenants",
@@ -90,6 +106,7 @@ MAY_NOT_READ = {
         },
     },
     "reallocator": {
+        *OF_GATEWAYS,
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
         "quotas",
@@ -99,6 +116,7 @@ MAY_NOT_READ = {
         "tenant_ended",
     },
     "router": {
+        *OF_GATEWAYS,
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
         *{"quotas", "event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
         *{"envelopes", "gpu_scores", "workload_classes", "curves"},
@@ -169,7 +187,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 24
+    assert len(tables) == 26
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

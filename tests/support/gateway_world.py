@@ -26,6 +26,7 @@ from tests.support.gateway import (
 from tests.support.steps import go, placement
 
 SECONDS_MAX = 20.0
+SETTINGS = GatewaySettings(volumes_allowed=("/srv/data",), shares=True, webhooks_networks=("127.0.0.0/8",))
 
 
 class World(msgspec.Struct):
@@ -89,7 +90,7 @@ async def opened(servers: Place) -> AsyncIterator[World]:
     """Emptied before; the gateway ends with it."""
     await servers.stores.clear()
     lease = await add_nodes(servers)
-    gateway = RunningGateway(servers, settings=GatewaySettings(volumes_allowed=("/srv/data",), shares=True))
+    gateway = RunningGateway(servers, settings=SETTINGS)
     await gateway.start()
     async with (
         executors(servers, "node-1", "node-2") as nodes,

@@ -14,6 +14,7 @@ from libs.domain.cluster import Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
 from libs.messages.accounts import JobFacts
@@ -47,10 +48,11 @@ from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
 from libs.store.memory.usage import job_changes, node_changes
+from libs.store.memory.webhooks import MemoryWebhooks
 from libs.store.rows import as_micros, hash_of
 
 
-class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables):
+class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
@@ -174,6 +176,22 @@ class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables):
             and (elements or job.spec.element is None)
         ]
         return found[:limit]
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        found = await self.jobs(tenant=tenant, states=states, limit=len(self._submitted), before=before)
+        return [job for job in found if selection.holds(job)][:limit]
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        found = await self.jobs(tenant=tenant, limit=len(self._submitted))
+        return [job.id for job in found if job.id.startswith(prefix)][:limit]
 
     async def array_jobs(
         self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0

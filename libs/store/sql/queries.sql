@@ -206,6 +206,33 @@ SELECT {job} FROM all_jobs
    AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
  ORDER BY seq DESC LIMIT $5;
 
+-- columns: selected
+($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND seq < $3 AND ($5 = '' OR name LIKE $5)
+   AND ($6 = '' OR starts_with(id, $6))
+   AND NOT EXISTS (SELECT FROM unnest($7::text[], $8::text[]) AS wanted(label, value)
+                    WHERE spec -> 'labels' ->> wanted.label IS NULL
+                       OR spec -> 'labels' ->> wanted.label <> wanted.value)
+   AND (cardinality($9::text[]) = 0 OR COALESCE(spec ->> 'kind', 'training') = ANY ($9))
+   AND ($10 = '' OR placement -> 'allocations' @> jsonb_build_array(jsonb_build_object('node_id', $10::text)))
+   AND ($11::float8 IS NULL OR submitted_at >= to_timestamp($11))
+   AND ($12::boolean OR (spec -> 'labels' ->> 'weft/benchmark') IS DISTINCT FROM '1')
+   AND ($13::boolean OR spec ->> 'element' IS NULL)
+ ORDER BY seq DESC LIMIT $4;
+
+-- name: jobs_selected
+-- Jobs that meet the conditions of a Selection. Every job of the tenant, or of all, is looked at until enough are found.
+SELECT {job} FROM all_jobs WHERE {selected};
+
+-- name: jobs_selected_open
+SELECT {job} FROM all_jobs
+ WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+              UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
+   AND {selected};
+
+-- name: ids_beginning
+-- The ids of jobs that begin so, the newest first.
+SELECT id FROM submissions WHERE ($1::text IS NULL OR tenant = $1) AND starts_with(id, $2) ORDER BY seq DESC LIMIT $3;
+
 -- name: array_jobs
 SELECT {job} FROM all_jobs
  WHERE id IN (SELECT id FROM submissions WHERE array_id = $1 AND seq > $3 ORDER BY seq LIMIT $4)
@@ -232,7 +259,7 @@ SELECT {job} FROM all_jobs
 
 -- name: arrays_newest
 -- The newest arrays of a tenant, or of all, and of one name if it is not empty. Each is found behind the one before by
--- the index alone, however many elements they have; the newest 10,000 are looked through.
+-- the index alone, however many elements they have, and the newest 10,000 are looked through.
 WITH RECURSIVE found AS (
     (SELECT submitted_at, array_id FROM submissions WHERE array_id IS NOT NULL
       ORDER BY submitted_at DESC, array_id DESC LIMIT 1)
@@ -276,14 +303,14 @@ SELECT wanted.id, first.seq, first.tenant, first.pool, first.spec, extract(epoch
  ORDER BY ordinal;
 
 -- name: ask_elements
--- Asks the same for the elements of an array that are in one of these states; of all indices, or of the ids that are given.
+-- Asks the same for the elements of an array that are in one of these states: of all, or of those that are named.
 -- A requeue of elements that are over makes them count as open for their tenant again: all of them, or none.
 WITH wanted AS (
     SELECT submissions.id, submissions.pool, COALESCE(jobs.state, 'queued') AS state, octet_length(spec::text) AS bytes
       FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id
      WHERE array_id = $2 AND COALESCE(jobs.state, 'queued') = ANY ($3::text[])
        AND (cardinality($4::text[]) = 0 OR submissions.id = ANY ($4))
-       AND NOT EXISTS (SELECT FROM asks WHERE asks.subject_id = submissions.id AND asks.kind = $1)
+       AND submissions.id NOT IN (SELECT subject_id FROM asks WHERE kind = $1)  -- hashed, as there may be very many
      ORDER BY seq
 ), more AS (
     SELECT count(*) AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes FROM wanted
@@ -588,6 +615,50 @@ SELECT {event} FROM events told
                              WHERE earlier.topic = 'nodes' AND earlier.subject_id = told.subject_id
                                AND earlier.at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'), 0)
  ORDER BY subject_id, version;
+
+-- name: take_duty
+INSERT INTO duties AS known (name, holder, held_until) VALUES ($1, $2, now() + make_interval(secs => $3::float8))
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, held_until = excluded.held_until
+ WHERE known.holder = excluded.holder OR known.held_until < now()
+RETURNING 1;
+
+-- name: leave_duty
+UPDATE duties SET held_until = '-infinity' WHERE name = $1 AND holder = $2;
+
+-- name: add_webhook
+INSERT INTO webhooks (id, tenant, url, events, all_tenants, secret, created_at, cursor)
+SELECT $1, $2, $3, $4::text[], $5, $6, to_timestamp($7::float8), $8
+ WHERE (SELECT count(*) FROM webhooks WHERE tenant = $2) < $9
+RETURNING 1;
+
+-- name: webhooks
+SELECT id, tenant, url, events, all_tenants, secret, extract(epoch FROM created_at)::float8 AS created_at, cursor,
+       delivered, extract(epoch FROM delivered_at)::float8 AS delivered_at, failures,
+       extract(epoch FROM failing_since)::float8 AS failing_since, extract(epoch FROM not_before)::float8 AS not_before,
+       error, off
+  FROM webhooks WHERE $1::text IS NULL OR tenant = $1 ORDER BY id LIMIT $2;
+
+-- name: remove_webhook
+DELETE FROM webhooks WHERE id = $1 RETURNING 1;
+
+-- name: switch_on
+UPDATE webhooks SET off = '', failures = 0, failing_since = NULL, not_before = NULL WHERE id = $1;
+
+-- name: webhook_delivered
+UPDATE webhooks SET cursor = $2, delivered = delivered + $3::integer,
+                    delivered_at = CASE WHEN $3::integer > 0 THEN to_timestamp($4::float8) ELSE delivered_at END,
+                    failures = CASE WHEN $3::integer > 0 THEN 0 ELSE failures END,
+                    failing_since = CASE WHEN $3::integer > 0 THEN NULL ELSE failing_since END,
+                    not_before = CASE WHEN $3::integer > 0 THEN NULL ELSE not_before END,
+                    error = CASE WHEN $3::integer > 0 THEN '' ELSE error END
+ WHERE id = $1 AND EXISTS (SELECT FROM duties WHERE name = $5 AND holder = $6)
+RETURNING 1;
+
+-- name: webhook_failed
+UPDATE webhooks SET failures = failures + 1, failing_since = COALESCE(failing_since, to_timestamp($3::float8)),
+                    not_before = to_timestamp($4::float8), error = $2, off = $5
+ WHERE id = $1 AND EXISTS (SELECT FROM duties WHERE name = $6 AND holder = $7)
+RETURNING 1;
 
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,

@@ -5,7 +5,8 @@ from typing import Any
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.series import UsageView
-from services.gateway import quotas, tenants, tokens, usage
+from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
+from services.gateway import quotas, tenants, tokens, usage, webhooks
 from services.gateway.billing import CSV
 from services.gateway.quotas import QuotasQuery
 from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
@@ -127,5 +128,47 @@ TENANTS: tuple[Route[Any], ...] = (
         who=Who.ADMIN,
         answers={200: RouteAnswer(description="Which.", type=QuotaDeleted)},
         example="?pool=default",
+    ),
+    Route(
+        method="GET",
+        path="/v1/webhooks",
+        group="webhooks",
+        summary="List webhooks",
+        description="Without their secrets: what each has delivered, and how its last try failed.",
+        handler=webhooks.webhooks,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="A tenant's own; for an administrator all.", type=WebhooksView)},
+    ),
+    Route(
+        method="POST",
+        path="/v1/webhooks",
+        group="webhooks",
+        summary="Have events posted to a URL",
+        description="From now on, in order, each at least once and signed with a secret that is told this once:"
+        " docs/telling.md.",
+        handler=webhooks.add,
+        query=NoQuery,
+        body=WebhookWanted,
+        answers={201: RouteAnswer(description="The webhook and its secret.", type=WebhookMade)},
+        example="""-d '{"url": "https://example.org/hook", "events": ["begin", "end"]}'""",
+    ),
+    Route(
+        method="POST",
+        path="/v1/webhooks/{webhook}/on",
+        group="webhooks",
+        summary="Switch a webhook on again",
+        description="It goes on from the event after the last that it took.",
+        handler=webhooks.switch_on,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="The webhook.", type=WebhookView)},
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/webhooks/{webhook}",
+        group="webhooks",
+        summary="Remove a webhook",
+        handler=webhooks.remove,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="The webhook as it was.", type=WebhookView)},
     ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct, field
 
-from libs.domain.job import Allocation, CauseCode, JobEvent, Placement, beside
+from libs.domain.job import HELD_FOR, Allocation, CauseCode, JobEvent, Placement, beside
 from libs.domain.shares import WHOLE
 from libs.messages.accounts import JobFacts
 from libs.messages.events import Event
@@ -27,6 +27,7 @@ _NO_GPU_WOULD_HELP = frozenset(
         CauseCode.STORE_RESTORED,
         CauseCode.NOT_STORED,
         CauseCode.OTHER,  # of a later version: it is not known that a GPU would help
+        *HELD_FOR,
     }
 )
 

@@ -1,0 +1,191 @@
+"""Tells outside what happened: posts events to webhooks, and traces of jobs that are over to a collector.
+
+One gateway of several has this duty at a time, as Postgres has it; if it ends, another goes on from the stored cursors.
+Each webhook has a task of its own while it is behind, so that one slow receiver delays no other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from libs.messages.events import Event
+from libs.store import GatewayStore, StoreUnavailableError
+from libs.store.telling import WebhookKept
+from services.gateway.posting import Poster, PostError
+from services.gateway.thinking.telling.posts import (
+    ERROR_CHARACTERS_MAX,
+    body_of,
+    ends_it,
+    signed,
+    wait_seconds,
+)
+from services.gateway.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+DUTY = "telling"
+DUTY_SECONDS = 20.0  # a gateway that was killed is followed by another after so long
+RENEW_SECONDS = 5.0
+BEAT_SECONDS = 1.0
+WEBHOOKS_MAX = 2000  # in all
+PAGE = 20  # events of one read: some are large
+READS_AT_ONCE = 3
+PAGES_MAX = 50  # of one webhook, before its task ends and may begin again
+TYPE = "application/cloudevents+json"
+
+
+class Teller:
+    """`now` is the time of day, `clock` does not jump; `holder` tells this gateway from others."""
+
+    def __init__(
+        self,
+        store: GatewayStore,
+        *,
+        poster: Poster | None,
+        tracing: Tracing | None,
+        holder: str,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        off_seconds: float,
+    ) -> None:
+        self._store = store
+        self._poster = poster
+        self._tracing = tracing
+        self._holder = holder
+        self._now = now
+        self._clock = clock
+        self._off_seconds = off_seconds
+        self._on_duty = False
+        self._taken_at = -RENEW_SECONDS
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._passed: dict[str, str] = {}  # the cursor up to which a webhook wants nothing more
+        self._reading = asyncio.Semaphore(READS_AT_ONCE)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being told."""
+        return any(not task.done() for task in self._tasks.values())
+
+    async def beat(self) -> None:
+        """Begin what is to be done. Raises StoreUnavailableError."""
+        await self._renew()
+        for webhook_id in [one for one, task in self._tasks.items() if task.done()]:
+            self._tasks.pop(webhook_id).result()
+        if not self._on_duty:
+            return
+        newest = await self._store.events(newest=True, limit=1)
+        if not newest:
+            return
+        known = [] if self._poster is None else await self._store.webhooks(limit=WEBHOOKS_MAX)
+        self._passed = {one.id: self._passed[one.id] for one in known if one.id in self._passed}
+        for webhook in known:
+            behind = place_of(self._from(webhook)) < place_of(newest[-1].cursor)
+            due = webhook.not_before is None or webhook.not_before <= self._now()
+            if behind and due and not webhook.off and webhook.id not in self._tasks:
+                self._tasks[webhook.id] = asyncio.create_task(self._serve(webhook, newest[-1].cursor))
+        if self._tracing is not None and "" not in self._tasks:
+            self._tasks[""] = asyncio.create_task(self._tracing.go_on(newest[-1].cursor))
+
+    async def close(self) -> None:
+        """End, and leave the duty to another gateway."""
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
+        for closing in (self._poster, self._tracing):
+            if closing is not None:
+                closing.close()
+        if self._on_duty:
+            try:
+                await self._store.leave_duty(DUTY, holder=self._holder)
+            except StoreUnavailableError as error:
+                logger.warning("the duty to tell is left when its time is over: %s", error)
+
+    async def _renew(self) -> None:
+        if self._clock() - self._taken_at < RENEW_SECONDS:
+            return
+        had, self._taken_at = self._on_duty, self._clock()
+        self._on_duty = await self._store.take_duty(DUTY, holder=self._holder, seconds=DUTY_SECONDS)
+        if self._on_duty and not had:
+            logger.info("this gateway tells webhooks what happens")
+        if had and not self._on_duty:
+            self._passed.clear()
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._tasks.clear()
+
+    def _from(self, webhook: WebhookKept) -> str:
+        passed = self._passed.get(webhook.id, "")
+        return passed if place_of(passed) > place_of(webhook.cursor) else webhook.cursor
+
+    async def _serve(self, webhook: WebhookKept, newest: str) -> None:
+        """Post what the webhook is behind, in order, until a try fails."""
+        try:
+            for _ in range(PAGES_MAX):
+                if not await self._page(webhook, newest):
+                    return
+        except StoreUnavailableError as error:
+            logger.info("webhook %s waits for the store: %s", webhook.id, error)
+
+    async def _page(self, webhook: WebhookKept, newest: str) -> bool:
+        """Post the next few events. False: there are no more now, or the last try failed."""
+        tenant = None if webhook.all_tenants else webhook.tenant
+        async with self._reading:
+            page = await self._store.events(after=self._from(webhook), tenant=tenant, limit=PAGE)
+        for event in page:
+            wanted = not webhook.events or event.event in webhook.events
+            if wanted and not await self._post(webhook, event):
+                return False
+            self._passed[webhook.id] = event.cursor
+        if len(page) == PAGE:
+            if not any(not webhook.events or event.event in webhook.events for event in page):
+                await self._moved(webhook, page[-1].cursor, 0)
+            return True
+        if place_of(newest) > place_of(self._from(webhook)):
+            self._passed[webhook.id] = newest  # what is of others is nothing to read again
+        return False
+
+    async def _post(self, webhook: WebhookKept, event: Event) -> bool:
+        assert self._poster is not None, "without one no webhook is read"
+        body = await asyncio.to_thread(body_of, event)
+        headers = {"Content-Type": TYPE, **signed(webhook.secret, event.message_id, int(self._now()), body)}
+        status, error = 0, ""
+        try:
+            status = await self._poster.post(webhook.url, body, headers, of=webhook.tenant)
+            error = "" if 200 <= status < 300 else f"it answered {status}"
+        except PostError as unanswered:
+            error = str(unanswered)
+        if not error:
+            return await self._moved(webhook, event.cursor, 1)
+        await self._failed(webhook, status, error)
+        return False
+
+    async def _moved(self, webhook: WebhookKept, cursor: str, count: int) -> bool:
+        return await self._store.webhook_delivered(
+            webhook.id, cursor=cursor, count=count, at=self._now(), duty=DUTY, holder=self._holder
+        )
+
+    async def _failed(self, webhook: WebhookKept, status: int, error: str) -> None:
+        """What is stored of the webhook may be newer than what this task began with."""
+        kept = await self._store.webhooks(tenant=webhook.tenant)
+        known = next((one for one in kept if one.id == webhook.id), webhook)
+        now = self._now()
+        failing = 0.0 if known.failing_since is None else now - known.failing_since
+        off = ends_it(status, failing, self._off_seconds)
+        if off:
+            logger.info("webhook %s of %s is switched off: %s", webhook.id, webhook.tenant, off)
+        await self._store.webhook_failed(
+            webhook.id,
+            error=error[:ERROR_CHARACTERS_MAX],
+            at=now,
+            not_before=now + wait_seconds(known.failures + 1),
+            off=off,
+            duty=DUTY,
+            holder=self._holder,
+        )
+
+
+def place_of(cursor: str) -> tuple[int, int]:
+    xid, _, event_id = (cursor or "0-0").partition("-")
+    return int(xid), int(event_id)

@@ -1,0 +1,70 @@
+"""Sends a trace of each job that is over to a collector, by OTLP over HTTP.
+
+Bounded, and lossy by design: what cannot be sent is left out, and what ends while no gateway has the duty is not sent
+later.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from libs.domain.job import FINAL
+from libs.store import GatewayStore, StoreUnavailableError
+from services.gateway.posting import Poster, PostError
+from services.gateway.thinking.telling.spans import trace_of
+
+logger = logging.getLogger(__name__)
+
+PAGE = 200
+PAGES_MAX = 50  # in one go
+_FINAL = frozenset(state.value for state in FINAL)
+_HEADERS = {"Content-Type": "application/json"}
+
+
+class Tracing:
+    def __init__(self, store: GatewayStore, poster: Poster, url: str) -> None:
+        self._store = store
+        self._poster = poster
+        self._url = f"{url.rstrip('/')}/v1/traces"
+        self._after: str | None = None
+        self.sent = 0
+        self.lost = 0
+
+    async def go_on(self, newest: str) -> None:
+        """Send the traces of the jobs that ended since the last call; the first call sends none."""
+        if self._after is None:
+            self._after = newest
+            return
+        try:
+            for _ in range(PAGES_MAX):
+                page = await self._store.events(after=self._after, limit=PAGE)
+                for event in page:
+                    if event.topic == "jobs" and event.event in _FINAL:
+                        await self._send(event.subject_id)
+                    self._after = event.cursor
+                if len(page) < PAGE:
+                    return
+            self._after = newest  # too far behind
+        except StoreUnavailableError as error:
+            logger.info("traces wait for the store: %s", error)
+
+    def close(self) -> None:
+        self._poster.close()
+
+    async def _send(self, job_id: str) -> None:
+        story = await self._store.story(job_id)
+        if not story:
+            return
+        body = await asyncio.to_thread(lambda: msgspec.json.encode(trace_of(story)))
+        try:
+            status = await self._poster.post(self._url, body, _HEADERS)
+            why = "" if 200 <= status < 300 else f"it answered {status}"
+        except PostError as error:
+            why = str(error)
+        if why:
+            self.lost += 1
+            if self.lost & (self.lost - 1) == 0:  # the first, the second, the fourth, …
+                logger.warning("%d traces were not sent, the last because: %s", self.lost, why)
+        else:
+            self.sent += 1
