@@ -10,6 +10,7 @@ from libs.bus.memory import MemoryBus
 from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
 from libs.domain.job import Cause, CauseCode, JobChange, JobState
 from libs.domain.lease import Lease
+from libs.domain.quotas import ALL, Quota
 from libs.messages.asks import AskKind, RankTuning, Tune
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen, RunState
@@ -61,6 +62,7 @@ class Life:
     def __init__(self, seed: int, *, nodes: int = 3, gpus: int = 4, pace: JournalPace | None = None) -> None:
         self.chance = random.Random(seed)
         self.tuner = random.Random(f"tuner/{seed}")
+        self.quoting = random.Random(f"quotas/{seed}")
         self.settings = SETTINGS
         if seed % 2:
             policy = Policy(self.chance.choice(ORDERS), self.chance.choice(PLACEMENTS), self.chance.choice(BACKFILLS))
@@ -119,6 +121,8 @@ class Life:
                 await self._tune()
             if self.tuner.random() < 0.05:
                 await self._learn()
+            if self.quoting.random() < 0.05:
+                await self._limit()
             await self.turn()
 
     async def turn(self) -> None:
@@ -154,6 +158,18 @@ class Life:
             retries={"max": self.chance.choice([0, 1, 3]), "backoff": "3s"},
         )
         await self.store.submit(wanted, job_id=job_id, tenant=self.chance.choice("ab"), key=None, at=self.now)
+
+    async def _limit(self) -> None:
+        """An administrator sets a quota, or takes one away."""
+        name = self.quoting.choice(["a", "b", "lab"])
+        least = self.quoting.choice([0, 2000, 4000])
+        if self.quoting.random() < 0.3:
+            await self.store.delete_quota(name, pool="default")
+            return
+        group = self.quoting.choice(["", "lab"]) if name != "lab" else ""
+        limit = {ALL: least + 3000} if self.quoting.random() < 0.3 else {}
+        quota = Quota(name=name, group=group, is_group=name == "lab", guaranteed={ALL: least}, limit=limit)
+        await self.store.set_quota(quota)
 
     async def _sync(self) -> None:
         told = self.chance.sample(self.nodes, self.chance.randint(1, len(self.nodes)))

@@ -69,7 +69,7 @@ def test_a_tenant_that_used_much_waits_behind_one_that_used_nothing() -> None:
     w.tick(3600.0)
     w.submit("j-2", tenant="greedy", gpus=1)
     w.submit("j-3", tenant="modest", gpus=1)
-    w.nodes["node-1"].finish("j-1")
+    w.nodes["node-1"].end(("j-1", 0, 0), 0)
     for _ in range(3):
         w.round()
     assert (w.state("j-3"), w.state("j-2")) == (JobState.RUNNING, JobState.QUEUED)

@@ -32,7 +32,7 @@ def test_a_policy_is_called_by_its_three_names() -> None:
     policy = Policy("las", "weft-best", "easy")
     assert str(policy) == "las+weft-best+easy"
     assert [Policy(order=name).ordering.name for name in ORDERS] == list(ORDERS)
-    assert set(ORDERS) == {"fifo", "srtf", "las", "drf", "priority"}
+    assert set(ORDERS) == {"fifo", "srtf", "las", "drf", "fair", "priority"}
     assert set(BACKFILLS) == {"none", "easy", "conservative"}
     assert set(PLACEMENTS) >= {"packed", "packed-sticky", "random", "spread", "pm-first", "pal", "weft-best"}
 

@@ -6,7 +6,7 @@ GPUs held and the half-life h. So nothing is counted by ticks, and a replay come
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from math import inf, log
+from math import exp, expm1, inf, log
 
 from libs.domain.shares import WHOLE
 from libs.planning.quota.tree import Key, QuotaTree
@@ -17,8 +17,8 @@ AHEAD_SECONDS = 300.0  # tenants are compared by what they will have used then, 
 
 def decayed(used: float, gpus: float, seconds: float, half_life: float) -> float:
     """What `used` becomes in `seconds` in which so many GPUs are held; in GPU-seconds."""
-    left: float = 2.0 ** (-max(0.0, seconds) / half_life)
-    return used * left + gpus * half_life / log(2) * (1.0 - left)
+    exponent = -max(0.0, seconds) / half_life * log(2)
+    return used * exp(exponent) - gpus * half_life / log(2) * expm1(exponent)
 
 
 class DecayedUse:

@@ -103,7 +103,7 @@ class Learnt(Struct, frozen=True, array_like=True, tag=12):
     classes: tuple[WorkloadClass, ...]
 
 
-class Limited(Struct, frozen=True, array_like=True, tag=16):
+class QuotasSet(Struct, frozen=True, array_like=True, tag=16):
     """Other quotas are in force."""
 
     at: float
@@ -165,7 +165,7 @@ Entry: TypeAlias = (
     | Followed
     | Rescored
     | Learnt
-    | Limited
+    | QuotasSet
     | EndsTold
     | Decided
     | NotStored
@@ -306,7 +306,7 @@ class Journal:
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         self.core.picture.limit(quotas, now)
         self._flush_answers()
-        self._entries.append(Limited(now, tuple(quotas)))
+        self._entries.append(QuotasSet(now, tuple(quotas)))
 
     def tell_ends(self, found: Sequence[Ends], now: float) -> None:
         self.core.tell_ends(found, now)

@@ -196,7 +196,7 @@ class Replay:
                 core.picture.rescore(scores)
             case history.Learnt(classes):
                 core.picture.learn(classes, self._now)
-            case history.Limited(at, quotas):
+            case history.QuotasSet(at, quotas):
                 core.picture.limit(quotas, at)
             case history.EndsTold(ends, at):
                 core.tell_ends(ends, at)
