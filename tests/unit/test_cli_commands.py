@@ -412,8 +412,9 @@ def test_a_terminal_that_cannot_spell_a_bar_gets_one_in_ascii() -> None:
 
 
 async def test_wait_any_returns_with_the_first_that_has_ended(gateway: ToldGateway, capsys: Said) -> None:
-    gateway.answers["GET /v1/jobs/long"] = gateway.answers["GET /v1/jobs/j-2"] = job_view(id="j-2", name="long")
-    over = job_view(JobState.FAILED, id="j-1", name="short", ended_at=NOW, exit_code=1)
+    gateway.answers["GET /v1/jobs/long"] = gateway.answers["GET /v1/jobs/j-2"] = job_view("j-2", name="long")
+    gateway.refuse("GET /v1/jobs/j-2/events", 503, "", "the store is away for a moment")
+    over = job_view("j-1", JobState.FAILED, name="short", ended_at=NOW, exit_code=1)
     gateway.answers["GET /v1/jobs/short"] = gateway.answers["GET /v1/jobs/j-1"] = over
     assert await weft(gateway, "wait", "long", "short", "--any", "--timeout", "20") == 1
     assert "short" in capsys.readouterr().out

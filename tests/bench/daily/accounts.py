@@ -46,7 +46,8 @@ async def _large(home: Path, jobs: int) -> dict[str, Aim]:
         lasted = time.perf_counter() - began
         looking.cancel()
         gap = await looking
-        assert view.total is not None and round(view.total.gpu_seconds_held) == jobs * 3600
+        assert view.total is not None, "an account has a total"
+        assert round(view.total.gpu_seconds_held) == jobs * 3600
     events = jobs * len(EVENTS_OF)
     return {
         f"an account of {events:,} events (s)": Aim(value=round(lasted, 2), aim=15.0),
