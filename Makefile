@@ -8,9 +8,10 @@ FROM ?= 1000
 SECONDS ?= 60
 SEED ?= 7
 WORKERS ?= 3
+N ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up fmt check test sim chaos bench fairness policies clean
+.PHONY: help setup lock native demo up fmt check test sim chaos bench fairness policies hosts clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -61,8 +62,11 @@ fairness: setup ## SEED=7: what a quiet tenant notices of a hostile one, about f
 policies: setup ## the tables of docs/measurements/pal.md, from WEFT_DATA: about an hour
 	@$(BIN)/python -m tests.bench.policies
 
-chaos: setup ## faults, a hostile tenant and a rogue node on real servers, then an audit: make chaos SECONDS=60 SEED=7
-	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
+chaos: setup ## faults, a hostile tenant and a rogue node on real servers, then an audit: make chaos SECONDS=60 SEED=7 FAILOVER=1
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) $(if $(FAILOVER),--failover)
+
+hosts: setup ## N=3: hosts to try a cluster on, each with a Docker engine of its own, until Ctrl-C (needs root)
+	@$(BIN)/python -m tests.hosts --count $(N)
 
 clean: ## remove what setup made; it names what `make up` keeps
 	rm -rf $(VENV)

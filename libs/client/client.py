@@ -41,6 +41,7 @@ from libs.messages.http import (
     TokensRevoked,
     TokensView,
 )
+from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.series import UsageView
@@ -125,11 +126,22 @@ class Client:
         name: str = "",
         limit: int = 100,
         before: int = 0,
+        id_begins: str = "",
+        labels: Sequence[str] = (),
+        tenant: str = "",
+        kinds: Sequence[str] = (),
+        node: str = "",
+        since: float | None = None,
+        benchmarks: bool = True,
         elements: bool = True,
     ) -> JobsView:
-        """Jobs, the newest first; `elements`: those of arrays too."""
+        """Jobs, the newest first. `name`: also a pattern with `*` and `?`. `labels`: each `NAME=VALUE` or `NAME`; a job
+        has all of them. `node`: where it is, or was last. `since`: in seconds since 1970, submitted then or later.
+        `elements`: those of arrays too."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
         query["elements"] = "" if elements else "0"
+        query |= {"id": id_begins, "label": ",".join(labels), "tenant": tenant, "kind": ",".join(kinds), "node": node}
+        query |= {"since": "" if since is None else repr(since), "benchmarks": "" if benchmarks else "0"}
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
 
     async def cancel(self, job: str) -> Accepted:
@@ -503,6 +515,19 @@ class Client:
         """Change what a tenant may take."""
         path = f"/v1/tenants/{_part(tenant)}"
         return await self._wire.ask("PATCH", path, TenantView, body=msgspec.json.encode(wanted), headers=_JSON)
+
+    async def quotas(self, *, pool: str = "default") -> QuotasView:
+        """The quotas of a pool: all of them, or a tenant's own."""
+        return await self._wire.ask("GET", "/v1/quotas", QuotasView, query=_given({"pool": pool}))
+
+    async def set_quota(self, name: str, wanted: QuotaWanted) -> QuotaView:
+        """Set or replace the quota of a tenant or group."""
+        path = f"/v1/quotas/{_part(name)}"
+        return await self._wire.ask("PUT", path, QuotaView, body=msgspec.json.encode(wanted), headers=_JSON)
+
+    async def delete_quota(self, name: str, *, pool: str = "default") -> QuotaDeleted:
+        path = f"/v1/quotas/{_part(name)}"
+        return await self._wire.ask("DELETE", path, QuotaDeleted, query=_given({"pool": pool}), once=True)
 
     async def usage(
         self,

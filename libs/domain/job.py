@@ -157,6 +157,8 @@ class CauseCode(StrEnum):
     LEFT = "left"  # that is over
     UPDATE_FAILED = "update-failed"  # a replica of the new revision did not become ready: the one before comes back
     REPLACED = "replaced"  # a replica of the revision before leaves, since one of the new revision is ready
+    OVER_QUOTA = "over-quota"  # its tenant or group holds as much as it may
+    QUOTA_RECLAIMED = "quota-reclaimed"  # gives back what its tenant borrowed of another's guarantee
     LENT = "lent"  # gives way to a service that needs more than what is free
     PAID_BACK = "paid-back"  # a service needs no longer what it had borrowed
     SIZE_FAILED = "size-failed"  # it ended soon after it took another size: it goes back to the size before

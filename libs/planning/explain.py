@@ -11,6 +11,7 @@ from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_clas
 from libs.domain.cluster import Node
 from libs.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
+from libs.domain.quotas import ALL, Quota
 from libs.domain.shares import Share
 from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from libs.domain.spec import ResizeHow
@@ -25,6 +26,8 @@ from libs.planning.jobs import asked_by, ends_at
 from libs.planning.lending import still_owed, why_nobody_lends
 from libs.planning.order.standing import Order
 from libs.planning.pins import in_the_way, with_holders
+from libs.planning.quota.amounts import ledger_of, lendable, wanted_by
+from libs.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held
 from libs.planning.refusals import never_fits, why_not
 from libs.planning.serving_room import one_more, room_for, waits_to_update, why_not_serving
 from libs.planning.shape import Shape, gpus_in, is_pinned, shape_of_job, with_gpus
@@ -38,6 +41,9 @@ CLOSED_MAX = 10
 # It derives these from the reports of nodes, their orders, and the room it keeps for jobs.
 _ONLY_THE_SCHEDULER_SEES = frozenset(
     {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL, *HELD_FOR}
+)
+_QUOTAS_MATTER = frozenset(
+    map(str, (CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM, CauseCode.FITS, CauseCode.OVER_QUOTA))
 )
 _FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
 
@@ -119,8 +125,9 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
     changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
-    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `eta`: when
-    it starts, or, of a job that runs, ends; `sooner`: what would let it start sooner.
+    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of
+    its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let
+    it start sooner.
     """
 
     job_id: str
@@ -145,6 +152,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     shares: tuple[ShareSeen, ...] = ()
     service: ServiceView | None = None
     lent: tuple[LentSeen, ...] = ()
+    quota: QuotaSeen | None = None
     eta: Estimate | None = None
     sooner: tuple[Sooner, ...] = ()
 
@@ -159,12 +167,13 @@ def explain(
     ended_for: Cause | None = None,
     policy: str = "",
     slow: SlowGpus | None = None,
+    quotas: Sequence[Quota] = (),
 ) -> Explanation:
     """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment; of a placed job that is no
     service and lends nothing, `holding` and `queued` may be empty.
 
     `ended_for` is the cause of a final job's last event; `policy`, by which the pool is led, as `Policy` writes itself;
-    `slow`, what is known now of GPUs for a job of its class.
+    `slow`, what is known now of GPUs for a job of its class; `quotas`, those of the pool.
     """
     if job.state.final:
         return _of_ended(job, ended_for)
@@ -173,7 +182,7 @@ def explain(
         placed = _with_earlier(_with_update(placed, job, nodes, holding), job, nodes)
         return _with_lent(_with_size(_with_class(_with_silent(placed, job, nodes, now), job), job), job, holding)
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=order_of(policy))
-    found = _with_earlier(structs.replace(found, policy=policy), job, nodes)
+    found = _with_quota(_with_earlier(structs.replace(found, policy=policy), job, nodes), job, nodes, holding, quotas)
     return _with_lent(_with_size(_with_class(found, job), job), job, holding)
 
 
@@ -350,6 +359,32 @@ def _leaves_for(held: Job, service: Job) -> bool:
         why = held.stopping_for
         return why is not None and why.code is CauseCode.LENT and why.by == service.id
     return not held.spec.is_service and any(one.leaving for one in held.held)
+
+
+def _with_quota(
+    found: Explanation, job: Job, nodes: Sequence[Node], holding: Sequence[Job], quotas: Sequence[Quota]
+) -> Explanation:
+    """Adds how much of its tenant's quota is left, and whether that is what holds a waiting job back."""
+    wanted = wanted_by(shape_of_job(job))
+    if not quotas or not wanted[ALL] or found.code not in _QUOTAS_MATTER:
+        return found
+    ledger = ledger_of(quotas, {node.id: node for node in nodes}, holding)
+    seen = quota_seen(ledger, job.tenant, lendable(nodes))
+    fit = ledger.fit(job.tenant, wanted)
+    held = why_held(job, fit, wanted)
+    if held is not None:
+        found = structs.replace(
+            found, code=str(held.code), sentence=held.sentence, numbers={**found.numbers, **held.numbers}
+        )
+    elif found.code != str(CauseCode.FITS):
+        found = structs.replace(found, sentence=f"{found.sentence}; {quota_sentence(seen)}")
+    numbers = {
+        "quota_held": seen.holds,
+        "quota_guaranteed": seen.guaranteed,
+        "quota_borrowed": seen.borrows,
+        "quota_lent": seen.lends,
+    }
+    return structs.replace(found, numbers={**numbers, **found.numbers}, quota=seen)
 
 
 def _with_lent(found: Explanation, job: Job, holding: Sequence[Job]) -> Explanation:

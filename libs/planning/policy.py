@@ -13,6 +13,7 @@ from libs.planning.backfill.easy import Easy
 from libs.planning.backfill.none import NoBackfill
 from libs.planning.capacity import Placer
 from libs.planning.order.drf import DRF
+from libs.planning.order.fair import FAIR
 from libs.planning.order.fifo import FIFO
 from libs.planning.order.las import LAS
 from libs.planning.order.priority import PRIORITY
@@ -40,7 +41,7 @@ class Placing(Struct, frozen=True):
 
 NEVER, ALWAYS, GAINFUL = "never", "always", "gainful"
 
-_ORDERS = {order.name: order for order in (FIFO, SRTF, LAS, DRF, PRIORITY)}
+_ORDERS = {order.name: order for order in (FIFO, SRTF, LAS, DRF, FAIR, PRIORITY)}
 _PLACEMENTS: Mapping[str, Placing] = {
     "packed": Placing(packed, ALWAYS),
     "packed-sticky": Placing(packed),

@@ -18,11 +18,16 @@ def place_of(order: Order, standing: Standing) -> Place:
     return (order.key(standing), standing.seq, standing.id)
 
 
-class Queue:
-    """Waiting jobs by group, each group in order."""
+Rank = tuple[float, ...]
+"""Sorts before the order does: what quotas say of a job."""
 
-    def __init__(self, order: Order) -> None:
+
+class Queue:
+    """Waiting jobs by group, each group in order; `by_tenant`: a group is of one tenant."""
+
+    def __init__(self, order: Order, *, by_tenant: bool = False) -> None:
         self.order = order
+        self.by_tenant = by_tenant or order.by_share
         self._by_group: dict[Hashable, list[Place]] = {}
         self._where: dict[str, tuple[Hashable, Place]] = {}
         self._groups: dict[Hashable, Hashable] = {}  # one object for all jobs of a group
@@ -36,7 +41,7 @@ class Queue:
     def add(self, standing: Standing, group: Hashable) -> None:
         """Add a job; one that waits already moves to its new place."""
         self.remove(standing.id)
-        if self.order.by_share:
+        if self.by_tenant:
             group = (standing.tenant, group)
         group = self._groups.setdefault(group, group)
         place = place_of(self.order, standing)
@@ -55,11 +60,14 @@ class Queue:
 
     def group(self, job_id: str) -> Hashable:
         group = self._where[job_id][0]
-        return group[1] if self.order.by_share else group  # type: ignore[index]
+        return group[1] if self.by_tenant else group  # type: ignore[index]
 
-    def served(self, share_of: Callable[[str], float] | None = None) -> "Served":
-        """A walk over the queue. `share_of(tenant)`: its dominant share now, for an order that goes by it."""
-        return Served(self._by_group, share_of if self.order.by_share else None)
+    def served(
+        self, share_of: Callable[[str], float] | None = None, rank_of: Callable[[str], Rank] | None = None
+    ) -> "Served":
+        """A walk over the queue. `share_of(tenant)`: its dominant share now, for an order that goes by it;
+        `rank_of(job_id)`: what comes before the order, of a queue by tenant."""
+        return Served(self._by_group, share_of if self.order.by_share else None, rank_of if self.by_tenant else None)
 
 
 class Served:
@@ -67,17 +75,22 @@ class Served:
     it there and call `passed`, or `blocked` if no other of its group can start."""
 
     def __init__(
-        self, by_group: Mapping[Hashable, list[Place]], share_of: Callable[[str], float] | None = None
+        self,
+        by_group: Mapping[Hashable, list[Place]],
+        share_of: Callable[[str], float] | None = None,
+        rank_of: Callable[[str], Rank] | None = None,
     ) -> None:
         self._lists = list(by_group.values())
         self._at = [0] * len(self._lists)
         self._share_of = share_of
+        self._rank_of = rank_of
         self._tenants = [group[0] for group in by_group] if share_of else []  # type: ignore[index]
         self._heads = [(self._key(index, places[0]), index) for index, places in enumerate(self._lists)]
         heapify(self._heads)
 
-    def _key(self, index: int, place: Place) -> tuple[float, Place]:
-        return (self._share_of(self._tenants[index]) if self._share_of else 0.0, place)
+    def _key(self, index: int, place: Place) -> tuple[Rank, float, Place]:
+        rank = self._rank_of(place[2]) if self._rank_of else ()
+        return (rank, self._share_of(self._tenants[index]) if self._share_of else 0.0, place)
 
     def next(self) -> str | None:
         """The next job's id, until none is left."""

@@ -19,7 +19,8 @@ class Wants(Struct, frozen=True):
 
     `gpus`: how many start it; `lasts_s` None: unknown. `may_fit` is false where the caller knows, without looking for
     a place, that there is none. `shorter_behind`: jobs behind it in its group may last less than it does. `pinned`: it
-    can use only the node that it is pinned to.
+    can use only the node that it is pinned to. `held`: quotas hold it and all of its group back: it starts not now,
+    whatever is free, and blocks no other.
     """
 
     shape: Shape
@@ -28,6 +29,7 @@ class Wants(Struct, frozen=True):
     may_fit: bool = True
     shorter_behind: bool = False
     pinned: bool = False
+    held: bool = False
 
 
 class Starts(Struct, frozen=True):
@@ -86,6 +88,9 @@ class Walk:
             wants = self._wants(job_id)
             if wants is None:
                 self._served.passed()
+                continue
+            if wants.held:
+                self._served.blocked()
                 continue
             limits = backfill if self.ahead and wants.gpus and wants.may_fit else None
             its_turn = limits is None or limits.may_start(wants.gpus, wants.lasts_s)

@@ -121,6 +121,7 @@ class Simulation:
                 continue
             if every and now < next_decision:
                 continue
+            self._lives.running.now = now
             self._deciding.decide(now)
             due = False
             if every:
@@ -129,6 +130,7 @@ class Simulation:
 
     def _happens(self, now: float, what: What, number: int, version: int) -> bool:
         """Take the next events in; whether a new decision is needed."""
+        self._lives.running.now = now
         if what is What.PARTITIONS:
             return self._sizing is not None and self._sizing.due(now)
         if what is What.SERVES:

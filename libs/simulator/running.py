@@ -2,9 +2,12 @@
 
 from bisect import bisect_left, insort
 
+from libs.domain.shares import WHOLE
 from libs.planning.backfill import Ending
 from libs.planning.order.standing import Order
 from libs.planning.preemption import Holder
+from libs.planning.quota.decay import DecayedUse, FairRanks
+from libs.planning.quota.tree import QuotaTree
 from libs.simulator.job import SimulatedJob
 
 
@@ -18,14 +21,18 @@ class Running:
         self._gpus = gpus
         self._order = order
         self._known = durations_known
+        self.now = 0.0  # kept by the caller, for an order that goes by use
         self._held: dict[str, float] = {}  # GPUs by tenant
+        self._use = DecayedUse()
+        self._ranks = FairRanks(self._use)
+        self._tree = QuotaTree()
         self._by_tier: dict[int, list[tuple[int, str]]] = {}  # the last to come first: by number, falling
         self._held_by_tier: dict[int, float] = {}  # their GPUs
 
     def add(self, job: SimulatedJob) -> None:
         self.jobs[job.trace.id] = job
         self.free -= job.gpus_needed
-        self._held[job.trace.tenant] = self._held.get(job.trace.tenant, 0) + job.gpus_needed
+        self._hold(job.trace.tenant, job.gpus_needed)
 
     def remove(self, job: SimulatedJob) -> None:
         self._unrank(job)
@@ -33,7 +40,7 @@ class Running:
             self.foresee(job)
         del self.jobs[job.trace.id]
         self.free += job.gpus_needed
-        self._held[job.trace.tenant] -= job.gpus_needed
+        self._hold(job.trace.tenant, -job.gpus_needed)
 
     def resize(self, job: SimulatedJob, size: int) -> None:
         """The running job has another size; its work is counted until now. It is to be foreseen and ranked anew."""
@@ -41,10 +48,17 @@ class Running:
         before = job.gpus_needed
         job.take_size(size)
         self.free -= job.gpus_needed - before
-        self._held[job.trace.tenant] += job.gpus_needed - before
+        self._hold(job.trace.tenant, job.gpus_needed - before)
+
+    def _hold(self, tenant: str, gpus: float) -> None:
+        self._held[tenant] = self._held.get(tenant, 0) + gpus
+        if self._order.by_use:
+            self._use.change(tenant, round(gpus * WHOLE), self.now)
 
     def share(self, tenant: str) -> float:
-        """The tenant's part of all GPUs."""
+        """The tenant's part of all GPUs, or its rank by what it used of late, if the order goes by that."""
+        if self._order.by_use:
+            return self._ranks.of(self._tree, (), self.now).get(tenant, -1.0)
         return self._held.get(tenant, 0) / self._gpus if self._gpus else 0.0
 
     def foresee(self, job: SimulatedJob) -> None:

@@ -23,6 +23,8 @@ from libs.domain.cluster import Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
+from libs.domain.quotas import Quota
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
 from libs.messages.accounts import JobFacts
@@ -287,6 +289,15 @@ class GatewayStore(TellingStore, Protocol):
     async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
         """Change a tenant's allowance. An unknown tenant is not created."""
 
+    async def quotas(self, *, pool: str | None = None) -> list[Quota]:
+        """The quotas of a pool, or of all pools, by name."""
+
+    async def set_quota(self, quota: Quota) -> None:
+        """Store a quota, in place of its earlier form."""
+
+    async def delete_quota(self, name: str, *, pool: str) -> bool:
+        """Delete a quota; False: there was none."""
+
     async def job(self, job_id: str) -> Job | None: ...
 
     async def jobs(
@@ -330,6 +341,21 @@ class GatewayStore(TellingStore, Protocol):
         """Store an ask for each element in one of these states, of all or of those named; returns how many. One that
         has such an ask already gets no other. Raises TenantFullError where a requeue would open too much: then
         nothing is asked."""
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        """As `jobs`, only those that meet the conditions of the selection."""
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        """The ids of jobs that begin so, the newest first; of one tenant or of all."""
+        ...
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         """A job's events of a version above `after`, in order."""
@@ -542,6 +568,13 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
         """Classes stored since then."""
+
+    async def quotas(self, *, pool: str | None = None) -> list[Quota]:
+        """The quotas of the pool, by name."""
+
+    async def decayed_use(self, *, pool: str, at: float, half_life: float) -> dict[str, float]:
+        """What each tenant has used, in GPU-seconds that count half after each half-life (seconds), without what jobs
+        hold now. A job that held GPUs several times counts as if it had held them at once, until its last end."""
 
 
 class ScorerStore(Protocol):

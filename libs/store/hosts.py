@@ -7,6 +7,7 @@ is chosen, and none whose timeline is smaller than one that this process has see
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -144,8 +145,8 @@ def _drop(ended: "asyncio.Task[Opened]", keep: Opened | None) -> None:
 
 
 def _why(errors: "list[BaseException | None]") -> BaseException:
-    """The error that says most: a server that refused us, before one that takes no writes or is away."""
-    order = (asyncpg.PostgresError, OldPrimaryError, asyncpg.InternalClientError, OSError, TimeoutError)
+    """The error that says most: of a server that refused us or is not trusted, before one that is away or a standby."""
+    order = (asyncpg.PostgresError, ssl.SSLError, OldPrimaryError, asyncpg.InternalClientError, OSError, TimeoutError)
     found = [error for error in errors if error is not None]
     for kind in order:
         for error in found:

@@ -17,6 +17,8 @@ from libs.domain.cluster import Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
+from libs.domain.quotas import Quota
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.accounts import JobFacts
@@ -57,6 +59,7 @@ from libs.store.rows import (
     job_of,
     lease_of,
     node_of,
+    selection_columns,
     service_of,
     spec_of,
     steps_of,
@@ -204,6 +207,18 @@ class PostgresStore(PostgresWebhooks):
         flags = [part for each in changes for part in ((False, None) if each is UNSET else (True, each))]
         await self._row("change_tenant", tenant, *flags)
 
+    async def quotas(self, *, pool: str | None = None) -> list[Quota]:
+        return [msgspec.json.decode(row["quota"], type=Quota) for row in await self._rows("quotas", pool)]
+
+    async def decayed_use(self, *, pool: str, at: float, half_life: float) -> dict[str, float]:
+        return {row["tenant"]: row["used"] for row in await self._rows("decayed_use", pool, at, half_life)}
+
+    async def set_quota(self, quota: Quota) -> None:
+        await self._row("set_quota", quota.pool, quota.name, msgspec.json.encode(quota).decode())
+
+    async def delete_quota(self, name: str, *, pool: str) -> bool:
+        return bool(await self._rows("delete_quota", pool, name))
+
     async def job(self, job_id: str) -> Job | None:
         row = await self._row("job", job_id)
         return None if row is None else job_of(row)
@@ -222,6 +237,29 @@ class PostgresStore(PostgresWebhooks):
         query = ("jobs" if elements else "jobs_apart") + "_open" * opened
         rows = await self._rows(query, tenant, [str(s) for s in states], name, before or 2**62, limit)
         return [job_of(row) for row in rows]
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        opened = bool(states) and not FINAL.intersection(states)
+        rows = await self._rows(
+            "jobs_selected_open" if opened else "jobs_selected",
+            tenant,
+            [state.value for state in states or JobState],
+            before or 2**62,
+            limit,
+            *selection_columns(selection),
+        )
+        return [job_of(row) for row in rows]
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        return [row["id"] for row in await self._rows("ids_beginning", tenant, prefix, limit)]
 
     async def array_jobs(
         self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0

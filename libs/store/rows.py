@@ -13,6 +13,7 @@ from libs.domain.cluster import Capacity, Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.lease import Lease, Pledge
+from libs.domain.selection import Selection, simplified
 from libs.domain.spec import Checkpointing, JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
 from libs.messages.accounts import JobFacts
@@ -24,6 +25,9 @@ from libs.store import ArrayKept, Envelope, OpenService, TenantKept, UnlawfulErr
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+_AS_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 
 def as_json(value: object) -> str:
@@ -52,6 +56,21 @@ def columns_of(record: Record) -> tuple[Any, ...]:
         record.turns,
         record.steps,
         record.body,
+    )
+
+
+def selection_columns(selection: Selection) -> tuple[Any, ...]:
+    """The conditions of a selection as arguments of `jobs_selected`; a pattern of names as LIKE has it."""
+    return (
+        simplified(selection.names).translate(_AS_LIKE),
+        selection.id_prefix,
+        [name for name, _ in selection.labels],
+        [value for _, value in selection.labels],
+        [kind.value for kind in selection.kinds],
+        selection.node,
+        selection.since,
+        selection.benchmarks,
+        selection.elements,
     )
 
 

@@ -15,18 +15,11 @@ from typing import NoReturn
 
 from services.cli.commands import COMMANDS, FAMILIES
 from services.cli.complaint import Complaint
+from services.cli.parsing import Parser, unknown_options
 from services.cli.words import clean
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
-
-
-class _Parser(argparse.ArgumentParser):
-    """Prints the mistake in one line, after the usage, like every refusal of `weft`."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(2, f"weft: {message}\n")
 
 
 def run() -> NoReturn:
@@ -65,13 +58,13 @@ def _dispatch(arguments: list[str]) -> int:
 
 def parse(name: str, arguments: list[str]) -> argparse.Namespace:
     """Parse, importing only the module of the given command: that keeps `weft ps` quick."""
-    parser = _Parser(prog="weft", allow_abbrev=False)
-    commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=_Parser)
+    parser = Parser(prog="weft", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=Parser)
     importlib.import_module(COMMANDS[name].module).add(commands)
     ours, tail = _split(arguments)
     args, unknown = parser.parse_known_args(_joined(ours))
     if unknown:  # with the command's own usage: that of `weft` lacks its options
-        commands.choices[name].error(f"{name} knows no {' '.join(unknown)}; `weft {name} --help` lists what it knows")
+        commands.choices[name].error(unknown_options(name, commands.choices[name], unknown))
     if tail is not None:
         if not hasattr(args, "command"):
             parser.error(f"{name} takes no command after --")
@@ -105,7 +98,7 @@ def _help() -> str:
     lines = ["usage: weft COMMAND [options]", "", "Weft shares a cluster of GPUs among jobs."]
     for family, names in FAMILIES.items():
         lines += ["", f"{family}:"]
-        lines += [f"  {name:<10} {COMMANDS[name].summary}" for name in names]
+        lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
     lines += [
         "",
         "`weft COMMAND --help` says more. After every COMMAND that asks a cluster, --json, --url and --token work.",

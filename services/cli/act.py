@@ -1,5 +1,4 @@
-"""What a person may ask of jobs and nodes that are there: cancel, requeue, priority, scale, share, drain,
-resume."""
+"""What a person may ask of one job or of nodes: priority, scale, share, drain, resume."""
 
 import argparse
 import sys
@@ -9,15 +8,14 @@ from libs.client import Client, RefusedError
 from libs.messages.http import Accepted, ArrayAsked
 from services.cli import arrays, connection, page
 from services.cli.complaint import Complaint
+from services.cli.selection import ID_BEGINS
+from services.cli.words import clean
 
-_ID_PREFIX = "j-"
 _DIGITS_MAX = 9
 _SCALE = (
     "change a job's size, within the min and max of its roles: one that waits starts with it, one that runs takes it"
     " live or by a restart from its checkpoint, as it is specified; it grows as soon as there is room"
 )
-
-_REQUEUE = "send jobs back to the queue, to start again from their checkpoints"
 
 _SHARE = (
     "change the share of a GPU that each rank of a running job has: less at once, more only as far as its GPU has room,"
@@ -26,9 +24,6 @@ _SHARE = (
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    _add(commands, "cancel", cancel, "JOB", "end jobs: SIGTERM, their grace, SIGKILL")
-    parser = _add(commands, "requeue", requeue, "JOB", _REQUEUE)
-    parser.add_argument("--failed", action="store_true", help="of an array: only the elements that failed")
     _add(commands, "drain", drain, "NODE", "give nodes no new jobs; what runs there goes on")
     _add(commands, "resume", resume, "NODE", "let drained nodes take jobs again")
     parser = commands.add_parser("priority", help="change a job's priority")
@@ -51,6 +46,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 Act = Callable[[argparse.Namespace], Awaitable[int]]
+Ask = Callable[[Client, str], Awaitable[Accepted | ArrayAsked]]
 
 
 def _add(
@@ -61,21 +57,6 @@ def _add(
     connection.options(parser)
     parser.set_defaults(func=act)
     return parser
-
-
-async def cancel(args: argparse.Namespace) -> int:
-    async def one(client: Client, job: str) -> Accepted | ArrayAsked:
-        return await arrays.cancel(client, job) or await client.cancel(await the_job(client, job))
-
-    return await _each(args, one, "{id} will end (it is {state})")
-
-
-async def requeue(args: argparse.Namespace) -> int:
-    async def one(client: Client, job: str) -> Accepted | ArrayAsked:
-        asked = await arrays.requeue(client, job, failed=args.failed)
-        return asked or await client.requeue(await the_job(client, job))
-
-    return await _each(args, one, "{id} will go back to the queue (it is {state})")
 
 
 async def drain(args: argparse.Namespace) -> int:
@@ -154,34 +135,49 @@ def _count(text: str) -> int:
 
 async def the_job(client: Client, wanted: str) -> str:
     """The id of a job, or the name if no job of it is open. A name of several open jobs is refused."""
-    if wanted.startswith(_ID_PREFIX):
-        return wanted
+    return await named_job(client, wanted) or wanted
+
+
+async def named_job(client: Client, wanted: str) -> str | None:
+    """As `the_job`; None if no job has the name, or if the text names elements of an array."""
+    if wanted.startswith(ID_BEGINS) or "_" in wanted:
+        return wanted if "_" not in wanted else None
     named = (await client.jobs(name=wanted, limit=100)).jobs
     still_open = [job.id for job in named if not job.state.final]
     if len(still_open) > 1:
         raise Complaint(f"{len(still_open)} open jobs have the name {wanted}: {', '.join(still_open)}")
-    return still_open[0] if still_open else wanted
+    if still_open:
+        return still_open[0]
+    return wanted if named else None
 
 
-async def _each(
-    args: argparse.Namespace, one: Callable[[Client, str], Awaitable[Accepted | ArrayAsked]], sentence: str
+async def _each(args: argparse.Namespace, one: Ask, sentence: str) -> int:
+    async with connection.connected(args) as client:
+        return await each(client, args, args.ids, one, sentence)
+
+
+async def each(
+    client: Client,
+    args: argparse.Namespace,
+    ids: Sequence[str],
+    one: Ask,
+    sentence: str,
 ) -> int:
     """Send one request for each; a refusal does not keep the others from being sent."""
     status = 0
-    async with connection.connected(args) as client:
-        for wanted in args.ids:
-            try:
-                accepted = await one(client, wanted)
-            except (RefusedError, Complaint) as error:
-                if len(args.ids) == 1:
-                    raise
-                print(f"weft: {wanted}: {error.reason}", file=sys.stderr)
-                status = 1
-            else:
-                told = (
-                    arrays.asked_sentence(accepted)
-                    if isinstance(accepted, ArrayAsked)
-                    else sentence.format(id=accepted.id, state=accepted.state)
-                )
-                page.answered(args, accepted, told)
+    for wanted in ids:
+        try:
+            accepted = await one(client, wanted)
+        except (RefusedError, Complaint) as error:
+            if len(ids) == 1:
+                raise
+            print(f"weft: {clean(wanted)}: {clean(error.reason)}", file=sys.stderr)
+            status = 1
+        else:
+            told = (
+                arrays.asked_sentence(accepted)
+                if isinstance(accepted, ArrayAsked)
+                else sentence.format(id=accepted.id, state=accepted.state)
+            )
+            page.answered(args, accepted, told)
     return status

@@ -28,16 +28,21 @@ _SEE = {
     **_commands("usage", usage="GPU hours held, used and lost, and what they cost"),
     **_commands("events", events="what has happened; -f to follow"),
 }
-_ACT = _commands(
-    "act",
-    cancel="end jobs",
-    requeue="send jobs back to the queue, to start again",
-    priority="change a job's priority",
-    scale="change a job's size: JOB worker=4",
-    share="change a running job's share of a GPU: JOB --request 0.5",
-    drain="give a node no new jobs",
-    resume="let a drained node take jobs again",
-)
+_ACT = {
+    **_commands(
+        "many",
+        cancel="end jobs",
+        requeue="send jobs back to the queue, to start again",
+    ),
+    **_commands(
+        "act",
+        priority="change a job's priority",
+        scale="change a job's size: JOB worker=4",
+        share="change a running job's share of a GPU: JOB --request 0.5",
+        drain="give a node no new jobs",
+        resume="let a drained node take jobs again",
+    ),
+}
 _ENTER = {
     **_commands("shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
     **_commands("forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
@@ -62,8 +67,15 @@ _CLUSTER = {
     **_commands("replay", replay="derive anew what the scheduler decided, and compare"),
     **_commands("migrate", migrate="bring the database to this version"),
     **_commands("token", token="create, list and revoke access tokens"),
+    **_commands("quota", quota="what tenants are guaranteed, and may hold"),
     **_commands("webhook", webhook="have events posted to a URL"),
     **_commands("tenant", tenant="what each tenant may take, and has taken"),
+}
+_BEGIN = {
+    **_commands("init", init="write a job file to begin with, each field explained"),
+    **_commands("migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
+    **_commands("complete", completion="the completion of bash, zsh or fish"),
+    **_commands("mcp", mcp="an MCP server on stdin and stdout, for assistants"),
 }
 _STUDY = {
     **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
@@ -79,5 +91,6 @@ FAMILIES = {
     "Serve": list(_SERVE),
     "Cluster": list(_CLUSTER),
     "Study": list(_STUDY),
+    "Begin": list(_BEGIN),
 }
-COMMANDS = {**_RUN, **_SEE, **_ACT, **_ENTER, **_SERVE, **_CLUSTER, **_STUDY}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_ENTER, **_SERVE, **_CLUSTER, **_STUDY, **_BEGIN}

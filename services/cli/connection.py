@@ -1,9 +1,11 @@
 """The cluster that a command uses, and the client for it."""
 
 import argparse
+import asyncio
 import os
+import re
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +16,11 @@ from msgspec import Struct
 
 from libs.client import Client, ClientError, RefusedError, UnreachableError
 from services.cli.complaint import Complaint
+from services.cli.parsing import meant
 
+_MISSING = re.compile(r"no job has the id or the name (?P<job>[a-z0-9-]{1,63})|there is no node (?P<node>\S{1,63})$")
+_NODES_MAX = 8
+_CLOSE_AMONG = 200  # of the newest jobs, whose names are compared with a name that no job has
 QUICK_SECONDS = 3.0  # a person waits: an error should come soon
 PATIENT_SECONDS = 60.0  # for commands that follow: longer than a gateway takes to restart
 
@@ -87,11 +93,37 @@ async def connected(args: argparse.Namespace, *, patience: float | None = None) 
         async with Client(
             place.url, place.token, retry_seconds=seconds, first_seconds=QUICK_SECONDS, ca_file=place.ca_file
         ) as client:
-            yield client
+            try:
+                yield client
+            except RefusedError as error:
+                raise await _with_close_name(client, error) from error
     except ClientError as error:
         raise complaint_of(error, place) from error
     except BaseExceptionGroup as group:
         raise complaint_of(leaf(group), place) from group
+
+
+async def _with_close_name(client: Client, error: RefusedError) -> RefusedError:
+    """The refusal; of a job or a node that is not there, with those that are."""
+    missing = _MISSING.match(error.reason) if error.status == 404 else None
+    if missing is None:
+        return error
+    try:
+        async with asyncio.timeout(QUICK_SECONDS):
+            if missing["node"]:
+                known = [node.id for node in (await client.nodes()).nodes]
+                return RefusedError(error.status, error.field, no_node(missing["node"], known))
+            known = sorted({job.name for job in (await client.jobs(limit=_CLOSE_AMONG)).jobs})
+    except (ClientError, TimeoutError):
+        return error
+    return RefusedError(error.status, error.field, error.reason + meant(missing["job"], known))
+
+
+def no_node(wanted: str, known: Sequence[str]) -> str:
+    """The sentence for a node that is not there."""
+    if len(known) > _NODES_MAX:
+        return f"there is no node {wanted}{meant(wanted, known)}"
+    return f"there is no node {wanted}; there is {', '.join(known) or 'none yet'}"
 
 
 def complaint_of(error: BaseException, place: Place) -> BaseException:

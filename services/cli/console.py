@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import termios
@@ -113,10 +114,10 @@ async def _pieces(fd: int) -> AsyncGenerator[bytes, None]:
             if waits:
                 await ready.wait()
                 ready.clear()
+                if not select.select([fd], [], [], 0)[0]:  # The loop may say so once more than there is anything.
+                    continue
             try:
                 piece = os.read(fd, READ_BYTES)
-            except BlockingIOError:
-                continue
             except OSError:
                 return
             if not piece:

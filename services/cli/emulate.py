@@ -25,7 +25,7 @@ async def emulate(args: argparse.Namespace) -> int:
         nodes = {node.id: node for node in (await client.nodes()).nodes}
     node = nodes.get(args.node)
     if node is None:
-        raise Complaint(f"there is no node {args.node}")
+        raise Complaint(connection.no_node(args.node, list(nodes)))
     gpu = next((gpu for gpu in node.gpus if gpu.index == args.gpu), None)
     if gpu is None:
         raise Complaint(f"{args.node} has no GPU {args.gpu}")

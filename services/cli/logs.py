@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 
@@ -11,8 +12,9 @@ import msgspec
 from libs.client import Client, Gap, RefusedError
 from libs.domain.job import JobState
 from libs.domain.quantity import size_text
+from libs.domain.selection import is_pattern
 from libs.messages.http import JobView
-from services.cli import connection, page
+from services.cli import connection, page, selection
 from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import failure_text
 from services.cli.failure import failed_rank
@@ -20,6 +22,7 @@ from services.cli.terminal import TerminalText
 from services.cli.words import clean
 
 EVERY_RANK = "all"
+_JOBS_MAX = 20  # whose logs are shown at once
 _TAIL_BYTES = 64 << 10  # the first guess at the size of the last lines
 
 Say = Callable[[bytes], None]
@@ -27,7 +30,9 @@ Say = Callable[[bytes], None]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("logs", help="what a job has written; -f to follow", description=__doc__)
-    parser.add_argument("job", metavar="JOB", help="its id, or its name: then the newest of that name")
+    parser.add_argument(
+        "jobs", nargs="*", metavar="JOB", help="its id, its name (then the newest of that name), or a pattern of names"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
     parser.add_argument(
         "--rank", type=_rank, metavar="N", help="of this rank, or `all` (default: the rank that failed first, else 0)"
@@ -36,6 +41,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--epoch", type=int, metavar="N", help="of this epoch (default: the newest)")
     parser.add_argument("-n", "--tail", type=int, metavar="LINES", help="only the last lines")
     parser.add_argument("--raw", action="store_true", help="on a terminal too every byte as it is, escapes included")
+    selection.options(parser)
     connection.options(parser)
     parser.set_defaults(func=logs)
 
@@ -45,17 +51,33 @@ async def logs(args: argparse.Namespace) -> int:
         raise Complaint("--tail and --follow do not go together", status=2)
     patience = connection.PATIENT_SECONDS if args.follow else None
     async with connection.connected(args, patience=patience) as client:
-        job = await client.job(args.job)
-        ranks = await _ranks(client, job, args)
+        jobs = await _jobs(client, args)
+        args.several = len(jobs) > 1
+        each = [(job, rank) for job in jobs for rank in await _ranks(client, job, args)]
         if args.follow:
             async with asyncio.TaskGroup() as tasks:
-                for rank in ranks:
-                    tasks.create_task(_one(_follow(client, job.id, rank, args), rank, args))
+                for job, rank in each:
+                    tasks.create_task(_one(_follow(client, job, rank, args), job, rank, args))
         else:
-            for rank in ranks:
-                if await _one(_copy(client, job.id, rank, args), rank, args) is False:
+            for job, rank in each:
+                if await _one(_copy(client, job, rank, args), job, rank, args) is False:
                     page.remark(nothing(job, rank))
     return 0
+
+
+async def _jobs(client: Client, args: argparse.Namespace) -> Sequence[JobView]:
+    """The jobs that are meant: one by its id or name, or all that a pattern or the options select."""
+    wanted = selection.filter_of(args, now=time.time())
+    if wanted.is_empty and len(args.jobs) == 1 and not is_pattern(args.jobs[0]):
+        return [await client.job(args.jobs[0])]
+    if wanted.is_empty and not args.jobs:
+        raise Complaint("say which job: by its id, its name, or an option such as --name 'train-*'", status=2)
+    found = (await selection.matching(client, wanted, args.jobs, states=(), limit=_JOBS_MAX + 1)).jobs
+    if not found:
+        raise Complaint(selection.nothing_matches(wanted, args.jobs, ()))
+    if len(found) > _JOBS_MAX:
+        raise Complaint(f"more than {_JOBS_MAX} jobs match: logs shows no more at once")
+    return [await client.job(job.id) for job in found]
 
 
 async def _ranks(client: Client, job: JobView, args: argparse.Namespace) -> Sequence[int]:
@@ -85,14 +107,14 @@ async def _every_rank(client: Client, job: JobView, args: argparse.Namespace) ->
     return sorted(ranks) if args.role is None else range(list(ranks.values()).count(args.role) or 1)
 
 
-async def _one(reading: Coroutine[None, None, bool], rank: int, args: argparse.Namespace) -> bool:
-    """One rank's log. Among several ranks, a missing log is reported and ends no other."""
+async def _one(reading: Coroutine[None, None, bool], job: JobView, rank: int, args: argparse.Namespace) -> bool:
+    """One rank's log. Among several ranks or jobs, a missing log is reported and ends no other."""
     try:
         return await reading
     except RefusedError as error:
-        if args.rank != EVERY_RANK:
+        if args.rank != EVERY_RANK and not args.several:
             raise
-        page.remark(f"rank {rank}: {clean(error.reason)}")
+        page.remark(f"{f'{job.name} ' * args.several}rank {rank}: {clean(error.reason)}")
         return True
 
 
@@ -117,9 +139,9 @@ def _tell_gap(gap: Gap) -> None:
     page.remark(gap_text(gap))
 
 
-async def _follow(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bool:
-    writer = _writer(args, rank)
-    following = client.follow_log(job_id, rank=rank, epoch=args.epoch, role=args.role, gap=_tell_gap)
+async def _follow(client: Client, job: JobView, rank: int, args: argparse.Namespace) -> bool:
+    writer = _writer(args, job, rank)
+    following = client.follow_log(job.id, rank=rank, epoch=args.epoch, role=args.role, gap=_tell_gap)
     async with aclosing(following) as chunks:
         async for chunk in chunks:
             writer.write(chunk)
@@ -127,15 +149,15 @@ async def _follow(client: Client, job_id: str, rank: int, args: argparse.Namespa
     return True
 
 
-async def _copy(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bool:
+async def _copy(client: Client, job: JobView, rank: int, args: argparse.Namespace) -> bool:
     """Copy the whole log as it comes, or its last lines. False: it is empty."""
-    writer, any_found = _writer(args, rank), False
+    writer, any_found = _writer(args, job, rank), False
     if args.tail is not None:
-        found = await _last(client, job_id, rank, args)
+        found = await _last(client, job.id, rank, args)
         writer.write(found)
         any_found = bool(found) or not args.tail
     else:
-        reading = client.stream_log(job_id, rank=rank, epoch=args.epoch, role=args.role, gap=_tell_gap)
+        reading = client.stream_log(job.id, rank=rank, epoch=args.epoch, role=args.role, gap=_tell_gap)
         async with aclosing(reading) as chunks:
             async for chunk in chunks:
                 any_found = True
@@ -202,17 +224,21 @@ def terminal_text(*, raw: bool = False) -> TerminalText | None:
     return TerminalText() if sys.stdout.isatty() and not raw else None
 
 
-def _writer(args: argparse.Namespace, rank: int) -> Writer:
+def _writer(args: argparse.Namespace, job: JobView, rank: int) -> Writer:
     if args.json:
-        return LineWriter(page.write, lambda line: json_of(rank, line))
+        return LineWriter(page.write, lambda line: json_of(rank, line, job=job.id if args.several else ""))
     screen = terminal_text(raw=args.raw)
-    if args.rank == EVERY_RANK:
-        return LineWriter(page.write, lambda line: b"[%d] %s" % (rank, line), screen=screen)
+    marks = [job.name] * args.several + [str(rank)] * (args.rank == EVERY_RANK)
+    if marks:
+        head = f"[{' '.join(marks)}] ".encode()
+        return LineWriter(page.write, lambda line: head + line, screen=screen)
     return Writer(page.write, screen=screen)
 
 
-def json_of(rank: int, line: bytes) -> bytes:
-    return msgspec.json.encode({"rank": rank, "line": line.decode(errors="replace")})
+def json_of(rank: int, line: bytes, *, job: str = "") -> bytes:
+    """One line as JSON; `job`: its id, where several jobs are shown."""
+    told = {"rank": rank, "line": line.decode(errors="replace")}
+    return msgspec.json.encode({"job": job, **told} if job else told)
 
 
 def _rank(text: str) -> int | str:

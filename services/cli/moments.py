@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from libs.domain.quantity import duration_seconds
 from services.cli.complaint import Complaint
+from services.cli.words import clean
 
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 HELP = (
@@ -13,7 +14,7 @@ HELP = (
 )
 
 
-def moment(text: str, *, now: float) -> str:
+def moment(text: str, *, now: float, field: str = "--at") -> str:
     """The API's parameter for it. Raises `Complaint` if it is no moment."""
     if text.startswith("@"):
         return text[1:]
@@ -31,7 +32,7 @@ def moment(text: str, *, now: float) -> str:
         return repr(datetime.fromisoformat(text).timestamp())  # without a zone: the one of this machine
     except (ValueError, OverflowError):
         raise Complaint(
-            f"expected a time such as 10m, 14:57, 2026-01-31T12:00 or @1769860800, got {text}", field="--at"
+            f"expected a time such as 10m, 14:57, 2026-01-31T12:00 or @1769860800, got {clean(text[:100])}", field=field
         ) from None
 
 

@@ -48,5 +48,5 @@ def drawn(nodes: tuple[NodeView, ...], look: Look, *, gpus: bool) -> RenderableT
 def _wanted(nodes: tuple[NodeView, ...], names: list[str]) -> tuple[NodeView, ...]:
     unknown = set(names) - {node.id for node in nodes}
     if unknown:
-        raise Complaint(f"there is no node {', '.join(sorted(unknown))}")
+        raise Complaint(connection.no_node(min(unknown), [node.id for node in nodes]))
     return tuple(node for node in nodes if not names or node.id in names)

@@ -1,50 +1,74 @@
-"""`weft ps`: the jobs that wait and run."""
+"""`weft ps`: the jobs that wait and run.
+
+JOB is an id, how an id begins, a name, or a pattern of names such as 'mlp-*' (in quotes, so that the shell leaves it).
+Benchmarks of GPUs are left out, unless they are asked for.
+"""
 
 import argparse
+import time
+from collections.abc import Mapping, Sequence
 
-from libs.client import Client
-from libs.domain.job import FINAL, JobState
-from libs.messages.http import JobsView, NodesView
-from services.cli import connection, page
+from libs.client import Client, RefusedError
+from libs.domain.classes import BENCHMARK_LABEL
+from libs.domain.job import JobState
+from libs.messages.eta import Estimate
+from libs.messages.http import ArrayView, JobsView, NodesView
+from services.cli import connection, page, selection
 from services.cli.arrays import arrays_table
 from services.cli.drawing.jobs import held_emulated, jobs_table, silences
 
 _PAGE = 100
+_STARTS_MAX = 200  # of the jobs that wait, those whose start is asked for
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("ps", help="the jobs that wait and run; -a for all", description=__doc__)
-    parser.add_argument("-a", "--all", action="store_true", help="those that are over too")
-    parser.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        choices=[state.value for state in JobState],
-        help="only these; repeat it",
+    parser = commands.add_parser(
+        "ps",
+        help="the jobs that wait and run; -a for all",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--name", default="", help="only jobs of this name")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these, whether they are over or not")
+    parser.add_argument("-a", "--all", action="store_true", help="those that are over too")
+    selection.options(parser)
+    parser.add_argument("--benchmarks", action="store_true", help="the benchmarks of GPUs too")
     parser.add_argument("--elements", action="store_true", help="the elements of arrays each as a job")
-    parser.add_argument("--limit", type=int, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")
+    parser.add_argument("--limit", type=_limit, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")
     connection.options(parser)
     parser.set_defaults(func=ps)
 
 
 async def ps(args: argparse.Namespace) -> int:
+    wanted = selection.filter_of(args, now=time.time())
+    states = () if args.all or args.jobs else selection.OPEN
+    meant = bool(args.benchmarks or args.jobs or wanted.name or any(BENCHMARK_LABEL in each for each in wanted.labels))
+    # An array is one row, unless its elements are asked for one by one.
+    elements = bool(args.elements or args.json or args.jobs or not wanted.is_empty)
     async with connection.connected(args) as client:
-        view = await _jobs(client, args)
+        view = await selection.matching(
+            client,
+            wanted,
+            args.jobs,
+            states=states,
+            limit=args.limit,
+            benchmarks=meant,
+            elements=elements,
+            page_size=_PAGE,
+        )
         holding = any(job.state.holding for job in view.jobs)
         nodes = await client.nodes() if holding and not args.json else NodesView(nodes=())
-        arrays = [] if _with_elements(args) else (await client.arrays(opened=not args.all)).arrays
+        starts = {} if args.json else await _starts(client, view)
+        arrays = [] if elements else await _arrays(client, args)
     if args.json:
         page.json_line(view)
         return 0
     if not view.jobs and not arrays:
-        page.note("no jobs" if args.all or args.state else "no job waits or runs; -a shows those that are over")
+        _say_none(args, wanted, states)
         return 0
     tenants = len({job.tenant for job in view.jobs}) > 1
     emulated, silent = held_emulated(nodes.nodes), silences(nodes.nodes)
     if view.jobs:
-        page.show(jobs_table(view.jobs, page.look(), emulated=emulated, silent=silent, tenants=tenants))
+        page.show(jobs_table(view.jobs, page.look(), emulated=emulated, silent=silent, tenants=tenants, starts=starts))
     if arrays:
         several = len({job.tenant for job in view.jobs} | {array.tenant for array in arrays}) > 1
         page.show(arrays_table(arrays, page.look(), tenants=several))
@@ -53,27 +77,35 @@ async def ps(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _jobs(client: Client, args: argparse.Namespace) -> JobsView:
-    """As many pages as the limit needs, as one."""
-    found = JobsView(jobs=(), before=0)
-    while found.before is not None and (left := args.limit - len(found.jobs)) > 0:
-        more = await client.jobs(
-            states=_states(args),
-            name=args.name,
-            limit=min(left, _PAGE),
-            before=found.before,
-            elements=_with_elements(args),
-        )
-        found = JobsView(jobs=(*found.jobs, *more.jobs), before=more.before)
-    return found
+def _say_none(args: argparse.Namespace, wanted: selection.Filter, states: tuple[JobState, ...]) -> None:
+    if args.jobs or not wanted.is_empty:
+        page.remark(selection.nothing_matches(wanted, args.jobs, states))
+    else:
+        page.note("no jobs" if args.all else "no job waits or runs; -a shows those that are over")
 
 
-def _with_elements(args: argparse.Namespace) -> bool:
-    """Are elements of arrays shown as jobs? Else each array is one line."""
-    return bool(args.elements or args.json or args.name or args.state)
+async def _arrays(client: Client, args: argparse.Namespace) -> Sequence[ArrayView]:
+    """One row for each; none from a gateway that has no arrays."""
+    try:
+        return (await client.arrays(opened=not args.all)).arrays
+    except RefusedError as error:
+        if error.status == 404:
+            return ()
+        raise
 
 
-def _states(args: argparse.Namespace) -> list[JobState]:
-    if args.state:
-        return [JobState(state) for state in args.state]
-    return [] if args.all else [state for state in JobState if state not in FINAL]
+async def _starts(client: Client, view: JobsView) -> Mapping[str, Estimate]:
+    """When the jobs that wait start, as far as that is known and asked for at once."""
+    if not any(job.state is JobState.QUEUED for job in view.jobs):
+        return {}
+    try:
+        queue = await client.queue(limit=_STARTS_MAX)
+    except RefusedError:  # the list is worth more than its estimates
+        return {}
+    return {row.id: row.eta for row in queue.rows if row.eta is not None}
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) <= 9 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected a number of jobs such as 100, got {text[:100]!r}")
+    return int(text)

@@ -1,5 +1,8 @@
-"""`weft wait`: until jobs are over, or with --any until the first is. Exit status 0: all of these succeeded; 1: one did
-not; 124: they are not over in time."""
+"""`weft wait`: until jobs are over, or with --any until the first is.
+
+Exit status 0: all of these succeeded; else that of a job that failed, the highest of several; 1: a job was cancelled,
+or no process of it ended; 124: they are not over in time.
+"""
 
 import argparse
 import asyncio
@@ -10,7 +13,7 @@ from libs.messages.http import JobView
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import ended_line
-from services.cli.following import status_of, until_over
+from services.cli.following import exit_status_of, until_over
 
 TIMED_OUT = 124  # as timeout(1) has it
 
@@ -35,7 +38,7 @@ async def wait(args: argparse.Namespace) -> int:
         except TimeoutError:
             late = [job.name for job in known if job.id not in over]
             raise Complaint(f"not over after {args.timeout:g} s: {', '.join(late)}", status=TIMED_OUT) from None
-    return max(status_of(job) for job in over.values())
+    return max(exit_status_of(job) for job in over.values())
 
 
 async def _until(client: Client, jobs: list[str], over: dict[str, JobView], args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from libs.domain.sizes import is_elastic
 from libs.messages.events import Event
 from libs.planning.eta.told import to_come
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
+from libs.planning.quota.told import QuotaSeen
 from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
 from services.gateway.cluster import LiveCluster
@@ -50,11 +51,12 @@ async def explanation(
     elif job.spec.is_service or is_elastic(job.spec):  # it may have too little, or lend to services
         holding = await snapshots.holding(job.pool)
     policy = await store.policy(pool=job.pool)
+    quotas = await snapshots.quotas(job.pool) if job.state is JobState.QUEUED else []
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
     there = nodes.of(job.pool)
     pool = await foresight.pool_of(job, nodes=there, holding=holding, queued=queued, policy=policy)
     full = await asyncio.to_thread(  # it looks at every job of the pool: other requests must not wait for that
-        explain, job, nodes=there, holding=holding, queued=queued, now=now, policy=policy, slow=slow
+        explain, job, nodes=there, holding=holding, queued=queued, now=now, policy=policy, slow=slow, quotas=quotas
     )
     eta, helps = await asyncio.to_thread(to_come, job, pool)
     if eta is not None:
@@ -65,6 +67,7 @@ async def explanation(
         sooner=helps,
         holders=tuple(_seen_by(who, holder) for holder in full.holders),
         lent=tuple(_lent_seen_by(who, lent) for lent in full.lent),
+        quota=None if full.quota is None else _quota_seen_by(who, full.quota),
         closed=await _with_drains(store, full.closed, who),
         stopped_for=await _stopped_for(store, job),
         sized_for=await last_cause(store, job, [JobEvent.SCALED]) if full.size else None,
@@ -120,6 +123,12 @@ async def _slow_gpus(snapshots: Snapshots, job: Job, now: float) -> SlowGpus:
 
 def _lent_seen_by(who: Access, lent: LentSeen) -> LentSeen:
     return lent if may_see(who, lent.tenant) else msgspec.structs.replace(lent, name="", tenant="")
+
+
+def _quota_seen_by(who: Access, quota: QuotaSeen) -> QuotaSeen:
+    """Without the names of the other tenants that borrow."""
+    hidden = (one if may_see(who, one.tenant) else msgspec.structs.replace(one, tenant="") for one in quota.borrowers)
+    return msgspec.structs.replace(quota, borrowers=tuple(hidden))
 
 
 def _seen_by(who: Access, holder: HolderSeen) -> HolderSeen:

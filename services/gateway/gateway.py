@@ -11,6 +11,7 @@ from libs.bus import Bus
 from libs.domain.arrays import IndicesError, element_id, split_elements
 from libs.domain.cluster import Node
 from libs.domain.job import Job
+from libs.domain.selection import ID_PREFIX_LEAST
 from libs.domain.spec import TOKEN_PATTERN
 from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
@@ -37,7 +38,7 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.sight import may_see
 from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
-from services.gateway.submissions import Submissions
+from services.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
 from services.gateway.thinking.rates import Rates
 from services.gateway.thinking.telling.addresses import networks_of
 from services.gateway.turns import Turns
@@ -54,6 +55,7 @@ AT_WORK_WAITING_MAX = 4096  # of one tenant
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
+SAME_BEGINNING_MAX = 5  # ids that are told of those that begin alike
 WHAT_IFS_AT_ONCE = 2  # each of them has two processes
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
@@ -176,17 +178,33 @@ class Gateway:
         await self.streams.end_unless(may_go_on)
 
     async def job(self, who: Access, job: str) -> Job:
-        """A job by its id, or the newest of that name. Another tenant's job counts as missing. Raises RejectedError."""
+        """A job by its id, or the newest of that name, or by how its id begins, if no other of the caller's begins so.
+
+        Another tenant's job counts as missing. Raises RejectedError.
+        """
         job = await self._element_named(who, job)
         if not _matches_token(job):
             raise RejectedError(400, "job", "not an id or a name: lower-case letters, digits and '-', at most 63")
         found = await self.store.job(job)
         if found is None or not may_see(who, found.tenant):
             named = await self.store.jobs(tenant=None if who.admin else who.tenant, name=job, limit=1)
-            found = named[0] if named else None
+            found = named[0] if named else await self._beginning(who, job)
         if found is None:
             raise RejectedError(404, "job", f"no job has the id or the name {job}{await self._kept()}")
         return found
+
+    async def _beginning(self, who: Access, prefix: str) -> Job | None:
+        """The one job that the caller may see whose id begins so; None for a prefix that is too short to be meant."""
+        if not prefix.startswith(ID_BEGINS) or not ID_PREFIX_LEAST <= len(prefix) < len(ID_BEGINS) + ID_CHARACTERS:
+            return None
+        async with self.reading.one(who.tenant):
+            ids = await self.store.ids_beginning(
+                prefix, tenant=None if who.admin else who.tenant, limit=SAME_BEGINNING_MAX + 1
+            )
+        if len(ids) > 1:
+            some = ", ".join(ids[:SAME_BEGINNING_MAX]) + (", …" if len(ids) > SAME_BEGINNING_MAX else "")
+            raise RejectedError(400, "job", f"several jobs have an id that begins with {prefix}: {some}")
+        return await self.store.job(ids[0]) if ids else None
 
     async def _element_named(self, who: Access, job: str) -> str:
         """`A_3` as the id of that element; any other text as it is."""

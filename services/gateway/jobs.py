@@ -1,13 +1,14 @@
 """Jobs: submit, list, show one, explain it, and store asks about it."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
 from libs.domain.job import FINAL, Job, JobState
-from libs.domain.spec import TOKEN_PATTERN
+from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN, Selection, is_pattern, labels_of
+from libs.domain.spec import TOKEN_PATTERN, Kind
 from libs.messages.asks import AskKind, Reshare, Scale, Update
 from libs.messages.http import Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
 from libs.store import TenantFullError
@@ -25,15 +26,49 @@ from services.gateway.views import job_view
 
 LIMIT_MAX = 1000
 STATES = ", ".join(JobState)
+KINDS = ", ".join(Kind)
+QUERY_LABELS_MAX = 2000
 
 
 class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    LISTS: ClassVar[frozenset[str]] = frozenset({"state", "kind", "label"})
+
     state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
-    name: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
+    name: (
+        Annotated[
+            str,
+            Meta(pattern=NAMES_PATTERN, description="A name, or a pattern: `*` is any characters, `?` is one."),
+        ]
+        | None
+    ) = None
+    id: Annotated[str, Meta(pattern=ID_PREFIX_PATTERN, description="How the id begins.")] | None = None
+    label: Annotated[
+        str,
+        Meta(
+            max_length=QUERY_LABELS_MAX,
+            description="`NAME=VALUE`, or `NAME` for any value; of several, with commas, a job must have all.",
+        ),
+    ] = ""
+    kind: Annotated[str, Meta(description=f"One or several, with commas, of: {KINDS}.")] = ""
+    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="On which it has a rank, or had one last.")] | None = (
+        None
+    )
+    since: (
+        Annotated[float, Meta(ge=0, lt=2**40, description="Submitted then or later: seconds since 1970-01-01 UTC.")]
+        | None
+    ) = None
+    benchmarks: Annotated[bool, Meta(description="0: without the jobs that only measure a GPU.")] = True
     tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
     elements: Annotated[bool, Meta(description="0: without the elements of arrays; `/v1/arrays` has these.")] = True
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
     before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it selects by what the store has an index for: tenant, state and one name."""
+        named = self.name is None or not is_pattern(self.name)
+        others = (self.id, self.label or None, self.kind or None, self.node, self.since)
+        return named and self.benchmarks and all(each is None for each in others)
 
 
 async def submit(call: Call[NoQuery]) -> web.StreamResponse:
@@ -54,15 +89,14 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     if query.tenant is not None and query.tenant != tenant:
         raise RejectedError(403, "tenant", "a tenant sees its own jobs only")
     states = states_of(query.state)
+    selection = _selection(query)
+    store, page = call.gateway.store, {"limit": query.limit, "before": query.before}
     async with call.gateway.reading.one(call.who.tenant):
-        found = await call.gateway.store.jobs(
-            tenant=tenant,
-            states=states,
-            name=query.name or "",
-            limit=query.limit,
-            before=query.before,
-            elements=query.elements,
-        )
+        if query.is_plain:
+            name, elements = query.name or "", query.elements
+            found = await store.jobs(tenant=tenant, states=states, name=name, elements=elements, **page)
+        else:
+            found = await store.jobs_selected(selection, tenant=tenant, states=states, **page)
         ends = await endings(call.gateway.store, found)
     shown = await call.gateway.reasons.fresh(found)
     views = tuple(job_view(job, call.gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
@@ -186,6 +220,32 @@ async def ask(
 def _asked(call: Call[NoQuery], kind: AskKind, job: Job) -> web.StreamResponse:
     call.gateway.hints.asked(job.pool)
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
+
+
+def _selection(query: JobsQuery) -> Selection:
+    """The conditions of the query. Raises RejectedError."""
+    try:
+        labels = labels_of(query.label)
+    except ValueError as error:
+        raise RejectedError(400, "label", str(error)) from None
+    return Selection(
+        names=query.name or "",
+        id_prefix=query.id or "",
+        labels=labels,
+        kinds=_kinds_of(query.kind),
+        node=query.node or "",
+        since=query.since,
+        benchmarks=query.benchmarks,
+        elements=query.elements,
+    )
+
+
+def _kinds_of(text: str) -> tuple[Kind, ...]:
+    names = [name.strip() for name in text.split(",")] if text else []
+    unknown = [name for name in names if name not in Kind.__members__.values()]
+    if unknown:
+        raise RejectedError(400, "kind", f"no such kind: {unknown[0][:100]}; there is {KINDS}")
+    return tuple(Kind(name) for name in dict.fromkeys(names))
 
 
 def states_of(text: str) -> tuple[JobState, ...]:

@@ -20,6 +20,7 @@ PATH_WORDS = {
     "array": "An array's id, or a name: then the newest array of that name.",
     "node": "A node's id.",
     "tenant": "A tenant's name.",
+    "name": "A tenant's name, or that of a group of tenants.",
     "label": "The label that its tokens were made with.",
     "webhook": "A webhook's id.",
 }

@@ -23,6 +23,7 @@ B = TypeVar("B")
 
 BODY_SECONDS_MAX = 20.0
 JSON = "application/json"
+_LISTS = frozenset({"state"})
 NOBODY = Access(tenant="")
 
 
@@ -88,12 +89,13 @@ def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def query_of(request: web.Request, kind: type[Q]) -> Q:
-    """The query decoded as `kind`. A name given twice is a list for `state`, and a mistake for all others."""
+    """The query decoded as `kind`. A name given twice is a list for those of its `LISTS`, a mistake for all others."""
     if not request.query_string:
         return kind()
     given: dict[str, str] = {}
+    lists = getattr(kind, "LISTS", _LISTS)
     for name, value in request.query.items():
-        if name in given and name != "state":
+        if name in given and name not in lists:
             raise RejectedError(400, name, "is given twice")
         given[name] = f"{given[name]},{value}" if name in given else value
     try:

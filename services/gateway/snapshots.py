@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
+from libs.domain.quotas import Quota
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.thinking.admission import Admission
@@ -133,6 +134,7 @@ class Snapshots:
         self._queued: dict[str, Fresh[list[Job]]] = {}
         self._scores: dict[str, Fresh[list[GpuScore]]] = {}
         self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
+        self._quotas: dict[str, Fresh[list[Quota]]] = {}
 
     async def holding(self, pool: str, *, aside: bool = False) -> list[Job]:
         """The jobs that hold resources. Only for known pools: each pool's snapshot stays in memory. `aside`: for work
@@ -146,6 +148,16 @@ class Snapshots:
         if pool not in self._queued:
             self._queued[pool] = Fresh(partial(self._read_queued, pool), clock=self._clock, quick=True)
         return await (self._queued[pool].aside() if aside else self._queued[pool].get())
+
+    async def quotas(self, pool: str) -> list[Quota]:
+        """Only for known pools: each pool's snapshot stays in memory."""
+        if pool not in self._quotas:
+            self._quotas[pool] = Fresh(partial(self._store.quotas, pool=pool), clock=self._clock)
+        return await self._quotas[pool].get()
+
+    def forget_quotas(self) -> None:
+        """Other quotas were set."""
+        self._quotas.clear()
 
     async def scores(self, pool: str) -> list[GpuScore]:
         """The scores of every GPU and class. Only for known pools: each pool's snapshot stays in memory."""

@@ -31,6 +31,7 @@ from services.gateway.snapshots import Snapshots
 
 ARRAY_BYTES_MAX = 32 << 20  # of the specifications of all elements
 KEY_CHARACTERS_MAX = 255
+ID_BEGINS = "j-"
 ID_CHARACTERS = 10
 NATS_SOURCE = "NATS"  # a request over NATS has no source address
 

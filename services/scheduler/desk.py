@@ -14,6 +14,7 @@ from msgspec import structs
 from libs.bus import Bus
 from libs.domain.job import JobChange, JobEvent, Step
 from libs.domain.lease import Lease
+from libs.domain.quotas import Quota
 from libs.messages.asks import OutboxFilled
 from libs.messages.history import Record
 from libs.messages.nodes import HOLD, Leader, NodeDesired, NodeHinted, NodeReported
@@ -40,6 +41,7 @@ POLL_SECONDS = 0.5
 ANSWER_SECONDS_MAX = 2.5  # a node waits 3 s; a call of the store fails after about 5
 CLAIM_SECONDS_MAX = 2.0
 SCORES_SECONDS = 30.0  # between two reads of scores whose message did not arrive
+QUOTAS_SECONDS = 1.0  # between two reads of quotas
 SCORES_SLACK_SECONDS = 300.0  # the clocks of scorers may differ from ours by this much
 TOUCH_SECONDS = 10.0
 ADMITTED_MAX = 500
@@ -81,6 +83,7 @@ class Desk:
         tally: Tally,
         retention: HistoryRetention | None = None,
         pace: JournalPace | None = None,
+        obeys_quotas: bool = True,
         outbox_filled: asyncio.Event | None = None,
     ) -> None:
         """`outbox_filled` is set when there is an event to be published."""
@@ -104,6 +107,9 @@ class Desk:
         self._polled_at = 0.0
         self._touched_at = 0.0
         self._scores_at = 0.0
+        self._obeys_quotas = obeys_quotas
+        self._known_quotas: list[Quota] = []
+        self._quotas_at = 0.0
         self._told_scores: list[GpuScore] = []
         self._told_classes: list[WorkloadClass] = []
         self._refused: set[str] = set()  # jobs with a step that the store refused in this turn
@@ -197,6 +203,7 @@ class Desk:
         if wanted := self.core.picture.holds.wanted(now):
             self._journal.tell_ends(await self._store.ends_of(wanted), now)
         await self._take_in_scores(now)
+        await self._take_in_quotas(now)
         answers = self._take_in_reports(waiting, steps, now)
         with self._tally.deciding():
             decided, changes = self._journal.decide(now)
@@ -256,17 +263,24 @@ class Desk:
         pool = self.core.pool
         await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
         self._load_number = await self._store.lead_by(lease, str(self.core.settings.policy))
-        nodes, jobs, scores, classes = await asyncio.gather(
+        nodes, jobs, scores, classes, quotas = await asyncio.gather(
             self._store.nodes(pool=pool),
             self._store.open_jobs(pool=pool),
             self._store.scores(pool=pool),
             self._store.classes(pool=pool),
+            self._quotas(),
         )
+        used: dict[str, float] = {}
+        if self.core.settings.policy.ordering.by_use:
+            half_life = self.core.settings.half_life_seconds
+            used = await self._store.decayed_use(pool=pool, at=self._clock(), half_life=half_life)
         self._journal.load(
             jobs=jobs,
             nodes=nodes,
             scores=scores,
             classes=classes,
+            quotas=quotas,
+            used=used,
             now=self._clock(),
             epoch=lease.epoch,
             went_back_at=self._went_back_at,
@@ -276,6 +290,7 @@ class Desk:
         self._answers.forget()
         self._asked = True
         self._scores_at = self._clock()
+        self._known_quotas, self._quotas_at = quotas, self._clock()
         self._joined.clear()
         logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
 
@@ -295,6 +310,18 @@ class Desk:
         self._joined.clear()
         if new := [score for score in found if self.core.picture.beliefs.is_news(score)]:
             self._journal.rescore(new)
+
+    async def _quotas(self) -> list[Quota]:
+        return await self._store.quotas(pool=self.core.pool) if self._obeys_quotas else []
+
+    async def _take_in_quotas(self, now: float) -> None:
+        """Take in what an administrator changed."""
+        if now < self._quotas_at + QUOTAS_SECONDS:
+            return
+        quotas, self._quotas_at = await self._quotas(), now
+        if quotas != self._known_quotas:
+            self._known_quotas = quotas
+            self._journal.limit(quotas, now)
 
     def _learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
         if new := [one for one in classes if self.core.picture.beliefs.is_learnt_anew(one)]:

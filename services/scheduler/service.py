@@ -63,6 +63,7 @@ class _Pool:
             clock=clock,
             tally=tally,
             retention=settings.retention,
+            obeys_quotas=settings.quotas,
             outbox_filled=outbox_filled,
         )
         self.forgetting = Forgetting(

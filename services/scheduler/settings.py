@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from libs.messages.bounds import Token
 from libs.planning.policy import Policy
+from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.service.config import Connections
 from services.scheduler.thinking.core import Settings
 from services.scheduler.thinking.history import HistoryRetention
@@ -49,6 +50,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 1 << 30
     jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
     nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
+    fair_half_life_seconds: Annotated[float, Meta(ge=60, le=365 * DAY)] = HALF_LIFE_SECONDS
+    quotas: bool = True  # false: quotas that are set are not obeyed
+    quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
     nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
     shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
     admin_port: int | None = None
@@ -101,6 +105,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 every_seconds=self.moves_every_seconds,
             ),
             nodes_kept_seconds=self.nodes_kept_days * DAY or None,
+            half_life_seconds=self.fair_half_life_seconds,
+            quota_runtime_seconds=self.quota_runtime_seconds,
             shares_strict=self.shares_strict,
         )
 

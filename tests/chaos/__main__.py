@@ -31,10 +31,11 @@ def _asked() -> Asked:
     parser.add_argument(
         "--settle",
         type=float,
-        help="seconds that jobs get to end after the last fault (default: 90, or half of --seconds)",
+        help="seconds that jobs get to end after the last fault (default: 90, or 240 with --failover, or half)",
     )
     parser.add_argument("--fencing", choices=("on", "off"), default="on", help="off: the audit has to find overlaps")
     parser.add_argument("--enemies", choices=("on", "off"), default="on", help="off: no hostile tenant, no rogue node")
+    parser.add_argument("--failover", action="store_true", help="three NATS servers, and a Postgres with a standby")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs of all services and jobs there")
     parser.add_argument("--markdown", action="store_true", help="print the row for docs/measurements/chaos.md too")
     parser.add_argument("--quiet", action="store_true", help="say nothing of single faults")
@@ -42,9 +43,10 @@ def _asked() -> Asked:
     return Asked(
         seconds=found.seconds,
         seed=found.seed,
-        settle=max(90.0, found.seconds / 2) if found.settle is None else found.settle,
+        settle=max(240.0 if found.failover else 90.0, found.seconds / 2) if found.settle is None else found.settle,
         fencing=found.fencing == "on",
         enemies=found.enemies == "on",
+        failover=found.failover,
         keep=found.keep,
         quiet=found.quiet,
         markdown=found.markdown,

@@ -14,6 +14,7 @@ from libs.servers import ServersError
 from tests.chaos import disk
 from tests.chaos.clock import boot_clock
 from tests.chaos.engine import EngineMissingError
+from tests.chaos.failover import FailoverStores
 from tests.chaos.faults import BUSIEST, REPLICA, Fault, touches
 from tests.chaos.services import replicas
 from tests.chaos.traces import read_runs
@@ -124,8 +125,7 @@ class Deeds:
         if fault.what == "cut":
             link.cut()
         else:
-            link.refuse()
-            link.reset()
+            link.end_all()
         try:
             await asyncio.sleep(fault.seconds)
         finally:
@@ -173,6 +173,9 @@ class Deeds:
 
     async def _server(self, fault: Fault) -> None:
         stores, name = self._world.stores, fault.target
+        if isinstance(stores, FailoverStores):
+            await stores.do(fault)
+            return
         if fault.what == "freeze":
             await stores.freeze(name)
             try:
@@ -191,6 +194,7 @@ class Deeds:
 
     async def _while_down(self, fault: Fault) -> None:
         stores, name = self._world.stores, fault.target
+        assert not isinstance(stores, FailoverStores), "it does its own faults"
         if fault.what == "back up":
             self._backed_up_at = None
             await stores.back_up()

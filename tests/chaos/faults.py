@@ -42,6 +42,16 @@ class Card(Struct, frozen=True):
     lasts: tuple[float, float] = SHORT
 
 
+# `one` and `two` of three NATS servers; `fail over`: the primary is lost, and its standby promoted some seconds later.
+FAILOVER = (
+    *(Card(what, "nats") for what in ("kill one", "kill one", "freeze one", "lose one")),
+    *(Card(what, "nats", (3.0, 8.0)) for what in ("kill two", "split", "split")),
+    *(Card("fail over", "postgres", (0.5, 3.0)) for _ in range(3)),
+    *(Card(what, "postgres") for what in ("kill", "freeze", "kill standby", "freeze standby")),
+    Card("freeze standby", "postgres", (5.0, 9.0)),
+)
+
+
 class Means(Struct, frozen=True, kw_only=True):
     """What can be done here."""
 
@@ -51,6 +61,7 @@ class Means(Struct, frozen=True, kw_only=True):
     guards: bool = False
     router: bool = False  # there are services, and requests to them
     restore: bool = True
+    failover: bool = False  # three NATS servers, and Postgres with a standby
 
 
 def faults(seed: int, seconds: float, means: Means) -> list[Fault]:
@@ -106,6 +117,11 @@ def _dealt(drawn: random.Random, means: Means) -> Iterator[Card]:
         yield from deck
 
 
+def _of_servers(drawn: random.Random) -> list[Card]:
+    cards = [Card(what, server) for server in ("nats", "postgres") for what in WHATS]
+    return [*cards, Card("freeze", drawn.choice(("nats", "postgres")), (5.0, 9.0)), Card("lose stream", "nats")]
+
+
 def _minor(means: Means) -> list[str]:
     return ["scorer", "reallocator", *(f"telemetry-{node}" for node in means.nodes)]
 
@@ -116,8 +132,7 @@ def _deck(drawn: random.Random, means: Means) -> list[Card]:
     major = [name for name in CONTROL if name not in minor] + executors
     cards = [Card(what, name) for name in major for what in WHATS]
     cards += [Card(what, name, LONG) for what in ("kill", "freeze") for name in drawn.sample(executors, 2)]
-    cards += [Card(what, server) for server in ("nats", "postgres") for what in WHATS]
-    cards += [Card("freeze", drawn.choice(("nats", "postgres")), (5.0, 9.0)), Card("lose stream", "nats")]
+    cards += FAILOVER if means.failover else _of_servers(drawn)
     for node in means.nodes:
         cards += [Card(drawn.choice(("cut", "break")), f"link-{node}", lasts) for lasts in (SHORT, (3.0, 6.0), LONG)]
     for name in ("gateway", "scheduler-1", "scheduler-2"):
@@ -132,6 +147,6 @@ def _deck(drawn: random.Random, means: Means) -> list[Card]:
     if means.router:
         cards += [Card("kill", name) for name in OF_ROUTER] + [Card("restart", "router"), Card("freeze", "gate")]
         cards += [Card("kill", REPLICA), Card("kill", REPLICA), Card("freeze", REPLICA)]
-    if means.restore:
+    if means.restore and not means.failover:
         cards.append(Card("restore", "postgres"))
     return cards

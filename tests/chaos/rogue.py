@@ -160,7 +160,7 @@ class Rogue:
 
     async def _connect(self, user: str) -> Nats:
         return await nats.connect(
-            self._url,
+            self._url.split(","),
             user=user,
             password=self._credentials.nats_password(user),
             inbox_prefix=inbox_prefix(user).encode(),

@@ -16,16 +16,19 @@ from tests.chaos.customers import Customers, all_over
 from tests.chaos.deeds import Deeds, Done
 from tests.chaos.enemies import Enemies, enemies_of
 from tests.chaos.evidence import Evidence
+from tests.chaos.failover import FailoverStores
 from tests.chaos.faults import Fault, Means, cut_offs, faults
 from tests.chaos.finding import Finding
 from tests.chaos.serving import Serving, service_wishes, statuses
 from tests.chaos.slots import NANO, Accounted, accounted
 from tests.chaos.story import told
+from tests.chaos.times import times
 from tests.chaos.traces import read_runs
 from tests.chaos.wishes import askings, wishes
 from tests.chaos.world import ENGINE_POOL, FENCE, GRACE, World, world
 
 READY_AGAIN_SECONDS_MAX = 60.0
+KILLS = ("kill", "lose", "restore", "fail over")
 STORED_SECONDS_MAX = 5.0  # from when a step is decided, in calm
 SUBMITTED_PART = 0.85  # of the time; what comes last still meets faults
 ENDED_SECONDS_MAX = 2 * (FENCE + GRACE) + 5.0
@@ -37,6 +40,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     settle: float = 90.0
     fencing: bool = True
     enemies: bool = True
+    failover: bool = False
     keep: Path | None = None
     quiet: bool = False
     markdown: bool = False
@@ -87,7 +91,7 @@ async def chaos(asked: Asked) -> Result:
             print(f"{time.monotonic() - began:6.1f} {line}", flush=True)
 
     async with (
-        world(fencing=asked.fencing, keep=asked.keep) as made,
+        world(fencing=asked.fencing, failover=asked.failover, keep=asked.keep) as made,
         Client(made.url, made.token) as client,
         enemies_of(made, client, asked.seed, asked.seconds, there=asked.fencing and asked.enemies) as enemies,
     ):
@@ -144,6 +148,7 @@ def means(made: World) -> Means:
         engine=made.engine is not None,
         guards=True,
         router=bool(made.router_url),
+        failover=isinstance(made.stores, FailoverStores),
     )
 
 
@@ -272,12 +277,13 @@ def _figures(
         "requests": statuses(evidence.requests),
         "faults_done": len(done),
         "faults_failed": [f"{one.what} {one.target}: {one.failed}" for one in evidence.faults if one.failed],
-        "kills": dict(Counter(_kind(fault) for fault in done if fault.what in ("kill", "lose stream", "restore"))),
+        "kills": dict(Counter(_kind(fault) for fault in done if fault.what.startswith(KILLS))),
         "freezes": dict(Counter(_kind(fault) for fault in done if fault.what == "freeze")),
         "restarts": dict(Counter(_kind(fault) for fault in done if fault.what in ("restart", "back up"))),
         "links": dict(Counter(f"{fault.what} {_kind(fault)}" for fault in done if fault.what in ("cut", "break"))),
         "disks_filled": sum(fault.what == "fill" for fault in done),
         "restores": len(evidence.restores),
+        **({"again": times(evidence)} if asked.failover else {}),
         "misdeeds": dict(enemies.hostile.done),
         "misdeeds_answered": dict(enemies.hostile.answers),
         "hostile_outcomes": dict(sorted(evidence.hostile_outcomes.items())),

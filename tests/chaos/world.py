@@ -10,7 +10,6 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import asyncpg
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from services.cli.local.ports import free_port
 from services.executor.runtime.limits import cgroup
 from tests.chaos import disk
 from tests.chaos.engine import Engine, EngineMissingError, own_engine
+from tests.chaos.failover import FailoverStores
 from tests.chaos.member import Member
 from tests.chaos.rogue import NODE as ROGUE
 from tests.chaos.slots import note_slots
@@ -52,13 +52,35 @@ TIMES = {
     "SCHEDULER_PATIENCE_SECONDS": "20",
     "ROUTER_DRAIN_SECONDS": "3",
 }
+LOCAL_PORT = re.compile(r"127\.0\.0\.1:(\d+)")
 UNFENCED = {"EXECUTOR_FENCING": "0"}
+
+
+class Cable:
+    """The links of one client to all servers of one kind, by the servers' ports. They fail together."""
+
+    def __init__(self, links: dict[int, Proxy]) -> None:
+        self.links = links
+
+    def cut(self) -> None:
+        for link in self.links.values():
+            link.cut()
+
+    def end_all(self) -> None:
+        """Every connection ends, and none is taken."""
+        for link in self.links.values():
+            link.refuse()
+            link.reset()
+
+    def mend(self) -> None:
+        for link in self.links.values():
+            link.mend()
 
 
 class World:
     """Everything that runs, by name: members, links and stores."""
 
-    def __init__(self, root: Path, *, fencing: bool) -> None:
+    def __init__(self, root: Path, *, fencing: bool, failover: bool = False) -> None:
         self.home = ClusterHome(root / "home")
         self.folder = root / "seen"
         self.hostile_folder = self.folder / "hostile"  # what the hostile tenant's jobs trace
@@ -71,12 +93,13 @@ class World:
             TIMES
             | ({} if fencing else UNFENCED)
             | {"GATEWAY_VOLUMES_ALLOWED": str(self.folder), "GATEWAY_SHARES": "true"}
+            | ({"SCHEDULER_NATS_REPLICAS": "3"} if failover else {})
         )
         self.options = Options(nodes=NODES + 1, emulated_gpus=GPUS, cpus=16, port=free_port(), settings=settings)
         self.credentials = Credentials(self.home.credentials)
-        self.stores = Stores(self.home.root, self.credentials)
+        self.stores = (FailoverStores if failover else Stores)(self.home.root, self.credentials)
         self.members: dict[str, Member] = {}
-        self.links: dict[str, Proxy] = {}
+        self.links: dict[str, Cable] = {}
         self.small_disk = ""  # the node whose logs are on a disk of their own
         self.url = f"http://127.0.0.1:{self.options.port}"
         self._router_port = free_port() if has_caddy(os.environ) else 0
@@ -226,12 +249,13 @@ class World:
         return replace(service, settings=settings)
 
     async def _by_link(self, name: str, url: str) -> str:
-        """The same address behind a link of this name."""
-        parts = urlsplit(url)
-        assert parts.port, url
+        """The same addresses behind the links of this name."""
+        ports = [int(port) for port in LOCAL_PORT.findall(url)]
+        assert ports, url
         if name not in self.links:
-            self.links[name] = await self._stack.enter_async_context(Proxy(parts.port))
-        return url.replace(f":{parts.port}", f":{self.links[name].port}")
+            links = [await self._stack.enter_async_context(Proxy(port)) for port in ports]
+            self.links[name] = Cable(dict(zip(ports, links, strict=True)))
+        return LOCAL_PORT.sub(lambda found: f"127.0.0.1:{self.links[name].links[int(found[1])].port}", url)
 
 
 def _remove_groups(owner: str) -> None:
@@ -252,11 +276,11 @@ def _in_pool(service: Service) -> Service:
 
 
 @asynccontextmanager
-async def world(*, fencing: bool = True, keep: Path | None = None) -> AsyncIterator[World]:
+async def world(*, fencing: bool = True, failover: bool = False, keep: Path | None = None) -> AsyncIterator[World]:
     """One for as long as the block lasts. `keep`: where the logs of all services and jobs are copied to at the end."""
     root = Path(tempfile.mkdtemp(prefix="weft-chaos-"))
     os.chmod(root, 0o711)  # so that Postgres' own user reaches its folder
-    made = World(root, fencing=fencing)
+    made = World(root, fencing=fencing, failover=failover)
     try:
         os.mkdir(made.home.root, 0o711)
         await made.start()

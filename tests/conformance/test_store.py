@@ -9,6 +9,8 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
+from libs.domain.selection import Selection
+from libs.domain.spec import Kind
 from libs.messages.asks import AskKind
 from libs.store import (
     DoubleAllocationError,
@@ -138,6 +140,52 @@ async def test_jobs_are_listed_newest_first_by_tenant_state_and_name_in_pages(wo
     assert seen == [5, 4, 3, 2, 1, 0]
     opened = await world.gateway.jobs(tenant=None, states=[_S.QUEUED], limit=2)
     assert await listed(states=[_S.QUEUED], before=opened[-1].seq) == [3, 2]
+
+
+async def test_jobs_are_selected_as_the_selection_itself_says(world: World) -> None:
+    """Every condition, alone and with others, finds in each store the jobs for which `holds` is true."""
+    lease = await world.lead()
+    labels = ({}, {"team": "vision"}, {"team": "vision", "urgent": ""}, {"weft/benchmark": "1"}, {"team": "a_b%c"}, {})
+    names = ("mlp-1", "mlp-22", "mlp", "bench-1", "a-mlp-1", "m")
+    kinds = (Kind.TRAINING, Kind.BATCH, Kind.TRAINING, Kind.BATCH, Kind.NOTEBOOK, Kind.INFERENCE)
+    for number, (name, tags, kind) in enumerate(zip(names, labels, kinds, strict=True)):
+        asked = spec(name, labels=tags, kind=kind)
+        job_id = f"j-{'ab' if number % 2 else 'aa'}{number}"
+        await world.gateway.submit(asked, job_id=job_id, tenant="alice", key=None, at=AT + number)
+    born = await world.scheduler.admit(lease, load=0, pool="default", limit=5)  # the last is not admitted
+    await go(world.scheduler, lease, born[0], _E.PLACED, at=AT, placement=placement(("node-1", 0), ("node-2", 0)))
+    await go(world.scheduler, lease, born[1], _E.PLACED, at=AT, placement=placement(("node-11", 0)))
+    await go(world.scheduler, lease, born[2], _E.CANCELLED, at=AT)
+    every = await world.gateway.jobs(tenant=None)
+
+    wanted = [
+        *(Selection(names=names) for names in ("*", "mlp*", "mlp-?", "?", "*-1", "**m**1", "mlp", "*_*", "nothing*")),
+        *(Selection(id_prefix=prefix) for prefix in ("j-", "j-aa", "j-ab3", "j-%", "j-ab_")),
+        *(Selection(labels=(pair,)) for pair in (("team", None), ("team", "vision"), ("urgent", ""), ("none", None))),
+        Selection(labels=(("team", "vision"), ("urgent", None))),
+        Selection(labels=(("team", "a_b%c"),)),
+        *(Selection(kinds=kinds) for kinds in ((Kind.TRAINING,), (Kind.BATCH, Kind.NOTEBOOK))),
+        *(Selection(node=node) for node in ("node-1", "node-2", "node-11", "node-3")),
+        *(Selection(since=since) for since in (AT, AT + 3, AT + 99)),
+        Selection(benchmarks=False),
+        Selection(names="mlp*", kinds=(Kind.TRAINING,), node="node-1", since=AT, benchmarks=False),
+    ]
+    for selection in wanted:
+        held = [job.id for job in every if selection.holds(job)]
+        assert [job.id for job in await world.gateway.jobs_selected(selection, tenant=None)] == held
+        assert [job.id for job in await world.gateway.jobs_selected(selection, tenant="alice", limit=2)] == held[:2]
+        assert await world.gateway.jobs_selected(selection, tenant="bob") == []
+        still = [job.id for job in every if selection.holds(job) and not job.state.final]
+        states = [state for state in _S if not state.final]
+        assert [job.id for job in await world.gateway.jobs_selected(selection, tenant=None, states=states)] == still
+        first = await world.gateway.jobs_selected(selection, tenant=None, limit=1)
+        rest = await world.gateway.jobs_selected(selection, tenant=None, before=first[0].seq) if first else []
+        assert [job.id for job in (*first, *rest)] == held
+    found = [len([job for job in every if selection.holds(job)]) for selection in wanted]
+    assert found == [6, 3, 1, 1, 3, 2, 1, 0, 0, 6, 3, 1, 0, 0, 3, 2, 1, 0, 1, 1, 2, 3, 1, 1, 1, 0, 6, 3, 0, 5, 1]
+    assert await world.gateway.ids_beginning("j-ab", tenant="alice", limit=2) == ["j-ab5", "j-ab3"]
+    assert await world.gateway.ids_beginning("j-ab", tenant="bob", limit=2) == []
+    assert await world.gateway.ids_beginning("j-%", tenant=None, limit=2) == []
 
 
 async def test_of_the_jobs_that_wait_only_what_changed_need_be_read_again(world: World) -> None:

@@ -48,6 +48,7 @@ BODIES = {
     "PriorityWanted": {"priority": 1},
     "SizeWanted": {"size": {"worker": 1}},
     "ShareWanted": {"request": 0.5},
+    "QuotaWanted": {"guaranteed": 1},
     "UpdateWanted": {"env": {"A": "b"}},
 }
 

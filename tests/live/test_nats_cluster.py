@@ -1,7 +1,11 @@
 """Three real NATS servers as one cluster: one killed, then two, then quorum again; a server cut off; strangers."""
 
 import asyncio
+import os
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -15,8 +19,11 @@ from libs.bus.nats import NatsBus
 from libs.credentials import Credentials, provision
 from libs.messages import Message
 from libs.servers.find import find_nats
+from libs.service.keys import client_tls
 from services.cli.local.ports import free_port
-from tests.support.nats_cluster import SERVERS, NatsCluster, until
+from tests.support.nats_cluster import DEPLOY, SERVERS, NatsCluster, until
+from tests.support.postgres_pair import commands
+from tests.support.tls import Authority
 
 SECONDS_MAX = 60.0
 LEFT_SECONDS = 0.3
@@ -259,3 +266,77 @@ async def test_a_node_cannot_have_a_stream_change_its_leader_or_lose_a_server(
                 await node.request_raw(f"$JS.API.STREAM.{what}.WEFT_EVENTS", b'{"peer":"nats-1"}', seconds_max=0.5)
         with pytest.raises(BusError, match="permit"):
             await node.request_raw("$JS.API.META.LEADER.STEPDOWN", b"", seconds_max=0.5)
+
+
+@pytest.mark.timeout(120)
+async def test_with_tls_servers_and_clients_show_each_other_certificates(
+    tmp_path: Path, credentials: Credentials
+) -> None:
+    authority = Authority(tmp_path / "authority")
+    pair = authority.issue("127.0.0.1", into="nats")
+    cluster = NatsCluster(tmp_path / "servers", credentials, config="nats-cluster-tls.conf")
+    cluster.environment = {
+        "WEFT_NATS_CERT": str(pair.cert),
+        "WEFT_NATS_KEY": str(pair.key),
+        "WEFT_NATS_CA": str(authority.ca_file),
+    }
+    users = Users(cluster, credentials)
+    try:
+        await cluster.start()
+        async with users.bus(
+            "scheduler", replicas=SERVERS, tls=lambda: client_tls(ca_file=str(authority.ca_file))
+        ) as bus:
+            await until_done(bus.ensure_stream)
+            assert (await stored(bus))["config"]["num_replicas"] == SERVERS
+        with pytest.raises(BusError, match="certificate verify failed"):
+            async with users.bus("scheduler", tls=lambda: client_tls(ca_file=""), connect_seconds_max=SECONDS_MAX / 10):
+                pass
+    finally:
+        await cluster.stop()
+
+
+@pytest.mark.timeout(120)
+async def test_the_commands_of_the_page_make_the_secrets_and_start_a_server(tmp_path: Path) -> None:
+    """As they are written, but for the addresses: here a test may listen on this machine alone."""
+    program, environment = Path(sys.executable).parent, {"LC_ALL": "C", "HOME": str(tmp_path)}
+    environment["PATH"] = f"{program}:{os.environ['PATH']}"
+
+    async def run(title: str) -> asyncio.subprocess.Process:
+        text = commands(title).replace("/data", str(tmp_path / "data"))
+        for port in ("4222", "6222", "8222"):
+            text = re.sub(rf"(0\.0\.0\.0|127\.0\.0\.1):{port}", f"127.0.0.1:{ports[port]}", text)
+        return await asyncio.create_subprocess_exec(
+            *("sh", "-euc", text.replace("nats-server --config", "exec nats-server --config")),
+            cwd=tmp_path,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+
+    ports = {port: free_port() for port in ("4222", "6222", "8222")}
+    assert await (await run("make the secrets")).wait() == 0
+    made = Credentials(tmp_path / "credentials")
+    assert made.nats_routes_file.read_text().count("nats-route://") == SERVERS
+    (tmp_path / "secrets").mkdir()
+    for file in (made.nats_users_file, made.nats_routes_file, DEPLOY / "nats-cluster.conf"):
+        shutil.copy(file, tmp_path if file.parent == DEPLOY else tmp_path / "secrets")
+    server = await run("start a server")
+    try:
+        url = f"nats://127.0.0.1:{ports['4222']}"
+        async with asyncio.timeout(SECONDS_MAX):
+            while True:
+                try:
+                    async with NatsBus.connect(
+                        url,
+                        name="x",
+                        user="scheduler",
+                        password=made.nats_password("scheduler"),
+                        connect_seconds_max=1.0,
+                    ) as bus:
+                        assert bus.connected
+                    break
+                except BusError:
+                    assert server.returncode is None
+    finally:
+        if server.returncode is None:
+            server.kill()
+        await server.wait()

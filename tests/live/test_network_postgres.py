@@ -208,3 +208,17 @@ async def test_a_leader_that_is_cut_off_stops_before_another_begins(postgres: St
         await first.beat()
         await second.beat()
         assert (first.lease, second.lease is not None) == (None, True)
+
+
+async def test_a_host_that_is_dead_without_a_word_does_not_keep_us_from_the_other(
+    postgres: Stores, link: Proxy
+) -> None:
+    link.cut()
+    parts = urlsplit(postgres.server.dsn)
+    for ports in ((link.port, parts.port), (parts.port, link.port)):
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        dsn = parts._replace(netloc=f"{parts.username}@{hosts}", query="target_session_attrs=read-write").geturl()
+        async with PostgresStore.connect(
+            dsn, user="weft_scheduler", password=postgres.server.passwords["scheduler"], connections=CONNECTIONS
+        ) as store:
+            await asyncio.gather(*(store.nodes() for _ in range(CONNECTIONS)))

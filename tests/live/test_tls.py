@@ -207,6 +207,21 @@ async def test_a_store_over_tls_is_a_store(postgres_port: int, authority: Author
     await stored(to_postgres(postgres_port, credentials, query=query))  # a DSN may say it all
 
 
+async def test_tls_is_demanded_of_each_of_several_hosts_under_its_own_name(
+    postgres_port: int, authority: Authority, credentials: Credentials
+) -> None:
+    """`localhost` is the same server, under a name for which it has no certificate; at port 1 there is none."""
+    writes = "?target_session_attrs=read-write"
+    trusted = {"pg_ca_file": authority.ca_file, "query": writes}
+    for hosts in (f"127.0.0.1:1,127.0.0.1:{postgres_port}", f"localhost:{postgres_port},127.0.0.1:{postgres_port}"):
+        host, _, port = hosts.rpartition(":")
+        await stored(to_postgres(int(port), credentials, host=host, **trusted))  # type: ignore[arg-type]
+    host = f"localhost:1,localhost:{postgres_port},localhost"
+    to = to_postgres(postgres_port, credentials, host=host, **trusted)  # type: ignore[arg-type]
+    with pytest.raises(StoreUnavailableError, match=r"(?i)hostname mismatch"):
+        await stored(to)
+
+
 async def test_a_postgres_that_is_not_who_it_should_be_is_refused(
     postgres_port: int, authority: Authority, stranger: Authority, credentials: Credentials
 ) -> None:

@@ -21,7 +21,8 @@ def spec(name: str = "train", *, gpus: int = 1, replicas: int = 1, **fields: Any
 def job(job_id: str = "j-1", *, seq: int = 1, gpus: int = 1, replicas: int = 1, **fields: Any) -> Job:
     of_spec: Mapping[str, Any] = fields.pop("spec", {})
     made = spec(gpus=gpus, replicas=replicas, **of_spec)
-    return Job(id=job_id, tenant="alice", spec=made, seq=seq, submitted_at=0.0, priority=made.priority, **fields)
+    fields.setdefault("tenant", "alice")
+    return Job(id=job_id, spec=made, seq=seq, submitted_at=0.0, priority=made.priority, **fields)
 
 
 def capacity(*, gpus: int = 4, cpus: float = 64, memory: int = 256 * GIB, model: str = "Emulated GPU") -> Capacity:

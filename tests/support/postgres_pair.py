@@ -11,6 +11,7 @@ from pathlib import Path
 from libs.credentials import Credentials
 from libs.servers import postgres
 from libs.servers.account import make_folder, reachable_folder, readable_copy, server_account
+from libs.servers.errors import ServerFailedError
 from libs.servers.find import find_postgres
 from libs.servers.postgres import DATABASE, OWNER, PostgresSetup
 from libs.servers.process import wait_until, working_in
@@ -125,6 +126,7 @@ class PostgresPair:
         await self.do("make the old primary a standby")
         await self.run(self.standby)
         await self.until_following()
+        await self.do("drop the slots of before")
 
     async def until_following(self) -> None:
         async with asyncio.timeout(COMMAND_SECONDS_MAX):
@@ -132,7 +134,7 @@ class PostgresPair:
                 await asyncio.sleep(0.1)
 
     async def do(self, title: str) -> str:
-        """Run that block of the page as the account of Postgres. Raises AssertionError with what it printed."""
+        """Run that block of the page as the account of Postgres. Raises ServerFailedError with what it printed."""
         return await asyncio.to_thread(self._do, title)
 
     def _do(self, title: str) -> str:
@@ -155,6 +157,7 @@ class PostgresPair:
             "STANDBY_NAME": STANDBY,
             "STANDBY_DATA": str(self.setups[self.standby].data),
             "OLD_DATA": str(self.setups[self.standby].data),
+            "OLD_PORT": str(self.ports[self.standby]),
         }
         done = subprocess.run(
             ["sh", "-euc", commands(title)],
@@ -169,5 +172,6 @@ class PostgresPair:
             start_new_session=True,
             **(setup.account.as_user() if setup.account else {}),
         )
-        assert done.returncode == 0, f"{title}: {done.stdout}"
+        if done.returncode:
+            raise ServerFailedError(f"{title}: {done.stdout}")
         return done.stdout

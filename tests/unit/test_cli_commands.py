@@ -361,8 +361,20 @@ def test_a_command_line_that_makes_no_sense_exits_with_2(typed: list[str], error
     [
         (["ps", "--bogus"], "weft: ps knows no --bogus; `weft ps --help` lists what it knows\n"),
         (["ps", "--", "x"], "weft: ps takes no command after --\n"),
-        (["run", "--gpus", "two", "--", "x"], "weft: argument --gpus: invalid int value: 'two'\n"),
-        (["explain"], "weft: the following arguments are required: JOB\n"),
+        (["run", "--gpus", "two", "--", "x"], "weft: --gpus: expected a whole number, not 'two'\n"),
+        (["explain"], "weft: JOB is missing\n"),
+        (
+            ["ps", "--nodes", "x"],
+            "weft: ps knows no --nodes; did you mean --node? `weft ps --help` lists what it knows\n",
+        ),
+        (
+            ["ps", "--state", "runing"],
+            "weft: --state: there is no runing; did you mean running? there is queued, placed, starting, running,"
+            " stopping, succeeded, failed, cancelled\n",
+        ),
+        (["ps", "--limit", "0"], "weft: --limit: expected a number of jobs such as 100, got '0'\n"),
+        (["ps", "--state", "\x1b]0;x\x07"], "succeeded, failed, cancelled\n"),
+        (["run", "--kind"], "weft: --kind: its value is missing\n"),
     ],
 )
 def test_an_option_that_makes_no_sense_exits_with_2_after_the_usage(typed: list[str], error: str, capsys: Said) -> None:
@@ -372,6 +384,7 @@ def test_an_option_that_makes_no_sense_exits_with_2_after_the_usage(typed: list[
     assert ended.value.code == 2
     assert said.err.startswith("usage: weft")
     assert said.err.endswith(error)
+    assert "\x1b" not in said.err
 
 
 @pytest.mark.parametrize("typed", [[], ["--help"], ["help"]])

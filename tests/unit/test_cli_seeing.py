@@ -42,7 +42,10 @@ async def test_ps_all_asks_for_every_state_and_for_more_pages_as_far_as_the_limi
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=tuple(job_view(seq=seq) for seq in range(100)), before=7)
     gateway.answers["GET /v1/nodes"] = NodesView(nodes=())
     assert await weft(gateway, "ps", "-a", "--limit", "150") == 0
-    assert gateway.asked[:2] == ["GET /v1/jobs?limit=100", "GET /v1/jobs?limit=50&before=7"]
+    assert gateway.asked[:2] == [
+        "GET /v1/jobs?limit=100&elements=0&benchmarks=0",
+        "GET /v1/jobs?limit=50&before=7&elements=0&benchmarks=0",
+    ]
 
 
 async def test_json_is_what_the_api_answers(gateway: ToldGateway, capsys: Said) -> None:
@@ -113,7 +116,7 @@ async def test_gpus_are_listed_of_the_nodes_that_are_named(gateway: ToldGateway,
 async def test_nodes_of_another_name_are_refused(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["GET /v1/nodes"] = NodesView(nodes=(node_view(),))
     assert await weft(gateway, "nodes", "node-7") == 1
-    assert capsys.readouterr().err == "weft: there is no node node-7\n"
+    assert capsys.readouterr().err == "weft: there is no node node-7; there is node-1\n"
 
 
 async def test_logs_are_the_bytes_as_they_are(gateway: ToldGateway, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

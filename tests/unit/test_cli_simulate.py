@@ -156,14 +156,14 @@ def test_a_name_that_is_none_is_told_with_those_that_are(options: tuple[str, ...
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--nodes", "0"), "argument --nodes: expected 1 or more, not 0"),
-        (("--nodes", "two"), "argument --nodes: invalid int value: 'two'"),
-        (("--penalty", "0.5"), "argument --penalty: expected 1 or more, not 0.5"),
-        (("--move-cost", "nan"), "argument --move-cost: expected 0 or more, not nan"),
-        (("--load", "0"), "argument --load: expected more than 0, not 0"),
-        (("--load", "much"), "argument --load: invalid number value: 'much'"),
-        (("--order", ","), "argument --order: expected a name, or several with commas"),
-        (("--generate", "poisson"), "argument --generate: not allowed with argument --trace"),
+        (("--nodes", "0"), "--nodes: expected 1 or more, not 0"),
+        (("--nodes", "two"), "--nodes: expected a whole number, not 'two'"),
+        (("--penalty", "0.5"), "--penalty: expected 1 or more, not 0.5"),
+        (("--move-cost", "nan"), "--move-cost: expected 0 or more, not nan"),
+        (("--load", "0"), "--load: expected more than 0, not 0"),
+        (("--load", "much"), "--load: expected a number, not 'much'"),
+        (("--order", ","), "--order: expected a name, or several with commas"),
+        (("--generate", "poisson"), "--generate: not allowed with --trace"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_with_the_option(

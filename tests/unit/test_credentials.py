@@ -129,3 +129,24 @@ def test_no_user_may_hear_the_replies_of_another() -> None:
 def test_only_the_scheduler_says_what_happened() -> None:
     speakers = [user for user, may in permissions_by_user(NODES).items() if "weft.events.>" in may.publish]
     assert speakers == ["scheduler"]
+
+
+def test_servers_of_one_nats_cluster_share_a_password_that_stays(tmp_path: Path) -> None:
+    credentials = provision(tmp_path, nodes=[], nats_servers=["nats-1", "nats-2:7222", "10.0.0.3"])
+    password = (tmp_path / "nats-route").read_text().strip()
+    routes = credentials.nats_routes_file.read_text()
+    for address in ("nats-1:6222", "nats-2:7222", "10.0.0.3:6222"):
+        assert f'"nats-route://route:{password}@{address}"' in routes
+    assert f'user: route, password: "{password}"' in routes
+    assert mode(credentials.nats_routes_file) == 0o600
+    provision(tmp_path, nodes=["node-3"])
+    assert credentials.nats_routes_file.read_text() == routes
+
+
+@pytest.mark.parametrize(
+    "server", ["", "nats 1", 'nats-1"', "nats-1:0", "nats-1:70000", "-", "a}", "nats-1\n}", "nats://nats-1", "x" * 300]
+)
+def test_what_is_no_address_of_a_server_is_refused_before_anything_is_written(tmp_path: Path, server: str) -> None:
+    with pytest.raises(ValueError, match="not the address of a NATS server"):
+        provision(tmp_path / "credentials", nodes=[], nats_servers=["nats-1", server])
+    assert not (tmp_path / "credentials").exists()

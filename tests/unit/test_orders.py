@@ -200,5 +200,5 @@ def test_the_tenant_that_holds_least_comes_first_then_who_is_important_then_who_
     assert served(DRF, standing("old", 1), standing("vip", 2, priority=1), standing("new", 3)) == ["vip", "old", "new"]
 
 
-def test_drf_is_the_only_order_that_goes_by_shares() -> None:
-    assert [name for name in ORDERS if Policy(order=name).ordering.by_share] == ["drf"]
+def test_drf_and_fair_are_the_only_orders_that_go_by_shares() -> None:
+    assert [name for name in ORDERS if Policy(order=name).ordering.by_share] == ["drf", "fair"]

@@ -116,6 +116,29 @@ def test_bounds_and_settings_that_do_not_fit_together_are_refused() -> None:
     ]
 
 
+def test_several_nats_servers_are_separated_by_commas_and_a_bad_one_is_named_by_its_place() -> None:
+    url = "nats://nats-1:4222, nats://10.0.0.2:4222,nats://nats-3"
+    assert load_from(SCHEDULER_POOL="a", WEFT_NATS_URL=url).connections.nats_url == url
+    for bad in ("nats://nats-1:4222,,nats://nats-3", "nats-1,http://me:hunter2@nats-2", "nats://nats-1,nats://n:port"):
+        (fault,) = faults_of(SCHEDULER_POOL="a", WEFT_NATS_URL=bad)
+        assert fault.startswith("WEFT_NATS_URL: address 2 of "), fault
+        assert "hunter2" not in fault
+    (fault,) = faults_of(SCHEDULER_POOL="a", WEFT_NATS_URL="http://nats-1")
+    assert fault.startswith("WEFT_NATS_URL: it is not nats://HOST:PORT")
+
+
+def test_several_postgres_hosts_need_to_be_told_that_one_takes_writes() -> None:
+    dsn = "postgresql://weft_gateway@pg-1:5432,pg-2:5432/weft"
+    assert load_from(SCHEDULER_POOL="a", WEFT_PG_DSN=f"{dsn}?target_session_attrs=read-write").connections.pg_dsn
+    assert load_from(SCHEDULER_POOL="a", WEFT_PG_DSN="postgresql://pg-1/weft").connections.pg_dsn
+    for bad in (dsn, f"{dsn}?target_session_attrs=any"):
+        assert faults_of(SCHEDULER_POOL="a", WEFT_PG_DSN=bad) == [
+            "WEFT_PG_DSN names several hosts: it needs ?target_session_attrs=read-write"
+        ]
+    (fault,) = faults_of(SCHEDULER_POOL="a", WEFT_PG_DSN="postgresql://pg-1,/weft?target_session_attrs=read-write")
+    assert fault.startswith("WEFT_PG_DSN: one of its hosts is empty")
+
+
 def test_secrets_are_read_from_files(tmp_path: Path) -> None:
     file = tmp_path / "nats"
     file.write_text("hunter2\n")

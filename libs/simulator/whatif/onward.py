@@ -84,6 +84,7 @@ class Onward:
             now = min(self._agenda.next_at, next_decision) if due else self._agenda.next_at
             if now > self._until_s:
                 break
+            self._running.now = now
             while self._agenda.next_at <= now:
                 due |= self._happens(*self._agenda.take())
             if due and now >= next_decision:

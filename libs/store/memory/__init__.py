@@ -14,6 +14,7 @@ from libs.domain.cluster import Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
 from libs.messages.accounts import JobFacts
@@ -22,6 +23,7 @@ from libs.messages.events import Event, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
 from libs.messages.signals import GpuScore
+from libs.planning.quota.decay import decayed
 from libs.store import (
     ArrayKept,
     Envelope,
@@ -40,6 +42,7 @@ from libs.store.memory.asks import Asks
 from libs.store.memory.events import Events
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
+from libs.store.memory.quotas import QuotaTable
 from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
@@ -49,7 +52,7 @@ from libs.store.memory.webhooks import MemoryWebhooks
 from libs.store.rows import as_micros, hash_of
 
 
-class MemoryStore(Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):
+class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
@@ -139,6 +142,16 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):
         found = [kept for name, kept in sorted(self._tenants.items()) if tenant in (None, name)]
         return [structs.replace(kept, use=self._use(kept.id)) for kept in found[:limit]]
 
+    async def decayed_use(self, *, pool: str, at: float, half_life: float) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for job in self._jobs.values():
+            ended = job.held_since if job.state.holding else job.ended_at or job.since
+            if job.spec.pool == pool and job.attained_seconds > 0 and ended > at - min(30 * half_life, 1e9):
+                gpus = job.attained_gpu_seconds / job.attained_seconds
+                used = decayed(decayed(0.0, gpus, job.attained_seconds, half_life), 0.0, at - ended, half_life)
+                found[job.tenant] = found.get(job.tenant, 0.0) + used
+        return {tenant: used for tenant, used in sorted(found.items()) if used}
+
     async def job(self, job_id: str) -> Job | None:
         return self._jobs.get(job_id) or self._submitted.get(job_id)
 
@@ -163,6 +176,22 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):
             and (elements or job.spec.element is None)
         ]
         return found[:limit]
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        found = await self.jobs(tenant=tenant, states=states, limit=len(self._submitted), before=before)
+        return [job for job in found if selection.holds(job)][:limit]
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        found = await self.jobs(tenant=tenant, limit=len(self._submitted))
+        return [job.id for job in found if job.id.startswith(prefix)][:limit]
 
     async def array_jobs(
         self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0

@@ -167,6 +167,28 @@ UPDATE tenants SET jobs_open_max = CASE WHEN $2::boolean THEN $3::bigint ELSE jo
                    may_be_unpreemptible = CASE WHEN $8::boolean THEN $9::boolean ELSE may_be_unpreemptible END
  WHERE id = $1;
 
+-- name: quotas
+SELECT quota::text FROM quotas WHERE $1::text IS NULL OR pool = $1 ORDER BY pool, name;
+
+-- name: decayed_use
+-- Of each job what it held, as one stretch that ended when it last gave back its GPUs. Older than 30 half-lives is nothing.
+SELECT tenant, sum(attained_gpu_seconds / held * $3::float8 / ln(2.0::float8)
+                   * (1 - power(2::float8, -held / $3::float8)) * power(2::float8, -greatest(0, $2::float8 - ended) / $3))
+           ::float8 AS used
+  FROM (SELECT tenant, attained_gpu_seconds, extract(epoch FROM attained)::float8 AS held,
+               extract(epoch FROM CASE WHEN placed_at IS NOT NULL AND ended_at IS NULL AND state <> 'queued'
+                                       THEN placed_at ELSE COALESCE(ended_at, since) END)::float8 AS ended
+          FROM jobs WHERE pool = $1 AND attained_gpu_seconds > 0 AND attained > interval '0') had
+ WHERE ended > $2::float8 - least(30 * $3::float8, 1e9)
+ GROUP BY tenant ORDER BY tenant;
+
+-- name: set_quota
+INSERT INTO quotas (pool, name, quota) VALUES ($1, $2, $3::text::jsonb)
+ON CONFLICT (pool, name) DO UPDATE SET quota = excluded.quota;
+
+-- name: delete_quota
+DELETE FROM quotas WHERE pool = $1 AND name = $2 RETURNING 1;
+
 -- name: job
 SELECT {job} FROM all_jobs WHERE id = $1;
 
@@ -183,6 +205,33 @@ SELECT {job} FROM all_jobs
               UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
    AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
  ORDER BY seq DESC LIMIT $5;
+
+-- columns: selected
+($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND seq < $3 AND ($5 = '' OR name LIKE $5)
+   AND ($6 = '' OR starts_with(id, $6))
+   AND NOT EXISTS (SELECT FROM unnest($7::text[], $8::text[]) AS wanted(label, value)
+                    WHERE spec -> 'labels' ->> wanted.label IS NULL
+                       OR spec -> 'labels' ->> wanted.label <> wanted.value)
+   AND (cardinality($9::text[]) = 0 OR COALESCE(spec ->> 'kind', 'training') = ANY ($9))
+   AND ($10 = '' OR placement -> 'allocations' @> jsonb_build_array(jsonb_build_object('node_id', $10::text)))
+   AND ($11::float8 IS NULL OR submitted_at >= to_timestamp($11))
+   AND ($12::boolean OR (spec -> 'labels' ->> 'weft/benchmark') IS DISTINCT FROM '1')
+   AND ($13::boolean OR spec ->> 'element' IS NULL)
+ ORDER BY seq DESC LIMIT $4;
+
+-- name: jobs_selected
+-- Jobs that meet the conditions of a Selection. Every job of the tenant, or of all, is looked at until enough are found.
+SELECT {job} FROM all_jobs WHERE {selected};
+
+-- name: jobs_selected_open
+SELECT {job} FROM all_jobs
+ WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+              UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
+   AND {selected};
+
+-- name: ids_beginning
+-- The ids of jobs that begin so, the newest first.
+SELECT id FROM submissions WHERE ($1::text IS NULL OR tenant = $1) AND starts_with(id, $2) ORDER BY seq DESC LIMIT $3;
 
 -- name: array_jobs
 SELECT {job} FROM all_jobs

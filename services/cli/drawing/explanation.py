@@ -18,10 +18,13 @@ from services.cli.drawing.sizes import size_sentence
 from services.cli.failure import LastWords
 from services.cli.words import clean, count, number, span
 
+BORROWERS_SHOWN = 5
+
 # Numbers that the sentence has already.
 _IN_THE_SENTENCE = frozenset(
     {"not_before", "attempts", "ahead", "replicas_wanted", "gpus_wanted", "gpus_free", "gpus_free_max"}
     | {"replicas_that_fit", "gpus_occupied", "nodes_closed", "gpus_asked", "gpus_on_largest_node", "gpus_in_pool"}
+    | {"quota_held", "quota_guaranteed", "quota_borrowed", "quota_lent", "quota_limit"}
     | {"replicas", "replicas_missing", "jobs_that_may_lend", "jobs_that_lend_nothing"}
     | {"rank", "exit_code", "ranks_left", "gpus_busy", "cpus_free", "memory_free", "epoch"}
 )
@@ -35,6 +38,7 @@ def explanation(
     parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
     parts += [Text(line) for line in _size(told)]
     parts += [Text(line) for line in _lent(told, look)]
+    parts += [Text(line) for line in _quota(told)]
     parts += [Text(line) for line in share_lines(told.shares)]
     if told.service is not None and not told.state.final:
         parts += [Text(f"{name}: {line}") for name, line in service_lines(told.service, look)]
@@ -69,6 +73,17 @@ def _size(told: Explanation) -> list[str]:
     if told.resized_for is not None:
         lines.append(f"  it changed last: {_cause(told.resized_for)}")
     return lines
+
+
+def _quota(told: Explanation) -> list[str]:
+    """What its tenant is guaranteed, and which tenants hold more than they are guaranteed."""
+    quota = told.quota
+    if quota is None:
+        return []
+    limit = "" if quota.limit is None else f", of at most {quota.limit:g}"
+    line = f"quota: holds {gpu_text(quota.holds)}{limit}; {quota.guaranteed:g} guaranteed, {quota.borrows:g} borrowed"
+    others = [f"{clean(one.tenant) or 'another tenant'} {one.gpus:g}" for one in quota.borrowers[:BORROWERS_SHOWN]]
+    return [line, f"  borrowed by others: {', '.join(others)}"] if others else [line]
 
 
 def _lent(told: Explanation, look: Look) -> list[str]:

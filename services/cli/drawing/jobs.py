@@ -11,6 +11,7 @@ from libs.domain.job import Cause, JobState
 from libs.domain.quantity import duration_text, size_text
 from libs.domain.shares import gpus_held
 from libs.domain.spec import JobSpec, Role, Tuning
+from libs.messages.eta import Estimate
 from libs.messages.http import EventView, JobView, NodeView, RunView
 from services.cli.drawing.look import (
     NO_SILENCE,
@@ -31,6 +32,8 @@ from services.cli.drawing.tuned import curve_table, tuning_lines
 from services.cli.failure import LastWords
 from services.cli.spec import command_text
 from services.cli.words import ago, count, cpus_text, emulated_gpus, indexes, number, share_text, some, span
+
+NO_STARTS: Mapping[str, Estimate] = {}
 
 
 def emulated_gpus_of(nodes: Sequence[NodeView]) -> dict[tuple[str, int], bool]:
@@ -61,8 +64,10 @@ def jobs_table(
     silent: Mapping[str, float] = NO_SILENCE,
     tenants: bool = False,
     screen: bool = False,
+    starts: Mapping[str, Estimate] = NO_STARTS,
 ) -> Table:
-    """One line per job; `tenants`: with a column of tenants; `silent`: nodes that do not report.
+    """One line per job; `tenants`: with a column of tenants; `silent`: nodes that do not report; `starts`: when jobs
+    that wait start, by id.
 
     `screen`: never more than one row each, and jobs that hold GPUs carry their colour.
     """
@@ -72,15 +77,18 @@ def jobs_table(
         "TENANT": lambda job: plain(job.tenant),
         "STATE": lambda job: state_text(job.state),
         "FOR": lambda job: how_long(job, look),
+        "STARTS": lambda job: starts_text(starts.get(job.id), look),
         "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
         "SIZE": lambda job: plain(size_short(job.size, holding=job.state.holding, narrow=look.narrow)),
         "PRIO": lambda job: number(job.priority),
         "WHAT NOW": lambda job: what_now(job, look, silent=silent),
     }
+    if not any(job.id in starts for job in jobs):
+        del columns["STARTS"]
     for title in _left_out(jobs, look, tenants=tenants, screen=screen):
         del columns[title]
     cells = {title: [cell(job) for job in jobs] for title, cell in columns.items()}
-    shown = fitting(cells, look, drop=("PRIO", "TENANT", "SIZE", "ID", "FOR"), flexible="WHAT NOW")
+    shown = fitting(cells, look, drop=("PRIO", "TENANT", "SIZE", "STARTS", "ID", "FOR"), flexible="WHAT NOW")
     made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen or look.tiny)
     for row in zip(*(cells[title] for title in shown), strict=True):
         made.add_row(*row)
@@ -118,6 +126,16 @@ def gpus_wanted(job: JobView, emulated: float) -> str:
         wanted = number(job.gpus)
         return f"{wanted} emulated" if emulated >= round(job.gpus, 3) else f"{wanted}, {number(emulated)} emulated"
     return number(job.gpus) if job.gpus else "-"
+
+
+def starts_text(estimate: Estimate | None, look: Look) -> str:
+    """`now`, `in 3m`, `within 2h`, or `?` if nobody can tell."""
+    if estimate is None:
+        return "-"
+    if estimate.likely is not None:
+        left = estimate.likely - look.now
+        return "now" if left < 1 else f"in {span(left)}"
+    return "?" if estimate.latest is None else f"within {span(estimate.latest - look.now)}"
 
 
 def how_long(job: JobView, look: Look) -> str:

@@ -17,6 +17,7 @@ const CODES = {
   "too-big": "too big: would not fit even if everything were free",
   backoff: "pausing before the next try",
   "making-room": "room is being made: the jobs to pre-empt are stopping",
+  "over-quota": "held by a quota: their tenant or group holds as much as it may",
   "held-back": "held back: the room is kept for jobs ahead of them",
   "still-runs": "an earlier run has not ended yet",
   "store-restored": "runs from before a restore have not ended yet",

@@ -3,10 +3,12 @@
 from typing import Any
 
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
+from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
-from services.gateway import tenants, tokens, usage, webhooks
+from services.gateway import quotas, tenants, tokens, usage, webhooks
 from services.gateway.billing import CSV
+from services.gateway.quotas import QuotasQuery
 from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
 from services.gateway.tokens import TokensQuery
 from services.gateway.usage import UsageQuery
@@ -88,6 +90,44 @@ TENANTS: tuple[Route[Any], ...] = (
         body=TenantWanted,
         answers={200: RouteAnswer(description="The tenant as it is now.", type=TenantView)},
         example="""-d '{"jobs_open_max": 1000, "priority_max": null}'""",
+    ),
+    Route(
+        method="GET",
+        path="/v1/quotas",
+        group="tenants",
+        summary="List quotas",
+        description="What each tenant and group of the pool is guaranteed, may hold, holds and borrows. A tenant sees"
+        " its own quota and those of its groups.",
+        handler=quotas.quotas,
+        query=QuotasQuery,
+        answers={200: RouteAnswer(description="By name.", type=QuotasView)},
+        example="?pool=default",
+    ),
+    Route(
+        method="PUT",
+        path="/v1/quotas/{name}",
+        group="tenants",
+        summary="Set a quota",
+        description="Of a tenant, or of a group of them. What it has beyond a lower limit goes on; the scheduler obeys"
+        " it within two seconds.",
+        handler=quotas.set_,
+        query=NoQuery,
+        who=Who.ADMIN,
+        body=QuotaWanted,
+        answers={200: RouteAnswer(description="The quota as it is now.", type=QuotaView)},
+        example="""-d '{"guaranteed": 8, "limit": 32}'""",
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/quotas/{name}",
+        group="tenants",
+        summary="Delete a quota",
+        description="Its tenant has no guarantee and no limit from then on. A group that has members stays.",
+        handler=quotas.delete,
+        query=QuotasQuery,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="Which.", type=QuotaDeleted)},
+        example="?pool=default",
     ),
     Route(
         method="GET",

@@ -4,7 +4,7 @@ Every decision is a `Step`. The core applies it to its own picture at once; the 
 refuses a step, the picture was wrong, and it is loaded anew.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
@@ -12,11 +12,13 @@ from libs.domain.cluster import NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
+from libs.domain.quotas import Quota
 from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import SERVES, SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
+from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
 from services.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
@@ -49,6 +51,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     steps_max: int = 500  # decided in one tick; the rest in the next
     moves: MoveRules = MoveRules()
     nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
+    half_life_seconds: float = HALF_LIFE_SECONDS  # of what tenants used, in the order fair
+    quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
 
@@ -67,7 +71,14 @@ class Scheduler:
         classes: Iterable[WorkloadClass] = (),
     ) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
-        self.picture = Picture(self.settings.policy, locality, scores=scores, classes=classes)
+        self.picture = Picture(
+            self.settings.policy,
+            locality,
+            scores=scores,
+            classes=classes,
+            quota_runtime_seconds=self.settings.quota_runtime_seconds,
+            half_life_seconds=self.settings.half_life_seconds,
+        )
         self._moving = Moving(self.picture, self.settings.moves)
         self._sizing = sizing.Sizing(self.picture)
         self._loans = Loans(self.picture, stop_seconds=self.settings.stop_seconds)
@@ -102,6 +113,8 @@ class Scheduler:
         nodes: Iterable[Node],
         scores: Sequence[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
+        quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
         now: float,
         went_back_at: float | None = None,
         held_until: float | None = None,
@@ -113,7 +126,7 @@ class Scheduler:
         """
         self._begin(held_until, scores, classes)
         self._settling = self._settle(now, went_back_at)
-        self.picture.load(jobs=jobs, nodes=nodes, now=now)
+        self.picture.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
         self.picture.pool.strays.forgot_placements = went_back_at is not None
 
     # input

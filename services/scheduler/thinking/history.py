@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 from libs.domain.cluster import Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import Job, Step
+from libs.domain.quotas import Quota
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask
 from libs.messages.history import Record
@@ -47,6 +48,8 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     classes: tuple[WorkloadClass, ...] = ()
     checksums: tuple[int, ...] = ()  # of the jobs' specifications, in the order of the jobs
     held_until: float | None = None
+    quotas: tuple[Quota, ...] = ()
+    used: dict[str, float] = {}
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -98,6 +101,13 @@ class Rescored(Struct, frozen=True, array_like=True, tag=9):
 
 class Learnt(Struct, frozen=True, array_like=True, tag=12):
     classes: tuple[WorkloadClass, ...]
+
+
+class Limited(Struct, frozen=True, array_like=True, tag=16):
+    """Other quotas are in force."""
+
+    at: float
+    quotas: tuple[Quota, ...]
 
 
 class EndsTold(Struct, frozen=True, array_like=True, tag=15):
@@ -155,6 +165,7 @@ Entry: TypeAlias = (
     | Followed
     | Rescored
     | Learnt
+    | Limited
     | EndsTold
     | Decided
     | NotStored
@@ -220,6 +231,8 @@ class Journal:
         went_back_at: float | None = None,
         classes: Sequence[WorkloadClass] = (),
         held_until: float | None = None,
+        quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
     ) -> None:
         """Begin from the store, as leader of this epoch. Entries not stored are dropped: no stored step needs them."""
         self.core.load(
@@ -227,6 +240,8 @@ class Journal:
             nodes=nodes,
             scores=scores,
             classes=classes,
+            quotas=quotas,
+            used=used,
             now=now,
             went_back_at=went_back_at,
             held_until=held_until,
@@ -243,6 +258,8 @@ class Journal:
             went_back_at=went_back_at,
             classes=tuple(classes),
             held_until=held_until,
+            quotas=tuple(quotas),
+            used=dict(used or {}),
         )
         self._open(loaded, now)
 
@@ -285,6 +302,11 @@ class Journal:
         self.core.picture.learn(classes, now)
         self._flush_answers()
         self._entries.append(Learnt(tuple(classes)))
+
+    def limit(self, quotas: Sequence[Quota], now: float) -> None:
+        self.core.picture.limit(quotas, now)
+        self._flush_answers()
+        self._entries.append(Limited(now, tuple(quotas)))
 
     def tell_ends(self, found: Sequence[Ends], now: float) -> None:
         self.core.tell_ends(found, now)

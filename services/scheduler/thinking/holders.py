@@ -86,7 +86,7 @@ class Holders:
             elif worth[0] >= first_to_stay:
                 break
             else:
-                found += _parts(jobs[job_id], worth[:1], now, progress_of(jobs[job_id]))
+                found += parts_of(jobs[job_id], worth[:1], now, progress_of(jobs[job_id]))
         return found
 
 
@@ -111,7 +111,7 @@ def _freed(job: Job) -> tuple[Allocation, ...]:
     )
 
 
-def _parts(job: Job, tier: Key, now: float, progress: Mapping[str, float]) -> list[Holder]:
+def parts_of(job: Job, tier: Key, now: float, progress: Mapping[str, float]) -> list[Holder]:
     """The job's ranks that leave already, those that it can do without, the newest first, and the rest of it."""
     assert job.placement is not None
     found: list[Holder] = []

@@ -2,21 +2,29 @@
 jobs may be preempted."""
 
 from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping
 
 from libs.domain.job import Job
+from libs.domain.shares import WHOLE
 from libs.planning.backfill import Ending
 from libs.planning.jobs import ends_at
 from libs.planning.order.standing import Order
+from libs.planning.quota.decay import HALF_LIFE_SECONDS, DecayedUse, FairRanks, decayed
+from libs.planning.shape import gpus_in
 from libs.planning.shares import Shares
 from services.scheduler.thinking.holders import Holders
 from services.scheduler.thinking.orders import ports_of
+from services.scheduler.thinking.quotas import Quotas
 
 
 class Holdings:
     """Updated with every job that begins to hold GPUs, holds them in another state, or gives them back."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, half_life: float = HALF_LIFE_SECONDS) -> None:
         self.shares = Shares()
+        self._order = order
+        self.use = DecayedUse(half_life)
+        self._ranks = FairRanks(self.use)
         self.holders = Holders(order)
         self.ports: dict[str, set[int]] = {}  # by address, where gangs meet
         self._endings: list[Ending] = []  # of the jobs with a known end, the earliest first
@@ -25,6 +33,8 @@ class Holdings:
     def hold(self, job: Job, now: float) -> None:
         assert job.placement is not None
         self.shares.hold(job)
+        if self._order.by_use:
+            self.use.change(job.tenant, _millis(job), now)
         if ports := ports_of(job):
             self.ports.setdefault(job.placement.master_address, set()).update(ports)
         self.change(job, now)
@@ -37,13 +47,33 @@ class Holdings:
             ending = self._ending_of[job.id] = Ending(at, gpus, job.id)
             insort(self._endings, ending)
 
-    def resize(self, before: Job, job: Job) -> None:
+    def begin_use(self, used: Mapping[str, float], jobs: Iterable[Job], now: float) -> None:
+        """Begin with what tenants used before `now`; `jobs` hold their GPUs since `held_since`."""
+        total = dict(used)
+        for job in jobs:
+            held = decayed(0.0, _millis(job) / WHOLE, now - job.held_since, self.use.half_life)
+            total[job.tenant] = total.get(job.tenant, 0.0) + held
+        self.use.begin(total, now)
+
+    def share_of(self, quotas: Quotas, jobs: Iterable[Job], now: float) -> Callable[[str], float]:
+        """What an order that goes by shares goes by: the dominant share of a tenant, or its rank by its use."""
+        if not self._order.by_use:
+            return self.shares.of
+        tenants = {job.tenant for job in jobs}
+        tree, version = quotas.ledger.tree, quotas.adopted
+        return lambda tenant: self._ranks.of(tree, tenants, now, version=version).get(tenant, 0.0)
+
+    def resize(self, before: Job, job: Job, now: float) -> None:
         """Count anew a job that holds more or less than `before`."""
+        if self._order.by_use:
+            self.use.change(job.tenant, _millis(job) - _millis(before), now)
         self.shares.let_go(before)
         self.shares.hold(job)
 
-    def let_go(self, job: Job) -> None:
+    def let_go(self, job: Job, now: float) -> None:
         assert job.placement is not None
+        if self._order.by_use:
+            self.use.change(job.tenant, -_millis(job), now)
         self.shares.let_go(job)
         self.holders.remove(job.id)
         self._forget_ending(job.id)
@@ -62,3 +92,7 @@ class Holdings:
         ending = self._ending_of.pop(job_id, None)
         if ending is not None:
             del self._endings[bisect_left(self._endings, ending)]
+
+
+def _millis(job: Job) -> int:
+    return round(gpus_in(job.held) * WHOLE)

@@ -20,6 +20,7 @@ LOST_SECONDS_MAX = 30.0  # the longest wait before the next try of a run that va
 _NOT_ITS_FAULT = frozenset(
     {
         _C.PREEMPTED,
+        _C.QUOTA_RECLAIMED,
         _C.LENT,
         _C.MOVED,
         _C.NODE_LOST,

@@ -256,6 +256,13 @@ class Loans:
         return (float(job.priority), float(tier))
 
     def _willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
+        """What gives way to the service, without what other tenants are guaranteed."""
+        quotas = self._picture.quotas
+        for holder in self._all_willing(service, look, now):
+            if holder.worth == LEAVES_FIRST or not quotas.protects(service.tenant, holder.job_id):
+                yield holder
+
+    def _all_willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
         """What is about to be free, then what may be lent to the service, one after the other: first what loses
         least. Only what is asked for is looked for."""
         picture, rank = self._picture, self._rank(service, now)

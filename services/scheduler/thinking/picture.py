@@ -3,7 +3,7 @@
 Every change of a job goes through `go`, which makes the step and applies it to every part at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -23,12 +23,14 @@ from libs.domain.job import (
     Step,
     changed,
 )
+from libs.domain.quotas import Quota
 from libs.messages.nodes import JOBS, NodeReported
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.capacity import Room
 from libs.planning.lending import loans_text, still_owed
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
+from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.planning.scores import Scores
 from services.scheduler.thinking.beliefs import Beliefs
 from services.scheduler.thinking.desired import Desired
@@ -37,6 +39,7 @@ from services.scheduler.thinking.holds import HeldBack
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
+from services.scheduler.thinking.quotas import Quotas
 from services.scheduler.thinking.replicas import ReplicaWatch
 from services.scheduler.thinking.returned import Returned
 from services.scheduler.thinking.waitlist import Waitlist
@@ -56,34 +59,51 @@ class Picture:
         *,
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
+        quota_runtime_seconds: float = 0.0,
+        half_life_seconds: float = HALF_LIFE_SECONDS,
     ) -> None:
         self.policy = policy
         self.jobs = OpenJobs()
         self.beliefs = Beliefs(scores, classes)
         room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
         self.pool = Pool(self.jobs, room)
-        self.holdings = Holdings(policy.ordering)
+        self.holdings = Holdings(policy.ordering, half_life_seconds)
+        self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
         self.holds = HeldBack()
         self.waitlist = Waitlist(policy, self.beliefs, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
         self.replicas = ReplicaWatch()
         self.returned = Returned()
+        self._loaded_at = 0.0
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
         """The state between two turns, without the decisions of the last turn, which hold jobs."""
         return {**self.__dict__, "_decided": {}}
 
-    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> None:
-        """Begin from the store."""
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
+        now: float,
+    ) -> None:
+        """Begin from the store. `used`: what tenants used in stretches that are over, decayed until now."""
         self.pool.load(nodes, now)
-        self.holdings.shares.measure(self.pool.nodes.values())
+        self._measure()
+        if quotas:
+            self.limit(quotas, now)
         known = list(jobs)
         for job in known:  # first all that hold something: an array may be at its limit
             self.jobs[job.id] = job
         for job in known:
             self.holds.see(job, self.jobs)
+        if self.policy.ordering.by_use:
+            self.holdings.begin_use(used or {}, [job for job in known if job.state.holding], now)
+        self._loaded_at = now
         for job in known:
             self.keep(job)
 
@@ -91,6 +111,15 @@ class Picture:
         """Take in new scores of GPUs: later placements use them."""
         for job_class, by_gpu in self.beliefs.rescore(scores).items():
             self.pool.room.rescore(job_class, by_gpu)
+
+    def limit(self, quotas: Sequence[Quota], now: float) -> None:
+        """These quotas are in force from now on, and no others."""
+        self.quotas.adopt(quotas, [self.jobs[job_id] for job_id in sorted(self.pool.runs.holding)])
+        self.waitlist.by_quota(self.quotas.on, self.jobs.values(), now)
+
+    def _measure(self) -> None:
+        self.holdings.shares.measure(self.pool.nodes.values())
+        self.quotas.measure()
 
     def learn(self, classes: Iterable[WorkloadClass], now: float) -> None:
         """Take in new classes of workloads: their waiting jobs change their group, and are placed by it."""
@@ -108,7 +137,7 @@ class Picture:
         if job.state is _S.QUEUED:
             self.waitlist.admit(job)
         elif job.state.holding:
-            self._hold(job, job.since, loaded=True)
+            self._hold(job, self._loaded_at if self.policy.ordering.by_use else job.since, loaded=True)
         self.misfits.note(job)
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
@@ -118,14 +147,14 @@ class Picture:
 
     def change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
         self.pool.change(node, event, sentence, at=at, ask=ask)
-        self.holdings.shares.measure(self.pool.nodes.values())
+        self._measure()
 
     def remove_node(self, node: Node, sentence: str, *, at: float) -> None:
         """Remove a lost node, on which no job has a run, from the pool."""
         self.pool.remove(node, sentence, at=at)
         self.desired.forget(node.id)
         self.beliefs.forget(node.id)
-        self.holdings.shares.measure(self.pool.nodes.values())
+        self._measure()
 
     def go(
         self,
@@ -224,7 +253,7 @@ class Picture:
     def _apply(self, before: Job, job: Job, now: float) -> None:
         anew = job.epoch != before.epoch  # no run of the epoch before is left
         if before.state.holding and (anew or not job.state.holding):
-            self._release(before)
+            self._release(before, now)
         elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
             self.desired.stop(before)
         if not job.state.final:
@@ -233,7 +262,7 @@ class Picture:
             if anew:
                 self._hold(job, now, loaded=False)
             elif job.placement != before.placement or job.next_placement != before.next_placement:
-                self._resize(before, job)
+                self._resize(before, job, now)
             self.holdings.change(job, now)
         self.returned.see(before, job, now)
         self.misfits.note(job)
@@ -254,20 +283,23 @@ class Picture:
         """A job begins to hold its placement."""
         self.pool.hold(job, loaded=loaded)
         self.holdings.hold(job, now)
+        self.quotas.hold(job)
         if job.state is not _S.STOPPING:
             self.desired.want(job)
 
-    def _resize(self, before: Job, job: Job) -> None:
+    def _resize(self, before: Job, job: Job, now: float) -> None:
         """A job has other limits, or other ranks in the same epoch."""
         self.pool.resize(before, job)
-        self.holdings.resize(before, job)
+        self.holdings.resize(before, job, now)
+        self.quotas.hold(job)
         if job.state is not _S.STOPPING:
             self.desired.want(job, before=before)
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: Job, now: float) -> None:
         self.replicas.forget(job.id)
         self.desired.drop(job)
-        self.holdings.let_go(job)
+        self.holdings.let_go(job, now)
+        self.quotas.let_go(job)
         self.pool.let_go(job)
 
     def check(self) -> None:

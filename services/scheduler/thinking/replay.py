@@ -155,6 +155,8 @@ class Replay:
                     now=entry.now,
                     went_back_at=entry.went_back_at,
                     held_until=entry.held_until,
+                    quotas=entry.quotas,
+                    used=entry.used,
                 )
                 self._reports, self._steps = [], []
                 return None
@@ -194,6 +196,8 @@ class Replay:
                 core.picture.rescore(scores)
             case history.Learnt(classes):
                 core.picture.learn(classes, self._now)
+            case history.Limited(at, quotas):
+                core.picture.limit(quotas, at)
             case history.EndsTold(ends, at):
                 core.tell_ends(ends, at)
             case Decided():

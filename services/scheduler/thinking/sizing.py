@@ -134,17 +134,22 @@ class Sizing:
             return []
         (want,) = shape_of(job.spec)
         pool = self._picture.pool
+        most = self._picture.quotas.most_replicas(job, (want,), wanted.join)
+        if not most:
+            self.short.pop(job.id, None)  # nobody lends what its tenant may not have
+            self._tried[job.id] = tried
+            return []
         with pool.room.supposing(closed=closed), pool.open_to((want,)):
             joining = grow(
                 pool.room,
                 job.placement.allocations,
                 want,
-                wanted.join,
+                most,
                 first_rank=job.placement.fresh_rank,
                 least=1,
                 asked=asked_by(job, self._picture.beliefs.learnt),
             )
-        missing = wanted.join - len(joining or ())
+        missing = most - len(joining or ())
         self.short[job.id] = missing
         if not missing:
             del self.short[job.id]
@@ -253,7 +258,10 @@ class Sizing:
             room.take_all(self._picture.returned.in_room(room))
             for want in shape_of(job.spec):
                 has = sum(each.role == want.role and not each.leaving for each in held)
-                more = job.wanted[want.role] - has
+                wanted = job.wanted[want.role] - has
+                more = self._picture.quotas.most_replicas(job, (want,), wanted)
+                if whole and more < wanted:
+                    return ()
                 if more > 0:
                     missing += more
                     places = grow(

@@ -3,12 +3,15 @@
 The order, the backfill, the preemption and the place of a gang are decided by `libs.planning`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from math import inf
 
+from msgspec import structs
+
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
+from libs.domain.shares import WHOLE
 from libs.messages.nodes import RunSeen, RunState
 from libs.planning.backfill import GPU_GRAIN
 from libs.planning.capacity import Room, empty_room
@@ -18,9 +21,10 @@ from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
+from libs.planning.queue import Rank
 from libs.planning.refusals import why_not
 from libs.planning.reserving import emptiest
-from libs.planning.shape import Shape, gpus_in, gpus_least, is_pinned, smallest
+from libs.planning.shape import Shape, gpus_in, gpus_least, gpus_of, is_pinned, smallest
 from libs.planning.walk import Starts, Waits, Walk, Wants
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.moving import Moving
@@ -34,6 +38,8 @@ CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting
 
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job
 EXPLAINED_MAX = 64  # waiting jobs that get a reason in one tick: later ones must not delay another tenant's placement
+RECLAIMS_MAX = 32  # waiting jobs inside a guarantee for which room is looked for in one turn, besides the first
+PROMISES_MAX = 16  # jobs for which room is being made that are minded when more is made
 STAND_AGAIN_SECONDS = 60.0  # between two updates of an order that depends on how long jobs have waited
 
 Nodes = tuple[str, ...]
@@ -59,12 +65,13 @@ class Waiting:
         self._making_room: dict[str, Clearing] = {}  # by waiting job, the jobs that stop for it
         self._looked_at: dict[str, float] = {}
         self._stood_at = -inf
+        self._now = 0.0  # of the decision that is being made
         self._fits_empty: dict[Shape, bool] = {}
         self._empty: tuple[int, Room] | None = None  # the `changes` of the pool, and its room without any job
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
         """Steps for waiting jobs. `why_not_yet`: if given, nothing is placed now, for this cause."""
-        picture = self._picture
+        picture, self._now = self._picture, now
         picture.waitlist.end_backoffs(picture.jobs, now)
         picture.waitlist.keep_out(picture.pool.strays.by_job().keys(), picture.jobs, now)
         self._stand_again(now)
@@ -72,6 +79,7 @@ class Waiting:
         for of_waiting in (self._making_room, self._looked_at):
             for job_id in [job_id for job_id in of_waiting if job_id not in picture.waitlist.queue]:
                 del of_waiting[job_id]
+                picture.quotas.unclaim(job_id)
         if why_not_yet is not None:
             return self._put_off(why_not_yet, now)
         arrived = self._moving.arrive(now)
@@ -116,9 +124,9 @@ class Waiting:
         causes = _Causes({waitlist.group(job_id) for job_id in waitlist.unexplained if job_id in waitlist.queue})
         self.reserved, self._reserved_for = (), ""
         walk = Walk(
-            waitlist.queue.served(picture.holdings.shares.of),
+            waitlist.queue.served(self._share_of(now), self._rank if picture.quotas.on else None),
             backfill=backfill,
-            wants=self._wants,
+            wants=lambda job_id: self._wants(job_id, causes),
             find=self._find,
             fits_empty=self._would_fit_empty,
             filling=lambda: picture.policy.filling(now=now, free=room.gpus_free, endings=picture.holdings.endings),
@@ -132,14 +140,53 @@ class Waiting:
                 if len(steps) >= self._steps_max:
                     walk.stop()
         self.ahead = walk.ahead
+        if picture.quotas.on and len(steps) < self._steps_max:
+            steps += self._reclaim(now)
         if walk.over:
             causes.of_others = _behind(walk.ahead, backfill)
         return steps, causes
 
-    def _wants(self, job_id: str) -> Wants | None:
+    def _reclaim(self, now: float) -> list[Step]:
+        """Make room for the jobs inside a guarantee that still wait, however many the walk looked at: a lender gets all
+        back at once."""
+        picture = self._picture
+        served = picture.waitlist.queue.served(self._share_of(now), self._rank)
+        steps: list[Step] = []
+        for _ in range(RECLAIMS_MAX):
+            job_id = served.next()
+            if job_id is None or not picture.quotas.is_inside(self._rank(job_id)):
+                break
+            job, shape = picture.jobs[job_id], picture.waitlist.group(job_id).shape
+            made = [] if picture.quotas.why_held(job, shape) else self._make_room(job, shape, now)
+            steps += made
+            if made or self._leaving_for(job):
+                served.passed()
+            else:
+                served.blocked()
+        return steps
+
+    def _share_of(self, now: float) -> Callable[[str], float]:
+        """What an order that goes by shares goes by."""
+        picture = self._picture
+        return picture.holdings.share_of(picture.quotas, picture.jobs.values(), now)
+
+    def _rank(self, job_id: str) -> Rank:
+        """What quotas say of the job, before the order does."""
+        job, waitlist = self._picture.jobs[job_id], self._picture.waitlist
+        tier = waitlist.queue.order.tier
+        standing = standing_of(job, self._now, waitlist.queue.order)
+        return self._picture.quotas.rank(
+            job, waitlist.group(job_id).shape, 0.0 if tier is None else float(tier(standing))
+        )
+
+    def _wants(self, job_id: str, causes: "_Causes") -> Wants | None:
         if job_id in self._moving.targets:
             return None
         group = self._picture.waitlist.group(job_id)
+        held = self._picture.quotas.why_held(self._picture.jobs[job_id], group.shape)
+        if held is not None:
+            causes.of_group[group] = held
+            return Wants(group.shape, gpus_least(group.shape), group.lasts_s, held=True)
         return Wants(group.shape, gpus_least(group.shape), group.lasts_s, pinned=is_pinned(group.shape))
 
     def _wait(self, waits: Waits, causes: "_Causes", closed: ExitStack, now: float) -> list[Step]:
@@ -161,9 +208,13 @@ class Waiting:
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, self.reserved):
             return None
-        with self._picture.pool.open_to(shape):
-            found = find(room, shape, asked_by(self._picture.jobs[job_id], self._picture.beliefs.learnt))
-        if not found:
+        job, quotas = self._picture.jobs[job_id], self._picture.quotas
+        if quotas.on and gpus_of(shape) * WHOLE > quotas.room(job):
+            shape = smallest(shape)
+        closed = quotas.closed_to(job, shape)
+        with self._picture.pool.open_to(shape), room.without(closed):
+            found = find(room, shape, asked_by(job, self._picture.beliefs.learnt))
+        if not found and not closed:
             self._unfit[shape] = (room.grown, self.reserved, None)
         return found
 
@@ -182,31 +233,59 @@ class Waiting:
         if self._leaving_for(job) or now < self._looked_at.get(job.id, -inf) + LOOK_AGAIN_SECONDS:
             return []
         self._making_room.pop(job.id, None)
+        self._picture.quotas.unclaim(job.id)
         self._looked_at[job.id] = now
         picture, room = self._picture, self._picture.pool.room
         waiting = standing_of(job, now, picture.waitlist.queue.order)
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now, self._progress_of)
+        willing, reclaimed = picture.quotas.willing(job, shape, willing, picture.jobs, now, self._progress_of)
         if not _enough(shape, willing, free=room.gpus_left):
             return []
-        with picture.pool.open_to(shape):
+        closed = picture.quotas.closed_to(job, shape)
+        with picture.pool.open_to(shape), room.without(closed), room.supposing():
+            promised = self._keep_promises(room)
             clearing = clearing_for(
-                smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.beliefs.learnt)
+                smallest(shape),
+                room=room,
+                holders=[one for one in willing if one.job_id not in promised],
+                asked=asked_by(job, picture.beliefs.learnt),
             )
-        if clearing is None:
+        if clearing is None or not clearing.victims:
             return []
         self._making_room[job.id] = clearing
+        picture.quotas.claim(job, shape, now)
         steps: list[Step] = []
         names: list[str] = []
         for held, ranks in _by_job(clearing, picture.jobs):
             names.append(f"{len(ranks)} of the ranks of {held.id}" if ranks else held.id)
             why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.waitlist.queue.order))
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
+            if held.id in reclaimed:
+                cause = picture.quotas.why_reclaimed(held, ranks, job)
             steps += lives.give_up_ranks(picture, held, ranks, cause, now) if ranks else []
             steps += [] if ranks else lives.stop(picture, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
         picture.waitlist.explained(job.id)
         return steps + picture.go(job, _E.WAITING, cause, now)
+
+    def _keep_promises(self, room: Room) -> set[str]:
+        """Where quotas are in force: give the first jobs for which others stop already their places in the room, so
+        that nothing is promised twice. Returns what stops for them."""
+        picture, promised = self._picture, set[str]()
+        for job_id in list(picture.quotas.ledger.claims)[:PROMISES_MAX]:
+            job = picture.jobs.get(job_id)
+            leaving = self._leaving_for(job) if job is not None else []
+            if job is None or not leaving:
+                continue
+            victims = {one.id for one in leaving} - promised
+            promised |= victims
+            for victim in self._making_room[job_id].victims:
+                if victim.job_id in victims:
+                    room.give_back_all(victim.allocations)
+            place = find(room, smallest(picture.waitlist.group(job_id).shape), asked_by(job, picture.beliefs.learnt))
+            room.take_all(place or ())
+        return promised
 
     def _leaving_for(self, job: Job) -> list[Job]:
         """The victims of `job` that still stop, or of which ranks still leave."""
@@ -242,6 +321,12 @@ class Waiting:
             numbers = {"gpus_wanted": float(gpus_least(group.shape))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
         room = self._picture.pool.room
+        if closed := self._picture.quotas.closed_to(self._picture.jobs[waits.job_id], group.shape):
+            with room.without(closed):
+                cause = why_not(room, group.shape)
+            if cause is not None:
+                sentence = f"{cause.sentence}; of the other models its tenant may have no more"
+                return structs.replace(cause, sentence=sentence)
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
         if cause is None or (grown, kept) != (room.grown, self.reserved):
             with self._picture.pool.open_to(group.shape):

@@ -1,8 +1,8 @@
 """The waiting jobs, each in exactly one of five places, and those that still need a reason."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.classes import class_of
 from libs.domain.job import Cause, Job
@@ -15,11 +15,14 @@ from services.scheduler.thinking.holds import HeldBack
 
 
 class JobGroup(Struct, frozen=True):
-    """Waiting jobs that are alike in whether they fit, and in which jobs they may overtake."""
+    """Waiting jobs that are alike in whether they fit, and in which jobs they may overtake. Where quotas are in force,
+    `tenant` and `preemptible` are theirs, else they are empty and true."""
 
     shape: Shape
     job_class: str
     lasts_s: float | None
+    tenant: str = ""
+    preemptible: bool = True
 
 
 class Waitlist:
@@ -31,6 +34,7 @@ class Waitlist:
 
     def __init__(self, policy: Policy, beliefs: Beliefs, holds: HeldBack) -> None:
         self.queue = Queue(policy.ordering)
+        self._by_quota = False
         self._backfills = policy.backfill != "none"
         self._beliefs = beliefs
         self._holds = holds
@@ -77,7 +81,18 @@ class Waitlist:
         self._move(job.id, None)
         lasts = job.spec.time_limit_seconds if self._backfills else None
         group = JobGroup(shape_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
+        if self._by_quota:
+            group = structs.replace(group, tenant=job.tenant, preemptible=job.spec.preemptible)
         self.queue.add(standing_of(job, now, self.queue.order), group)
+
+    def by_quota(self, on: bool, jobs: Iterable[Job], now: float) -> None:
+        """Quotas are in force, or not any more; `jobs`: all that may wait. Each needs a new reason."""
+        waiting = [job for job in jobs if job.id in self.queue]
+        self._by_quota = on
+        self.queue = Queue(self.queue.order, by_tenant=on)
+        for job in waiting:
+            self.stand(job, now)
+            self._unexplained.add(job.id)
 
     def judge_again(self, job: Job, now: float) -> None:
         """Hold a job that stands in the queue, or let one that is held stand there, or hold it for another cause."""

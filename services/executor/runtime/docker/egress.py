@@ -159,7 +159,7 @@ def _limit_directly(container: str, pid: int, rate: int) -> str:
                 return "egress: it ended"
             if os.path.samestat(os.fstat(namespace), os.stat("/proc/self/ns/net")):
                 return "egress: it has the network of its host"
-            _elsewhere(lambda: _system("setns", namespace, NEW_NETWORK), lambda: shaping.limit(rate))
+            elsewhere(lambda: system("setns", namespace, NEW_NETWORK), lambda: shaping.limit(rate))
         finally:
             os.close(namespace)
     except FileNotFoundError:
@@ -172,7 +172,7 @@ def _limit_directly(container: str, pid: int, rate: int) -> str:
 def _probe_direct() -> str:
     """Limit the loopback of a new namespace. Empty, or why that fails."""
     try:
-        _elsewhere(lambda: _system("unshare", NEW_NETWORK), lambda: shaping.limit(PROBE_RATE, probe=True))
+        elsewhere(lambda: system("unshare", NEW_NETWORK), lambda: shaping.limit(PROBE_RATE, probe=True))
         status = Path("/proc/self/status").read_text()
     except OSError as error:
         return error.strerror or str(error)
@@ -180,7 +180,7 @@ def _probe_direct() -> str:
     return "" if held >> SYS_PTRACE & 1 else "without CAP_SYS_PTRACE it reaches no job of another user"
 
 
-def _elsewhere(enter: Callable[[], None], work: Callable[[], None]) -> None:
+def elsewhere(enter: Callable[[], None], work: Callable[[], None]) -> None:
     """Run both in a thread that ends in the other namespace. Raises the error of either."""
 
     def go() -> None:
@@ -196,7 +196,7 @@ def _elsewhere(enter: Callable[[], None], work: Callable[[], None]) -> None:
         thread.shutdown(wait=False)
 
 
-def _system(name: str, *arguments: int) -> None:
+def system(name: str, *arguments: int) -> None:
     """A call of the C library. Raises OSError."""
     library = ctypes.CDLL(None, use_errno=True)
     function = getattr(library, name, None)

@@ -8,7 +8,7 @@ from services.executor.node import NodeFacts, Refusal
 from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.container import HOST_NETWORK, Joined, gang_network
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError
-from services.executor.runtime.docker.settings import ContainerSettings
+from services.executor.runtime.docker.settings import TENANT, ContainerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,12 @@ class Networks:
     async def join(self, order: StartRun, key: RunKey) -> Joined:
         """The network that the run joins, created if necessary. Raises Refusal, RuntimeUnavailableError."""
         chosen = self._settings.job_network
-        if chosen:
-            return Joined(network=chosen, named=chosen != HOST_NETWORK)
         live = order.members is not None
+        if TENANT in chosen and (order.world_size > 1 or live):
+            # Overlay networks of tenants are the owner's: only a manager of the swarm could create one for each gang.
+            return Joined(network=chosen.replace(TENANT, order.tenant), named=True)
+        if chosen and TENANT not in chosen:
+            return Joined(network=chosen, named=chosen != HOST_NETWORK)
         if live and order.master_address == self._node.address:  # Ranks may join later: here, and on other hosts.
             return Joined(network=await self._of_gang(order, key), named=True, published=True)
         here = {address for addresses in order.peers.values() for address in addresses} <= {self._node.address}

@@ -30,6 +30,7 @@ from services.executor.runtime.docker.doors import PublishedPort, ask, door_of
 from services.executor.runtime.docker.egress import find_egress
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
+from services.executor.runtime.docker.entering import end_marked, enter
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.inspected import Container, explained, lost, outcome_of, read_list, refused
 from services.executor.runtime.docker.labels import of_node
@@ -83,6 +84,7 @@ class DockerRuntime:
         self._attached: set[RunKey] = set()  # to a share, by a start that is not known to have made a container
         self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or removed by others
         self._problem = ""
+        self._owner = f"{settings.cluster}.{node.node_id}."  # the head of the marks of all sessions here
         self._injection = injection_for(info) if settings.gpu_injection == "auto" else settings.gpu_injection
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -249,10 +251,13 @@ class DockerRuntime:
         return ""
 
     async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
-        raise SessionRefusedError("this node runs containers, and nobody can enter those so far")
+        held = self._held.get(key)
+        if held is None:
+            raise SessionRefusedError("its container does not run")
+        return await enter(self._engine, held, wanted, owner=self._owner)
 
     async def end_sessions(self) -> None:
-        pass
+        await end_marked(self._engine, list(self._held.values()), self._owner)
 
     async def probe(self, run: Run) -> str:
         return await ask(self._doors.get(run.key), run.serve)

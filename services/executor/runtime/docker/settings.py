@@ -2,10 +2,14 @@
 
 from msgspec import Struct
 
+TENANT = "<tenant>"
+
 
 class ContainerSettings(Struct, frozen=True, kw_only=True):
     cluster: str = "weft"  # containers of another cluster on the same engine are not this node's
-    job_network: str = ""  # "": one network for each gang; "host"; or the name of a network that all jobs join
+    # "": one network for each gang; "host"; the name of a network that all jobs join; or, with TENANT in it, the names
+    # of the networks that the gangs of each tenant join
+    job_network: str = ""
     gpu_injection: str = "auto"  # cdi, nvidia, devices, or auto
     job_user: str = ""  # "": the image's own
     pids_max: int = 8192  # processes and threads of one run; in the process runtime: if control groups allow it

@@ -7,7 +7,7 @@ process of the run. It is looked at before the connection is made and once more 
 import asyncio
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -61,19 +61,23 @@ def sockets_of(pids: Iterable[int]) -> set[str]:
 
 def pids_of(key: RunKey, runs_folder: str, groups: Iterable[str]) -> set[int]:
     """The processes of a run: those of its control groups, or those that have its variables where there are none."""
+    return pids_in(groups) or {pid for pid, of_run in stragglers(runs_folder) if of_run == key}
+
+
+def pids_in(groups: Iterable[str]) -> set[int]:
     found: set[int] = set()
     for group in groups:
         with suppress(OSError, ValueError), open(f"{group}/cgroup.procs", encoding="ascii") as file:
             found |= {int(line) for line in file}
-    return found or {pid for pid, of_run in stragglers(runs_folder) if of_run == key}
+    return found
 
 
-async def connect(key: RunKey, port: int, *, runs_folder: str, groups: Iterable[str]) -> PortChannel:
-    """A connection to a port on which the run itself listens. Raises SessionRefusedError."""
+async def connect(port: int, pids: Callable[[], set[int]]) -> PortChannel:
+    """A connection to a port on which one of a run's processes listens itself. Raises SessionRefusedError."""
 
     def own() -> list[Listener]:
         there = listeners(port)
-        mine = sockets_of(pids_of(key, runs_folder, groups)) if there else set()
+        mine = sockets_of(pids()) if there else set()
         return [one for one in there if one.inode in mine]
 
     for listener in await asyncio.to_thread(own):

@@ -37,7 +37,7 @@ from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.entering import enter, kill_marked
-from services.executor.runtime.process.listening import connect
+from services.executor.runtime.process.listening import connect, pids_of
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
@@ -231,7 +231,7 @@ class ProcessRuntime:
             raise SessionRefusedError("the run is over")
         groups = tuple(live.record.cgroups.values())
         if wanted.kind is SessionKind.PORT:
-            return await connect(key, wanted.port, runs_folder=str(self._home.runs), groups=groups)
+            return await connect(wanted.port, lambda: pids_of(key, str(self._home.runs), groups))
         return enter(live.record.pid, wanted, groups)
 
     async def end_sessions(self) -> None:

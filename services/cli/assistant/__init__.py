@@ -1,0 +1,1 @@
+"""An MCP server for assistants: its protocol, and the tools that it offers."""

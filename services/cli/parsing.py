@@ -1,0 +1,58 @@
+"""The parser of the command line: its mistakes in the words of the person who types."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from services.cli.words import clean
+
+SHOWN_MAX = 100  # characters of a mistake that are shown
+_CHOICE = re.compile(r"argument (?P<what>.+?): invalid choice: (?P<given>.*) \(choose from (?P<known>.*)\)", re.DOTALL)
+_VALUE = re.compile(r"argument (?P<what>.+?): invalid (?P<kind>int|float|number) value: (?P<given>.*)", re.DOTALL)
+_REQUIRED = "the following arguments are required: "
+_KINDS = {"int": "a whole number", "float": "a number", "number": "a number"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Prints the mistake in one line, after the usage, like every refusal of `weft`."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(2, f"weft: {clean(in_words(message))}\n")
+
+
+def in_words(message: str) -> str:
+    """A message of argparse, with what would be right."""
+    if found := _CHOICE.fullmatch(message):
+        known = [name.strip().strip("'") for name in found["known"].split(",")]
+        given = found["given"].strip("'\"")
+        close = meant(given, known)
+        return f"{found['what']}: there is no {shown(given)}{close or ';'} there is {', '.join(known)}"
+    if found := _VALUE.fullmatch(message):
+        return f"{found['what']}: expected {_KINDS[found['kind']]}, not {shown(found['given'])}"
+    if message.startswith(_REQUIRED):
+        return f"{message.removeprefix(_REQUIRED)} is missing"
+    plain = message.removeprefix("argument ").replace("not allowed with argument ", "not allowed with ")
+    return plain.replace("expected one argument", "its value is missing")
+
+
+def unknown_options(name: str, parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """The sentence for words that the command does not know."""
+    typed = [word.partition("=")[0] for word in unknown]
+    known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
+    close = meant(next((word for word in typed if word.startswith("-")), ""), known)
+    return f"{name} knows no {shown(' '.join(unknown))}{close or ';'} `weft {name} --help` lists what it knows"
+
+
+def meant(given: str, known: Sequence[str]) -> str:
+    """`; did you mean running?`, if one of these is like what was given."""
+    close = difflib.get_close_matches(given.lower(), known, n=1) if 0 < len(given) <= SHOWN_MAX else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def shown(text: str) -> str:
+    """A text that was typed, cut if it is long."""
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"

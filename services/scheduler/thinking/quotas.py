@@ -1,0 +1,189 @@
+"""The quotas of the pool as its scheduler obeys them: who may start, in which order, and whose jobs give back.
+
+Without a quota nothing here does anything. `libs.planning.quota` decides.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from msgspec import structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
+from libs.domain.quotas import ALL, DEPTH_MAX, Amounts, Quota, gpus_text
+from libs.domain.shares import WHOLE
+from libs.planning.preemption import Holder
+from libs.planning.quota.amounts import amounts_in, held_by, lendable, wanted_by
+from libs.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
+from libs.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
+from libs.planning.quota.told import why_held
+from libs.planning.shape import Shape
+from services.scheduler.thinking.holders import LEAVES_FIRST, parts_of
+
+RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what the order would pre-empt
+
+Rank = tuple[float, ...]
+
+
+class Quotas:
+    """`runtime_seconds`: how long a job that borrows keeps its GPUs at least."""
+
+    def __init__(self, nodes: Mapping[str, Node], *, runtime_seconds: float = 0.0) -> None:
+        self.ledger = Ledger()
+        self.adopted = 0  # how often other quotas came into force
+        self._nodes = nodes
+        self._runtime_seconds = runtime_seconds
+        self._lendable: Amounts = {ALL: 0}
+        self._bounded: frozenset[str] = frozenset()  # models of which a quota has a limit
+
+    @property
+    def on(self) -> bool:
+        return bool(self.ledger.tree)
+
+    def adopt(self, quotas: Sequence[Quota], jobs: Iterable[Job]) -> None:
+        """Other quotas are in force. `jobs`: those that hold something."""
+        self.adopted += 1
+        if not self.on:
+            self.ledger = Ledger(quotas)
+            for job in jobs if quotas else ():
+                self.ledger.hold(job.id, held_by(job, self._nodes))
+        elif quotas:
+            self.ledger.adopt(quotas)
+        else:
+            self.ledger = Ledger()
+        self._bounded = frozenset(line for quota in quotas for line in quota.limit if line != ALL)
+        self.measure()
+
+    def measure(self) -> None:
+        """The pool has other nodes than before."""
+        if self.on:
+            self._lendable = lendable(self._nodes.values())
+
+    def hold(self, job: Job) -> None:
+        """A job begins to hold its placement, or holds another."""
+        if self.on:
+            self.ledger.hold(job.id, held_by(job, self._nodes))
+
+    def let_go(self, job: Job) -> None:
+        if self.on:
+            self.ledger.let_go(job.id)
+
+    # which jobs may start
+
+    def fit(self, job: Job, shape: Shape) -> QuotaFit:
+        return self.ledger.fit(job.tenant, wanted_by(shape), job_id=job.id)
+
+    def why_held(self, job: Job, shape: Shape) -> Cause | None:
+        """Why quotas do not let the job start; None if they do."""
+        if not self.on:
+            return None
+        wanted = wanted_by(shape)
+        return why_held(job, self.ledger.fit(job.tenant, wanted, job_id=job.id), wanted)
+
+    def rank(self, job: Job, shape: Shape, tier: float) -> Rank:
+        """Sorts before the order: jobs inside a guarantee come first, the tenant's own before its group's. Of those
+        that borrow, those of a lower `tier` of the order come first, since they pre-empt the others: else two would
+        evict each other in turn. Of one tier, the tenants that borrow least."""
+        wanted = wanted_by(shape)
+        level = self.ledger.fit(job.tenant, wanted, job_id=job.id).level
+        unclaimed = float(job.id not in self.ledger.claims)
+        if level is not None:
+            return (float(level), unclaimed, 0.0, 0.0)
+        share = self.ledger.share(job.tenant, self._lendable, wanted) if unclaimed else 0.0
+        return (float(DEPTH_MAX + 1), tier, unclaimed, float(share))
+
+    def is_inside(self, rank: Rank) -> bool:
+        """Whether a job of this rank is inside a guarantee."""
+        return rank[0] <= DEPTH_MAX
+
+    def room(self, job: Job) -> int:
+        """How many millis more the job's tenant may hold."""
+        path = self.ledger.tree.path(job.tenant) if self.on else ()
+        left = [branch.limit[ALL] - self.ledger.use(branch) for branch in path if ALL in branch.limit]
+        return max(0, min(left)) if left else 1 << 60
+
+    def most_replicas(self, job: Job, shape: Shape, more: int) -> int:
+        """Of so many more replicas of the job's first role with GPUs, as many as its tenant may have."""
+        each = max((wanted_by((structs.replace(want, least=1),))[ALL] for want in shape), default=0)
+        return min(more, self.room(job) // each) if self.on and each else more
+
+    def closed_to(self, job: Job, shape: Shape) -> list[str]:
+        """The nodes with GPUs of a model of which the job's tenant may not have as many as the job needs."""
+        if not self._bounded:
+            return []
+        wanted = wanted_by(shape)[ALL]
+        full = [
+            model
+            for model in sorted(self._bounded)
+            if wanted and self.ledger.fit(job.tenant, {model: wanted}, job_id=job.id).over is not None
+        ]
+        if not full:
+            return []
+        return [node.id for node in self._nodes.values() if any(gpu.model in full for gpu in node.capacity.gpus)]
+
+    # jobs that give back
+
+    def protects(self, tenant: str, job_id: str) -> bool:
+        """Whether no job of `tenant` may take the place of this one, which is inside another tenant's guarantee."""
+        return self.on and protected(self.ledger, tenant, job_id)
+
+    def willing(
+        self,
+        job: Job,
+        shape: Shape,
+        willing: Sequence[Holder],
+        jobs: Mapping[str, Job],
+        now: float,
+        progress_of: Callable[[Job], Mapping[str, float]],
+    ) -> tuple[list[Holder], frozenset[str]]:
+        """`willing` without what other tenants own, with what they borrowed of the job's guarantee; and the jobs that
+        hold it."""
+        if not self.on:
+            return list(willing), frozenset()
+        level = self.fit(job, shape).level
+        mine = [
+            job_id
+            for job_id in sorted(self.ledger.jobs)
+            if jobs[job_id].state is not JobState.STOPPING
+            and may_reclaim(self.ledger, job.tenant, level, job_id, now=now, runtime_s=self._runtime_seconds)
+        ]
+        parts = [
+            Returnable(holder, amounts_in(holder.allocations, self._nodes))
+            for held in [jobs[job_id] for job_id in mine]
+            for holder in parts_of(held, (float(held.priority),), now, progress_of(held))
+            if holder.worth != LEAVES_FIRST
+        ]
+        leaving = [one.job_id for one in willing if one.worth == LEAVES_FIRST and not one.extra]
+        reclaimed = [_reclaimed(one) for one in in_turn(self.ledger, job.tenant, parts, leaving=leaving)]
+        others = [
+            one
+            for one in willing
+            if one.worth == LEAVES_FIRST or (one.job_id not in mine and not self.protects(job.tenant, one.job_id))
+        ]
+        return [*others, *reclaimed], frozenset(mine)
+
+    def claim(self, job: Job, shape: Shape, now: float) -> None:
+        """Others stop for this job."""
+        if self.on:
+            self.ledger.claim(job.id, TenantHolds(job.tenant, wanted_by(shape), now, job.spec.preemptible))
+
+    def unclaim(self, job_id: str) -> None:
+        self.ledger.unclaim(job_id)
+
+    def why_reclaimed(self, victim: Job, ranks: Collection[Allocation], by: Job) -> Cause:
+        amounts = amounts_in(ranks or victim.held, self._nodes)
+        own = self.ledger.tree.path(victim.tenant)[0]
+        sentence = (
+            f"reclaimed by {by.id}, which is inside a guarantee: gives back {gpus_text(amounts[ALL])} that were"
+            f" borrowed; tenant {victim.tenant} holds {self.ledger.use(own) / WHOLE:g}, and"
+            f" {own.guarantee(ALL) / WHOLE:g} guaranteed"
+        )
+        numbers = {
+            "gpus_reclaimed": amounts[ALL] / WHOLE,
+            "quota_held": self.ledger.use(own) / WHOLE,
+            "quota_guaranteed": own.guarantee(ALL) / WHOLE,
+        }
+        return Cause(code=CauseCode.QUOTA_RECLAIMED, sentence=sentence, by=by.id, numbers=numbers)
+
+
+def _reclaimed(holder: Holder) -> Holder:
+    return structs.replace(holder, worth=(RECLAIMED_FIRST, *holder.worth))

@@ -1,0 +1,236 @@
+"""`weft init` and `weft migrate-from`: what they write is a job that can be submitted, and nothing is lost unsaid."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libs.domain.spec import Kind, decode_spec
+from libs.domain.yaml_reader import read_yaml
+from services.cli.__main__ import main
+from services.cli.complaint import Complaint
+from services.cli.init import template
+from services.cli.migration.determined import from_determined
+from services.cli.migration.slurm import from_slurm
+from services.cli.migration.slurm_values import NoValueError, gpus_of, memory_bytes, range_of, seconds_of
+from services.cli.migration.written import Translated, name_of, page_of, quoted
+
+Said = pytest.CaptureFixture[str]
+
+
+def spec_of(translated: Translated) -> dict[str, Any]:
+    """The specification, after the job file was written and read again."""
+    text = page_of(translated, "a\nfile")
+    decode_spec(text.encode(), content="yaml")
+    assert read_yaml(text.encode()) == translated.spec
+    return translated.spec
+
+
+def remarks_of(translated: Translated) -> str:
+    return "\n".join(f"{each.where}: {each.sentence}" for each in translated.remarks)
+
+
+# weft init
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("workdir", ["/home/ada", '/a "b" # c: {d}\n\x1b', "/ö/😀", "/\udcff"])
+def test_a_job_file_to_begin_with_can_be_submitted_with_every_choice_taken(kind: Kind, workdir: str) -> None:
+    text = template("mnist", kind, workdir=workdir)
+    assert decode_spec(text.encode(), content="yaml").kind is kind
+    chosen = re.sub(r"^( *)#(?=[a-z])", r"\1", text, flags=re.MULTILINE)
+    chosen = re.sub(r"^ +share:.*\n", "", chosen, flags=re.MULTILINE)  # in place of gpus
+    assert chosen.count("\n") == text.count("\n") - 1
+    assert decode_spec(chosen.encode(), content="yaml").priority == 5
+
+
+def test_init_replaces_no_file_unasked(tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--name", "mnist"]) == 0
+    written = (tmp_path / "job.yaml").read_text()
+    assert decode_spec(written.encode(), content="yaml").name == "mnist"
+    assert main(["init"]) == 1
+    assert "job.yaml is there already: --force replaces it" in capsys.readouterr().err
+    assert (tmp_path / "job.yaml").read_text() == written
+    assert main(["init", "--force", "--kind", "batch"]) == 0
+    assert (tmp_path / "job.yaml").read_text() != written
+    assert main(["init", "--name", "No Name"]) == 2
+    assert main(["init", "no/such/folder.yaml"]) == 1
+    assert main(["init", "a\0b"]) == 1
+
+
+@given(st.text())
+def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
+    told = f"a: {quoted(text)}\n"
+    assert told.count("\n") == 1
+    assert read_yaml(told.encode()) == {"a": text}
+
+
+# Slurm
+
+SCRIPT = """\
+#!/bin/bash -l
+#SBATCH --job-name=My_Train -N 2 --ntasks-per-node=4
+#SBATCH --gres=gpu:h100:4   # of one type
+#SBATCH -c8 --mem=256G
+#SBATCH -t 1-12:00:00 --signal=B:USR1@120 --requeue
+#SBATCH --array=1-40%8 --mail-type END
+#SBATCH --bogus "odd \x1b value"
+#SBATCH --export=NONE,A=1 --nodelist=node-7
+
+module load cuda
+
+srun -n 8 --label python train.py
+#SBATCH --time=1
+"""
+
+
+def test_a_script_of_slurm_becomes_a_gang_that_runs_it() -> None:
+    translated = from_slurm(SCRIPT, path="x/run.sh", folder="/work")
+    spec = spec_of(translated)
+    assert spec["roles"] == {"worker": {"replicas": {"want": 8}, "gpus": 1, "cpus": 8, "memory": "64GiB"}}
+    assert (spec["name"], spec["workdir"], spec["time_limit"]) == ("my-train", "/work", "2160m")
+    assert (spec["grace"], spec["retries"], spec["env"], spec["pin"]) == (
+        "120s",
+        {"max": 3},
+        {"A": "1"},
+        {"node": "node-7"},
+    )
+    told = remarks_of(translated)
+    for part in ("line 3, --gres: type h100", "line 6, --array", "--mail-type", "line 7, --bogus", "line 10: module"):
+        assert part in told
+    assert "\x1b" not in page_of(translated, "\x1b")
+
+
+def test_the_script_runs_as_it_is_written_on_every_rank() -> None:
+    script = "#!/bin/bash\n#SBATCH -n 2\nsrun -n 2 --label -c4 echo $SLURM_PROCID of $SLURM_NTASKS 'a  b'\n"
+    command = from_slurm(script, path="run.sh", folder="/")
+    done = subprocess.run(
+        spec_of(command)["command"],
+        env={"PATH": os.environ["PATH"], "RANK": "1", "WORLD_SIZE": "2", "WEFT_JOB_ID": "j-1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "1 of 2 a  b\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "role"),
+    [
+        ("-N2 --gpus-per-node=8", {"replicas": {"want": 2}, "gpus": 8}),
+        ("-N 2-4 --gpus-per-node=8", {"replicas": {"min": 2, "want": 4}, "gpus": 8}),
+        ("--ntasks=4 --gpus=4", {"replicas": {"want": 4}, "gpus": 1}),
+        ("-n 3 --gpus-per-task=a100:2 --cpus-per-task=4", {"replicas": {"want": 3}, "gpus": 2, "cpus": 4}),
+        ("-c 4 --mem-per-cpu=2G", {"cpus": 4, "memory": "8GiB"}),
+        ("--gpus=2 --mem-per-gpu=10G", {"gpus": 2, "memory": "20GiB"}),
+        ("--nodes=99999999999 --ntasks=-1 --mem=lots --time=99:99:99:99", {"replicas": {"want": 1}}),
+    ],
+)
+def test_tasks_become_replicas(options: str, role: dict[str, Any]) -> None:
+    translated = from_slurm(f"#SBATCH {options}\ntrue\n", path="run.sh", folder="/")
+    found = spec_of(translated)["roles"]["worker"]
+    assert {name: found[name] for name in role} == role
+
+
+def test_values_as_slurm_writes_them() -> None:
+    times = ["30", "30:10", "2:00:00", "1-12", "1-12:30", "1-12:30:05", "UNLIMITED"]
+    assert [seconds_of(text) for text in times] == [1800, 1810, 7200, 129600, 131400, 131405, 0]
+    assert [memory_bytes(text) for text in ("1", "2K", "3M", "4G", "1TB")] == [1 << 20, 2048, 3 << 20, 4 << 30, 1 << 40]
+    gpus = ["gpu", "gpu:2", "gpu:h100:4", "8", "a100:1", "a100"]
+    assert [gpus_of(text) for text in gpus] == [("", 1), ("", 2), ("h100", 4), ("", 8), ("a100", 1), ("a100", 1)]
+    for read in (seconds_of, memory_bytes, gpus_of, range_of):
+        for text in ("", "-1", "x:y:z:w", "9" * 5000, "1\n", "٤", "4-2-1", ":", "gpu:"):
+            with pytest.raises(NoValueError):
+                read(text)
+
+
+@given(
+    st.lists(st.sampled_from(["#SBATCH", "--", "-N", "=", " ", "\n", "'", "gpu:", "9", "-t", "srun", "\x85", "x", "é"]))
+)
+def test_a_script_of_any_text_becomes_a_job_file(parts: list[str]) -> None:
+    spec_of(from_slurm("".join(parts), path="?", folder="/"))
+
+
+# Determined
+
+CONFIG = b"""\
+name: mnist const
+entrypoint: python3 train.py
+resources: {slots_per_trial: 16, priority: 30, resource_pool: a100, shm_size: 1073741824}
+environment:
+  image: {cuda: "determinedai/pytorch:1", cpu: x}
+  environment_variables: [A=1, B]
+hyperparameters: {lr: {type: log, minval: -5}, batch: 64, dropout: {type: const, val: 0.25}}
+searcher: {name: adaptive_asha, metric: loss}
+max_restarts: 2
+bind_mounts: [{host_path: /data, container_path: /data, read_only: true}, 7]
+labels: [a, B c]
+checkpoint_storage: {type: s3}
+odd: 1
+"""
+
+
+def test_a_configuration_of_determined_becomes_a_job() -> None:
+    translated = from_determined(CONFIG, path="const.yaml", folder="/work")
+    spec = spec_of(translated)
+    assert spec["roles"]["worker"]["replicas"] == {"want": 2}
+    assert spec["roles"]["worker"]["gpus"] == 8
+    assert (spec["image"], spec["priority"], spec["retries"]) == ("determinedai/pytorch:1", 12, {"max": 2})
+    assert spec["env"] == {"A": "1", "HPARAMS": '{"batch":64,"dropout":0.25}'}
+    assert spec["volumes"] == [{"source": "/data", "target": "/data", "read_only": True}]
+    told = remarks_of(translated)
+    for part in ("hyperparameters.lr", "searcher: adaptive_asha", "checkpoint_storage", "resource_pool", "odd: has no"):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"x", b"a: [", b"a: 1\na: 2", b"&a [*a]", b"[" * 5000, b"\xff\xfe", b"x" * 70_000]
+)
+def test_what_is_no_configuration_is_refused(body: bytes) -> None:
+    with pytest.raises(Complaint):
+        from_determined(body, path="a.yaml", folder="/")
+
+
+ODD: list[Any] = [None, 1, "x", [], {}, [1], {"a": {}}, True, -(10**30), "\x1b"]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_every_field_may_be_of_any_kind(value: Any) -> None:
+    import msgspec
+
+    names = ["name", "entrypoint", "hyperparameters", "searcher", "max_restarts", "bind_mounts", "labels", "workspace"]
+    document = dict.fromkeys([*names, "environment", "resources"], value)
+    inner = {"image": value, "environment_variables": value, "slots_per_trial": value, "priority": value}
+    for given_ in (document, {**document, "environment": inner, "resources": {**inner, "shm_size": value}}):
+        spec_of(from_determined(msgspec.json.encode(given_), path="a.yaml", folder="/"))
+
+
+def test_a_translation_names_on_stderr_what_it_leaves(tmp_path: Path, capsys: Said) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    out = tmp_path / "job.yaml"
+    assert main(["migrate-from", "slurm", str(tmp_path / "run.sh"), "-o", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "note: line 7, --bogus: has no counterpart" in said.err
+    assert "\x1b" not in said.err
+    assert decode_spec(out.read_bytes(), content="yaml").name == "my-train"
+    assert main(["migrate-from", "slurm", str(tmp_path / "none.sh")]) == 1
+    (tmp_path / "zero").write_bytes(b"\0")
+    assert main(["migrate-from", "determined", str(tmp_path / "zero")]) == 1
+
+
+def test_any_text_has_a_name() -> None:
+    assert [name_of(text) for text in ("My_Job 2!", "", "---", "é", "x" * 99)] == [
+        "my-job-2",
+        "job",
+        "job",
+        "job",
+        "x" * 63,
+    ]

@@ -1,0 +1,171 @@
+"""Commands about many jobs, from what is typed to what is asked of the gateway and printed."""
+
+from urllib.parse import unquote
+
+import pytest
+
+from libs.domain.job import JobState
+from libs.messages.asks import AskKind
+from libs.messages.eta import Basis, Estimate, EtaOf
+from libs.messages.http import Accepted, JobsView, NodesView
+from libs.messages.live import QueueRow, QueueView
+from services.cli.drawing.jobs import starts_text
+from services.cli.drawing.look import Look
+from tests.support.told_gateway import ToldGateway, weft
+from tests.support.views import NOW, job_view, node_view
+
+Said = pytest.CaptureFixture[str]
+OPEN = "state=queued,placed,starting,running,stopping"
+
+
+def asked(gateway: ToldGateway) -> list[str]:
+    return [unquote(request) for request in gateway.asked]
+
+
+async def test_every_option_of_a_selection_is_asked_of_the_gateway(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=())
+    options = "--name mlp-** --label team=vision --label urgent --tenant alice --kind batch --node n-1 --since @17.5"
+    assert await weft(gateway, "ps", *options.split(), "--state", "failed") == 0
+    assert asked(gateway) == [
+        "GET /v1/jobs?state=failed&name=mlp-*&limit=100&label=team=vision,urgent&tenant=alice&kind=batch&node=n-1"
+        "&since=17.5"
+    ]
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("no job matches name mlp-*, state failed, label team=vision and urgent, tenant alice")
+
+
+async def test_a_word_is_an_id_or_how_it_begins_else_a_name_or_a_pattern(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers |= {"GET /v1/jobs": JobsView(jobs=()), "GET /v1/jobs?id=j-ab": JobsView(jobs=(job_view("j-abc"),))}
+    gateway.answers["GET /v1/jobs?limit=100"] = JobsView(jobs=(job_view("j-abc"),))
+    gateway.answers["GET /v1/nodes"] = NodesView(nodes=(node_view(),))
+    assert await weft(gateway, "ps", "j-ab", "mlp-?") == 0
+    assert asked(gateway)[:2] == ["GET /v1/jobs?limit=100&id=j-ab", "GET /v1/jobs?name=mlp-?&limit=100"]
+    assert capsys.readouterr().out.splitlines()[1].startswith("j-abc")
+
+
+CANCELLED = Accepted(id="j-1", ask=AskKind.CANCEL, state="running")
+
+
+async def test_a_pattern_cancels_each_open_job_that_it_matches(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-1"), job_view("j-2")))
+    gateway.answers["POST /v1/jobs/j-1/cancel"] = CANCELLED
+    gateway.refuse("POST /v1/jobs/j-2/cancel", 409, "job", "j-2 is over already: succeeded")
+    assert await weft(gateway, "cancel", "mlp-*") == 1
+    assert asked(gateway) == [
+        f"GET /v1/jobs?{OPEN}&name=mlp-*&limit=1000",
+        "POST /v1/jobs/j-1/cancel",
+        "POST /v1/jobs/j-2/cancel",
+    ]
+    said = capsys.readouterr()
+    assert said.out == "j-1 will end (it is running)\n"
+    assert said.err.startswith("weft: j-2: j-2 is over already: succeeded\n")
+
+
+@pytest.mark.parametrize("typed", [["--all"], ["*"], ["**"], ["--name", "*"], ["--all", "--kind", "batch"]])
+async def test_all_asks_first_and_without_a_terminal_wants_a_yes(
+    gateway: ToldGateway, capsys: Said, typed: list[str]
+) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-1", name="mlp"),))
+    gateway.answers["POST /v1/jobs/j-1/cancel"] = CANCELLED
+    assert await weft(gateway, "cancel", *typed) == 2
+    said = "weft: this would cancel 1 job (mlp j-1): add --yes if you mean it\n"
+    assert capsys.readouterr().err == said
+    assert len(gateway.asked) == 1
+    assert await weft(gateway, "cancel", *typed, "--yes") == 0
+    assert asked(gateway)[-1] == "POST /v1/jobs/j-1/cancel"
+
+
+async def test_a_selection_that_finds_nothing_changes_nothing_and_says_so(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=())
+    assert await weft(gateway, "requeue", "--label", "team=x", "--state", "failed") == 1
+    assert capsys.readouterr().err == "weft: no job matches state failed, label team=x\n"
+    assert await weft(gateway, "cancel", "mlp-*", "--kind", "batch") == 1
+    assert capsys.readouterr().err == "weft: no open job matches mlp-*, kind batch\n"
+    assert all(request.startswith("GET") for request in gateway.asked)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["cancel"],
+        ["requeue"],
+        ["logs"],
+        ["cancel", "a", "--all"],
+        ["cancel", "a", "--name", "b"],
+        ["ps", "--label", "a=1,2"],
+    ],
+)
+async def test_a_selection_that_makes_no_sense_asks_nothing(gateway: ToldGateway, typed: list[str]) -> None:
+    assert await weft(gateway, *typed) == 2
+    assert gateway.asked == []
+
+
+@pytest.mark.parametrize("since", ["yesterday", "@nan", "@inf", "@-1", "12-34", "@1e99", "\x1b[2J", "9" * 5000])
+async def test_a_since_that_is_no_time_is_refused(gateway: ToldGateway, capsys: Said, since: str) -> None:
+    assert await weft(gateway, "ps", f"--since={since}") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("weft: --since: expected a time")
+    assert "\x1b" not in said
+    assert len(said) < 300
+    assert gateway.asked == []
+
+
+async def test_the_logs_of_several_jobs_are_told_apart(
+    gateway: ToldGateway, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-1", name="a"), job_view("j-2", name="b")))
+    for job, name in (("j-1", "a"), ("j-2", "b")):
+        gateway.answers |= {f"GET /v1/jobs/{job}": job_view(job, name=name)}
+        gateway.answers |= {f"GET /v1/jobs/{job}/logs": f"{name}1\n{name}2\n".encode()}
+    assert await weft(gateway, "logs", "?") == 0
+    assert capfdbinary.readouterr().out == b"[a] a1\n[a] a2\n[b] b1\n[b] b2\n"
+
+
+async def test_a_name_that_no_job_has_is_told_with_one_that_is_like_it(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.refuse("GET /v1/jobs/trian/explain", 404, "job", "no job has the id or the name trian")
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view(name="train"), job_view(name="serve")))
+    assert await weft(gateway, "explain", "trian") == 1
+    assert capsys.readouterr().err == "weft: no job has the id or the name trian; did you mean train?\n"
+    gateway.refuse("GET /v1/jobs", 503, "", "the store is away for a moment")
+    assert await weft(gateway, "explain", "trian") == 1
+    assert "no job has the id or the name trian" in capsys.readouterr().err
+
+
+def estimate(**fields: float) -> Estimate:
+    return Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence="", **fields)
+
+
+def test_when_a_job_starts_is_told_in_a_word() -> None:
+    look = Look(now=NOW)
+    told = [estimate(likely=NOW), estimate(likely=NOW + 125), estimate(latest=NOW + 7200), estimate()]
+    assert [starts_text(each, look) for each in told] == ["now", "in 2m5s", "within 2h0m", "?"]
+
+
+async def test_ps_tells_when_what_waits_starts(gateway: ToldGateway, capsys: Said) -> None:
+    job = job_view("j-1", JobState.QUEUED)
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job,))
+    row = QueueRow(
+        place=1,
+        id="j-1",
+        name="train",
+        tenant="alice",
+        pool="default",
+        kind=job.kind,
+        state=job.state,
+        priority=0,
+        gpus=1,
+        replicas=1,
+        submitted_at=NOW,
+        since=NOW,
+        code="",
+        sentence="",
+        labels={},
+        eta=estimate(likely=NOW),
+    )
+    gateway.answers["GET /v1/queue"] = QueueView(at=NOW, total=1, order="priority", rows=(row,))
+    assert await weft(gateway, "ps") == 0
+    assert capsys.readouterr().out.splitlines()[0].split()[:5] == ["ID", "NAME", "STATE", "FOR", "STARTS"]
+    gateway.refuse("GET /v1/queue", 429, "", "too many readers")
+    assert await weft(gateway, "ps") == 0
+    assert "STARTS" not in capsys.readouterr().out
