@@ -187,7 +187,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-        "DELETE": {"tokens", "quotas", "webhooks"},
+    assert len(tables) == 26
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -259,7 +259,7 @@ SELECT {job} FROM all_jobs
 
 -- name: arrays_newest
 -- The newest arrays of a tenant, or of all, and of one name if it is not empty. Each is found behind the one before by
--- the index alone, however many elements they have; the newest 10,000 are looked through.
+-- the index alone, however many elements they have, and the newest 10,000 are looked through.
 WITH RECURSIVE found AS (
     (SELECT submitted_at, array_id FROM submissions WHERE array_id IS NOT NULL
       ORDER BY submitted_at DESC, array_id DESC LIMIT 1)
@@ -303,14 +303,14 @@ SELECT wanted.id, first.seq, first.tenant, first.pool, first.spec, extract(epoch
  ORDER BY ordinal;
 
 -- name: ask_elements
--- Asks the same for the elements of an array that are in one of these states; of all indices, or of the ids that are given.
+-- Asks the same for the elements of an array that are in one of these states: of all, or of those that are named.
 -- A requeue of elements that are over makes them count as open for their tenant again: all of them, or none.
 WITH wanted AS (
     SELECT submissions.id, submissions.pool, COALESCE(jobs.state, 'queued') AS state, octet_length(spec::text) AS bytes
       FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id
      WHERE array_id = $2 AND COALESCE(jobs.state, 'queued') = ANY ($3::text[])
        AND (cardinality($4::text[]) = 0 OR submissions.id = ANY ($4))
-       AND NOT EXISTS (SELECT FROM asks WHERE asks.subject_id = submissions.id AND asks.kind = $1)
+       AND submissions.id NOT IN (SELECT subject_id FROM asks WHERE kind = $1)  -- hashed, as there may be very many
      ORDER BY seq
 ), more AS (
     SELECT count(*) AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes FROM wanted

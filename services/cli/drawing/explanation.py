@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from libs.domain.job import Cause, CauseCode, JobState
+from libs.domain.job import HELD_FOR, Cause, CauseCode, JobState
 from libs.messages.eta import Estimate
 from libs.planning.explain import Explanation, HolderSeen
 from libs.planning.lending import gpu_text
@@ -25,7 +25,7 @@ _IN_THE_SENTENCE = frozenset(
     {"not_before", "attempts", "ahead", "replicas_wanted", "gpus_wanted", "gpus_free", "gpus_free_max"}
     | {"replicas_that_fit", "gpus_occupied", "nodes_closed", "gpus_asked", "gpus_on_largest_node", "gpus_in_pool"}
     | {"quota_held", "quota_guaranteed", "quota_borrowed", "quota_lent", "quota_limit"}
-    | {"replicas", "replicas_missing", "jobs_that_may_lend", "jobs_that_lend_nothing"}
+    | {"dependencies", "replicas", "replicas_missing", "jobs_that_may_lend", "jobs_that_lend_nothing"}
     | {"rank", "exit_code", "ranks_left", "gpus_busy", "cpus_free", "memory_free", "epoch"}
 )
 
@@ -159,7 +159,7 @@ def _record(eta: Estimate) -> list[str]:
 
 
 def _queue(told: Explanation, look: Look) -> str:
-    if told.state is not JobState.QUEUED:
+    if told.state is not JobState.QUEUED or told.code in HELD_FOR:
         return ""
     ahead = f"{count(told.ahead, 'job')} ahead of it" if told.ahead else "first in the queue"
     if told.eta is not None:  # which says when it starts
