@@ -155,7 +155,8 @@ def test_a_stranger_goes_from_three_machines_to_a_cluster_whose_gang_meets_over_
         )
 
     def nodes() -> set[str]:
-        script = "docker run --rm --network host -e WEFT_URL -e WEFT_TOKEN weft:local weft nodes --json 2>/dev/null || echo {}"
+        asking = "docker run --rm --network host -e WEFT_URL -e WEFT_TOKEN weft:local weft nodes --json"
+        script = f"{asking} 2>/dev/null || echo {{}}"
         token = (first.folder / "home/credentials/admin-token").read_text()
         answer = first.run(script, WEFT_URL=f"http://{_gateway(laboratory)}:8470", WEFT_TOKEN=token)
         return {node["id"] for node in json.loads(answer).get("nodes", ()) if node["ready"]}

@@ -39,8 +39,8 @@ class Order(Struct, frozen=True):
 
     `changes_after_s(running)`: after how long the tier changes if the job runs on (None: never by running).
     `promotes_after_s(waiting)`: after how long a waiting job's past runs are forgotten, so that it counts as new.
-    `by_share`: the key changes with what the tenant holds; with `by_use`, with what it used of late. `by_left`: the key is the work left, which shrinks only by
-    working, not by holding GPUs alone.
+    `by_share`: the key changes with what the tenant holds; with `by_use`, with what it used of late. `by_left`: the key
+    is the work left, which shrinks only by working, not by holding GPUs alone.
     """
 
     name: str

@@ -50,7 +50,7 @@ class LogWanted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tail_bytes: Annotated[int, Meta(ge=1, le=LOG_BYTES_MAX)] = 8192
 
 
-class Limited(Struct, frozen=True, forbid_unknown_fields=True):
+class OfMany(Struct, frozen=True, forbid_unknown_fields=True):
     """How many rows."""
 
     limit: Rows = 50
@@ -153,13 +153,13 @@ TOOLS = (
     Tool(
         name="list_queue",
         description="The jobs that wait, in the order in which they are served, with the reason and the start.",
-        takes=Limited,
+        takes=OfMany,
         run=lambda client, asked: client.queue(limit=asked.limit),
     ),
     Tool(
         name="list_events",
         description="What happened last, of all jobs and nodes that the token may see.",
-        takes=Limited,
+        takes=OfMany,
         run=lambda client, asked: client.events(limit=asked.limit),
     ),
     Tool(name="submit_job", description="Submit a job.", takes=JobWanted, run=_submit, writes=True),
