@@ -7,8 +7,9 @@ followed, no proxy is asked, no cookie kept; of the answer at most a few kilobyt
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
@@ -45,7 +46,7 @@ class Poster:
         self._allowed = allowed
         self._seconds_max = seconds_max
         self._find = find
-        self._finders = ThreadPoolExecutor(LOOKING_UP_MAX, thread_name_prefix="look-up")
+        self._finders = asyncio.Semaphore(LOOKING_UP_MAX)
         self._finding: dict[str, asyncio.Lock] = {}
         self._tls: ssl.SSLContext | None = None
 
@@ -58,9 +59,6 @@ class Poster:
             raise PostError(f"no answer within {self._seconds_max:g} s") from None
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             raise PostError(_words(error)) from error
-
-    def close(self) -> None:
-        self._finders.shutdown(wait=False, cancel_futures=True)
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str], of: str) -> int:
         parts = urlsplit(url)
@@ -93,9 +91,20 @@ class Poster:
     async def _looked_up(self, host: str, port: int, of: str) -> list[Address]:
         lock, loop = self._finding.setdefault(of, asyncio.Lock()), asyncio.get_running_loop()
         await lock.acquire()
-        asked = self._finders.submit(self._find, host, port)
-        # A look-up that nobody waits for any more still has its thread: the tenant's next one waits for its end.
-        asked.add_done_callback(lambda _: loop.call_soon_threadsafe(lock.release))
+        try:
+            await self._finders.acquire()
+        except BaseException:
+            lock.release()
+            raise
+
+        def over(_: object) -> None:
+            """A look-up for which nothing waits any more still has its thread: the tenant's next one waits for it."""
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(lock.release)
+                loop.call_soon_threadsafe(self._finders.release)
+
+        asked = _aside(lambda: self._find(host, port))
+        asked.add_done_callback(over)
         try:
             texts = await asyncio.shield(asyncio.wrap_future(asked))
         except (OSError, UnicodeError):
@@ -109,6 +118,23 @@ class Poster:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+def _aside(find: Callable[[], Sequence[str]]) -> Future[Sequence[str]]:
+    """In a thread of its own, for which the end of the process does not wait: a look-up may hang for long."""
+    found: Future[Sequence[str]] = Future()
+
+    def work() -> None:
+        try:
+            found.set_result(find())
+        except (OSError, UnicodeError) as error:
+            found.set_exception(error)
+        except BaseException:
+            found.set_exception(OSError("the look-up failed"))
+            raise
+
+    threading.Thread(target=work, name="look-up", daemon=True).start()
+    return found
 
 
 def _request(parts: SplitResult, port: int, body: bytes, headers: Mapping[str, str]) -> bytes:

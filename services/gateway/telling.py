@@ -19,7 +19,7 @@ from services.gateway.thinking.telling.posts import (
     signed,
     wait_seconds,
 )
-from services.gateway.tracing import Tracing
+from services.gateway.tracing import Tracing, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,14 @@ class Teller:
         return any(not task.done() for task in self._tasks.values())
 
     async def beat(self) -> None:
-        """Begin what is to be done. Raises StoreUnavailableError."""
+        """Begin what is to be done. Raises StoreUnavailableError: it may come back as an older copy."""
+        try:
+            await self._beat()
+        except StoreUnavailableError:
+            self._passed.clear()
+            raise
+
+    async def _beat(self) -> None:
         await self._renew()
         for webhook_id in [one for one, task in self._tasks.items() if task.done()]:
             self._tasks.pop(webhook_id).result()
@@ -77,9 +84,10 @@ class Teller:
         if not newest:
             return
         known = [] if self._poster is None else await self._store.webhooks(limit=WEBHOOKS_MAX)
-        self._passed = {one.id: self._passed[one.id] for one in known if one.id in self._passed}
+        last, there = place_of(newest[-1].cursor), {one.id for one in known}
+        self._passed = {name: at for name, at in self._passed.items() if name in there and place_of(at) <= last}
         for webhook in known:
-            behind = place_of(self._from(webhook)) < place_of(newest[-1].cursor)
+            behind = place_of(self._from(webhook)) < last
             due = webhook.not_before is None or webhook.not_before <= self._now()
             if behind and due and not webhook.off and webhook.id not in self._tasks:
                 self._tasks[webhook.id] = asyncio.create_task(self._serve(webhook, newest[-1].cursor))
@@ -92,9 +100,6 @@ class Teller:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks.values())
-        for closing in (self._poster, self._tracing):
-            if closing is not None:
-                closing.close()
         if self._on_duty:
             try:
                 await self._store.leave_duty(DUTY, holder=self._holder)
@@ -184,8 +189,3 @@ class Teller:
             duty=DUTY,
             holder=self._holder,
         )
-
-
-def place_of(cursor: str) -> tuple[int, int]:
-    xid, _, event_id = (cursor or "0-0").partition("-")
-    return int(xid), int(event_id)

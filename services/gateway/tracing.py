@@ -22,6 +22,11 @@ _FINAL = frozenset(state.value for state in FINAL)
 _HEADERS = {"Content-Type": "application/json"}
 
 
+def place_of(cursor: str) -> tuple[int, int]:
+    xid, _, event_id = (cursor or "0-0").partition("-")
+    return int(xid), int(event_id)
+
+
 class Tracing:
     def __init__(self, store: GatewayStore, poster: Poster, url: str) -> None:
         self._store = store
@@ -33,7 +38,7 @@ class Tracing:
 
     async def go_on(self, newest: str) -> None:
         """Send the traces of the jobs that ended since the last call; the first call sends none."""
-        if self._after is None:
+        if self._after is None or place_of(self._after) > place_of(newest):  # the store came back as an older copy
             self._after = newest
             return
         try:
@@ -48,9 +53,6 @@ class Tracing:
             self._after = newest  # too far behind
         except StoreUnavailableError as error:
             logger.info("traces wait for the store: %s", error)
-
-    def close(self) -> None:
-        self._poster.close()
 
     async def _send(self, job_id: str) -> None:
         story = await self._store.story(job_id)

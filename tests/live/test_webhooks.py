@@ -1,6 +1,7 @@
 """Webhooks to real receivers, kind and hostile: over a real gateway, and by its parts."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_network
@@ -15,10 +16,12 @@ from libs.store.telling import WebhookKept
 from services.gateway.posting import NOT_FOUND, Poster, PostError
 from services.gateway.telling import Teller
 from services.gateway.thinking.telling.posts import secret_of
+from services.gateway.tracing import Tracing
 from tests.support import receivers
 from tests.support.builders import spec
 from tests.support.gateway_world import World, error_of
 from tests.support.receivers import receiving, serving
+from tests.support.story import tell_everything
 
 HERE = (ip_network("127.0.0.0/8"),)
 SECONDS_MAX = 30.0
@@ -119,14 +122,12 @@ async def test_a_hostile_receiver_is_left_in_time(behaviour: receivers.Behaviour
     async with serving(behaviour) as url:
         with pytest.raises(PostError, match=why):
             await poster.post(url, b"{}" * 100_000, {})
-    poster.close()
 
 
 async def test_of_a_huge_answer_the_status_alone_is_read() -> None:
     poster = Poster(HERE)
     async with serving(receivers.huge) as url:
         assert await poster.post(url, b"{}", {}) == 200
-    poster.close()
 
 
 async def test_a_name_is_looked_up_once_and_no_address_inside_is_ever_connected_to() -> None:
@@ -148,11 +149,9 @@ async def test_a_name_is_looked_up_once_and_no_address_inside_is_ever_connected_
         for host in ("127.0.0.1", "[::ffff:127.0.0.1]", "0.0.0.0"):
             with pytest.raises(PostError):
                 await inside.post(f"http://{host}:{port}/", b"", {})
-        inside.close()
         assert receiver.bodies == []
         checked = Poster(HERE, find=lambda host, port: ["127.0.0.1"])
         assert await checked.post(f"http://named.example:{port}/", b"", {}) == 204
-        checked.close()
         assert receiver.heads[0]["host"] == f"named.example:{port}"
 
 
@@ -268,3 +267,43 @@ async def test_one_gateway_tells_at_a_time_and_another_goes_on_where_it_was() ->
         await until(lambda: len(receiver.bodies) == 2, two.telling.beat)
         assert [event["subject"] for event in receiver.events] == ["j-1", "j-2"]
         await two.telling.close()
+
+
+async def test_a_tenants_look_ups_that_hang_hold_up_no_other_tenant() -> None:
+    ends = threading.Event()
+    hung: list[str] = []
+
+    def find(host: str, port: int) -> list[str]:
+        if host == "hangs.example":
+            hung.append(host)
+            ends.wait(SECONDS_MAX)
+        return ["127.0.0.1"]
+
+    poster = Poster(HERE, seconds_max=1.0, find=find)
+    async with receiving() as receiver:
+        port = receiver.url.split(":")[2].partition("/")[0]
+        asked = [poster.post(f"http://hangs.example:{port}/", b"", {}, of="eve") for _ in range(40)]
+        crowd = asyncio.gather(*asked, return_exceptions=True)
+        patient = Poster(HERE, seconds_max=SECONDS_MAX, find=find)
+        assert await patient.post(f"http://fine.example:{port}/", b"", {}, of="alice") == 204
+        assert {str(error) for error in await crowd} == {"no answer within 1 s"}
+        assert len(hung) == 1
+    ends.set()
+
+
+async def test_a_trace_of_each_job_that_is_over_is_sent_once_and_what_cannot_be_sent_is_left_out() -> None:
+    store = MemoryStore()
+    async with receiving(503) as receiver:
+        tracing = Tracing(store, Poster(None), receiver.url.partition("/hook")[0] + "/")
+        await tell_everything(store, store)
+        await tracing.go_on("0-0")  # from here on
+        newest = (await store.events(newest=True, limit=1))[-1].cursor
+        for _ in range(2):
+            await tracing.go_on(newest)
+        over = [
+            event for event in await store.events(limit=10_000) if event.event in ("succeeded", "failed", "cancelled")
+        ]
+        assert (tracing.lost, tracing.sent) == (1, len(over) - 1)
+        assert {target.split()[1] for target in receiver.targets} == {"/v1/traces"}
+        spans = receiver.events[-1]["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        assert spans[0]["name"] == "job"

@@ -14,6 +14,7 @@ import pytest
 
 from libs.domain.job import JobState
 from libs.domain.sizes import RoleSize
+from libs.messages.accounts import AccountRow, By, CapacityView
 from libs.messages.asks import AskKind
 from libs.messages.http import (
     Accepted,
@@ -26,6 +27,8 @@ from libs.messages.http import (
     TokensView,
     TokenView,
 )
+from libs.messages.series import UsageView
+from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView
 from services.cli import page
 from services.cli.__main__ import main
 from services.cli.commands import COMMANDS, FAMILIES
@@ -425,8 +428,70 @@ def test_a_terminal_that_cannot_spell_a_bar_gets_one_in_ascii() -> None:
 
 
 async def test_wait_any_returns_with_the_first_that_has_ended(gateway: ToldGateway, capsys: Said) -> None:
-    gateway.answers["GET /v1/jobs/long"] = gateway.answers["GET /v1/jobs/j-2"] = job_view(id="j-2", name="long")
+    gateway.answers["GET /v1/jobs/long"] = gateway.answers["GET /v1/jobs/j-2"] = job_view("j-2", name="long")
+    gateway.refuse("GET /v1/jobs/j-2/events", 503, "", "the store is away for a moment")
     over = job_view("j-1", JobState.FAILED, name="short", ended_at=NOW, exit_code=1)
     gateway.answers["GET /v1/jobs/short"] = gateway.answers["GET /v1/jobs/j-1"] = over
     assert await weft(gateway, "wait", "long", "short", "--any", "--timeout", "20") == 1
     assert "short" in capsys.readouterr().out
+
+
+ACCOUNT = UsageView(
+    begins=NOW - 3600,
+    ends=NOW,
+    step_seconds=3600.0,
+    gpu_seconds=28_800.0,
+    gpu_seconds_idle=21_600.0,
+    by=By.TENANT,
+    total=AccountRow(key="total", gpu_seconds_held=7200.0, cost="4.980000", jobs=2),
+    rows=(AccountRow(key="alice", gpu_seconds_held=7200.0, gpu_seconds_used=3600.0, lost_moved=360.0, jobs=2),),
+    capacity=(
+        CapacityView(capacity=28_800.0, held=7200.0, idle=21_600.0, planned=0.0, drained=0.0, down=0.0),
+        CapacityView(pool="default", capacity=28_800.0, held=7200.0, idle=21_600.0, planned=0.0, drained=0.0, down=0.0),
+    ),
+    currency="EUR",
+)
+
+
+async def test_usage_is_shown_in_hours_with_what_is_not_known(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/usage"] = ACCOUNT
+    assert await weft(gateway, "usage", "--since", "1h") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:3] == [
+        ["TENANT", "GPU", "HOURS", "USED", "LOST", "EUR", "JOBS"],
+        ["alice", "2.000", "1.000", "0.100", "unknown", "2"],
+        ["total", "2.000", "unknown", "0.000", "4.980000", "2"],
+    ]
+    assert lines[-1] == ["default", "2.000", "6.000", "0.000", "0.000", "0.000", "8.000"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "field"),
+    [
+        (["--by", "user"], "--by"),
+        (["--by", "label"], "--by"),
+        (["--by", "job:x"], "--by"),
+        (["--since", "soon"], "--since"),
+        (["--since", "1h", "--until", "2h"], "--until"),
+        (["--csv", "--json"], "one of"),
+    ],
+)
+async def test_a_usage_that_makes_no_sense_is_refused(
+    gateway: ToldGateway, capsys: Said, typed: list[str], field: str
+) -> None:
+    assert await weft(gateway, "usage", *typed) == 2
+    assert field in capsys.readouterr().err
+    assert gateway.asked == []
+
+
+async def test_a_webhook_is_made_with_its_secret_and_listed_without(gateway: ToldGateway, capsys: Said) -> None:
+    view = WebhookView(
+        id="w-1", tenant="alice", url="https://example.org/", events=("failed",), all_tenants=False, created_at=NOW
+    )
+    gateway.answers["POST /v1/webhooks"] = WebhookMade(webhook=view, secret="whsec_eA==")
+    gateway.answers["GET /v1/webhooks"] = WebhooksView(webhooks=(view,))
+    assert await weft(gateway, "webhook", "add", "https://example.org/", "--events", "fail, begin") == 0
+    assert capsys.readouterr().out == "w-1\nwhsec_eA==\n"
+    assert json.loads(gateway.bodies[0])["events"] == ["fail", "begin"]
+    assert await weft(gateway, "webhook", "list") == 0
+    assert "whsec" not in capsys.readouterr().out

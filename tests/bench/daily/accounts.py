@@ -46,7 +46,7 @@ async def _large(home: Path, jobs: int) -> dict[str, Aim]:
         lasted = time.perf_counter() - began
         looking.cancel()
         gap = await looking
-        assert view.total is not None
+        assert view.total is not None, "an account has a total"
         assert round(view.total.gpu_seconds_held) == jobs * 3600
     events = jobs * len(EVENTS_OF)
     return {

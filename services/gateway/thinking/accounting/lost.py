@@ -8,7 +8,7 @@ from libs.domain.quantity import duration_seconds
 from services.gateway.thinking.accounting.stretches import EpochStretch
 
 _C = CauseCode
-PREEMPTED = frozenset({_C.PREEMPTED, _C.LENT})
+PREEMPTED = frozenset({_C.PREEMPTED, _C.LENT, _C.QUOTA_RECLAIMED})
 MOVED = frozenset(
     {
         *(_C.MOVED, _C.REQUEUE_ASKED, _C.GREW, _C.SHRANK, _C.PARTITIONED, _C.SCALE_ASKED, _C.SHARE_ASKED, _C.LOAD),

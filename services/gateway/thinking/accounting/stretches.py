@@ -27,6 +27,7 @@ _NO_GPU_WOULD_HELP = frozenset(
         CauseCode.STORE_RESTORED,
         CauseCode.NOT_STORED,
         CauseCode.OTHER,  # of a later version: it is not known that a GPU would help
+        CauseCode.OVER_QUOTA,
         *HELD_FOR,
     }
 )
