@@ -47,7 +47,7 @@ def test_names_come_from_the_settings_and_an_unknown_one_is_one_error_that_names
     environ = {"SCHEDULER_ORDER": "las", "SCHEDULER_PLACEMENT": "pal", "SCHEDULER_BACKFILL": "none"}
     assert load(SchedulerSettings, prefix="SCHEDULER_", environ=environ).policy == Policy("las", "pal", "none")
     for setting, told in (
-        ("ORDER", "no such order as 'fastest'; there are fifo, srtf, las, drf, priority"),
+        ("ORDER", "no such order as 'fastest'; there are fifo, srtf, las, drf, fair, priority"),
         ("PLACEMENT", "no such placement as 'fastest'; there are packed, "),
         ("BACKFILL", "no such backfill as 'fastest'; there are none, easy, conservative"),
     ):
