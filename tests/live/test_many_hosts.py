@@ -4,11 +4,12 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from msgspec import structs
 
+from libs.bus import NoAnswerError
 from libs.client import Client
 from libs.messages.http import EventView
 from libs.messages.nodes import NodeDesired
@@ -59,9 +60,10 @@ async def answered_by(servers: Place, pool: str) -> tuple[str, int]:
     async with asyncio.timeout(SECONDS_MAX), servers.bus("executor-node-1") as bus:
         while True:
             report = structs.replace(node.report(), pool=pool)
-            answer = await bus.request(report, NodeDesired, seconds_max=10.0)
-            if answer.leader is not None:
-                return answer.leader.holder, answer.leader.epoch
+            with suppress(NoAnswerError):  # the new leader does not listen yet
+                answer = await bus.request(report, NodeDesired, seconds_max=10.0)
+                if answer.leader is not None:
+                    return answer.leader.holder, answer.leader.epoch
             await asyncio.sleep(0.1)
 
 
