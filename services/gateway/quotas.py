@@ -1,6 +1,7 @@
 """Quotas: what each tenant and group is guaranteed and may hold, and how an administrator changes it."""
 
 import re
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -17,7 +18,7 @@ from services.gateway.route import Call, NoQuery, answer, json_of
 
 
 class QuotasQuery(msgspec.Struct, frozen=True, kw_only=True):
-    pool: str = "default"
+    pool: Annotated[str, msgspec.Meta(pattern=TOKEN_PATTERN)] = "default"
 
 
 async def quotas(call: Call[QuotasQuery]) -> web.StreamResponse:

@@ -112,7 +112,7 @@ class Teller:
         had, self._taken_at = self._on_duty, self._clock()
         self._on_duty = await self._store.take_duty(DUTY, holder=self._holder, seconds=DUTY_SECONDS)
         if self._on_duty and not had:
-            logger.info("this gateway tells webhooks what happens")
+            logger.debug("this gateway tells webhooks what happens")
         if had and not self._on_duty:
             self._passed.clear()
             for task in self._tasks.values():

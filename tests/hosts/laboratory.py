@@ -28,9 +28,11 @@ while :; do sleep 3600; done
 # Waits for the end of this process, or for `close`, then removes the disks: also when this process was killed.
 BROOM = """
 read -r _
-for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$1" && exit; sleep 1; done
+sweep() { for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf -- "$1" && return; sleep 1; done; }
+sweep "$1" &
+for _ in $(seq "$2"0); do kill -0 $! 2>/dev/null || exit 0; sleep 0.1; done
 """
-SWEEP_SECONDS_MAX = 10.0
+SWEEP_SECONDS_MAX = 10  # then the rest is removed while others go on
 # What the kernel must be able to do, tried in namespaces that go with the shell.
 TRIAL = """
 set -e
@@ -62,7 +64,9 @@ class Laboratory:
             raise ValueError(f"between 1 and {HOSTS_MAX} hosts, not {count}")
         self.root = Path(tempfile.mkdtemp(prefix="weft-hosts-"))
         self._broom = subprocess.Popen(
-            ["bash", "-c", BROOM, "broom", self.root], stdin=subprocess.PIPE, start_new_session=True
+            ["bash", "-c", BROOM, "broom", self.root, str(SWEEP_SECONDS_MAX)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
         self._name = f"weft{secrets.token_hex(3)}"
         self._network = free_network()
@@ -159,8 +163,7 @@ class Laboratory:
             self._switch = None
         assert self._broom.stdin is not None
         self._broom.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._broom.wait(timeout=SWEEP_SECONDS_MAX)
+        self._broom.wait(timeout=2 * SWEEP_SECONDS_MAX)
 
     # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -106,7 +106,12 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 def path_of(route: Route[Any], job: str) -> str:
     path = route.path.replace("{job}", job).replace("{node}", "node-1").replace("{tenant}", "alice")
-    return path.replace("{label}", "test").replace("{name}", "alice").replace("{webhook}", "w-none")
+    return (
+        path.replace("{label}", "test")
+        .replace("{name}", "alice")
+        .replace("{webhook}", "w-none")
+        .replace("{array}", "a-none")
+    )
 
 
 async def test_nobody_gets_past_the_door_without_a_token_that_is_known(world: World) -> None:

@@ -7,6 +7,7 @@ ORDERS = {
     "las": "least attained service: the jobs that have had least GPU time so far come first, and may stop others",
     "srtf": "shortest remaining time first: the jobs that need least time more come first, and may stop others",
     "drf": "dominant resource fairness: the tenant that holds the smallest share comes first",
+    "fair": "fair share over time: the tenant or group that used least of late, for its weight, comes first",
     "priority": "the highest priority first, then the oldest",
 }
 PLACEMENTS = {
