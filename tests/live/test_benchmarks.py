@@ -81,9 +81,9 @@ async def test_a_benchmark_gives_way_to_a_job_and_is_done_later(cluster: Cluster
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("bench-gpu", "node-9"), "weft: there is no node node-9; there is node-1, node-2"),
+        (("bench-gpu", "node-9"), "weft: there is no node node-9"),
         (("bench-gpu", "node-1", "7"), "weft: node-1 has no GPU 7; its GPUs are 0-1"),
-        (("emulate", "node-9", "0", "2"), "weft: there is no node node-9"),
+        (("emulate", "node-9", "0", "2"), "weft: there is no node node-9; there is node-1, node-2"),
         (("emulate", "node-1", "7", "2"), "weft: node-1 has no GPU 7"),
     ],
 )

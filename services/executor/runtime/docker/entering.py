@@ -57,8 +57,12 @@ async def enter(engine: DockerEngine, held: Held, wanted: SessionWanted, *, owne
         raise SessionRefusedError(f"the engine refuses it: {error}") from error
     reader, writer = await _started(str(made), tty=wanted.tty)
     channel = ExecChannel(engine, str(made), held, mark, reader, writer, tty=wanted.tty)
-    if wanted.tty:
-        await channel.resize(wanted.rows, wanted.columns)
+    try:
+        if wanted.tty:
+            await channel.resize(wanted.rows, wanted.columns)
+    except BaseException:
+        await channel.end()
+        raise
     return channel
 
 
@@ -94,6 +98,7 @@ async def _started(made: str, *, tty: bool) -> tuple[asyncio.StreamReader, async
         f"POST /exec/{made}/start HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
         f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n"
     )
+    writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(START_SECONDS_MAX):
             reader, writer = await asyncio.open_unix_connection(path)
@@ -101,11 +106,14 @@ async def _started(made: str, *, tty: bool) -> tuple[asyncio.StreamReader, async
             answer = await reader.readuntil(b"\r\n\r\n")
             status = int(answer.split(b" ", 2)[1])
             if status in SWITCHING:
-                return reader, writer
+                kept, writer = writer, None
+                return reader, kept
             words = (await reader.read(4096)).decode(errors="replace")
-            writer.close()
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         raise RuntimeUnavailableError(f"the engine does not answer: {error}") from error
+    finally:
+        if writer is not None:
+            writer.close()
     raise SessionRefusedError(f"the engine refuses it: {words.strip()[:300]}")
 
 
