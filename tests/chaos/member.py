@@ -9,7 +9,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from services.cli.local.plan import Service
-from services.cli.local.ports import free_port
+from services.cli.local.ports import PortClaim
 from services.cli.local.process import environment, says_ready
 from tests.chaos.clock import boot_clock
 
@@ -95,7 +95,12 @@ class Member:
             await asyncio.sleep(pause)
 
     async def _run(self) -> None:
-        self._admin_port = free_port()
+        """Its port stays claimed: an executor leaves it for a moment when its bus is another one."""
+        with PortClaim(0) as claim:
+            self._admin_port = claim.port
+            await self._run_once()
+
+    async def _run_once(self) -> None:
         self._told_to_end = False
         with open(self.service.log, "ab") as log:  # noqa: ASYNC230 -- a local file, once for each start
             process = await asyncio.create_subprocess_exec(
@@ -128,4 +133,6 @@ def _exit(service: Service, status: int) -> Exit:
         lines = log.read().decode(errors="replace").splitlines()
     last = next((line for line in reversed(lines) if " crashed" in line or "has to end" in line), "")
     crashed = status < 0 or " crashed" in last
-    return Exit(name=service.name, at=boot_clock(), status=status, crashed=crashed, words=last[:300])
+    return Exit(
+        name=service.name, at=boot_clock(), status=status, crashed=crashed, words=last[:200] + last[200:][-2000:]
+    )

@@ -1,6 +1,7 @@
 """Free ports of this machine."""
 
 import socket
+from typing import Self
 
 from services.cli.local.errors import LocalError
 
@@ -33,6 +34,12 @@ class PortClaim:
         except OSError:
             self.release()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         self._name.close()

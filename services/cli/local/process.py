@@ -12,7 +12,7 @@ from typing import IO
 from libs.service.start import STATUS_SETTINGS
 from services.cli.local.errors import StartFailedError
 from services.cli.local.plan import Service
-from services.cli.local.ports import free_port
+from services.cli.local.ports import PortClaim
 
 STEADY_SECONDS = 30.0  # a service that lived this long has not failed at its start
 AGAIN_SECONDS_MAX = 15.0
@@ -75,12 +75,15 @@ class ServiceProcess:
             await happens(self._stopping.wait(), seconds_max=wait)
 
     async def _run(self) -> str:
-        """Run it once, to its end or to the stop; returns how it ended."""
-        self._admin_port = free_port()
+        """Run it once, to its end or to the stop; returns how it ended. Its port stays claimed, as it may leave it."""
         try:
-            process = await self._spawn()
+            with PortClaim(0) as claim:
+                self._admin_port = claim.port
+                return await self._live(await self._spawn())
         except OSError as error:
             return f"could not be started: {error}"
+
+    async def _live(self, process: asyncio.subprocess.Process) -> str:
         self._set_pid(process.pid)
         ended, stopping = asyncio.create_task(process.wait()), asyncio.create_task(self._stopping.wait())
         try:

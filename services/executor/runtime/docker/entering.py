@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ async def end_marked(engine: DockerEngine, held: Iterable[Held], owner: str) -> 
     await asyncio.to_thread(kill_marked, lambda mark: mark.startswith(owner))
     for one in held:
         if not _is_seen(one):
-            await _end_inside(engine, one.id, owner)
+            with suppress(EngineRefusedError):  # It has ended since, or has no shell.
+                await _end_inside(engine, one.id, owner)
 
 
 def _is_seen(held: Held) -> bool:
