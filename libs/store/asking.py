@@ -20,7 +20,7 @@ CONNECT_SECONDS_MAX = 2.0
 COMMAND_SECONDS_MAX = 5.0
 ACQUIRE_SECONDS_MAX = 3.0
 UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
-NO_PLACE_SECONDS = 0.25
+NO_PLACE_SECONDS = 1.0
 LOOK_SECONDS = 10.0  # between two looks at the servers that are not written to, where the DSN names several
 WAITING_MAX = 1024  # callers that wait for a connection; more are refused at once
 

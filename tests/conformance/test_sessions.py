@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,23 +120,23 @@ async def test_a_terminal_has_a_size_a_type_and_its_own_ctrl_c(rig: Rig) -> None
 
 
 async def test_what_a_session_began_ends_with_it_also_what_left_its_group(rig: Rig) -> None:
-    key = await running(rig)
+    key, mark = await running(rig), uuid.uuid4().hex
     script = "(trap '' HUP TERM; sleep 1000) & setsid sleep 1000 & echo begun; trap '' HUP; while :; do sleep 1; done"
-    channel = await rig.runtime.enter(key, exec_("sh", "-c", script, mark="leaves"))
+    channel = await rig.runtime.enter(key, exec_("sh", "-c", script, mark=mark))
     await until_output(channel, b"begun")
-    await until(lambda: len(marked("leaves")) >= 3)
+    await until(lambda: len(marked(mark)) >= 3)
     await channel.end()
-    await until(lambda: not marked("leaves"))
+    await until(lambda: not marked(mark))
     assert (await in_state(rig.runtime, key, RunState.RUNNING)).live  # the run itself goes on
 
 
 async def test_a_session_ends_with_its_run_at_the_latest(rig: Rig) -> None:
-    key = await running(rig)
-    channel = await rig.runtime.enter(key, exec_("sh", "-c", "echo begun; sleep 1000", mark="withrun"))
+    key, mark = await running(rig), uuid.uuid4().hex
+    channel = await rig.runtime.enter(key, exec_("sh", "-c", "echo begun; sleep 1000", mark=mark))
     await until_output(channel, b"begun")
     await rig.runtime.signal(key, kill=True)
     await in_state(rig.runtime, key, RunState.EXITED)
-    await until(lambda: not marked("withrun"))
+    await until(lambda: not marked(mark))
     await everything(channel)
     await channel.end()
     with pytest.raises(SessionRefusedError):
@@ -143,11 +144,11 @@ async def test_a_session_ends_with_its_run_at_the_latest(rig: Rig) -> None:
 
 
 async def test_a_new_executor_ends_what_the_one_before_left_and_no_run(rig: Rig) -> None:
-    key = await running(rig)
-    channel = await rig.runtime.enter(key, exec_("sh", "-c", "echo begun; exec sleep 1000", mark="left"))
+    key, mark = await running(rig), uuid.uuid4().hex
+    channel = await rig.runtime.enter(key, exec_("sh", "-c", "echo begun; exec sleep 1000", mark=mark))
     await until_output(channel, b"begun")
     await rig.runtime.end_sessions()
-    await until(lambda: not marked("left"))
+    await until(lambda: not marked(mark))
     await everything(channel)
     await channel.end()
     assert (await in_state(rig.runtime, key, RunState.RUNNING)).live

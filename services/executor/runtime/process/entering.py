@@ -11,6 +11,7 @@ import os
 import signal
 import struct
 import termios
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ MARK = b"WEFT_SESSION="
 ENVIRONMENT_BYTES_MAX = 4 << 20
 HANGUP_SECONDS = 0.3  # between a hangup and the kill: a shell writes its history
 NOT_FOUND_STATUS = 127
+PASSES_MAX, PASS_SECONDS = 50, 0.02
 
 # $1 the working directory, $2 the number of control groups; then those, then the command. It becomes the command.
 _INTO = f"""
@@ -228,7 +230,22 @@ class ProcessChannel:
 
 def kill_marked(which: Callable[[str], bool], *, having: bytes = b"") -> int:
     """SIGKILL every process of such a session; returns their number. `having`: what else is in its environment. Reads
-    all of /proc: not for the loop."""
+    all of /proc, and sleeps: not for the loop.
+
+    A process that becomes another program, or was born meanwhile, is not seen in one pass: the last two find none.
+    """
+    count = passes_without = 0
+    for _ in range(PASSES_MAX):
+        found = _kill_in_one_pass(which, having)
+        count += found
+        passes_without = 0 if found else passes_without + 1
+        if passes_without == 2:
+            break
+        time.sleep(PASS_SECONDS)
+    return count
+
+
+def _kill_in_one_pass(which: Callable[[str], bool], having: bytes) -> int:
     count = 0
     with suppress(FileNotFoundError):
         for name in os.listdir("/proc"):
