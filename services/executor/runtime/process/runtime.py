@@ -36,7 +36,7 @@ from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavail
 from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
-from services.executor.runtime.process.entering import enter, kill_marked
+from services.executor.runtime.process.entering import enter, environment_of, kill_marked
 from services.executor.runtime.process.listening import connect, pids_of
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.process.stragglers import kill_stragglers
@@ -52,6 +52,7 @@ INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # the only variables that a job 
 ADOPT_SECONDS_MAX = 5.0
 PROBED_AT = "127.0.0.1"
 POLL_SECONDS = 0.05
+BEGUN_LOOKS_MAX, BEGUN_LOOK_SECONDS = 100, 0.02
 
 
 class _Live:
@@ -232,7 +233,12 @@ class ProcessRuntime:
         groups = tuple(live.record.cgroups.values())
         if wanted.kind is SessionKind.PORT:
             return await connect(wanted.port, lambda: pids_of(key, str(self._home.runs), groups))
-        return enter(live.record.pid, wanted, groups)
+        own = f"{self._home.runs}/".encode()
+        for _ in range(BEGUN_LOOKS_MAX):
+            if environment_of(live.record.pid).get(b"WEFT_PROGRESS", b"").startswith(own):
+                return enter(live.record.pid, wanted, groups)
+            await asyncio.sleep(BEGUN_LOOK_SECONDS)  # Its first process still has the executor's environment.
+        raise SessionRefusedError("the run has only just begun: try again in a moment")
 
     async def end_sessions(self) -> None:
         await asyncio.to_thread(kill_marked, lambda _: True, having=f"WEFT_PROGRESS={self._home.runs}/".encode())
