@@ -20,6 +20,7 @@ from tests.support.gateway import (
     ADMIN_TOKEN,
     Place,
     RunningGateway,
+    submit_on_nats,
     until,
 )
 from tests.support.gateway_world import SECONDS_MAX, World, error_of
@@ -264,8 +265,7 @@ async def test_what_is_not_http_gets_an_error_of_the_same_shape(world: World) ->
 async def test_a_request_on_nats_is_a_submission_like_any_other(world: World) -> None:
     async def send(body: bytes, **headers: str) -> SubmitAnswered:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        answer = await bus.request_raw("weft.submit", body, headers=named, seconds_max=SECONDS_MAX)
-        return msgspec.json.decode(answer, type=SubmitAnswered)
+        return await submit_on_nats(bus, body, named)
 
     bearer = f"Bearer {world.tokens['alice']}"
     async with world.place.bus("integrator") as bus:
@@ -339,9 +339,8 @@ async def test_without_its_store_the_gateway_says_when_to_ask_again(world: World
         assert "refused" not in error_of(answer)[1]
     async with world.place.bus("integrator") as bus:
         headers = {"Authorization": f"Bearer {world.tokens['alice']}"}
-        body = msgspec.json.encode(HELLO)
-        answer = await bus.request_raw("weft.submit", body, headers=headers, seconds_max=SECONDS_MAX)
-    assert "store is away" in msgspec.json.decode(answer, type=SubmitAnswered).error
+        answer = await submit_on_nats(bus, msgspec.json.encode(HELLO), headers)
+    assert "store is away" in answer.error
     world.gateway.store.away = False
     assert (await world.alice.job(job.id)).id == job.id
 

@@ -17,7 +17,7 @@ from services.gateway import listening, route, service
 from services.gateway.access import REMEMBERED_SECONDS
 from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
-from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
+from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place, submit_on_nats
 from tests.support.gateway_process import gateway_process
 
 SECONDS_MAX = 20.0
@@ -186,13 +186,7 @@ async def test_a_request_on_nats_is_counted_with_the_others(servers: Place) -> N
         made = await admin.make_token("alice", "x")
 
         async def submit() -> SubmitAnswered:
-            answer = await bus.request_raw(
-                "weft.submit",
-                msgspec.json.encode(spec()),
-                headers={"Authorization": f"Bearer {made.token}"},
-                seconds_max=SECONDS_MAX,
-            )
-            return msgspec.json.decode(answer, type=SubmitAnswered)
+            return await submit_on_nats(bus, msgspec.json.encode(spec()), {"Authorization": f"Bearer {made.token}"})
 
         answers = [await submit() for _ in range(10)]
         assert all(answer.job_id for answer in answers[:3])

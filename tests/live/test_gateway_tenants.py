@@ -17,7 +17,7 @@ from libs.messages.asks import SubmitAnswered
 from libs.messages.http import TenantWanted
 from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
-from tests.support.gateway import Place, RunningGateway, add_nodes, admitted, place, until
+from tests.support.gateway import Place, RunningGateway, add_nodes, admitted, place, submit_on_nats, until
 from tests.support.steps import go
 from tests.unit.test_job_spec import COSTLY_PATTERNS, COSTLY_YAML
 
@@ -95,10 +95,7 @@ async def test_a_request_on_nats_meets_the_same_limits(servers: Place) -> None:
 
         async def submit(**fields: Any) -> SubmitAnswered:
             headers = {"Authorization": f"Bearer {world.tokens['alice']}"}
-            answer = await bus.request_raw(
-                "weft.submit", msgspec.json.encode(spec(**fields)), headers=headers, seconds_max=5.0
-            )
-            return msgspec.json.decode(answer, type=SubmitAnswered)
+            return await submit_on_nats(bus, msgspec.json.encode(spec(**fields)), headers)
 
         assert (await submit(priority=51)).field == "priority"
         assert [bool((await submit()).job_id) for _ in range(2)] == [True, True]

@@ -3,8 +3,10 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
+import asyncpg
 import pytest
 
 from libs.store import Moment
@@ -97,6 +99,26 @@ async def test_of_the_past_exactly_the_jobs_that_were_not_over_are_told(filled: 
     )
     told = await filled.gateway.told_until(Moment(at=at))
     assert {event.subject_id for event in told} == {row["id"] for row in expected}
+
+
+async def test_a_slow_submission_keeps_none_of_its_tenant_waiting(filled: Stores) -> None:
+    """Not even those that would count in the same part: with 17 connections, two of them would."""
+    insert = (
+        "INSERT INTO submissions (id, tenant, pool, name, spec, spec_hash, submitted_at)"
+        " VALUES ($1, 'slow', 'default', 'slow', '{}', sha256('x'), now())"
+    )
+    async with AsyncExitStack() as stack:
+        by_part: dict[int, list[asyncpg.Connection[asyncpg.Record]]] = {}
+        while max(map(len, by_part.values()), default=0) < 2:
+            connection = await filled.server.connect("gateway")
+            stack.push_async_callback(connection.close)
+            by_part.setdefault(connection.get_server_pid() % 16, []).append(connection)
+        slow, quick = next(pair for pair in by_part.values() if len(pair) == 2)
+        async with slow.transaction():
+            await slow.execute(insert, "slow-1")
+            await quick.execute(insert, "slow-2")
+        used = await filled.owner.fetchval("SELECT sum(jobs) FROM tenant_use WHERE tenant = 'slow'")
+        assert used == 2
 
 
 async def test_old_jobs_are_deleted_beside_submissions_that_do_not_wait(filled: Stores) -> None:

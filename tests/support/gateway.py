@@ -3,19 +3,22 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 from msgspec import Struct, structs
 
+from libs.bus import NoAnswerError
 from libs.bus.nats import NatsBus
 from libs.client import Client
 from libs.credentials import Credentials, provision
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.lease import Lease
+from libs.messages.asks import SubmitAnswered
 from libs.messages.nodes import LogRead, ReadLog
 from libs.servers import temporary
 from libs.service.keys import ServerCertificate
@@ -133,6 +136,20 @@ class RunningGateway:
                 certificate=self._certificate,
                 listens_on=listening.set_result,
             )
+
+
+async def submit_on_nats(bus: NatsBus, body: bytes, headers: Mapping[str, str]) -> SubmitAnswered:
+    """A request on `weft.submit`. A gateway opens its port a moment before it listens there: wait for that."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        try:
+            answer = await bus.request_raw("weft.submit", body, headers=headers, seconds_max=WAIT_SECONDS_MAX)
+        except NoAnswerError as error:
+            if "nobody listens" not in str(error) or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.05)
+        else:
+            return msgspec.json.decode(answer, type=SubmitAnswered)
 
 
 class FakeExecutor:

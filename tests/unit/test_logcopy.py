@@ -5,10 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+from docker.utils import kwargs_from_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.executor.runtime.docker.engine import Follower
 from services.executor.runtime.docker.logcopy import LogCopy, Position, position_path, read_position
+from tests.support.fake_engine import fake_engine
 
 STAMP = "2026-01-01T00:{minute:02d}:{second:02d}.{nano:09d}Z"
 
@@ -86,3 +90,30 @@ def test_a_copy_that_is_done_is_not_begun_again(tmp_path: Path) -> None:
         copy.join(10)
     assert copy.done
     assert engine.answers == 0
+
+
+def test_a_copy_that_is_stopped_as_the_engine_answers_leaves_no_connection_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is asked after the log: a question that fails would leave the log's connection open."""
+    opened: list[Any] = []
+    with fake_engine(tmp_path) as (engine, address):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        client = Follower(timeout=5, **kwargs_from_env())
+        logs = client.logs
+
+        def answered(*arguments: Any, **named: Any) -> Any:
+            opened.append(logs(*arguments, **named))
+            copy.stop()
+            return opened[-1]
+
+        monkeypatch.setattr(client, "logs", answered)
+        engine.containers["it"] = {"Id": "it", "Name": "/it", "State": {"Status": "running"}}
+        copy = LogCopy(client, "it", str(tmp_path / "log"), told=lambda: None)
+        copy.begin()
+        copy.join(10)
+        client.close()
+    assert engine.asked[-1] == ("GET", "/containers/it/logs")
+    (stream,) = opened
+    connection = stream._response.raw.connection
+    assert connection is None or connection.sock is None

@@ -1,9 +1,23 @@
 -- What a tenant has open, counted with the statement that changes it. The triggers are in its migration, …_tenants.sql.
 
+-- One of the tenant's parts in which no other transaction counts: while there is one, a slow submission keeps no other
+-- one waiting. It is this transaction's until its end.
+CREATE OR REPLACE FUNCTION free_part(of_tenant text) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    parts CONSTANT integer := 16;
+BEGIN
+    FOR part IN pg_backend_pid() % parts .. pg_backend_pid() % parts + parts - 1 LOOP
+        IF pg_try_advisory_xact_lock(hashtextextended(of_tenant, part % parts)) THEN
+            RETURN part % parts;
+        END IF;
+    END LOOP;
+    RETURN pg_backend_pid() % parts;
+END $$;
+
 CREATE OR REPLACE FUNCTION count_all_submitted() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     INSERT INTO tenant_submitted AS known (tenant, part, jobs, bytes)
-    SELECT tenant, pg_backend_pid() % 16, count(*), sum(octet_length(spec::text)) FROM added GROUP BY tenant
+    SELECT tenant, free_part(tenant), count(*), sum(octet_length(spec::text)) FROM added GROUP BY tenant
      ORDER BY tenant
     ON CONFLICT (tenant, part) DO UPDATE SET jobs = known.jobs + excluded.jobs, bytes = known.bytes + excluded.bytes;
     RETURN NULL;

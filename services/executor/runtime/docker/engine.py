@@ -21,6 +21,7 @@ import docker
 import requests.exceptions
 import urllib3.exceptions
 from docker.errors import APIError, DockerException, NotFound
+from docker.utils import kwargs_from_env
 
 from services.executor.runs import RuntimeUnavailableError
 
@@ -52,6 +53,16 @@ class MissingError(EngineRefusedError):
     """The engine does not have the object of the request."""
 
 
+class Follower(docker.APIClient):
+    """Follows logs of our containers, none of which has a terminal.
+
+    The SDK would ask whether there is one after the log's answer has begun, and leave that open if the question fails.
+    """
+
+    def _check_is_tty(self, container: str) -> bool:
+        return False
+
+
 class DockerEngine:
     """`call` runs one of the SDK's low-level calls, and parses its answer."""
 
@@ -59,7 +70,7 @@ class DockerEngine:
         try:
             self.client = docker.from_env(timeout=CALL_SECONDS_MAX, max_pool_size=CALLS_AT_ONCE).api
             self.puller = docker.from_env(timeout=PULL_READ_SECONDS_MAX, max_pool_size=PULLS_AT_ONCE).api
-            self.follower = docker.from_env(timeout=CALL_SECONDS_MAX).api
+            self.follower = Follower(timeout=CALL_SECONDS_MAX, **kwargs_from_env())
         except (DockerException, *GONE, *NONSENSE) as error:
             raise RuntimeUnavailableError(f"no Docker engine: {error}") from error
         self._closed = False

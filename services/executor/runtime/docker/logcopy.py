@@ -131,6 +131,7 @@ class LogCopy:
         finally:
             self._stream = None
             _close(stream)
+            _release(stream)
             if not skip:  # Otherwise it broke off among entries copied before, and the position is the same.
                 self._keep(counts)
 
@@ -165,6 +166,15 @@ def _close(stream: object) -> None:
     """Close the stream's connection, which the engine may be closing at this moment."""
     with suppress(AttributeError, OSError, DockerException):
         stream.close()  # type: ignore[attr-defined]
+
+
+def _release(stream: object) -> None:
+    """Close what the SDK's `close` leaves open: the connection of an answer without entries that nothing has read.
+
+    Only for the thread that reads the stream.
+    """
+    with suppress(AttributeError, OSError, DockerException):
+        stream._response.close()  # type: ignore[attr-defined]
 
 
 class _Seconds:
