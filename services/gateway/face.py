@@ -6,6 +6,7 @@ in the page is filled in. Nothing but the names that were read is served, whatev
 
 import gzip
 import hashlib
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,6 +15,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from services.gateway.errors import RejectedError
+from services.gateway.page import sha256_source
 
 PAGE = "index.html"
 MARK = b"{digest}"
@@ -29,11 +31,11 @@ TYPES = {
 }
 GAINFUL = 0.9  # compressed bytes are served if they are at most this part of the others
 
-SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
-    " img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-}
+POLICY = (
+    "default-src 'none'; script-src 'self'{scripts}; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+INLINE = re.compile(rb'<script type="module">(.*?)</script>', re.DOTALL)
 FOR_EVER = "public, max-age=31536000, immutable"
 
 
@@ -53,6 +55,7 @@ class Face:
             raise ValueError(f"the dashboard has no {PAGE}")
         self.digest = _digest(contents)
         page = contents[PAGE].replace(MARK, self.digest.encode())
+        self._scripts = "".join(f" {sha256_source(script)}" for script in INLINE.findall(page))
         self._files = {name: _file(name, content) for name, content in {**contents, PAGE: page}.items()}
 
     @property
@@ -62,7 +65,7 @@ class Face:
     def page(self, request: web.Request) -> web.Response:
         """The page itself: always asked for again, and sent again if it changed."""
         tag = f'"{self.digest}"'
-        headers = {**SECURITY, "Cache-Control": "no-cache", "ETag": tag}
+        headers = {**_security(self._scripts), "Cache-Control": "no-cache", "ETag": tag}
         if request.headers.get("If-None-Match", "").removeprefix("W/") == tag:
             return web.Response(status=304, headers=headers)
         return _answer(self._files[PAGE], request, headers)
@@ -75,13 +78,18 @@ class Face:
         found = self._files.get(name)
         if found is None or name == PAGE:
             raise RejectedError(404, "", f"the dashboard has no file {name[:200]!r}")
-        return _answer(found, request, {**SECURITY, "Cache-Control": FOR_EVER})
+        return _answer(found, request, {**_security(""), "Cache-Control": FOR_EVER})
 
 
 def packaged() -> Face:
     """The dashboard that this program was installed with."""
     folder: Traversable = files(__package__).joinpath("face")
     return Face({each.name: each.read_bytes() for each in folder.iterdir() if each.is_file() and _is_served(each.name)})
+
+
+def _security(scripts: str) -> dict[str, str]:
+    """`scripts`: those within the page that may be executed, as the policy names them."""
+    return {"Content-Security-Policy": POLICY.format(scripts=scripts), "Referrer-Policy": "no-referrer"}
 
 
 def _is_served(name: str) -> bool:

@@ -34,7 +34,7 @@ class Modules:
 async def modules(browser: Browser, world: World) -> AsyncIterator[Modules]:
     async with watched(browser, world.gateway.url) as (page, _):
         await page.goto(world.gateway.url)
-        source = await page.locator("script[type=module]").first.get_attribute("src")
+        source = await page.locator("link[rel=modulepreload]").first.get_attribute("href")
         yield Modules(page, str(source).rpartition("/")[0])
 
 

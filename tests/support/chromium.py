@@ -1,8 +1,12 @@
 """The Chromium of this machine, driven by Playwright, and a watch over what a page of ours must never do."""
 
 import os
+import shlex
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +14,7 @@ import pytest
 from playwright.async_api import Browser, ConsoleMessage, Dialog, Page, Request, Response, async_playwright
 
 from services.cli.demo.picture import FLAGS, chromium_path
+from tests.support import steady_network
 
 PHONE = {"width": 375, "height": 812}
 DESK = {"width": 1280, "height": 900}
@@ -30,10 +35,21 @@ def need_chromium() -> str:
 
 @asynccontextmanager
 async def chromium(path: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield browser
-        await browser.close()
+    with tempfile.TemporaryDirectory() as folder:
+        program = _steady(path, Path(folder))
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+            yield browser
+            await browser.close()
+
+
+def _steady(chromium: str, folder: Path) -> Path:
+    """A program that executes this Chromium, as steady_network.py says."""
+    words = [sys.executable, "-I", steady_network.__file__, chromium]
+    program = folder / "chromium"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    program.chmod(0o700)
+    return program
 
 
 class Watch:
