@@ -2,7 +2,7 @@
 
 -- One of the tenant's parts in which no other transaction counts: while there is one, a slow submission keeps no other
 -- one waiting. It is this transaction's until its end.
-CREATE OR REPLACE FUNCTION free_part(of_tenant text) RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION free_part(of_tenant text) RETURNS integer LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
     parts CONSTANT integer := 16;
 BEGIN
