@@ -472,14 +472,10 @@ SELECT COALESCE(array_agg(id), '{}') AS ids
          UNION ALL SELECT id FROM jobs WHERE ended_at > to_timestamp($1::float8) - interval '1 hour'
          LIMIT $2) found;
 
--- name: gpu_changes
--- By tenant, when the thousandths of GPUs that the jobs $3 held, or waited for, and the thousandths of jobs that waited,
--- changed from $1 until $2 (microseconds since 1970), and by how much. How it was at $1 counts as a change at $1. Of a job's story only the events of that time are
--- read, and those back to the last that says by itself how the job was then, and a time that goes back counts as the last one.
--- A job that stops to restart elsewhere holds what both places need. OFFSET 0 has each job's events read by the index.
-WITH begun AS (
-    SELECT wanted.id, last.version AS last, COALESCE(base.version, 0) AS base
-      FROM unnest($3::text[]) AS wanted (id)
+-- part: jobs_at_the_beginning
+-- The jobs $3 with the `last` event of each before $1 (microseconds since 1970), and the last before it that says by itself
+-- how the job was then, its `base`.
+unnest($3::text[]) AS wanted (id)
            LEFT JOIN LATERAL (
                SELECT version FROM events
                 WHERE topic = 'jobs' AND subject_id = wanted.id
@@ -490,7 +486,16 @@ WITH begun AS (
                 WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= last.version
                   AND event IN ('submitted', 'placed', 'tuned', 'resized', 'restarted', 'requeued', 'succeeded', 'failed',
                                 'cancelled')
-                ORDER BY version DESC LIMIT 1) base ON true
+                ORDER BY version DESC LIMIT 1) base ON true;
+
+-- name: gpu_changes
+-- By tenant, when the thousandths of GPUs that the jobs $3 held, or waited for, and the thousandths of jobs that waited,
+-- changed from $1 until $2 (microseconds since 1970), and by how much. How it was at $1 counts as a change at $1. Of a
+-- job's story only the events of that time are read, and those back to its `base`, and a time that goes back counts as the
+-- last one. A job that stops to restart elsewhere holds what both places need. OFFSET 0 has each job's events read by the index.
+WITH begun AS (
+    SELECT wanted.id, last.version AS last, COALESCE(base.version, 0) AS base
+      FROM {jobs_at_the_beginning}
 ), story AS (
     SELECT begun.id, told.tenant, told.version, told.event, told.data -> 'placement' AS placement,
            told.data -> 'next_placement' AS following,
@@ -579,18 +584,7 @@ SELECT s.id, s.tenant, s.pool, s.name, COALESCE(s.spec ->> 'kind', 'training') A
 -- job's events read by the index.
 WITH begun AS (
     SELECT wanted.id AS job_id, COALESCE(base.version, 0) AS base, COALESCE(epoch.version, 0) AS since
-      FROM unnest($3::text[]) AS wanted (id)
-           LEFT JOIN LATERAL (
-               SELECT version FROM events
-                WHERE topic = 'jobs' AND subject_id = wanted.id
-                  AND at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
-                ORDER BY version DESC LIMIT 1) last ON true
-           LEFT JOIN LATERAL (
-               SELECT version FROM events
-                WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= last.version
-                  AND event IN ('submitted', 'placed', 'tuned', 'resized', 'restarted', 'requeued', 'succeeded', 'failed',
-                                'cancelled')
-                ORDER BY version DESC LIMIT 1) base ON true
+      FROM {jobs_at_the_beginning}
            LEFT JOIN LATERAL (
                SELECT version FROM events
                 WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= base.version
