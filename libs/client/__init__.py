@@ -7,7 +7,8 @@ Errors: ClientError
         └── UnreachableError   no answer in time: the request may have had its effect nevertheless
 """
 
-from libs.client.client import Client, Gap
+from libs.client.client import Client
 from libs.client.errors import ClientError, RefusedError, UnreachableError
+from libs.client.logs import Gap
 
 __all__ = ["Client", "ClientError", "Gap", "RefusedError", "UnreachableError"]

@@ -26,6 +26,7 @@ AGAIN = (429, 502, 503, 504)  # the gateway, or a proxy before it, is away for a
 RETRY_AFTER_SECONDS_MAX = 60.0
 SOCKET_BYTES_MAX = 256 << 10  # of one frame
 
+JSON_HEADERS = {"Content-Type": "application/json"}
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 

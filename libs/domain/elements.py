@@ -7,7 +7,8 @@ from msgspec import structs
 
 from libs.domain.arrays import INDEX_MAX, Element, element_id, indices_of
 from libs.domain.dependencies import After
-from libs.domain.spec import JobSpec, SpecError
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SpecError
 from libs.domain.sweeps import rows_of
 
 _ENV_MAX = 1024

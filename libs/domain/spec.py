@@ -1,26 +1,17 @@
-"""What a user may ask for: the job specification, decoded and checked in one place.
+"""What a user may ask for: the job specification. `spec_decoder.py` reads and checks it."""
 
-Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so all accept and refuse the same.
-"""
-
-from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from libs.domain.arrays import INDICES_PATTERN, Element, Indices, IndicesError, indices_of
-from libs.domain.dependencies import AFTER_MAX, NAMED_PATTERN, After
-from libs.domain.mistakes import Mistake, mistakes_of
-from libs.domain.patterns import check_pattern
+from libs.domain.arrays import Element, Indices
+from libs.domain.dependencies import AFTER_MAX, After
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
 from libs.domain.shares import Share, is_thousandths, thousandths
-from libs.domain.sweeps import SWEEP_NAME_PATTERN, SWEPT_MAX, Sample, SweepError, SweepName, SweepValues, check_sweep
-from libs.domain.yaml_reader import DocumentError, Value, read_yaml
+from libs.domain.sweeps import SWEPT_MAX, Sample, SweepName, SweepValues
 
-SPEC_BYTES_MAX = 1 << 20
-DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
 ROLES_MAX = 16
@@ -47,16 +38,6 @@ Path = Annotated[str, Meta(pattern=PATH_PATTERN, description="An absolute path."
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
 Image = Annotated[str, Meta(pattern=IMAGE_PATTERN, description="A container image.")]
-
-
-class SpecError(Exception):
-    """The specification is refused: `field` and `reason` of the first mistake; `mistakes` has all of them."""
-
-    def __init__(self, field: str, reason: str, *, mistakes: Sequence[Mistake] = ()) -> None:
-        super().__init__(f"{field}: {reason}" if field else reason)
-        self.field = field
-        self.reason = reason
-        self.mistakes = tuple(mistakes) or (Mistake(field, reason),)
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -294,10 +275,6 @@ class ServiceRules(_Strict, frozen=True, kw_only=True):
     public: bool = False
 
 
-SERVICE_SECONDS = {"timeout": (0.001, 3600.0), "start": (1.0, 86400.0), "drain": (0.0, 3600.0)}
-"""The least and the most of each duration of a service."""
-
-
 class Objective(_Strict, frozen=True, kw_only=True):
     """What an inference job promises its users."""
 
@@ -366,191 +343,3 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     @property
     def time_limit_seconds(self) -> float | None:
         return None if self.time_limit is None else duration_seconds(self.time_limit)
-
-
-def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
-    """One specification from JSON or YAML bytes. Raises `SpecError`, which names the field and the reason."""
-    if len(body) > SPEC_BYTES_MAX:
-        raise SpecError("", f"the specification is {len(body)} bytes; at most {SPEC_BYTES_MAX} are read")
-    try:
-        spec = msgspec.convert(_yaml(body), JobSpec) if content == "yaml" else msgspec.json.decode(body, type=JobSpec)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _spec_error(error, body, content) from error
-    except RecursionError as error:
-        raise SpecError("", "nested too deeply") from error
-    _check(spec)
-    _check_text(spec)
-    return spec
-
-
-def _check(spec: JobSpec) -> None:
-    """The rules that no field's type can express. Raises SpecError with the first mistake of each group."""
-    mistakes: list[Mistake] = []
-    for check in (_check_times, _check_objective, _check_service, _check_array, _check_sizes, _check_progress):
-        try:
-            check(spec)
-        except SpecError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise SpecError(*mistakes[0], mistakes=mistakes)
-
-
-def _check_times(spec: JobSpec) -> None:
-    for field, text in _durations(spec):
-        if duration_seconds(text) > DURATION_SECONDS_MAX:
-            raise SpecError(field, f"{text} is longer than {DURATION_SECONDS_MAX // 86400} days")
-    if spec.grace_seconds > 3600:
-        raise SpecError("grace", f"{spec.grace} is longer than 1h")
-    if spec.time_limit_seconds == 0:
-        raise SpecError("time_limit", "a job that may not run at all")
-
-
-def _check_objective(spec: JobSpec) -> None:
-    if spec.objective is not None and spec.kind is not Kind.INFERENCE:
-        raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
-    if spec.objective is not None and duration_seconds(spec.objective.latency) == 0:
-        raise SpecError("objective.latency", "no request is answered in no time")
-
-
-def _check_sizes(spec: JobSpec) -> None:
-    if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
-        raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")
-    if sum(role.replicas.most for role in spec.roles.values()) > REPLICAS_MAX:
-        raise SpecError("roles", f"may grow beyond {REPLICAS_MAX} replicas together")
-    if spec.resize.signal is not None and spec.resize.how is not ResizeHow.LIVE:
-        raise SpecError("resize.signal", "is for jobs that resize live: set resize.how to live")
-    for name, role in spec.roles.items():
-        if not (spec.image or role.image or spec.command or role.command):
-            raise SpecError("command", f"role {name} has neither an image nor a command")
-        if (least := spec.tuning.memory_min) is not None and size_bytes(least) > role.memory_bytes:
-            raise SpecError("tuning.memory_min", f"{least} is more than the {role.memory} that role {name} asks for")
-        if spec.tuning.egress_total is not None and role.egress is None:
-            raise SpecError("tuning.egress_total", f"role {name} has no egress: what it sends cannot be held to a sum")
-
-
-def _check_progress(spec: JobSpec) -> None:
-    if spec.progress is not None:
-        try:
-            check_pattern(spec.progress.pattern)
-        except ValueError as error:
-            raise SpecError("progress.pattern", str(error)) from error
-
-
-def _check_array(spec: JobSpec) -> None:
-    if spec.element is not None:
-        raise SpecError("element", "is set by Weft: say `array` to have many jobs of one specification")
-    if spec.is_array and spec.service is not None:
-        raise SpecError("service", "a job that serves requests is no array: it has replicas")
-    try:
-        indices, _ = ((), None) if spec.array is None else indices_of(spec.array)
-        if spec.array is not None and bool(indices) == (spec.sweep is not None):
-            wrong = "with a sweep only %N is said: its table has the elements" if indices else "names no index"
-            raise IndicesError(wrong)
-    except IndicesError as error:
-        raise SpecError("array", str(error)) from error
-    if spec.sample is not None and spec.sweep is None:
-        raise SpecError("sample", "is for a sweep, and there is none")
-    try:
-        check_sweep(spec.sweep or {}, spec.sample)
-    except SweepError as error:
-        raise SpecError(error.field, error.reason) from error
-    for number, one in enumerate(spec.after):
-        if one.element_wise and not spec.is_array:
-            raise SpecError(f"after[{number}].element_wise", "is for arrays, and this job has no `array`")
-
-
-def _check_service(spec: JobSpec) -> None:
-    for name, role in spec.roles.items():
-        if not spec.is_service and role.replicas.least < 1:
-            field = "want" if role.replicas.want < 1 else "min"
-            why = "Expected `int` >= 1: only a service (kind inference with `service`) may have no replica"
-            raise SpecError(f"roles.{name}.replicas.{field}", why)
-        if role.replicas.most < 1:
-            raise SpecError(f"roles.{name}.replicas.max", "at least one replica")
-    service = spec.service
-    if service is None:
-        return
-    if spec.kind not in (Kind.INFERENCE, Kind.NOTEBOOK):
-        raise SpecError("service", f"is for kinds {Kind.INFERENCE} and {Kind.NOTEBOOK}, this is {spec.kind}")
-    if len(spec.roles) > 1:
-        raise SpecError("roles", "a job that serves requests has one role")
-    if spec.kind is Kind.NOTEBOOK and sum(role.replicas.most for role in spec.roles.values()) > 1:
-        raise SpecError("roles", "a notebook that serves requests has one replica")
-    if spec.is_service and spec.pin is not None and spec.pin.gpu is not None:
-        raise SpecError("pin.gpu", "a service is pinned to a node at most: its replicas come and go")
-    if spec.is_service and spec.resize.how not in (None, ResizeHow.LIVE):
-        raise SpecError("resize.how", f"is {ResizeHow.LIVE} for a service: its replicas come and go one by one")
-    for name, (least, most) in SERVICE_SECONDS.items():
-        if not least <= duration_seconds(getattr(service, name)) <= most:
-            raise SpecError(f"service.{name}", f"{getattr(service, name)} is outside {least:g}s to {most:g}s")
-
-
-def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
-    yield "grace", spec.grace
-    yield "retries.backoff", spec.retries.backoff
-    yield "retries.backoff_max", spec.retries.backoff_max
-    if spec.checkpoints is not None and spec.checkpoints.every is not None:
-        yield "checkpoints.every", spec.checkpoints.every
-    if spec.time_limit is not None:
-        yield "time_limit", spec.time_limit
-    if spec.objective is not None:
-        yield "objective.latency", spec.objective.latency
-
-
-def _check_text(spec: JobSpec) -> None:
-    """Refuse text that no store can hold, though YAML, and partly JSON, can write it."""
-    try:
-        encoded = msgspec.json.encode(spec)
-    except UnicodeEncodeError:
-        raise SpecError("", "has text that is not Unicode (half of a surrogate pair)") from None
-    if b"\\u0000" in encoded and (field := _field_with_nul(msgspec.to_builtins(spec), "")):
-        raise SpecError(field, "has a NUL character")
-
-
-def _field_with_nul(value: object, path: str) -> str:
-    if isinstance(value, str):
-        return path if "\0" in value else ""
-    items: Iterable[tuple[str, object]] = ()
-    if isinstance(value, dict):
-        if any("\0" in name for name in value):
-            return path
-        items = ((f"{path}.{name}".removeprefix("."), part) for name, part in value.items())
-    elif isinstance(value, list | tuple):
-        items = ((f"{path}[{number}]", part) for number, part in enumerate(value))
-    return next((found for name, part in items if (found := _field_with_nul(part, name))), "")
-
-
-def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
-    """All mistakes, found by a second look at the document, part by part."""
-    if not isinstance(error, msgspec.ValidationError):
-        return SpecError("", str(error))
-    try:
-        document: object = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as worse:  # no JSON, further on than the first decoder read
-        return SpecError("", str(worse))
-    except RecursionError:
-        field = str(error).partition(" - at ")[2].strip("`").removeprefix("$").removeprefix(".")
-        return SpecError(field, "nested too deeply")
-    mistakes = mistakes_of(document, JobSpec, _PATTERN_WORDS)
-    if not mistakes:
-        return SpecError("", str(error))
-    return SpecError(*mistakes[0], mistakes=mistakes)
-
-
-def _yaml(body: bytes) -> Value:
-    try:
-        return read_yaml(body)
-    except DocumentError as error:
-        raise SpecError(error.field, error.reason) from error
-
-
-_PATTERN_WORDS = {
-    TOKEN_PATTERN: "expected lower-case letters, digits and '-', at most 63, no dots",
-    PATH_PATTERN: "expected an absolute path, such as /home/ada/mnist: the node does not know your folder",
-    IMAGE_PATTERN: "expected a container image, such as ghcr.io/ada/mnist:1.0",
-    ENV_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with no digit",
-    INDICES_PATTERN: "expected indices such as 0-9, 1,3,5 or 0-99:2, and %N for how many at once: 0-99%8",
-    NAMED_PATTERN: "expected the id or the name of a job or an array, or an element such as train_3",
-    SWEEP_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with a letter, at most 63",
-    LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",
-}

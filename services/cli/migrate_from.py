@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from libs.domain.spec import SpecError, decode_spec
+from libs.domain.spec_decoder import SpecError, decode_spec
 from services.cli import page
 from services.cli.complaint import Complaint
 from services.cli.init import write_new

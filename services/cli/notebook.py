@@ -14,7 +14,8 @@ import msgspec
 
 from libs.client import Client, RefusedError
 from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.http import JobView, Submitted
 from libs.messages.http_services import EndpointsView
 from services.cli import connection, page

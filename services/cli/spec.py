@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SpecError, decode_spec
 from services.cli.complaint import Complaint
 
 _SCRIPTS = (".py", ".sh", ".bash", ".ipynb", ".jl", ".r", ".lua", ".js")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from libs.client import RefusedError
 from libs.domain.arrays import ARRAY_PREFIX
-from libs.domain.spec import SPEC_BYTES_MAX
+from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.following import MANY_LOGS, follow, submitted_line

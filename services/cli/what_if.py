@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from libs.domain.quantity import duration_seconds
-from libs.domain.spec import SpecError, decode_spec
+from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from services.cli import connection, page
 from services.cli.complaint import Complaint

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from libs.domain.spec import SPEC_BYTES_MAX
+from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.store import StoreUnavailableError
 from services.gateway.access import source_of
 from services.gateway.documents import DOCUMENT_KEY, FACE_KEY, REFERENCE_KEY, of_dashboard

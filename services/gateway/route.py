@@ -10,7 +10,8 @@ from aiohttp import web
 from msgspec import Struct
 
 from libs.domain.mistakes import mistakes_of
-from libs.domain.spec import SPEC_BYTES_MAX, TOKEN_PATTERN
+from libs.domain.spec import TOKEN_PATTERN
+from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.store import Access
 from services.gateway.errors import TOKEN_WORDS, RejectedError, from_decoder
 from services.gateway.turns import Turn

@@ -10,7 +10,8 @@ from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from libs.domain.checkpoints import lost_seconds
 from libs.domain.elements import elements_of
 from libs.domain.sizes import how_resized, why_never
-from libs.domain.spec import JobSpec, Kind, ResizeHow, SpecError, decode_spec
+from libs.domain.spec import JobSpec, Kind, ResizeHow
+from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.domain.tenants import Allowance
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered

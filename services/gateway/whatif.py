@@ -12,7 +12,8 @@ from msgspec import Struct, structs
 
 from libs.domain.job import Job
 from libs.domain.quantity import duration_text
-from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.signals import GpuScore
 from libs.messages.whatif import WhatIfJob, WhatIfSide, WhatIfView, WhatIfWanted
 from libs.planning.policy import Policy

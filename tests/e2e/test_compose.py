@@ -15,7 +15,7 @@ import pytest
 from libs.client import Client
 from libs.credentials import inbox_prefix
 from libs.domain.job import FINAL, JobState
-from libs.domain.spec import decode_spec
+from libs.domain.spec_decoder import decode_spec
 from libs.messages.events import CloudEvent
 from tests.support.cluster import until
 from tests.support.engine import need_compose, need_engine

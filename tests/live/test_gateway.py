@@ -11,7 +11,7 @@ import pytest
 
 from libs.client import Client, RefusedError, UnreachableError
 from libs.domain.job import JobEvent, JobState
-from libs.domain.spec import SPEC_BYTES_MAX
+from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.messages.asks import AskKind, AskStored, OutboxFilled, SubmitAnswered
 from libs.messages.http import EventView, JobView, Submitted
 from services.gateway.settings import GatewaySettings

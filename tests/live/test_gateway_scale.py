@@ -11,7 +11,8 @@ from msgspec import structs
 
 from libs.client import RefusedError
 from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.domain.spec import SPEC_BYTES_MAX, ResizeHow
+from libs.domain.spec import ResizeHow
+from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.messages.asks import AskKind, Scale
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
-from libs.domain.spec import SPEC_BYTES_MAX
+from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.messages.asks import AskKind, Scale, Update
 from libs.messages.http_services import ServiceView
 from libs.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed

@@ -7,7 +7,8 @@ import msgspec
 
 from libs.domain.cluster import Capacity, Gpu, Node
 from libs.domain.job import Job
-from libs.domain.spec import JobSpec, decode_spec
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import decode_spec
 
 GIB = 1 << 30
 

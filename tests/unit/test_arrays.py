@@ -5,7 +5,8 @@ from msgspec import structs
 
 from libs.domain.arrays import IndicesError, indices_of, indices_text, split_elements
 from libs.domain.elements import elements_of
-from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SpecError, decode_spec
 
 
 def spec(text: str) -> JobSpec:

@@ -8,7 +8,8 @@ import pytest
 
 from libs.domain.classes import is_benchmark
 from libs.domain.job import JobState
-from libs.domain.spec import Pin, TuningMode, decode_spec
+from libs.domain.spec import Pin, TuningMode
+from libs.domain.spec_decoder import decode_spec
 from libs.gpus.bench.protocol import Durations, measure
 from libs.gpus.bench.standin import REP_SECONDS, CpuStandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from libs.domain.job import JobState
-from libs.domain.spec import decode_spec
+from libs.domain.spec_decoder import decode_spec
 from libs.messages.http import NodesView, Submitted
 from libs.samples.benchmark_result import progress_line
 from services.cli.__main__ import main

@@ -3,7 +3,7 @@
 import msgspec
 
 from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
-from libs.domain.spec import decode_spec
+from libs.domain.spec_decoder import decode_spec
 from libs.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner, TrackRecord
 from libs.messages.http import RunView
 from libs.messages.signals import RunSample

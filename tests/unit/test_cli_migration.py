@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.domain.spec import Kind, decode_spec
+from libs.domain.spec import Kind
+from libs.domain.spec_decoder import decode_spec
 from libs.domain.yaml_reader import read_yaml
 from services.cli.__main__ import main
 from services.cli.complaint import Complaint

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from libs.domain.mistakes import MISTAKES_MAX
 from libs.domain.quantity import duration_seconds, duration_text, size_bytes, size_text
-from libs.domain.spec import SPEC_BYTES_MAX, Kind, SpecError, decode_spec
+from libs.domain.spec import Kind
+from libs.domain.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 
 
 def refusal(body: bytes | dict[str, object], *, content: str = "json") -> tuple[str, str]:

@@ -10,7 +10,8 @@ import pytest
 
 from libs.bus import NoAnswerError
 from libs.domain.job import Job
-from libs.domain.spec import JobSpec, decode_spec
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import decode_spec
 from libs.messages.asks import SubmitAnswered
 from libs.messages.signals import NodeSampled
 from libs.service.config import read_secret

@@ -5,7 +5,8 @@ from msgspec import structs
 
 from libs.domain.job import CauseCode, JobState
 from libs.domain.quantity import size_bytes
-from libs.domain.spec import SpecError, TuningMode, decode_spec
+from libs.domain.spec import TuningMode
+from libs.domain.spec_decoder import SpecError, decode_spec
 from tests.support.builders import GIB
 from tests.support.trained import Kindred, Model, Pool, Trained
 

@@ -4,7 +4,8 @@ import msgspec
 from msgspec import structs
 
 from libs.domain.job import FINAL, Job, JobState
-from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.asks import Update
 from libs.messages.http_services import UpdateWanted
 from services.gateway.errors import RejectedError

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Revision, Step
-from libs.domain.spec import SPEC_BYTES_MAX
+from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.messages.asks import Ask
 from services.scheduler.thinking.picture import Picture
 

@@ -1,0 +1,59 @@
+"""Requests for events: the story of one job, or what happens in the cluster."""
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from libs.client.errors import RefusedError
+from libs.client.paths import job_path, without_empty
+from libs.client.sse import data_of
+from libs.client.wire import BROKEN, Wire, worth_another
+from libs.domain.job import FINAL
+from libs.messages.http import EventView
+
+FINAL_EVENTS = frozenset(f"weft.jobs.{state}" for state in FINAL)
+
+
+class EventRequests:
+    """The part of a client that reads events."""
+
+    _wire: Wire
+
+    async def story(self, job: str) -> tuple[EventView, ...]:
+        """Every event of a job so far, in order."""
+        return await self._wire.ask("GET", job_path(job, "/events"), tuple[EventView, ...])
+
+    async def events(self, *, after: str = "", limit: int = 100) -> tuple[EventView, ...]:
+        """The newest events, or the first behind the cursor `after`, in order."""
+        query = without_empty({"after": after, "limit": str(limit)})
+        return await self._wire.ask("GET", "/v1/events", tuple[EventView, ...], query=query)
+
+    async def follow_events(self, *, job: str = "", after: str = "") -> AsyncGenerator[EventView, None]:
+        """Events as they happen, of one job (from its first; ends after it is over) or of all (from now).
+
+        `after` is the cursor of an event to go on from. Survives a restart of the gateway without loss or repeat.
+        """
+        path = job_path(job, "/events") if job else "/v1/events"
+        retrying = self._wire.retrying()
+        over = False
+        while True:
+            broken: BaseException = ConnectionError("the stream ended")
+            try:
+                headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+                async with self._wire.stream(path, query={}, headers=headers) as response:
+                    if response.status == 204:
+                        return
+                    retrying.connected()
+                    async for data in data_of(response.content.iter_any()):
+                        event = msgspec.json.decode(data, type=EventView)
+                        after = event.cursor
+                        retrying.succeeded()
+                        over = bool(job) and event.type in FINAL_EVENTS
+                        yield event
+                if over:
+                    return  # The stream of a job that is put back into the queue after its end goes on.
+            except BROKEN as error:
+                broken = error
+            except RefusedError as error:
+                broken = worth_another(error)
+            await retrying.pause(broken)
