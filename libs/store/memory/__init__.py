@@ -24,18 +24,9 @@ from libs.messages.history import Record
 from libs.messages.series import GpuChanges
 from libs.messages.signals import GpuScore
 from libs.planning.quota.decay import decayed
-from libs.store import (
-    ArrayKept,
-    Envelope,
-    JobsKept,
-    KeyReusedError,
-    Moment,
-    OpenService,
-    StoredSubmission,
-    TenantFullError,
-    TenantKept,
-    UnlawfulError,
-)
+from libs.store import JobsKept, KeyReusedError, OpenService, TenantFullError, UnlawfulError
+from libs.store.accounts import Moment
+from libs.store.arrays import ArrayKept
 from libs.store.memory.accounts import account, facts, node_stories
 from libs.store.memory.arrays import array_of, elements_in, ends_in
 from libs.store.memory.asks import Asks
@@ -50,6 +41,9 @@ from libs.store.memory.tokens import Tokens
 from libs.store.memory.usage import job_changes, node_changes
 from libs.store.memory.webhooks import MemoryWebhooks
 from libs.store.rows import as_micros, hash_of
+from libs.store.submissions import StoredSubmission
+from libs.store.tenants import TenantKept
+from libs.store.tuning import Envelope
 
 
 class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables, MemoryWebhooks):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from libs.domain.dependencies import Ends
 from libs.domain.job import Job, JobState
-from libs.store import ArrayKept
+from libs.store.arrays import ArrayKept
 
 
 def array_of(array: str, jobs: Sequence[Job]) -> ArrayKept:

@@ -3,8 +3,8 @@
 from msgspec import UNSET, structs
 
 from libs.domain.tenants import NAMES, AllowanceChange, AllowanceChosen, Use
-from libs.store import FILE_LABEL, Access, TenantKept, TokenKept
 from libs.store.memory.times import micro
+from libs.store.tenants import FILE_LABEL, Access, TenantKept, TokenKept
 
 
 class Tokens:
