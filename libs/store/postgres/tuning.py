@@ -11,6 +11,8 @@ from libs.store.tuning import Envelope
 
 
 class PostgresTuning:
+    """What `TuningStore` promises."""
+
     asking: Asking
 
     async def envelopes(self, *, pool: str) -> list[Envelope]:
