@@ -13,7 +13,6 @@ Errors: StoreError
         └── TenantFullError         the tenant has as much open as it may: nothing was written
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -21,25 +20,23 @@ from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.dependencies import Ends
-from libs.domain.job import Cause, Job, JobChange, JobState, Placement
-from libs.domain.lease import Lease, Pledge
+from libs.domain.job import Job, JobChange, JobState, Placement
+from libs.domain.lease import Lease
 from libs.domain.quotas import Quota
 from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
-from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.messages.accounts import JobFacts
-from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
-from libs.messages.series import GpuChanges
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
-from libs.store.telling import TellingStore
-
-FILE_LABEL = "file-"
-"""Labels of tokens that a gateway reads from a file begin so. It stores such a token at every start, so one that was
-revoked must never be deleted: it would be in force again."""
-
-_LAST = (2**62, 2**62)
+from libs.store.accounts import AccountStore
+from libs.store.arrays import ArrayStore
+from libs.store.leases import LeaseStore
+from libs.store.quotas import QuotaStore
+from libs.store.submissions import SubmissionStore
+from libs.store.tenants import Access, TenantStore
+from libs.store.tuning import TuningStore
+from libs.store.webhooks import WebhookStore
 
 
 class StoreError(Exception):
@@ -74,64 +71,11 @@ class TenantFullError(StoreError):
     """The tenant has as much open as it may; the text names the limit, and what is used of it."""
 
 
-class Access(Struct, frozen=True, kw_only=True):
-    """The tenant, rights and allowance behind a token."""
-
-    tenant: str
-    admin: bool = False
-    chosen: AllowanceChosen = AllowanceChosen()
-
-
-class TokenKept(Struct, frozen=True, kw_only=True):
-    """What is stored of a token, except the token itself; times in seconds since 1970, None if there is none."""
-
-    tenant: str
-    label: str
-    admin: bool
-    created_at: float
-    expires_at: float | None = None
-    used_at: float | None = None
-    revoked_at: float | None = None
-
-
-class TenantKept(Struct, frozen=True, kw_only=True):
-    """A tenant, the allowance chosen for it, and what it has open."""
-
-    id: str
-    created_at: float
-    chosen: AllowanceChosen
-    use: Use
-
-
-class StoredSubmission(Struct, frozen=True, kw_only=True):
-    job_id: str
-    created: bool  # False: this key was submitted before, and `job` is that job
-
-
 class Unsent(Struct, frozen=True, kw_only=True):
     """An event in the outbox. Each time that it is put there, it has another `entry`."""
 
     entry: int
     event: Event
-
-
-class Moment(Struct, frozen=True, kw_only=True):
-    """A moment in the past: all events until `at`, seconds since the epoch, or until the event with this cursor."""
-
-    at: float = math.inf
-    cursor: str = ""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The transaction and the id of the last event."""
-        if not self.cursor:
-            return _LAST
-        xid, _, event_id = self.cursor.partition("-")
-        return int(xid), int(event_id)
-
-    def holds(self, event: Event) -> bool:
-        """Whether the event was recorded by then."""
-        return event.at <= self.at and (event.xid, event.id) <= self.place
 
 
 class JobsKept(Struct, frozen=True, kw_only=True):
@@ -140,40 +84,6 @@ class JobsKept(Struct, frozen=True, kw_only=True):
     pool: str
     seconds: float
     forgotten_before: float
-
-
-class Envelope(Struct, frozen=True, kw_only=True):
-    """What the tuner of a job knows in one epoch: its `state` as JSON, which only the tuner reads."""
-
-    job_id: str
-    pool: str
-    epoch: int
-    state: bytes
-
-
-class ArrayKept(Struct, frozen=True, kw_only=True):
-    """An array: how many of its elements are in each state. `spec`: of the first element that is kept; `waiting_for`:
-    why one that waits does; `started_at`: when the first that is kept began, `ended_at`: when the last so far ended."""
-
-    id: str
-    name: str
-    tenant: str
-    pool: str
-    seq: int  # the order of submission, of its first element
-    submitted_at: float
-    spec: JobSpec
-    states: dict[JobState, int]
-    started_at: float | None = None
-    ended_at: float | None = None
-    waiting_for: Cause | None = None
-
-    @property
-    def total(self) -> int:
-        return sum(self.states.values())
-
-    @property
-    def over(self) -> bool:
-        return all(state.final for state in self.states)
 
 
 class OpenService(Struct, frozen=True, kw_only=True):
@@ -195,43 +105,8 @@ class OpenService(Struct, frozen=True, kw_only=True):
     placement: Placement | None
 
 
-class GatewayStore(TellingStore, Protocol):
+class GatewayStore(SubmissionStore, ArrayStore, TenantStore, QuotaStore, AccountStore, WebhookStore, Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
-
-    async def submit(
-        self,
-        spec: JobSpec,
-        *,
-        job_id: str,
-        tenant: str,
-        key: str | None,
-        at: float,
-        allowance: Allowance | None = None,
-        given: JobSpec | None = None,
-    ) -> StoredSubmission:
-        """Store one submission, its event, and the ask to admit it, in one statement. `given`: the specification as its
-        user gave it, if it is stored otherwise: the key is kept with it.
-
-        Raises KeyReusedError, and TenantFullError where the tenant would have more open than its `allowance`, None
-        being without bounds. Submissions that are stored at the same moment do not see each other.
-        """
-
-    async def submit_array(
-        self,
-        elements: Sequence[tuple[str, JobSpec]],
-        *,
-        given: JobSpec,
-        array: str,
-        tenant: str,
-        key: str | None,
-        at: float,
-        allowance: Allowance | None = None,
-    ) -> StoredSubmission:
-        """As `submit`, for all elements of an array or none of them: each with its id, from the lowest index. The
-        answer has the id of the array."""
-
-    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
-        """What `key` submitted before, if anything. Raises KeyReusedError if that was another specification."""
 
     async def ask(
         self,
@@ -249,55 +124,6 @@ class GatewayStore(TellingStore, Protocol):
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
-    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
-        """Ask the scheduler to run an ended job again. Raises TenantFullError."""
-
-    async def access(self, token_hash: bytes, *, at: float) -> Access | None:
-        """What the token gives access to, if it is in force at that time."""
-
-    async def add_token(
-        self,
-        token_hash: bytes,
-        *,
-        tenant: str,
-        admin: bool,
-        label: str,
-        at: float,
-        expires_at: float | None = None,
-        label_is_new: bool = False,
-    ) -> bool:
-        """Store a token's hash, and its tenant if new. The same hash again changes nothing.
-
-        False: nothing was stored. With `label_is_new`, also where the tenant has a token of that label in force.
-        """
-
-    async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
-        """Record that the token was used, unless that was recorded in the last `not_within` seconds."""
-
-    async def tokens(self, *, tenant: str | None = None, limit: int = 1000) -> list[TokenKept]:
-        """Tokens, the newest first; of one tenant or of all; revoked and expired ones included."""
-
-    async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
-        """Revoke the tenant's tokens of that label; returns how many."""
-
-    async def forget_tokens(self, *, before: float) -> int:
-        """Delete tokens revoked or expired before then; returns how many. Tokens of a file stay."""
-
-    async def tenants(self, *, tenant: str | None = None, limit: int = 1000) -> list[TenantKept]:
-        """The tenants, by name; or the one of that name."""
-
-    async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
-        """Change a tenant's allowance. An unknown tenant is not created."""
-
-    async def quotas(self, *, pool: str | None = None) -> list[Quota]:
-        """The quotas of a pool, or of all pools, by name."""
-
-    async def set_quota(self, quota: Quota) -> None:
-        """Store a quota, in place of its earlier form."""
-
-    async def delete_quota(self, name: str, *, pool: str) -> bool:
-        """Delete a quota; False: there was none."""
-
     async def job(self, job_id: str) -> Job | None: ...
 
     async def jobs(
@@ -312,35 +138,6 @@ class GatewayStore(TellingStore, Protocol):
     ) -> list[Job]:
         """Jobs, the newest first; of one tenant or of all; `before` is a `seq` to page on. `elements`: those of arrays
         too."""
-
-    async def array_jobs(
-        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
-    ) -> list[Job]:
-        """The next `limit` elements of an array behind the `seq` `after`; of those, the ones in these states."""
-
-    async def arrays(
-        self, *, ids: Sequence[str] = (), tenant: str | None = None, opened: bool = False, limit: int = 100
-    ) -> list[ArrayKept]:
-        """The arrays with these ids; else the newest, or those that are not over (`opened`), of a tenant or of all."""
-
-    async def array_named(self, name: str, *, tenant: str | None) -> str | None:
-        """The id of the newest array with this name, of a tenant or of all."""
-        ...
-
-    async def ask_elements(
-        self,
-        kind: AskKind,
-        *,
-        array: str,
-        states: Sequence[JobState],
-        job_ids: Sequence[str] = (),
-        tenant: str,
-        at: float,
-        allowance: Allowance | None = None,
-    ) -> int:
-        """Store an ask for each element in one of these states, of all or of those named; returns how many. One that
-        has such an ask already gets no other. Raises TenantFullError where a requeue would open too much: then
-        nothing is asked."""
 
     async def jobs_selected(
         self,
@@ -410,32 +207,6 @@ class GatewayStore(TellingStore, Protocol):
     async def jobs_kept(self) -> list[JobsKept]:
         """The retention of each pool that keeps jobs for a limited time."""
 
-    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
-        """The ids of all jobs that may have waited or held GPUs since then, but no more than `limit`."""
-
-    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
-        """When the GPUs changed that these jobs held or waited for, by what and tenant; how it was at `begins` is the
-        first change. What a job waited for is told by the size that it should have now."""
-
-    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
-        """When the number of GPUs of all nodes changed, drained and lost ones among them."""
-
-    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
-        """What accounting has to know of these jobs."""
-
-    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
-        """The events that tell what these jobs held and waited for from `begins` until `ends`, job by job in order:
-        those of that time, those back to the last that says by itself how the job was then, and those with which that
-        epoch began."""
-
-    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
-        """The events of all nodes from `begins` until `ends`, and the last of each before."""
-
-    async def told_until(self, moment: Moment) -> list[Event]:
-        """The events that give the state at a moment: of each job that may have been open then, its events until then,
-        in order; of each node, the last.
-        """
-
 
 class RelayStore(Protocol):
     """What the relay may do: take events out of the outbox once they are published."""
@@ -455,35 +226,8 @@ class RelayStore(Protocol):
         """
 
 
-class SchedulerStore(RelayStore, Protocol):
+class SchedulerStore(RelayStore, LeaseStore, Protocol):
     """What a scheduler may do: it alone writes jobs, allocations and nodes. Every write carries its lease."""
-
-    async def lease(self, name: str) -> Lease | None: ...
-
-    async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
-        """Take the lease if it is exactly as `seen`, or free; None if another holder was faster."""
-
-    async def renew_lease(self, lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
-        """Renew the lease, with another pledge if one is given."""
-
-    async def release_lease(self, lease: Lease, *, pledge_ends: bool = False) -> None:
-        """Give the lease up; `pledge_ends`: no node is held by its pledge any more."""
-
-    async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
-        """The store went back in time: lift the lease above every epoch heard of, and forget how earlier ones ended."""
-
-    async def settle_lease(self, lease: Lease) -> Lease | None:
-        """Record that every run from the time that the store lost has ended."""
-
-    async def lead_by(self, lease: Lease, policy: str) -> int:
-        """Begin to load the lease's pool, led by this order, placement and backfill, which others may read.
-
-        Returns the number of the load. What is read of the pool from now on has all that earlier loads admitted: they
-        admit nothing more. Raises LeaseLostError.
-        """
-
-    async def leaderships(self, name: str) -> list[Lease]:
-        """How earlier leaderships ended, as far as known, the oldest first."""
 
     async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
         """Make jobs of submissions; each is returned once, here or by `open_jobs` of a later load.
@@ -623,7 +367,7 @@ class RouterStore(Protocol):
         """What the token gives access to, if it is in force at that time."""
 
 
-class ReviewStore(Protocol):
+class ReviewStore(TuningStore, Protocol):
     """What the reallocator may do: it alone writes envelopes, and asks the scheduler for other limits."""
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
@@ -639,28 +383,3 @@ class ReviewStore(Protocol):
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
     async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]: ...
-
-    async def envelopes(self, *, pool: str) -> list[Envelope]:
-        """The envelopes of jobs that are not final."""
-
-    async def save_envelope(self, envelope: Envelope, *, at: float) -> None:
-        """Store the envelope without an ask."""
-
-    async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
-        """Store the envelope and ask for other limits, in one statement. False, and nothing is written: the job does
-        not run in that epoch, or the last ask of its kind is not done yet."""
-
-    async def ask_scale(self, envelope: Envelope, scale: Scale, *, at: float) -> bool:
-        """Store the envelope and ask for another size, in one statement. False, and nothing is written: the job does
-        not run in that epoch, or the last ask for its size by this is not done yet."""
-
-    async def ask_sizes(self, sizes: Mapping[str, Scale], *, pool: str, at: float) -> list[str]:
-        """Ask for the sizes of several jobs; returns the jobs asked for. A job that is over, or whose last ask by this
-        is not done yet, is left out."""
-
-    async def ask_shares(self, shares: Mapping[str, Reshare], *, pool: str, at: float) -> list[str]:
-        """Ask for other shares of GPUs for several jobs; returns the jobs asked for. A job that does not run, or whose
-        last ask by this is not done yet, is left out."""
-
-    async def drop_envelopes(self, *, pool: str) -> int:
-        """Delete the envelopes of final jobs; returns how many."""

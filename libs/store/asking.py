@@ -217,6 +217,11 @@ class Asking:
         rows = await self.rows(query, *arguments)
         return rows[0] if rows else None
 
+    async def count(self, query: str, *arguments: Any) -> int:
+        """The `count` that a statement returns."""
+        row = await self.row(query, *arguments)
+        return 0 if row is None else int(row["count"])
+
     async def _forget(self, error: BaseException) -> None:
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             await self.pool.expire_connections()  # it was demoted: none of these connections can write again

@@ -21,8 +21,11 @@ from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Upd
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import ArrayKept, Envelope, OpenService, TenantKept, UnlawfulError, Unsent
+from libs.store import OpenService, UnlawfulError, Unsent
+from libs.store.arrays import ArrayKept
 from libs.store.asking import Row
+from libs.store.tenants import TenantKept
+from libs.store.tuning import Envelope
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 

@@ -1,46 +1,56 @@
-"""Webhooks and duties on a real Postgres."""
+"""What a gateway stores of webhooks, and of the duties that one of several gateways does."""
 
-from libs.store.asking import Asking, Row
-from libs.store.telling import WebhookKept
+from typing import Protocol
+
+from msgspec import Struct
 
 
-class PostgresWebhooks:
-    """What `TellingStore` promises. Duties go by the clock of the database."""
+class WebhookKept(Struct, frozen=True, kw_only=True):
+    """A webhook as it is stored; times in seconds since 1970, None if there is none. docs/telling.md."""
 
-    asking: Asking
+    id: str
+    tenant: str
+    url: str
+    events: tuple[str, ...]
+    all_tenants: bool
+    secret: str
+    created_at: float
+    cursor: str
+    delivered: int = 0
+    delivered_at: float | None = None
+    failures: int = 0
+    failing_since: float | None = None
+    not_before: float | None = None
+    error: str = ""
+    off: str = ""
 
+
+class WebhookStore(Protocol):
     async def take_duty(self, name: str, *, holder: str, seconds: float) -> bool:
-        return await self.asking.row("take_duty", name, holder, seconds) is not None
+        """Take a duty, or go on with it, for so many seconds. False: another holder has it."""
 
     async def leave_duty(self, name: str, *, holder: str) -> None:
-        await self.asking.row("leave_duty", name, holder)
+        """Let another take it at once, if this one had it."""
 
     async def add_webhook(self, webhook: WebhookKept, *, most: int) -> bool:
-        given = (webhook.id, webhook.tenant, webhook.url, list(webhook.events), webhook.all_tenants, webhook.secret)
-        row = await self.asking.row("add_webhook", *given, webhook.created_at, webhook.cursor, most)
-        return row is not None
+        """False: nothing was stored, because its tenant has as many as it may."""
 
     async def webhooks(self, *, tenant: str | None = None, limit: int = 1000) -> list[WebhookKept]:
-        return [_webhook_of(row) for row in await self.asking.rows("webhooks", tenant, limit)]
+        """The webhooks of one tenant or of all, in the order of their ids."""
 
     async def remove_webhook(self, webhook_id: str) -> bool:
-        return await self.asking.row("remove_webhook", webhook_id) is not None
+        """False: there was none."""
 
     async def switch_on(self, webhook_id: str) -> None:
-        await self.asking.row("switch_on", webhook_id)
+        """Have it deliver again from where it was."""
 
     async def webhook_delivered(
         self, webhook_id: str, *, cursor: str, count: int, at: float, duty: str, holder: str
     ) -> bool:
-        row = await self.asking.row("webhook_delivered", webhook_id, cursor, count, at, duty, holder)
-        return row is not None
+        """Move a webhook behind an event; `count` were delivered. False: the duty is another's, or there is no such
+        webhook any more."""
 
     async def webhook_failed(
         self, webhook_id: str, *, error: str, at: float, not_before: float, off: str, duty: str, holder: str
     ) -> bool:
-        row = await self.asking.row("webhook_failed", webhook_id, error, at, not_before, off, duty, holder)
-        return row is not None
-
-
-def _webhook_of(row: Row) -> WebhookKept:
-    return WebhookKept(**{**dict(row), "events": tuple(row["events"])})
+        """Record a try that failed; with `off`, why there is no other. False as above."""

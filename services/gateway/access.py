@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from libs.store import Access, GatewayStore, StoreUnavailableError
+from libs.store import GatewayStore, StoreUnavailableError
+from libs.store.tenants import Access
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.thinking.rates import Rate, Rates
 

@@ -2,7 +2,7 @@
 
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, beyond
-from libs.store import Access
+from libs.store.tenants import Access
 from services.gateway.errors import RejectedError
 
 FULL_RETRY_SECONDS = 10.0  # open jobs have to end first: an immediate retry is of no use

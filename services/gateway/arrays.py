@@ -12,7 +12,8 @@ from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.asks import AskKind
 from libs.messages.http import ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView
 from libs.planning.shape import gpus_least, shape_of
-from libs.store import ArrayKept, TenantFullError
+from libs.store import TenantFullError
+from libs.store.arrays import ArrayKept
 from services.gateway.allowances import check, too_much
 from services.gateway.dependencies import array_id
 from services.gateway.endings import endings

@@ -14,7 +14,8 @@ from libs.planning.eta.told import to_come
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
 from libs.planning.quota.told import QuotaSeen
 from libs.planning.slow import SlowGpus
-from libs.store import Access, GatewayStore
+from libs.store import GatewayStore
+from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.endings import endings, last_cause
 from services.gateway.foresight import Foresight

@@ -13,7 +13,8 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.selection import ID_PREFIX_LEAST
 from libs.domain.spec import TOKEN_PATTERN
-from libs.store import Access, GatewayStore
+from libs.store import GatewayStore
+from libs.store.tenants import Access
 from services.gateway.access import AccessCache, source_of
 from services.gateway.accounts import Accounts
 from services.gateway.allowances import Allowances

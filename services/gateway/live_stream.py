@@ -16,7 +16,8 @@ from msgspec import structs
 
 from libs.domain.job import Job
 from libs.messages.signals import GpuScore
-from libs.store import Access, GatewayStore, StoreUnavailableError
+from libs.store import GatewayStore, StoreUnavailableError
+from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.live_picture import ClusterSeen, LiveChange, LiveCounts, LivePicture, ShownJob, waiting_of
 from services.gateway.snapshots import SECONDS, Snapshots

@@ -7,7 +7,8 @@ from aiohttp import web
 from libs.domain.job import Job
 from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, NodesView
-from libs.store import Access, Moment
+from libs.store.accounts import Moment
+from libs.store.tenants import Access
 from services.gateway.gateway import Gateway
 from services.gateway.gpus import slowest_of
 from services.gateway.past import Past, PastQuery, moment_of, past_of

@@ -14,7 +14,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job, JobEvent, JobState, Step, after
 from libs.messages.events import Event
 from libs.messages.http import EventData
-from libs.store import Moment
+from libs.store.accounts import Moment
 from services.gateway.errors import RejectedError
 
 _CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")

@@ -17,7 +17,8 @@ from libs.domain.spec import TOKEN_PATTERN, Kind
 from libs.messages.eta import Estimate
 from libs.messages.live import QueueRow
 from libs.planning.in_order import InQueue, KnownPlaces, in_order, order_of
-from libs.store import Access, GatewayStore
+from libs.store import GatewayStore
+from libs.store.tenants import Access
 from services.gateway.endings import endings
 from services.gateway.outlook import QueueOutlook
 from services.gateway.reasons import Reasons

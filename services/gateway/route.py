@@ -12,7 +12,7 @@ from msgspec import Struct
 from libs.domain.mistakes import mistakes_of
 from libs.domain.spec import TOKEN_PATTERN
 from libs.domain.spec_decoder import SPEC_BYTES_MAX
-from libs.store import Access
+from libs.store.tenants import Access
 from services.gateway.errors import TOKEN_WORDS, RejectedError, from_decoder
 from services.gateway.turns import Turn
 

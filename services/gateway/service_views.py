@@ -8,7 +8,8 @@ import msgspec
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, Job, JobEvent
 from libs.messages.http_services import EndpointsView, EndpointView, LoanView, ServiceView, UpdateView
-from libs.store import Access, GatewayStore
+from libs.store import GatewayStore
+from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.endings import last_cause
 from services.gateway.sight import may_see

@@ -6,7 +6,7 @@ from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.job import Allocation, Job
 from libs.messages.signals import ShareSample
 from libs.planning.explain import BesideSeen, ShareSeen
-from libs.store import Access
+from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.sight import may_see
 

@@ -1,6 +1,6 @@
 """Whose jobs a caller may see."""
 
-from libs.store import Access
+from libs.store.tenants import Access
 
 
 def may_see(who: Access, tenant: str) -> bool:

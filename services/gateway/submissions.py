@@ -15,14 +15,9 @@ from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.domain.tenants import Allowance
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
-from libs.store import (
-    Access,
-    GatewayStore,
-    KeyReusedError,
-    StoredSubmission,
-    StoreUnavailableError,
-    TenantFullError,
-)
+from libs.store import GatewayStore, KeyReusedError, StoreUnavailableError, TenantFullError
+from libs.store.submissions import StoredSubmission
+from libs.store.tenants import Access
 from services.gateway.access import AccessCache
 from services.gateway.allowances import Allowances, check, too_much
 from services.gateway.dependencies import check_element_wise, named

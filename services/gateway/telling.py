@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from libs.messages.events import Event
 from libs.store import GatewayStore, StoreUnavailableError
-from libs.store.telling import WebhookKept
+from libs.store.webhooks import WebhookKept
 from services.gateway.posting import Poster, PostError
 from services.gateway.thinking.telling.posts import (
     ERROR_CHARACTERS_MAX,

@@ -8,7 +8,7 @@ from aiohttp import web
 from libs.domain.spec import TOKEN_PATTERN
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange
 from libs.messages.http import TenantsView, TenantView, TenantWanted
-from libs.store import TenantKept
+from libs.store.tenants import TenantKept
 from services.gateway.errors import RejectedError
 from services.gateway.route import Call, NoQuery, answer, json_of
 

@@ -9,7 +9,8 @@ from msgspec import Meta, Struct
 
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.http import TokenMade, TokensRevoked, TokensView, TokenView, TokenWanted
-from libs.store import FILE_LABEL, GatewayStore, TokenKept
+from libs.store import GatewayStore
+from libs.store.tenants import FILE_LABEL, TokenKept
 from services.gateway.access import TOKEN_PREFIX, token_hash
 from services.gateway.errors import RejectedError
 from services.gateway.route import Call, NoQuery, answer, json_of

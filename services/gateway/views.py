@@ -23,7 +23,7 @@ from libs.messages.http_services import ServiceView
 from libs.messages.nodes import RunProgressed
 from libs.messages.signals import CurvePoint, GpuSample, ShareSample
 from libs.planning.closed import silent_seconds
-from libs.store import Access
+from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.service_views import service_view
 from services.gateway.sight import may_see

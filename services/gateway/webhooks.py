@@ -4,7 +4,7 @@ import msgspec
 from aiohttp import web
 
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
-from libs.store.telling import WebhookKept
+from libs.store.webhooks import WebhookKept
 from services.gateway.errors import RejectedError
 from services.gateway.route import Call, NoQuery, answer, json_of
 from services.gateway.sight import may_see

@@ -23,7 +23,7 @@ from libs.simulator.whatif.durations import Assumptions
 from libs.simulator.whatif.onward import Fate
 from libs.simulator.whatif.present import JobNow, Present, Supposition, job_of, jobs_now, policy_of, supposed
 from libs.simulator.whatif.worker import Task, encoded, fates_of
-from libs.store import Access
+from libs.store.tenants import Access
 from services.gateway.allowances import check
 from services.gateway.errors import RejectedError
 from services.gateway.gateway import Gateway

@@ -17,7 +17,8 @@ from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.planning.partition.named import PARTITIONERS
 from libs.service.run import Every, Listen, serve
-from libs.store import Envelope, ReviewStore, StoreUnavailableError
+from libs.store import ReviewStore, StoreUnavailableError
+from libs.store.tuning import Envelope
 from services.reallocator.serving import ServiceReview
 from services.reallocator.settings import ReallocatorSettings
 from services.reallocator.shares import ShareReview

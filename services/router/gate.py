@@ -9,7 +9,8 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from libs.store import Access, StoreUnavailableError
+from libs.store import StoreUnavailableError
+from libs.store.tenants import Access
 from services.router.answers import Question, admitted, moved, question_of, refused
 from services.router.caddy import H2C, HTTP, ONCE, step_of
 from services.router.clients import Peer

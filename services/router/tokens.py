@@ -6,7 +6,8 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from libs.store import Access, StoreUnavailableError
+from libs.store import StoreUnavailableError
+from libs.store.tenants import Access
 
 V = TypeVar("V")
 

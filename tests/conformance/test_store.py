@@ -12,11 +12,7 @@ from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.domain.selection import Selection
 from libs.domain.spec import Kind
 from libs.messages.asks import AskKind
-from libs.store import (
-    DoubleAllocationError,
-    KeyReusedError,
-    UnlawfulError,
-)
+from libs.store import DoubleAllocationError, KeyReusedError, UnlawfulError
 from tests.support.builders import node, spec
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, names, told

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent
 from libs.messages.events import Event
-from libs.store import Moment
+from libs.store.accounts import Moment
 from libs.store.memory import MemoryStore
 from tests.support.builders import node, spec
 from tests.support.steps import go

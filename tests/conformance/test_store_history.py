@@ -6,10 +6,7 @@ import pytest
 
 from libs.domain.job import Cause, CauseCode, JobEvent, JobState, changed
 from libs.messages.history import Record
-from libs.store import (
-    DoubleAllocationError,
-    LeaseLostError,
-)
+from libs.store import DoubleAllocationError, LeaseLostError
 from tests.support.steps import placement, step
 from tests.support.stores import AT, World
 

@@ -9,7 +9,8 @@ from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.domain.lease import Lease
 from libs.messages.asks import AskKind, RankTuning, Reshare, Scale, Tune
 from libs.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
-from libs.store import DoubleAllocationError, Envelope
+from libs.store import DoubleAllocationError
+from libs.store.tuning import Envelope
 from tests.support.builders import node
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, told

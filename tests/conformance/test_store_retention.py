@@ -4,7 +4,9 @@ from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, St
 from libs.domain.lease import Lease
 from libs.messages.asks import AskKind
 from libs.messages.signals import Curve, CurvePoint, GpuScore
-from libs.store import Envelope, JobsKept, Moment
+from libs.store import JobsKept
+from libs.store.accounts import Moment
+from libs.store.tuning import Envelope
 from tests.support.builders import node, spec
 from tests.support.stores import AT, World, names, told
 

@@ -7,7 +7,8 @@ import pytest
 
 from libs.domain.job import JobEvent, JobState
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.store import Access, TenantFullError
+from libs.store import TenantFullError
+from libs.store.tenants import Access
 from tests.support.builders import spec
 from tests.support.steps import go
 from tests.support.stores import AT, World

@@ -1,6 +1,6 @@
 """What every store promises of tokens."""
 
-from libs.store import Access, TokenKept
+from libs.store.tenants import Access, TokenKept
 from tests.support.stores import AT, World
 
 

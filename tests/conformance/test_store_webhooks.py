@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from libs.store.telling import WebhookKept
+from libs.store.webhooks import WebhookKept
 from tests.support.stores import AT, World
 
 HOOK = WebhookKept(

@@ -20,10 +20,11 @@ from libs.domain.lease import Lease
 from libs.messages.asks import RankTuning, Scale, Tune
 from libs.messages.events import Event
 from libs.servers import erase, up
-from libs.store import Envelope, StoreUnavailableError, Unsent
+from libs.store import StoreUnavailableError, Unsent
 from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX
 from libs.store.migrate import ROLES, MigrationError, migrate
 from libs.store.postgres import PostgresStore
+from libs.store.tuning import Envelope
 from tests.support import postgres
 from tests.support.builders import node, spec
 from tests.support.postgres import Server, Stores

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from libs.store import Moment
+from libs.store.accounts import Moment
 from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import spec

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from libs.domain.lease import Lease
-from libs.store.postgres import TRIM_BYTES, TRIM_RECORDS
+from libs.store.postgres.history import TRIM_BYTES, TRIM_RECORDS
 from tests.support import postgres
 
 POOL = "default"

@@ -12,7 +12,7 @@ from libs.client import RefusedError
 from libs.domain.job import Cause, CauseCode, JobEvent
 from libs.messages.webhooks import WebhookWanted
 from libs.store.memory import MemoryStore
-from libs.store.telling import WebhookKept
+from libs.store.webhooks import WebhookKept
 from services.gateway.posting import NOT_FOUND, Poster, PostError
 from services.gateway.telling import Teller
 from services.gateway.thinking.telling.posts import secret_of

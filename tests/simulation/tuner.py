@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.messages.asks import RankTuning, Tune
-from libs.store import Envelope
 from libs.store.memory import MemoryStore
+from libs.store.tuning import Envelope
 from tests.simulation.history import History
 
 GIB = 1 << 30

@@ -16,8 +16,9 @@ from libs.messages.history import Record
 from libs.messages.nodes import RunSeen, RunState
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.store import Envelope, StoreUnavailableError, UnlawfulError
+from libs.store import StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
+from libs.store.tuning import Envelope
 from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally

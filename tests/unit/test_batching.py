@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from libs.store import StoreUnavailableError, UnlawfulError
-from libs.store.batching import COUNT_MAX, Batching
+from libs.store.postgres.batching import COUNT_MAX, Batching
 
 
 class Carrier:

@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from libs.store import Access, GatewayStore, StoreUnavailableError
+from libs.store import GatewayStore, StoreUnavailableError
 from libs.store.memory import MemoryStore
+from libs.store.tenants import Access
 from services.gateway.access import REMEMBERED_SECONDS, AccessCache, source_of, token_hash
 from services.gateway.errors import RejectedError
 from services.gateway.thinking.rates import Rate

@@ -6,7 +6,7 @@ import pytest
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.store import Moment
+from libs.store.accounts import Moment
 from libs.store.memory import MemoryStore
 from services.gateway.errors import RejectedError
 from services.gateway.past import Past, job_then, moment_of, past_of, told_by

@@ -14,7 +14,8 @@ from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.store import Moment, StoreUnavailableError
+from libs.store import StoreUnavailableError
+from libs.store.accounts import Moment
 from libs.store.memory import MemoryStore
 from services.gateway.past import past_of
 from services.gateway.prometheus import ANSWER_SECONDS_MAX, Prometheus, PrometheusError

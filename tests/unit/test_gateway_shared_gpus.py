@@ -4,7 +4,7 @@ from msgspec import structs
 
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.shares import Share
-from libs.store import Access
+from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.views import job_view, node_views
 from tests.support.builders import GIB, job, node

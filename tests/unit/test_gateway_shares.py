@@ -10,7 +10,7 @@ from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.shares import Share
 from libs.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
 from libs.planning.explain import BesideSeen, ShareSeen
-from libs.store import Access
+from libs.store.tenants import Access
 from services.cli.drawing.shares import share_lines
 from services.gateway.cluster import LiveCluster
 from services.gateway.shares import SHOWN_MAX, shares_seen

@@ -12,7 +12,7 @@ from libs.domain.sizes import wrong_size
 from libs.domain.spec import JobSpec, ResizeHow
 from libs.messages.http import JobView
 from libs.planning.explain import explain
-from libs.store import Access
+from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.errors import RejectedError
 from services.gateway.submissions import notes_on

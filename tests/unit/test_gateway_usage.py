@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from libs.messages.series import GpuChanges
-from libs.store import Moment
+from libs.store.accounts import Moment
 from libs.store.memory import MemoryStore
 from services.gateway.past import Past, past_of
 from services.gateway.thinking.usage import STEPS_MAX, by_step, fair, stretch_of, sum_of, usage_of

@@ -1,11 +1,16 @@
-"""What accounting reads, in memory."""
+"""What accounting and views of the past read, in memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from libs.domain.job import Job, JobEvent
 from libs.messages.accounts import JobFacts
 from libs.messages.events import Event
-from libs.store.memory.usage import TELLS_ALL, wanted_of
+from libs.messages.series import GpuChanges
+from libs.store.accounts import Moment
+from libs.store.memory.jobs import MemoryJobs
+from libs.store.memory.times import micro
+from libs.store.memory.usage import TELLS_ALL, job_changes, node_changes, wanted_of
 from libs.store.rows import as_micros
 
 _BEGINS = frozenset({JobEvent.SUBMITTED, JobEvent.REQUEUED, JobEvent.RESTARTED})
@@ -13,7 +18,49 @@ _BEFORE = _BEGINS | {JobEvent.PLACED}
 _TELLS = TELLS_ALL | {JobEvent.STOPPING, JobEvent.WAITING}
 
 
-def facts(job: Job) -> JobFacts:
+class MemoryAccounts(MemoryJobs):
+    """What `AccountStore` promises."""
+
+    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
+        jobs = (self._jobs.get(job_id, job) for job_id, job in self._submitted.items())
+        found = (job.id for job in jobs if job.ended_at is None or job.ended_at > micro(begins) - 3600)
+        return list(islice(found, limit))
+
+    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
+        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
+        return job_changes(known, self._stories, begins=as_micros(begins), ends=as_micros(ends))
+
+    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
+        told = [event for event in self._events if event.topic == "nodes"]
+        return node_changes(told, begins=as_micros(begins), ends=as_micros(ends))
+
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
+        return [_facts(job) for job in sorted(known, key=lambda job: job.id)]
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        return [
+            event
+            for job_id in sorted(job_ids)
+            for event in _account(self._stories.get(job_id, ()), begins=as_micros(begins), ends=as_micros(ends))
+        ]
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        told = [event for event in self._events if event.topic == "nodes" and event.at < micro(ends)]
+        return _node_stories(told, begins=as_micros(begins))
+
+    async def told_until(self, moment: Moment) -> list[Event]:
+        found: list[Event] = []
+        for job_id, story in sorted(self._stories.items()):
+            told = [event.version for event in story if moment.holds(event)]
+            job = self._jobs.get(job_id)
+            if told and (len(told) < len(story) or job is None or not job.state.final):
+                found += [event for event in story if event.version <= told[-1]]
+        nodes = {event.subject_id: event for event in self._events if event.topic == "nodes" and moment.holds(event)}
+        return found + [event for _, event in sorted(nodes.items())]
+
+
+def _facts(job: Job) -> JobFacts:
     return JobFacts(
         id=job.id,
         tenant=job.tenant,
@@ -26,7 +73,7 @@ def facts(job: Job) -> JobFacts:
     )
 
 
-def account(story: Sequence[Event], *, begins: int, ends: int) -> Iterator[Event]:
+def _account(story: Sequence[Event], *, begins: int, ends: int) -> Iterator[Event]:
     """The events of a story that tell what its job held in a time, and how its epoch began."""
     last = max((event.version for event in story if as_micros(event.at) < begins), default=0)
     base = _newest(story, last, TELLS_ALL)
@@ -37,7 +84,7 @@ def account(story: Sequence[Event], *, begins: int, ends: int) -> Iterator[Event
             yield event
 
 
-def node_stories(told: Iterable[Event], *, begins: int) -> list[Event]:
+def _node_stories(told: Iterable[Event], *, begins: int) -> list[Event]:
     ordered = sorted(told, key=lambda event: (event.subject_id, event.version))
     last: dict[str, int] = {}
     for event in ordered:

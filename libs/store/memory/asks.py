@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from libs.domain.lease import Lease
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
-from libs.store.memory.leases import Leases
+from libs.store.memory.leases import MemoryLeases
 from libs.store.memory.times import micro
 
 
-class Asks(Leases):
+class MemoryAsks(MemoryLeases):
     def __init__(self) -> None:
         super().__init__()
         self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool

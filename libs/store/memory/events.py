@@ -13,7 +13,7 @@ from libs.store import Unsent
 from libs.store.memory.times import micro
 
 
-class Events:
+class MemoryEvents:
     def __init__(self) -> None:
         super().__init__()
         self._events: list[Event] = []

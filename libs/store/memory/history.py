@@ -4,11 +4,11 @@ from msgspec import structs
 
 from libs.domain.lease import Lease
 from libs.messages.history import Record
-from libs.store.memory.leases import Leases
+from libs.store.memory.leases import MemoryLeases
 from libs.store.memory.times import micro
 
 
-class History(Leases):
+class MemoryHistory(MemoryLeases):
     def __init__(self) -> None:
         super().__init__()
         self._records: dict[str, dict[tuple[int, int], Record]] = {}  # by pool, epoch and number

@@ -1,18 +1,20 @@
-"""What the scorer learnt of workloads, in memory: their classes and curves."""
+"""What the scorer learnt, in memory: scores of GPUs, classes and curves of workloads."""
 
 from collections.abc import Sequence
 
 from msgspec import structs
 
-from libs.messages.signals import Curve, WorkloadClass
+from libs.messages.signals import Curve, GpuScore, WorkloadClass
+from libs.store.memory.nodes import MemoryNodes
 from libs.store.memory.times import micro
 
 
-class LearntTables:
+class MemoryLearnt(MemoryNodes):
     def __init__(self) -> None:
         super().__init__()
         self._classes: dict[tuple[str, str], WorkloadClass] = {}  # by pool and workload
         self._curves: dict[tuple[str, str], Curve] = {}  # by pool and subject
+        self._scores: dict[tuple[str, int, str], tuple[GpuScore, float]] = {}  # with when it was stored
 
     async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
         for one in classes:
@@ -41,3 +43,26 @@ class LearntTables:
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
         return [self._curves[pool, subject] for subject in sorted(set(subjects)) if (pool, subject) in self._curves]
+
+    async def save_scores(self, scores: Sequence[GpuScore], *, at: float) -> None:
+        for score in scores:
+            key = (score.node_id, score.gpu_index, score.job_class)
+            if key not in self._scores or self._scores[key][1] <= micro(at):
+                measured_at = None if score.measured_at is None else micro(score.measured_at)
+                until = None if score.quarantined_until is None else micro(score.quarantined_until)
+                kept = structs.replace(score, measured_at=measured_at, quarantined_until=until)
+                self._scores[key] = (kept, micro(at))
+
+    async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]:
+        known = {node.id for node in await self.nodes(pool=pool)}
+        return [
+            score
+            for (node_id, _, _), (score, at) in sorted(self._scores.items(), key=lambda kept: kept[0])
+            if node_id in known and (at >= since or node_id in nodes)
+        ]
+
+    async def forget_scores(self, *, before: float) -> int:
+        gone = [key for key, (_, at) in self._scores.items() if at < micro(before) and key[0] not in self._nodes]
+        for key in gone:
+            del self._scores[key]
+        return len(gone)

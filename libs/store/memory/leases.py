@@ -1,4 +1,4 @@
-"""Leases, in memory."""
+"""Leases and loads of pools, in memory."""
 
 from msgspec import structs
 
@@ -6,12 +6,13 @@ from libs.domain.lease import Lease, Pledge
 from libs.store import LeaseLostError, LoadedSinceError
 
 
-class Leases:
+class MemoryLeases:
     def __init__(self) -> None:
         super().__init__()
         self._leases: dict[str, Lease] = {}
         self._loads: dict[str, int] = {}  # how often each pool was loaded
         self._leaderships: dict[str, dict[int, Lease]] = {}  # how each leadership ended, by epoch
+        self._policies: dict[str, str] = {}  # by the name of a lease
 
     async def lease(self, name: str) -> Lease | None:
         return self._leases.get(name)
@@ -50,6 +51,15 @@ class Leases:
         held = self._held(lease)
         return None if held is None else self._keep_lease(structs.replace(held, went_back=False))
 
+    async def lead_by(self, lease: Lease, policy: str) -> int:
+        self._must_hold(lease)
+        self._policies[lease.name] = policy
+        self._loads[lease.name] = self._loads.get(lease.name, 0) + 1
+        return self._loads[lease.name]
+
+    async def policy(self, *, pool: str) -> str:
+        return self._policies.get(pool, "")
+
     async def leaderships(self, name: str) -> list[Lease]:
         return [ended for _, ended in sorted(self._leaderships.get(name, {}).items())]
 
@@ -70,10 +80,6 @@ class Leases:
     def _must_hold(self, lease: Lease) -> None:
         if self._held(lease) is None:
             raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
-
-    def _begin_load(self, lease: Lease) -> int:
-        self._loads[lease.name] = self._loads.get(lease.name, 0) + 1
-        return self._loads[lease.name]
 
     def _must_have_loaded_last(self, lease: Lease, load: int | None) -> None:
         if load is not None and self._loads.get(lease.name, 0) != load:

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from libs.store.memory.times import micro
-from libs.store.telling import WebhookKept
+from libs.store.webhooks import WebhookKept
 
 
 class MemoryWebhooks:

@@ -17,7 +17,8 @@ from libs.bus import Bus, BusError
 from libs.domain.job import Cause, CauseCode, Job
 from libs.messages.asks import AskKind, Entrance
 from libs.messages.sessions import ReadSession, SessionKind, SessionRead
-from libs.store import Access, GatewayStore, StoreUnavailableError
+from libs.store import GatewayStore, StoreUnavailableError
+from libs.store.tenants import Access
 from services.gateway.entering.line import Over
 from services.gateway.hints import Hints
 from services.gateway.runs import RankRun

@@ -1,13 +1,16 @@
-"""Tokens and tenants, in memory."""
+"""Tenants and their tokens, in memory."""
 
 from msgspec import UNSET, structs
 
 from libs.domain.tenants import NAMES, AllowanceChange, AllowanceChosen, Use
-from libs.store import FILE_LABEL, Access, TenantKept, TokenKept
+from libs.store.memory.jobs import MemoryJobs
 from libs.store.memory.times import micro
+from libs.store.tenants import FILE_LABEL, Access, TenantKept, TokenKept
 
 
-class Tokens:
+class MemoryTenants(MemoryJobs):
+    """What `TenantStore` promises."""
+
     def __init__(self) -> None:
         super().__init__()
         self._tokens: dict[bytes, TokenKept] = {}
@@ -77,6 +80,10 @@ class Tokens:
         for token_hash in gone:
             del self._tokens[token_hash]
         return len(gone)
+
+    async def tenants(self, *, tenant: str | None = None, limit: int = 1000) -> list[TenantKept]:
+        found = [kept for name, kept in sorted(self._tenants.items()) if tenant in (None, name)]
+        return [structs.replace(kept, use=self._use(kept.id)) for kept in found[:limit]]
 
 
 def _is_in_force(token: TokenKept, tenant: str, label: str, at: float) -> bool:

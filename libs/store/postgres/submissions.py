@@ -1,4 +1,4 @@
-"""Stores submissions in Postgres: those of several callers in one statement, each acknowledged when it is durable."""
+"""Submissions on a real Postgres: those of several callers in one statement, each acknowledged when it is durable."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from msgspec import Struct
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, full
 from libs.messages.events import submission_data
-from libs.store import KeyReusedError, StoredSubmission, TenantFullError, UnlawfulError
+from libs.store import KeyReusedError, TenantFullError, UnlawfulError
 from libs.store.asking import Asking, Row
-from libs.store.batching import Batching
+from libs.store.postgres.batching import Batching
 from libs.store.rows import as_json, hash_of, use_of
+from libs.store.submissions import StoredSubmission
 
 BATCHED_BYTES_MAX = 16 << 10  # a larger specification goes alone, so that small ones do not wait for it
 
@@ -29,6 +30,61 @@ class Submission(Struct, frozen=True, kw_only=True):
     at: float
     allowance: Allowance | None
     given: JobSpec  # as its user gave it: the same key comes with the same
+
+
+class PostgresSubmissions:
+    """What `SubmissionStore` promises."""
+
+    asking: Asking
+    submitting: "Submitting"
+
+    async def submit(
+        self,
+        spec: JobSpec,
+        *,
+        job_id: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+        given: JobSpec | None = None,
+    ) -> StoredSubmission:
+        submission = Submission(
+            spec=spec,
+            text=msgspec.json.encode(spec).decode(),
+            job_id=job_id,
+            tenant=tenant,
+            key=key,
+            at=at,
+            allowance=allowance,
+            given=given or spec,
+        )
+        return await self.submitting.submit(submission)
+
+    async def submit_array(
+        self,
+        elements: Sequence[tuple[str, JobSpec]],
+        *,
+        given: JobSpec,
+        array: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> StoredSubmission:
+        return await self.submitting.submit_array(
+            elements, given=given, array=array, tenant=tenant, key=key, at=at, allowance=allowance
+        )
+
+    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
+        return await self.submitting.before(spec, tenant=tenant, key=key)
+
+    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
+        most = allowance.jobs_open_max, allowance.spec_bytes_max
+        row = await self.asking.row("ask_requeue", pool, job_id, tenant, at, *most)
+        assert row is not None, "what is used is always told"
+        if not row["asked"]:
+            raise TenantFullError(full(use_of(row), allowance, spec_bytes=row["spec_bytes"]) or "it is full")
 
 
 class Submitting:

@@ -1,0 +1,90 @@
+"""The store on a real Postgres: one class for every role; the database enforces what each role may do.
+
+Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth.md.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from libs.domain.job import Job, JobChange
+from libs.domain.lease import Lease
+from libs.messages.history import Record
+from libs.store.asking import Asking
+from libs.store.postgres.accounts import PostgresAccounts
+from libs.store.postgres.arrays import PostgresArrays
+from libs.store.postgres.asks import PostgresAsks
+from libs.store.postgres.events import PostgresEvents
+from libs.store.postgres.history import PostgresHistory
+from libs.store.postgres.jobs import decoded
+from libs.store.postgres.learnt import PostgresLearnt
+from libs.store.postgres.leases import PostgresLeases
+from libs.store.postgres.nodes import PostgresNodes
+from libs.store.postgres.quotas import PostgresQuotas
+from libs.store.postgres.retention import PostgresRetention
+from libs.store.postgres.serving import PostgresServing
+from libs.store.postgres.submissions import PostgresSubmissions, Submitting
+from libs.store.postgres.tenants import PostgresTenants
+from libs.store.postgres.tuning import PostgresTuning
+from libs.store.postgres.webhooks import PostgresWebhooks
+from libs.store.rows import columns_of, steps_of
+
+ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
+
+
+class PostgresStore(
+    PostgresAccounts,
+    PostgresArrays,
+    PostgresAsks,
+    PostgresEvents,
+    PostgresHistory,
+    PostgresLeases,
+    PostgresLearnt,
+    PostgresNodes,
+    PostgresQuotas,
+    PostgresRetention,
+    PostgresServing,
+    PostgresSubmissions,
+    PostgresTenants,
+    PostgresTuning,
+    PostgresWebhooks,
+):
+    """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self.submitting = Submitting(asking)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        dsn: str,
+        *,
+        user: str | None = None,
+        password: str | Callable[[], str] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        connections: int = 8,
+    ) -> AsyncIterator["PostgresStore"]:
+        """Connect, or raise StoreUnavailableError. With `tls` a server that offers none is refused; without, the DSN's
+        `sslmode` decides. A `tls` or `password` function is called for each connection, so that renewed ones count.
+        """
+        async with Asking.connect(dsn, user=user, password=password, tls=tls, connections=connections) as asking:
+            yield cls(asking)
+
+    async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
+        rows = await self.asking.rows(
+            "admit", lease.name, lease.holder, lease.epoch, load, pool, limit, ADMITTED_BYTES_MAX
+        )
+        return await decoded(rows)
+
+    async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
+        if not changes:
+            return []
+        written = (lease.name, lease.holder, lease.epoch, *steps_of(changes))
+        if record is None:
+            rows = await self.asking.rows("take", *written)
+        else:
+            rows = await self.asking.rows("take_recorded", *written, *columns_of(record))
+        taken = {row["ordinal"] for row in rows}
+        return [ordinal in taken for ordinal in range(1, len(changes) + 1)]

@@ -1,0 +1,48 @@
+"""What accounting and views of the past read, on a real Postgres."""
+
+from collections.abc import Sequence
+
+from libs.messages.accounts import JobFacts
+from libs.messages.events import Event
+from libs.messages.series import GpuChanges
+from libs.store.accounts import Moment
+from libs.store.asking import Asking
+from libs.store.rows import as_micros, event_of, facts_of
+
+
+class PostgresAccounts:
+    """What `AccountStore` promises."""
+
+    asking: Asking
+
+    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
+        row = await self.asking.row("jobs_between", begins, limit)
+        return [] if row is None else list(row["ids"])
+
+    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
+        rows = await self.asking.rows("gpu_changes", as_micros(begins), as_micros(ends), list(job_ids))
+        return [
+            GpuChanges(what=row["what"], tenant=row["tenant"], at=tuple(row["at"]), by=tuple(row["by"])) for row in rows
+        ]
+
+    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
+        row = await self.asking.row("gpus_there", as_micros(begins), as_micros(ends))
+        assert row is not None, "an aggregate has one row"
+        return GpuChanges(what="there", at=tuple(row["at"]), by=tuple(row["by"]))
+
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        return [facts_of(row) for row in await self.asking.rows("job_facts", list(job_ids))]
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        rows = await self.asking.rows("accounts", as_micros(begins), as_micros(ends), list(job_ids))
+        return [event_of(row) for row in rows]
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        return [event_of(row) for row in await self.asking.rows("node_stories", as_micros(begins), as_micros(ends))]
+
+    async def told_until(self, moment: Moment) -> list[Event]:
+        about = moment.at
+        if moment.cursor:
+            row = await self.asking.row("time_of", *moment.place)
+            about = min(about, row["at"]) if row is not None else 0.0
+        return [event_of(row) for row in await self.asking.rows("told_until", moment.at, *moment.place, about)]

@@ -1,0 +1,106 @@
+"""Jobs on a real Postgres, read one by one, in lists, and page by page."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from libs.domain.job import FINAL, Job, JobState
+from libs.domain.selection import Selection
+from libs.domain.spec import JobSpec
+from libs.store.asking import Asking, Row
+from libs.store.rows import job_of, selection_columns, spec_of
+
+FEW_JOBS = 20  # decoded at once; more are decoded in a thread, so that no other task waits
+PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs read in one page: a specification may be a megabyte
+
+
+class PostgresJobs:
+    asking: Asking
+
+    async def job(self, job_id: str) -> Job | None:
+        row = await self.asking.row("job", job_id)
+        return None if row is None else job_of(row)
+
+    async def jobs(
+        self,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        elements: bool = True,
+    ) -> list[Job]:
+        opened = bool(states) and not FINAL.intersection(states)
+        query = ("jobs" if elements else "jobs_apart") + "_open" * opened
+        rows = await self.asking.rows(query, tenant, [str(s) for s in states], name, before or 2**62, limit)
+        return [job_of(row) for row in rows]
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        opened = bool(states) and not FINAL.intersection(states)
+        rows = await self.asking.rows(
+            "jobs_selected_open" if opened else "jobs_selected",
+            tenant,
+            [state.value for state in states or JobState],
+            before or 2**62,
+            limit,
+            *selection_columns(selection),
+        )
+        return [job_of(row) for row in rows]
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        return [row["id"] for row in await self.asking.rows("ids_beginning", tenant, prefix, limit)]
+
+    async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
+        return await self._paged("jobs_of", list(job_ids), most=len(job_ids))
+
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        return [row["id"] for row in await self.asking.rows("ended_last", pool, since, limit)]
+
+    async def ended_jobs(self, *, tenants: Sequence[str], since: float, until: float, label: str) -> list[Job]:
+        return [job_of(row) for row in await self.asking.rows("ended_jobs", list(tenants), since, until, label)]
+
+    async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
+        rows = await self.asking.rows("specifications", sorted(set(job_ids)), bytes_max)
+        return {row["id"]: spec_of(row) for row in rows}
+
+    async def open_jobs(self, *, pool: str) -> list[Job]:
+        return await self._paged("jobs_in", pool, sorted(str(state) for state in JobState if not state.final))
+
+    async def holding_jobs(self, *, pool: str) -> list[Job]:
+        return await self._paged("holding_jobs", pool)
+
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        versions = {row["id"]: row["version"] for row in await self.asking.rows("queued_versions", pool)}
+        kept = {job_id: job for job_id, job in known.items() if versions.get(job_id) == job.version}
+        missing = [job_id for job_id in versions if job_id not in kept]
+        for begin in range(0, len(missing), PAGE_JOBS):
+            read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
+            kept |= {job.id: job for job in read if job.state is JobState.QUEUED}
+        return [kept[job_id] for job_id in versions if job_id in kept]
+
+    async def _paged(self, query: str, *arguments: object, most: float = inf) -> list[Job]:
+        """Jobs in the order of their submission, read page by page; not more than `most` are there."""
+        jobs: list[Job] = []
+        while len(jobs) < most:
+            page = await self.asking.rows(query, *arguments, jobs[-1].seq if jobs else 0, PAGE_JOBS, PAGE_BYTES)
+            jobs += await decoded(page)
+            if not page:
+                break
+        return jobs
+
+
+async def decoded(rows: Sequence[Row]) -> list[Job]:
+    return await asyncio.to_thread(_jobs_of, rows) if len(rows) > FEW_JOBS else _jobs_of(rows)
+
+
+def _jobs_of(rows: Sequence[Row]) -> list[Job]:
+    return [job_of(row) for row in rows]

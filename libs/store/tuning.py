@@ -1,0 +1,44 @@
+"""What the reallocator keeps of running jobs, and asks of the scheduler."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from libs.messages.asks import Reshare, Scale, Tune
+
+
+class Envelope(Struct, frozen=True, kw_only=True):
+    """What the tuner of a job knows in one epoch: its `state` as JSON, which only the tuner reads."""
+
+    job_id: str
+    pool: str
+    epoch: int
+    state: bytes
+
+
+class TuningStore(Protocol):
+    async def envelopes(self, *, pool: str) -> list[Envelope]:
+        """The envelopes of jobs that are not final."""
+
+    async def save_envelope(self, envelope: Envelope, *, at: float) -> None:
+        """Store the envelope without an ask."""
+
+    async def drop_envelopes(self, *, pool: str) -> int:
+        """Delete the envelopes of final jobs; returns how many."""
+
+    async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
+        """Store the envelope and ask for other limits, in one statement. False, and nothing is written: the job does
+        not run in that epoch, or the last ask of its kind is not done yet."""
+
+    async def ask_scale(self, envelope: Envelope, scale: Scale, *, at: float) -> bool:
+        """Store the envelope and ask for another size, in one statement. False, and nothing is written: the job does
+        not run in that epoch, or the last ask for its size by this is not done yet."""
+
+    async def ask_sizes(self, sizes: Mapping[str, Scale], *, pool: str, at: float) -> list[str]:
+        """Ask for the sizes of several jobs; returns the jobs asked for. A job that is over, or whose last ask by this
+        is not done yet, is left out."""
+
+    async def ask_shares(self, shares: Mapping[str, Reshare], *, pool: str, at: float) -> list[str]:
+        """Ask for other shares of GPUs for several jobs; returns the jobs asked for. A job that does not run, or whose
+        last ask by this is not done yet, is left out."""
