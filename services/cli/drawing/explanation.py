@@ -1,5 +1,6 @@
 """Why a job waits or why it is where it is: the sentence first, then the numbers, then the jobs that hold its GPUs."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -19,6 +20,7 @@ from services.cli.failure import LastWords
 from services.cli.words import clean, count, number, span
 
 BORROWERS_SHOWN = 5
+_BY_ITS_ID = re.compile(r"^pre-empted by j-[a-z0-9-]+: ")
 
 # Numbers that the sentence has already.
 _IN_THE_SENTENCE = frozenset(
@@ -57,9 +59,8 @@ def _stopped(told: Explanation) -> str:
     if cause is None:
         return ""
     by = f" by {clean(cause.by)}" if cause.code is CauseCode.PREEMPTED and cause.by else ""
-    return f"it ran before, and was sent back to the queue: {cause.code}{by}{': ' * bool(cause.sentence)}" + clean(
-        cause.sentence
-    )
+    sentence = _BY_ITS_ID.sub("", cause.sentence) if by else cause.sentence  # `by` has its name and its id
+    return f"it ran before, and was sent back to the queue: {cause.code}{by}{': ' * bool(sentence)}{clean(sentence)}"
 
 
 def _size(told: Explanation) -> list[str]:
