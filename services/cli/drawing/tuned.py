@@ -13,7 +13,9 @@ from services.cli.drawing.look import Look, plain, table
 from services.cli.words import clean, count, cpus_text, number, span
 
 WELL = "healthy"
+UNKNOWN = "unknown"
 UNUSED = "over-provisioned"
+NOTHING_TO_DO = frozenset({WELL, UNKNOWN})
 
 
 def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
@@ -25,7 +27,12 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if disbelieved := sum(run.disbelieved for run in job.runs):
         told = f"it told {count(disbelieved, 'value')} that make{'s' * (disbelieved == 1)} no sense, not believed"
         lines.append(("", Text(told, "yellow")))
-    lines += [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
+    return lines + verdict_lines(job, look)
+
+
+def verdict_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
+    """The verdicts on a job, and its limits that were changed."""
+    lines = [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
     tuned = [run for run in job.runs if run.asked is not None]
     lines += [("tuned" if number == 0 else "", plain(tuned_text(run))) for number, run in enumerate(tuned)]
     return lines
@@ -45,7 +52,7 @@ def _has(job: RankVerdict, rank: RankVerdict) -> bool:
 
 def _holds(verdict: RankVerdict) -> str:
     """The words before a verdict: not every verdict holds a job back."""
-    return {WELL: "tuner says", UNUSED: "leaves unused"}.get(verdict.code, "held back by")
+    return {WELL: "tuner says", UNKNOWN: "tuner says", UNUSED: "leaves unused"}.get(verdict.code, "held back by")
 
 
 def pace_text(paces: Sequence[Pace]) -> str:
