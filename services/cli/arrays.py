@@ -8,7 +8,7 @@ from rich.text import Text
 from libs.client import Client, RefusedError
 from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX, IndicesError, indices_text, split_elements
 from libs.domain.job import JobState
-from libs.messages.http import ArrayAsked, ArrayView
+from libs.messages.http import ArrayAsked, ArrayView, JobView
 from services.cli.complaint import Complaint
 from services.cli.drawing.look import Look, fitting, plain, state_text, table
 from services.cli.words import count, number, span
@@ -46,6 +46,24 @@ async def the_array(client: Client, wanted: str) -> tuple[str, str] | None:
         if error.status in (400, 404):
             return None
         raise
+
+
+async def job_or_array(client: Client, wanted: str) -> JobView | ArrayView:
+    """The job that has this id or name, or else the array. Raises RefusedError."""
+    try:
+        return await client.job(wanted)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        try:
+            return await client.array(wanted)
+        except RefusedError:
+            raise error from None
+
+
+def ended_line(array: ArrayView) -> Text:
+    """`part a-abc 39 succeeded, 1 failed`."""
+    return Text.assemble(plain(array.name, "bold"), " ", plain(array.id, "dim"), " ", states_text(array))
 
 
 async def cancel(client: Client, wanted: str) -> ArrayAsked | None:

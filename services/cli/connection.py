@@ -113,10 +113,22 @@ async def _with_close_name(client: Client, error: RefusedError) -> RefusedError:
             if missing["node"]:
                 known = [node.id for node in (await client.nodes()).nodes]
                 return RefusedError(error.status, error.field, no_node(missing["node"], known))
+            if element := await _an_element(client, missing["job"]):
+                reason = f"{missing['job']} is an array: say which element is meant, such as {missing['job']}_{element}"
+                return RefusedError(error.status, error.field, reason)
             known = sorted({job.name for job in (await client.jobs(limit=_CLOSE_AMONG)).jobs})
     except (ClientError, TimeoutError):
         return error
     return RefusedError(error.status, error.field, error.reason + meant(missing["job"], known))
+
+
+async def _an_element(client: Client, array: str) -> str:
+    """The index of the first element of an array; empty if there is no such array."""
+    try:
+        elements = (await client.elements(array, limit=1)).jobs
+    except RefusedError:
+        return ""
+    return elements[0].id.rpartition("-")[2] if elements else ""
 
 
 def no_node(wanted: str, known: Sequence[str]) -> str:

@@ -1,10 +1,13 @@
 """`weft explain`: why a job waits, which jobs hold what it needs, and when it may start; or why it is where it is."""
 
 import argparse
+from contextlib import suppress
 
+from libs.client import Client, RefusedError
 from libs.domain.job import JobState
+from libs.messages.http import JobView
 from services.cli import connection, page
-from services.cli.drawing.explanation import explanation
+from services.cli.drawing.explanation import explanation, tuned_lines
 from services.cli.drawing.jobs import held_emulated
 from services.cli.failure import hint, last_words
 
@@ -19,14 +22,23 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def explain(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         told = await client.explain(args.job)
-        nodes = (await client.nodes()).nodes if told.holders and not args.json else ()
-        failed = told.state is JobState.FAILED and not args.json
-        job = await client.job(told.job_id) if failed else None
+        if args.json:
+            page.json_line(told)
+            return 0
+        nodes = (await client.nodes()).nodes if told.holders else ()
+        job = await client.job(told.job_id) if told.state is JobState.FAILED else None
         words = await last_words(client, job) if job is not None else None
-    if args.json:
-        page.json_line(told)
-    else:
-        page.show(explanation(told, page.look(), emulated=held_emulated(nodes), words=words))
-        if job is not None and (advice := hint(job, words)):
-            page.note(advice)
+        holding = await _present(client, told.job_id) if told.state.holding else None
+    look = page.look()
+    tuned = tuned_lines(holding, look) if holding is not None else ()
+    page.show(explanation(told, look, emulated=held_emulated(nodes), words=words, tuned=tuned))
+    if job is not None and (advice := hint(job, words)):
+        page.note(advice)
     return 0
+
+
+async def _present(client: Client, job_id: str) -> JobView | None:
+    """The job as it is now; None if it is not told: its explanation is shown all the same."""
+    with suppress(RefusedError):
+        return await client.job(job_id)
+    return None

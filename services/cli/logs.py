@@ -13,8 +13,8 @@ from libs.client import Client, Gap, RefusedError
 from libs.domain.job import JobState
 from libs.domain.quantity import size_text
 from libs.domain.selection import is_pattern
-from libs.messages.http import JobView
-from services.cli import connection, page, selection
+from libs.messages.http import ArrayView, JobView
+from services.cli import arrays, connection, page, selection
 from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import failure_text
 from services.cli.failure import failed_rank
@@ -69,15 +69,26 @@ async def _jobs(client: Client, args: argparse.Namespace) -> Sequence[JobView]:
     """The jobs that are meant: one by its id or name, or all that a pattern or the options select."""
     wanted = selection.filter_of(args, now=time.time())
     if wanted.is_empty and len(args.jobs) == 1 and not is_pattern(args.jobs[0]):
-        return [await client.job(args.jobs[0])]
+        found = await arrays.job_or_array(client, args.jobs[0])
+        return await _elements(client, found) if isinstance(found, ArrayView) else [found]
     if wanted.is_empty and not args.jobs:
         raise Complaint("say which job: by its id, its name, or an option such as --name 'train-*'", status=2)
-    found = (await selection.matching(client, wanted, args.jobs, states=(), limit=_JOBS_MAX + 1)).jobs
-    if not found:
+    matching = (await selection.matching(client, wanted, args.jobs, states=(), limit=_JOBS_MAX + 1)).jobs
+    if not matching:
         raise Complaint(selection.nothing_matches(wanted, args.jobs, ()))
-    if len(found) > _JOBS_MAX:
+    if len(matching) > _JOBS_MAX:
         raise Complaint(f"more than {_JOBS_MAX} jobs match: logs shows no more at once")
-    return [await client.job(job.id) for job in found]
+    return [await client.job(job.id) for job in matching]
+
+
+async def _elements(client: Client, array: ArrayView) -> Sequence[JobView]:
+    """All elements of an array, if these are few."""
+    if array.elements > _JOBS_MAX:
+        raise Complaint(
+            f"{array.name} has {array.elements} elements, and logs shows no more than {_JOBS_MAX} at once: say which,"
+            f" such as {array.name}_3"
+        )
+    return [await client.job(job.id) for job in (await client.elements(array.id)).jobs]
 
 
 async def _ranks(client: Client, job: JobView, args: argparse.Namespace) -> Sequence[int]:

@@ -5,7 +5,17 @@ from typing import Any
 
 from libs.domain.job import Cause, CauseCode, JobState
 from libs.domain.spec import Kind
-from libs.messages.http import ClusterView, EventData, EventView, GpuHeldBy, GpuView, JobView, NodeView, Totals
+from libs.messages.http import (
+    ArrayView,
+    ClusterView,
+    EventData,
+    EventView,
+    GpuHeldBy,
+    GpuView,
+    JobView,
+    NodeView,
+    Totals,
+)
 
 GIB = 1 << 30
 NOW = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
@@ -15,6 +25,20 @@ NO_ROOM = Cause(
     sentence="wants 4 GPUs on one node; the most free is 2, on node-2",
     numbers={"wanted": 4.0, "most_free": 2.0},
 )
+
+
+def array_view(name: str = "parts", **states: int) -> ArrayView:
+    """An array with so many elements in each state."""
+    return ArrayView(
+        id=f"a-{name}",
+        name=name,
+        tenant="alice",
+        kind=Kind.TRAINING,
+        pool="default",
+        elements=sum(states.values()),
+        states=states,
+        submitted_at=NOW,
+    )
 
 
 def job_view(job_id: str = "j-aaaaaaaaaa", state: JobState = JobState.RUNNING, **fields: Any) -> JobView:

@@ -35,7 +35,7 @@ from services.cli.commands import COMMANDS, FAMILIES
 from services.cli.top import ended_lately
 from services.cli.wait import seconds
 from tests.support.told_gateway import ToldGateway, weft
-from tests.support.views import NOW, job_view
+from tests.support.views import NOW, array_view, job_view
 
 Said = pytest.CaptureFixture[str]
 
@@ -434,6 +434,48 @@ async def test_wait_any_returns_with_the_first_that_has_ended(gateway: ToldGatew
     gateway.answers["GET /v1/jobs/short"] = gateway.answers["GET /v1/jobs/j-1"] = over
     assert await weft(gateway, "wait", "long", "short", "--any", "--timeout", "20") == 1
     assert "short" in capsys.readouterr().out
+
+
+def told_array(gateway: ToldGateway, **states: int) -> None:
+    """An array of the name parts, and no job that is called so."""
+    gateway.refuse("GET /v1/jobs/parts", 404, "job", "no job has the id or the name parts; a job is kept for 90 days")
+    gateway.answers["GET /v1/arrays/parts"] = gateway.answers["GET /v1/arrays/a-parts"] = array_view("parts", **states)
+
+
+async def test_wait_for_an_array_is_done_when_all_its_elements_have_succeeded(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    told_array(gateway, succeeded=3)
+    assert await weft(gateway, "wait", "parts") == 0
+    assert capsys.readouterr().out == "parts a-parts 3 succeeded\n"
+
+
+async def test_wait_for_an_array_exits_with_the_highest_status_of_its_elements(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    told_array(gateway, succeeded=2, failed=2)
+    gateway.answers["GET /v1/arrays/a-parts/elements"] = JobsView(
+        jobs=(job_view("j-parts-1", JobState.SUCCEEDED), job_view("j-parts-2", JobState.FAILED, exit_code=9))
+    )
+    assert await weft(gateway, "wait", "parts") == 9
+    told_array(gateway, succeeded=2, cancelled=1)
+    gateway.answers["GET /v1/arrays/a-parts/elements"] = JobsView(jobs=(job_view(state=JobState.CANCELLED),))
+    assert await weft(gateway, "wait", "parts", "--json") == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["states"] == {"succeeded": 2, "cancelled": 1}
+
+
+async def test_wait_for_an_array_that_is_not_over_ends_in_time(gateway: ToldGateway, capsys: Said) -> None:
+    told_array(gateway, succeeded=2, running=1)
+    assert await weft(gateway, "wait", "parts", "--timeout", "0.2") == 124
+    assert capsys.readouterr().err == "weft: not over after 0.2 s: parts\n"
+
+
+async def test_wait_for_what_is_neither_job_nor_array_says_that_there_is_no_such_job(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.refuse("GET /v1/jobs/parts", 404, "job", "no job has the id or the name parts")
+    assert await weft(gateway, "wait", "parts") == 1
+    assert capsys.readouterr().err == "weft: no job has the id or the name parts\n"
 
 
 ACCOUNT = UsageView(

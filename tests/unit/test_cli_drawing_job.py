@@ -203,3 +203,14 @@ def test_a_drain_is_told_with_who_drained_and_when() -> None:
     lines = seen(explanation(told, TERMINAL, emulated={}))
     assert "node-2 was drained by admin at 22:12:20" in lines
     assert "it ran before, and was sent back to the queue: preempted by bert (j-bbbbbbbbbb): makes room for it" in lines
+
+
+def test_a_job_that_was_preempted_is_told_by_whom_once() -> None:
+    cause = Cause(
+        code=CauseCode.PREEMPTED, sentence="pre-empted by j-bbbbbbbbbb: priority 5 over 0", by="bert (j-bbbbbbbbbb)"
+    )
+    told = Explanation(
+        job_id="j-a", name="train", state=JobState.QUEUED, code="no-room", sentence="none is free", stopped_for=cause
+    )
+    why = "it ran before, and was sent back to the queue: preempted by bert (j-bbbbbbbbbb): priority 5 over 0"
+    assert why in seen(explanation(told, TERMINAL, emulated={}))

@@ -110,6 +110,30 @@ def test_what_was_tuned_is_told_against_what_was_asked_for() -> None:
     )
 
 
+def test_a_job_of_which_too_little_is_known_is_not_called_held_back() -> None:
+    unknown = RankVerdict(job_id="j", epoch=0, rank=-1, code="unknown", sentence="too little is known of its ranks")
+    lines = seen(description(job_view(verdicts=(unknown,)), [], PIPE, emulated={}), PIPE)
+    assert line_with("tuner says", lines).endswith("unknown: too little is known of its ranks")
+
+
+def test_a_verdict_on_a_job_that_quotes_its_rank_is_shown_once() -> None:
+    verdicts = (
+        RankVerdict(
+            job_id="j",
+            epoch=0,
+            rank=-1,
+            code="over-provisioned",
+            sentence="1 of 2 ranks leave CPU unused: rank 0 uses 0.1",
+        ),
+        RankVerdict(job_id="j", epoch=0, rank=0, code="over-provisioned", sentence="uses 0.1"),
+        RankVerdict(job_id="j", epoch=0, rank=1, code="over-provisioned", sentence="uses 0.2"),
+    )
+    lines = seen(description(job_view(verdicts=verdicts), [], PIPE, emulated={}), PIPE)
+    told = [line for line in lines if "over-provisioned" in line]
+    assert ["uses 0.1" in line for line in told] == [True, False]
+    assert told[1].endswith("rank 1 over-provisioned: uses 0.2")
+
+
 def test_a_job_is_described_with_its_pace_its_verdicts_its_limits_and_its_curve() -> None:
     asked = LimitsView(cpus=1.0, memory=GIB)
     run = RunView(rank=0, role="worker", node_id="node-1", cpus=2.0, memory=GIB, pace=pace(2.0), asked=asked)

@@ -14,8 +14,11 @@ from libs.messages.http import (
     ErrorView,
     GpusView,
     JobsView,
+    LimitsView,
     NodesView,
+    RunView,
 )
+from libs.messages.signals import RankVerdict
 from libs.planning.explain import Explanation
 from services.cli.failure import LastWords, hint
 from services.cli.logs import LineWriter, last_lines
@@ -302,3 +305,20 @@ def test_a_line_is_told_whole_however_it_came() -> None:
         writer.write(chunk)
     writer.close()
     assert b"".join(said) == b"> one\n> two\n> three\n"
+
+
+async def test_explain_says_what_a_running_job_leaves_unused_and_which_limits_were_changed(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    told = Explanation(job_id="j-1", name="train", state=JobState.RUNNING, code="fits", sentence="it is on node-1")
+    unused = RankVerdict(job_id="j-1", epoch=0, rank=-1, code="over-provisioned", sentence="uses 0.1 of its 4 cores")
+    unknown = RankVerdict(job_id="j-1", epoch=0, rank=-1, code="unknown", sentence="too little is known of its ranks")
+    asked = LimitsView(cpus=4.0, memory=1 << 30)
+    run = RunView(rank=0, role="worker", node_id="node-1", cpus=0.5, memory=1 << 30, asked=asked)
+    gateway.answers["GET /v1/jobs/train/explain"] = told
+    gateway.answers["GET /v1/jobs/j-1"] = job_view("j-1", verdicts=(unused, unknown), runs=(run,))
+    assert await weft(gateway, "explain", "train") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "leaves unused: over-provisioned: uses 0.1 of its 4 cores" in lines
+    assert "tuned: rank 0 has 0.5 CPUs instead of 4" in lines
+    assert not any("unknown" in line for line in lines)

@@ -12,7 +12,7 @@ from libs.messages.live import QueueRow, QueueView
 from services.cli.drawing.jobs import starts_text
 from services.cli.drawing.look import Look
 from tests.support.told_gateway import ToldGateway, weft
-from tests.support.views import NOW, job_view, node_view
+from tests.support.views import NOW, array_view, job_view, node_view
 
 Said = pytest.CaptureFixture[str]
 OPEN = "state=queued,placed,starting,running,stopping"
@@ -130,6 +130,39 @@ async def test_a_name_that_no_job_has_is_told_with_one_that_is_like_it(gateway: 
     gateway.refuse("GET /v1/jobs", 503, "", "the store is away for a moment")
     assert await weft(gateway, "explain", "trian") == 1
     assert "no job has the id or the name trian" in capsys.readouterr().err
+
+
+async def test_a_verb_for_one_job_that_is_given_an_array_asks_for_an_element(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.refuse("GET /v1/jobs/parts/explain", 404, "job", "no job has the id or the name parts")
+    gateway.answers["GET /v1/arrays/parts/elements"] = JobsView(jobs=(job_view("j-k3-4", name="parts-4"),))
+    assert await weft(gateway, "explain", "parts") == 1
+    assert capsys.readouterr().err == "weft: parts is an array: say which element is meant, such as parts_4\n"
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+async def test_logs_of_a_small_array_are_those_of_its_elements(
+    gateway: ToldGateway, capsys: Said, follow: tuple[str, ...]
+) -> None:
+    done = [job_view(f"j-k3-{n}", JobState.SUCCEEDED, name=f"parts-{n}") for n in (1, 2)]
+    gateway.refuse("GET /v1/jobs/parts", 404, "job", "no job has the id or the name parts")
+    gateway.answers["GET /v1/arrays/parts"] = array_view("parts", succeeded=2)
+    gateway.answers["GET /v1/arrays/a-parts/elements"] = JobsView(jobs=tuple(done))
+    for job in done:
+        gateway.answers |= {f"GET /v1/jobs/{job.id}": job, f"GET /v1/jobs/{job.id}/logs": f"of {job.name}\n".encode()}
+    assert await weft(gateway, "logs", "parts", *follow) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[parts-1] of parts-1", "[parts-2] of parts-2"]
+
+
+async def test_logs_of_a_large_array_are_refused_with_the_way_to_one_element(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.refuse("GET /v1/jobs/parts", 404, "job", "no job has the id or the name parts")
+    gateway.answers["GET /v1/arrays/parts"] = array_view("parts", running=21)
+    assert await weft(gateway, "logs", "parts") == 1
+    told = "weft: parts has 21 elements, and logs shows no more than 20 at once: say which, such as parts_3\n"
+    assert capsys.readouterr().err == told
 
 
 def estimate(**fields: float) -> Estimate:

@@ -1,13 +1,16 @@
 """Why a job waits or why it is where it is: the sentence first, then the numbers, then the jobs that hold its GPUs."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import structs
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from libs.domain.job import HELD_FOR, Cause, CauseCode, JobState
 from libs.messages.eta import Estimate
+from libs.messages.http import JobView
 from libs.planning.explain import Explanation, HolderSeen
 from libs.planning.lending import gpu_text
 from services.cli.drawing.jobs import last_words_text
@@ -15,10 +18,12 @@ from services.cli.drawing.look import Look, plain, state_text, table
 from services.cli.drawing.services import service_lines
 from services.cli.drawing.shares import share_lines
 from services.cli.drawing.sizes import size_sentence
+from services.cli.drawing.tuned import NOTHING_TO_DO, verdict_lines
 from services.cli.failure import LastWords
 from services.cli.words import clean, count, number, span
 
 BORROWERS_SHOWN = 5
+_BY_ITS_ID = re.compile(r"^pre-empted by j-[a-z0-9-]+: ")
 
 # Numbers that the sentence has already.
 _IN_THE_SENTENCE = frozenset(
@@ -31,11 +36,17 @@ _IN_THE_SENTENCE = frozenset(
 
 
 def explanation(
-    told: Explanation, look: Look, *, emulated: Mapping[str, float], words: LastWords | None = None
+    told: Explanation,
+    look: Look,
+    *,
+    emulated: Mapping[str, float],
+    words: LastWords | None = None,
+    tuned: Sequence[Text] = (),
 ) -> RenderableType:
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
     parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
+    parts += tuned
     parts += [Text(line) for line in _size(told)]
     parts += [Text(line) for line in _lent(told, look)]
     parts += [Text(line) for line in _quota(told)]
@@ -51,15 +62,20 @@ def explanation(
     return Group(*parts)
 
 
+def tuned_lines(job: JobView, look: Look) -> list[Text]:
+    """What holds a job back, what it leaves unused, and its limits that were changed."""
+    told = structs.replace(job, verdicts=tuple(one for one in job.verdicts if one.code not in NOTHING_TO_DO))
+    return [Text.assemble(f"{title}: " if title else "", line) for title, line in verdict_lines(told, look)]
+
+
 def _stopped(told: Explanation) -> str:
     """Why it is in the queue again."""
     cause = told.stopped_for
     if cause is None:
         return ""
     by = f" by {clean(cause.by)}" if cause.code is CauseCode.PREEMPTED and cause.by else ""
-    return f"it ran before, and was sent back to the queue: {cause.code}{by}{': ' * bool(cause.sentence)}" + clean(
-        cause.sentence
-    )
+    sentence = _BY_ITS_ID.sub("", cause.sentence) if by else cause.sentence  # `by` has its name and its id
+    return f"it ran before, and was sent back to the queue: {cause.code}{by}{': ' * bool(sentence)}{clean(sentence)}"
 
 
 def _size(told: Explanation) -> list[str]:

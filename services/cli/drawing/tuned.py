@@ -13,7 +13,9 @@ from services.cli.drawing.look import Look, plain, table
 from services.cli.words import clean, count, cpus_text, number, span
 
 WELL = "healthy"
+UNKNOWN = "unknown"
 UNUSED = "over-provisioned"
+NOTHING_TO_DO = frozenset({WELL, UNKNOWN})
 
 
 def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
@@ -25,21 +27,32 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if disbelieved := sum(run.disbelieved for run in job.runs):
         told = f"it told {count(disbelieved, 'value')} that make{'s' * (disbelieved == 1)} no sense, not believed"
         lines.append(("", Text(told, "yellow")))
-    lines += [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
+    return lines + verdict_lines(job, look)
+
+
+def verdict_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
+    """The verdicts on a job, and its limits that were changed."""
+    lines = [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
     tuned = [run for run in job.runs if run.asked is not None]
     lines += [("tuned" if number == 0 else "", plain(tuned_text(run))) for number, run in enumerate(tuned)]
     return lines
 
 
 def told_once(verdicts: Sequence[RankVerdict]) -> list[RankVerdict]:
-    """Verdicts without those of ranks that repeat the whole job's."""
-    whole = {(one.code, one.sentence) for one in verdicts if one.rank < 0}
-    return [one for one in verdicts if one.rank < 0 or (one.code, one.sentence) not in whole]
+    """Verdicts without those of ranks that repeat the whole job's, which may quote one rank: `…: rank 0 uses …`."""
+    whole = [one for one in verdicts if one.rank < 0]
+    return [one for one in verdicts if one.rank < 0 or not any(_has(job, one) for job in whole)]
+
+
+def _has(job: RankVerdict, rank: RankVerdict) -> bool:
+    """Whether the verdict of the whole job says what that of the rank says."""
+    quotes = bool(rank.sentence) and job.sentence.endswith(f": rank {rank.rank} {rank.sentence}")
+    return job.code == rank.code and (job.sentence == rank.sentence or quotes)
 
 
 def _holds(verdict: RankVerdict) -> str:
     """The words before a verdict: not every verdict holds a job back."""
-    return {WELL: "tuner says", UNUSED: "leaves unused"}.get(verdict.code, "held back by")
+    return {WELL: "tuner says", UNKNOWN: "tuner says", UNUSED: "leaves unused"}.get(verdict.code, "held back by")
 
 
 def pace_text(paces: Sequence[Pace]) -> str:
