@@ -54,12 +54,13 @@ class NatsSubscription:
         among.add(self)
 
     async def drain(self) -> None:
-        # A server that is away, or goes away while we close, sends nothing more either.
-        with suppress(errors.Error):
-            if self._client.is_connected:
-                await self._subscription.drain()  # type: ignore[no-untyped-call]
-            else:
-                await self._subscription.unsubscribe()
+        try:
+            # A server that is away, or goes away while we close, sends nothing more either.
+            with suppress(errors.Error):
+                if self._client.is_connected:
+                    await self._subscription.drain()  # type: ignore[no-untyped-call]
+        finally:
+            self._client.forget(self._subscription)
         await self.hands.finish()
         self._among.discard(self)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from nats import errors
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 from nats.protocol.parser import AUTHORIZATION_VIOLATION
 
 from libs.sockets import notice_death
@@ -85,6 +86,25 @@ class SteadyClient(Client):
         writer = getattr(self._transport, "_io_writer", None)
         notice_death(writer.transport if writer is not None else None, seconds=UNHEARD_SECONDS_MAX)
 
+    def forget(self, subscription: Subscription) -> None:
+        """Listen no more, also if the server could not be told: the next connection begins without this one.
+
+        nats-py keeps a subscription whose UNSUB was not confirmed, and sends it again when it reconnects.
+        """
+        self._remove_sub(subscription._id)
+        subscription._stop_processing()
+
+    async def _send_subscribe(self, sub: Subscription) -> None:
+        """nats-py lets the SUB wait for the next connection, which begins with all subscriptions anyway: one that is
+        given up before would stay at the server, and each message would come twice."""
+        if self.is_connected:
+            await super()._send_subscribe(sub)
+
+    def _drop_waiting_subs(self) -> None:
+        """The next connection begins with the subscriptions of that moment."""
+        self._pending = [command for command in self._pending if not command.startswith((b"SUB ", b"UNSUB "))]
+        self._pending_data_size = sum(map(len, self._pending))
+
     async def _process_err(self, err_msg: str) -> None:
         """nats-py closes for good when its password was changed; ours reconnects with the new one."""
         if AUTHORIZATION_VIOLATION in err_msg and self.is_connected:
@@ -96,6 +116,7 @@ class SteadyClient(Client):
         """nats-py waits for ever for a dead peer to take the last bytes, and an unforeseen error ends it for good."""
         while True:
             self.abort()
+            self._drop_waiting_subs()
             try:
                 return await super()._attempt_reconnect()
             except Exception:

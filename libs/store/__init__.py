@@ -376,6 +376,8 @@ class ReviewStore(TuningStore, Protocol):
 
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]: ...
 
+    async def quotas(self, *, pool: str | None = None) -> list[Quota]: ...
+
     async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
         """The services that hold a place, those without a replica among them, in the order of submission. Those of
         `known` that have not changed are not read again."""

@@ -19,11 +19,12 @@ from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.http import JobView, Submitted
 from libs.messages.http_services import EndpointsView
 from services.cli import connection, page
+from services.cli.along import env_along, env_option, venv_option
 from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import failure_text
 from services.cli.endpoints import address
 from services.cli.failure import last_words
-from services.cli.spec import env_of, option_of, volume_of
+from services.cli.spec import option_of, volume_of
 from services.cli.wait import seconds
 from services.cli.words import span
 
@@ -65,7 +66,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="default: 2GiB")
     parser.add_argument("--workdir", metavar="DIR", help="its folder; default: here, or the image's own")
     parser.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
-    parser.add_argument("--env", action="append", default=[], metavar="K=V", help="repeat it; K alone: as it is here")
+    env_option(parser)
+    venv_option(parser)
     parser.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 8h")
     parser.add_argument("--priority", type=int, metavar="N", help="higher goes first (default: 0)")
     parser.add_argument("--pool", metavar="P", help="default: default")
@@ -112,7 +114,7 @@ def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str) -> JobSpe
             "0.0.0.0" if args.image else "",
         ],
         "workdir": args.workdir or (None if args.image else cwd),
-        "env": dict(env_of(pair, os.environ) for pair in args.env),
+        "env": env_along(args, os.environ, contained=args.image is not None),
         "volumes": [volume_of(text, cwd) for text in args.volume],
         "roles": {"worker": _given(worker)},
         "service": {"port": PORT, "path": "/s/{job}/"},

@@ -1,7 +1,7 @@
 """`weft run`: a command as a job. What stands after `--` is the command, as it is.
 
-The job does not get the environment of this shell: no virtual environment, not its PATH. Name the interpreter by its
-path, copy variables with --env NAME, or use an --image.
+The job does not get the environment of this shell: no virtual environment, not its PATH. Take the virtual environment
+along with --venv and variables with -e NAME, name the interpreter by its path, or use an --image.
 """
 
 import argparse
@@ -10,12 +10,14 @@ import os
 from libs.client import RefusedError
 from libs.domain.spec import Kind, ResizeHow
 from services.cli import connection, page
+from services.cli.along import env_option, venv_option
 from services.cli.complaint import Complaint
 from services.cli.following import MANY_LOGS, follow, submitted_line
 from services.cli.spec import option_of, spec_of
 
 _EXAMPLES = """examples:
   weft run --gpus 1 -- "$(which python3)" train.py --epochs 10
+  weft run --venv -e HF_TOKEN --gpus 1 -- python train.py
   weft run --array 1-40%%8 -- ./simulate.sh
   weft run --after ok:train --gpus 1 -- python3 evaluate.py
   weft run --gpus 2 --replicas 4 --follow -- torchrun train.py
@@ -49,7 +51,8 @@ def _what(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--image", metavar="I", help="in this container image; else as a process of the node")
     group.add_argument("--name", dest="job_name", metavar="NAME", help="default: after the script or program")
     group.add_argument("--kind", choices=[kind.value for kind in Kind], help="default: training")
-    group.add_argument("--env", action="append", default=[], metavar="K=V", help="repeat it; K alone: as it is here")
+    env_option(group)
+    venv_option(group)
     group.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
     group.add_argument("--workdir", metavar="DIR", help="where it runs; default: here, or the image's own")
     group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")

@@ -11,6 +11,7 @@ import msgspec
 
 from libs.domain.spec import JobSpec
 from libs.domain.spec_decoder import SpecError, decode_spec
+from services.cli.along import env_along
 from services.cli.complaint import Complaint
 
 _SCRIPTS = (".py", ".sh", ".bash", ".ipynb", ".jl", ".r", ".lua", ".js")
@@ -87,7 +88,7 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -
         "image": args.image,
         "command": command or None,
         "workdir": workdir,
-        "env": dict(env_of(pair, environment) for pair in args.env),
+        "env": env_along(args, environment, contained=args.image is not None),
         "roles": {"worker": _worker(args)},
         "priority": args.priority,
         "preemptible": False if args.no_preempt else None,
@@ -145,13 +146,6 @@ def _checkpoints(text: str | None) -> dict[str, Any] | None:
 def _said(asked: dict[str, Any]) -> dict[str, Any]:
     """The given options only: the specification has defaults for the rest."""
     return {field: value for field, value in asked.items() if value is not None}
-
-
-def env_of(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    name, given, value = pair.partition("=")
-    if not given and name not in environment:
-        raise Complaint(f"{name} is not set here: say {name}=VALUE", field="--env")
-    return name, value if given else environment[name]
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """`weft submit`: a job from a YAML or JSON file, or from stdin."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from libs.client import RefusedError
 from libs.domain.arrays import ARRAY_PREFIX
 from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from services.cli import connection, page
+from services.cli.along import env_option, read_with_env, venv_option
 from services.cli.complaint import Complaint
 from services.cli.following import MANY_LOGS, follow, submitted_line
 
@@ -15,6 +17,8 @@ from services.cli.following import MANY_LOGS, follow, submitted_line
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("submit", help="submit a job from a YAML or JSON file", description=__doc__)
     parser.add_argument("file", metavar="FILE", help="YAML or JSON; `-` is stdin")
+    env_option(parser)
+    venv_option(parser)
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     connection.options(parser)
@@ -24,10 +28,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def submit(args: argparse.Namespace) -> int:
     if args.json and args.follow:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
-    body = read_spec(args.file)
+    given = read_spec(args.file)
+    content = content_of(args.file, given)
+    adds = args.env or args.venv
+    body = read_with_env(given, content, args, os.environ) if adds else given
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         try:
-            submitted = await client.submit(body, key=args.key, content=content_of(args.file, body))
+            submitted = await client.submit(body, key=args.key, content=content)
         except RefusedError as error:
             more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
             raise Complaint(error.reason + more, field=error.field) from error  # a field of the file

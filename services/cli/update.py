@@ -9,8 +9,8 @@ import os
 from libs.client import RefusedError
 from services.cli import connection, page
 from services.cli.act import the_job
+from services.cli.along import env_of
 from services.cli.complaint import Complaint
-from services.cli.spec import env_of
 
 _OPTIONS = {"image": "--image", "env": "--env", "command": "the command after --"}
 
@@ -26,7 +26,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
     parser.add_argument("--image", metavar="I", help="the container image from now on")
     parser.add_argument(
-        "--env", action="append", default=[], metavar="K=V", help="repeat it; K= takes K away, K alone: as it is here"
+        *("-e", "--env"),
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="repeat it; K= takes K away, K alone: as it is here",
     )
     connection.options(parser)
     parser.set_defaults(func=update, command=[])

@@ -55,7 +55,7 @@ async def explanation(
     quotas = await snapshots.quotas(job.pool) if job.state is JobState.QUEUED else []
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
     there = nodes.of(job.pool)
-    pool = await foresight.pool_of(job, nodes=there, holding=holding, queued=queued, policy=policy)
+    pool = await foresight.pool_of(job, nodes=there, holding=holding, queued=queued, policy=policy, quotas=quotas)
     full = await asyncio.to_thread(  # it looks at every job of the pool: other requests must not wait for that
         explain, job, nodes=there, holding=holding, queued=queued, now=now, policy=policy, slow=slow, quotas=quotas
     )

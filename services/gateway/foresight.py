@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
+from libs.domain.quotas import Quota
 from libs.messages.eta import EtaOf
 from libs.planning.eta.ends import Steps
 from libs.planning.eta.learnt import Lasted, learn
@@ -109,13 +110,28 @@ class Foresight:
         return found
 
     async def pool_of(
-        self, job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], policy: str
+        self,
+        job: Job,
+        *,
+        nodes: Sequence[Node],
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        policy: str,
+        quotas: Sequence[Quota],
     ) -> Callable[[], PoolToCome]:
         """What makes the pool's picture; it looks at every job of the pool, so it is called in a thread."""
         durations, records = await self.durations(job.pool), self.records(job.pool)
         steps, now = self.steps(holding or [job]), self._now()
         return lambda: PoolToCome(
-            nodes, holding, queued, now=now, policy=policy, durations=durations, steps=steps, records=records
+            nodes,
+            holding,
+            queued,
+            now=now,
+            policy=policy,
+            durations=durations,
+            steps=steps,
+            records=records,
+            quotas=quotas,
         )
 
 

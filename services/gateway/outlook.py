@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
+from libs.domain.quotas import Quota
 from libs.messages.eta import Estimate
 from libs.planning.eta.starts import PoolToCome
 from services.gateway.foresight import Foresight
@@ -28,7 +29,14 @@ class QueueOutlook:
         self._making: dict[str, asyncio.Task[None]] = {}
 
     async def of(
-        self, pool: str, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], policy: str
+        self,
+        pool: str,
+        *,
+        nodes: Sequence[Node],
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        policy: str,
+        quotas: Sequence[Quota] = (),
     ) -> Mapping[str, Estimate]:
         """The newest estimates of a known pool, by job; `queued` in the order in which the jobs are served. The newest
         are made behind the back of this call, but for the first."""
@@ -36,7 +44,9 @@ class QueueOutlook:
             return NONE_YET
         if pool not in self._making and self._clock() >= self._again_at.get(pool, 0.0):
             first = queued[:ESTIMATED_MAX]
-            make = await self._foresight.pool_of(first[0], nodes=nodes, holding=holding, queued=first, policy=policy)
+            make = await self._foresight.pool_of(
+                first[0], nodes=nodes, holding=holding, queued=first, policy=policy, quotas=quotas
+            )
             if pool not in self._making:
                 self._making[pool] = asyncio.create_task(self._make(pool, make), name="outlook")
         if pool not in self._found and pool in self._making:

@@ -135,7 +135,10 @@ class Lines:
         for each in waiting:
             tenants.setdefault(each.job.tenant, []).append(each)
         in_turn = [each.job for each in waiting]
-        starts = await self._outlook.of(pool, nodes=nodes.of(pool), holding=holding, queued=in_turn, policy=policy)
+        quotas = await self._snapshots.quotas(pool)
+        starts = await self._outlook.of(
+            pool, nodes=nodes.of(pool), holding=holding, queued=in_turn, policy=policy, quotas=quotas
+        )
         return Line(now, order.name, waiting, tenants, starts)
 
     async def _made(self, lines: dict[str, Line], who: Access, query: QueueQuery, states: Sequence[JobState]) -> bytes:

@@ -69,7 +69,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
     holding, queued = await snapshots.holding(pool), await snapshots.queued(pool)
     assumptions = Assumptions(await gateway.foresight.durations(pool), gateway.foresight.steps(holding))
     learnt = {one.workload: one.job_class for one in await snapshots.classes(pool)}
-    scores = _scores(await snapshots.scores(pool))
+    scores, quotas = _scores(await snapshots.scores(pool)), await snapshots.quotas(pool)
     policy = policy_of(await gateway.store.policy(pool=pool))
 
     def made() -> WhatIfAsked:
@@ -89,7 +89,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
             drain=wanted.drain,
             submit=there,
         )
-        base = Present(nodes=tuple(nodes), jobs=here, policy=policy, scores=scores)
+        base = Present(nodes=tuple(nodes), jobs=here, policy=policy, scores=scores, quotas=tuple(quotas))
         return WhatIfAsked(
             at=at,
             base=base,

@@ -53,7 +53,7 @@ class Sizes:
         elastic = [job for job in (*holding, *queued) if is_elastic(job.spec)]
         subjects = {f"job:{job.id}" for job in elastic} | {f"workload:{workload_of(job.spec)}" for job in elastic}
         curves = {each.subject: each for each in await self._store.curves(pool=self._pool, subjects=sorted(subjects))}
-        scores = await self._store.scores(pool=self._pool)
+        scores, quotas = await self._store.scores(pool=self._pool), await self._store.quotas(pool=self._pool)
         try:
             with self._seconds.time():
                 planned = await asyncio.to_thread(
@@ -65,6 +65,7 @@ class Sizes:
                     now=now,
                     under_trial=under_trial,
                     scores=scores,
+                    quotas=quotas,
                 )
         except ValueError as error:  # one job that the planner refuses must not end the review of all others
             logger.warning("no plan of sizes: %s", error)

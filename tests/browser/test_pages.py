@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Browser
 
+from libs.messages.http_quotas import QuotaWanted
 from tests.support.chromium import PHONE
 from tests.support.dashboard import PAGES, Dashboard, dashboard
 from tests.support.gateway import Place
@@ -68,6 +69,32 @@ async def test_no_page_of_a_tenant_scrolls_sideways_on_a_phone_or_names_what_is_
     async with dashboard(browser, cluster.url, cluster.world.tokens["admin"]) as window:
         await window.go("queue")
         await window.main.get_by_text("waits-of-bob").first.wait_for()  # an administrator sees it
+
+
+async def test_the_page_of_tenants_shows_the_quotas_that_its_reader_may_see(browser: Browser, cluster: Shown) -> None:
+    admin = cluster.world.admin
+    await admin.set_quota("lab", QuotaWanted(is_group=True, guaranteed=6))
+    await admin.set_quota("alice", QuotaWanted(group="lab", guaranteed=1, limit=10, weight=3))
+    await admin.set_quota("bob", QuotaWanted(guaranteed=4))
+    try:
+        seen = {}
+        for who in ("alice", "admin"):
+            async with dashboard(browser, cluster.url, cluster.world.tokens[who]) as window:
+                await window.go("tenants")
+                rows = window.main.get_by_role("region", name="Quotas in pool default").get_by_role("row")
+                await rows.first.wait_for()
+                seen[who] = [(await row.inner_text()).split("\t") for row in await rows.all()]
+                assert await window.barriers() == []
+                await window.picture(f"quotas-{who}")
+    finally:
+        for name in ("bob", "alice", "lab"):
+            await admin.delete_quota(name)
+    heads, alice, lab = seen["alice"]
+    assert heads == ["quota", "group", "guaranteed", "limit", "weight", "GPUs held", "beyond its guarantee"]
+    assert alice[:5] == ["alice", "lab", "1", "10", "3"]
+    assert lab[:5] == ["lab (group)", "", "6", "none", "1"]
+    assert alice[6].endswith(" borrowed")
+    assert [row[0] for row in seen["admin"]] == ["quota", "alice", "bob", "lab (group)"]
 
 
 async def test_the_first_view_weighs_little(browser: Browser, cluster: Shown) -> None:

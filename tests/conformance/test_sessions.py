@@ -42,6 +42,13 @@ def exec_(*command: str, mark: str = "m1", tty: bool = False) -> SessionWanted:
     return SessionWanted(kind=SessionKind.EXEC, mark=mark, command=command, tty=tty, rows=33, columns=99, term="vt100")
 
 
+async def press_ctrl_c(channel: Channel) -> None:
+    """Again and again, as a person does: the shell may just be between two of its commands."""
+    while True:
+        await channel.write(b"\x03")
+        await asyncio.sleep(1.0)
+
+
 async def everything(channel: Channel) -> dict[int, bytes]:
     """All output by stream, to its end."""
     found = {1: b"", 2: b""}
@@ -113,8 +120,9 @@ async def test_a_terminal_has_a_size_a_type_and_its_own_ctrl_c(rig: Rig) -> None
     await channel.resize(44, 111)
     await channel.write(b"\n")
     await until_output(channel, b"44 111")
-    await channel.write(b"\x03")
+    pressing = asyncio.create_task(press_ctrl_c(channel))
     await everything(channel)
+    pressing.cancel()
     assert await channel.status() == 130
     await channel.end()
 

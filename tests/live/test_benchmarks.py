@@ -15,7 +15,7 @@ from libs.domain.spec import JobSpec, Kind, Role
 from libs.samples.benchmark_job import Measured
 from libs.servers.postgres import DATABASE
 from libs.store.postgres import PostgresStore
-from services.scorer.measuring import Measuring
+from services.scorer.measuring import Measuring, held_by
 from services.scorer.settings import ScorerSettings
 from tests.support.cluster import Cluster, embedded_cluster
 
@@ -149,11 +149,12 @@ class NoBus:
 
 
 async def _until_settled(measuring: Measuring, store: PostgresStore) -> list[Measured]:
+    """Take turns until each GPU is measured and none is to be measured again: known once no GPU is held any more."""
     found: list[Measured] = []
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             jobs = await store.holding_jobs(pool="default")
             found += await measuring.turn(await store.nodes(), jobs, now=time.time())
-            if len(measuring.benchmarks.results()) == 4 and not measuring.benchmarks.under_way:
+            if len(measuring.benchmarks.results()) == 4 and not measuring.benchmarks.under_way and not held_by(jobs):
                 return found
             await asyncio.sleep(0.2)

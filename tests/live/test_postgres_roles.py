@@ -110,7 +110,6 @@ MAY_NOT_READ = {
         *OF_GATEWAYS,
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
-        "quotas",
         "retention",
         "event_offset",
         "tenant_submitted",

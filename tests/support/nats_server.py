@@ -12,8 +12,9 @@ START_SECONDS_MAX = 10
 
 
 class NatsServer:
-    def __init__(self, folder: Path, *, file_store: str = "") -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, file_store: str = "", users: str = "") -> None:
+        """`users`: the server's section `authorization`."""
+        self._folder, self._users = folder, users
         self._log = folder / "log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -25,7 +26,8 @@ class NatsServer:
         """`file_store`: how much its streams may take on the disk, as in "1MB"; all there is if it is not said."""
         store = f'store_dir: "{self._folder / "jetstream"}"' + (f", max_file_store: {file_store}" if file_store else "")
         config = self._folder / "nats.conf"
-        config.write_text(f"listen: 127.0.0.1:{self.port}\nmax_payload: 8MB\njetstream {{ {store} }}\n")
+        settings = f"listen: 127.0.0.1:{self.port}\nmax_payload: 8MB\njetstream {{ {store} }}\n"
+        config.write_text(settings + self._users)
         command = [str(find_nats().path), "-c", str(config)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

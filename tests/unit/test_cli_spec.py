@@ -1,9 +1,12 @@
 """What `weft run` asks for, from what was typed."""
 
+from pathlib import Path
+
 import pytest
 
 from libs.domain.spec import Checkpointing, JobSpec, Kind, Volume
 from services.cli.__main__ import parse
+from services.cli.along import read_with_env
 from services.cli.complaint import Complaint
 from services.cli.spec import job_name, option_of, spec_of
 from services.cli.submit import content_of
@@ -175,3 +178,35 @@ def test_what_the_gateway_refuses_is_told_with_the_option_too(field: str, option
 )
 def test_a_file_is_read_as_its_name_says_else_as_it_begins(name: str, body: bytes, content: str) -> None:
     assert content_of(name, body) == content
+
+
+def test_a_variable_goes_along_by_its_name_alone() -> None:
+    made = spec("-e", "HF_TOKEN", "--env", "A=b=c", "--", "go", environment={"HF_TOKEN": "hf_x", "OTHER": "no"})
+    assert made.env == {"HF_TOKEN": "hf_x", "A": "b=c"}
+    with pytest.raises(Complaint, match=r"--env: HF_TOKEN is not set here: say HF_TOKEN=VALUE"):
+        spec("-e", "HF_TOKEN", "--", "go")
+
+
+def test_the_virtual_environment_of_the_shell_goes_along_with_a_process(tmp_path: Path) -> None:
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    shell = {"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": f"/usr/bin:{programs}:/bin", "SECRET": "x"}
+    with pytest.raises(Complaint, match=r"--venv: VIRTUAL_ENV is .*, where there is no bin/python"):
+        spec("--venv", "--", "python", environment=shell)
+    (programs / "python").touch(mode=0o755)
+    made = spec("--venv", "-e", "LANG=C", "--", "python", environment=shell)
+    assert made.env == {"VIRTUAL_ENV": f"{tmp_path}/venv", "PATH": f"{programs}:/usr/bin:/bin", "LANG": "C"}
+    with pytest.raises(Complaint, match="--venv: no virtual environment is active here"):
+        spec("--venv", "--", "python", environment={"PATH": "/bin"})
+    with pytest.raises(Complaint, match="--venv: is for processes"):
+        spec("--venv", "--image", "busybox", "--", "python", environment=shell)
+
+
+def test_variables_that_go_along_are_added_to_those_of_a_job_file() -> None:
+    typed = parse("submit", ["submit", "job.yaml", "-e", "TOKEN", "-e", "MODE=fast"])
+    file = b"name: train\ncommand: [./train]\nenv: {MODE: slow, KEPT: '1'}\nroles: {b: {gpus: 1}, a: {}}\n"
+    made = read_with_env(file, "yaml", typed, {"TOKEN": "t"})
+    assert made.env == {"MODE": "fast", "KEPT": "1", "TOKEN": "t"}
+    assert list(made.roles) == ["b", "a"]
+    with pytest.raises(Complaint, match="command: "):
+        read_with_env(b"name: train\n", "yaml", typed, {"TOKEN": "t"})

@@ -4,6 +4,8 @@ from typing import Any
 
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
+from libs.domain.quotas import ALL, Quota
+from libs.domain.shares import WHOLE
 from libs.messages.eta import Basis, Estimate, Helps, Sooner
 from libs.planning.eta.learnt import Lasted, kinds_of
 from libs.planning.eta.starts import QUEUE_MAX, PoolToCome
@@ -176,3 +178,53 @@ def test_behind_too_many_jobs_nothing_is_foretold() -> None:
     eta, _ = told(job("j-2", seq=9_999_999), running(), *others)
     assert (eta.basis, eta.likely) == (Basis.UNKNOWN, None)
     assert "2001 jobs are ahead of it" in eta.sentence
+
+
+def under(quota: Quota, about: Job, *others: Job, nodes: tuple[Node, ...] = (node(),)) -> Estimate:
+    jobs = [about, *others]
+    pool = PoolToCome(
+        nodes,
+        [one for one in jobs if one.state.holding],
+        [one for one in jobs if one.state is JobState.QUEUED],
+        now=NOW,
+        policy="priority+weft-best+easy",
+        quotas=[quota],
+    )
+    foreseen, _ = to_come(about, lambda: pool)
+    assert foreseen is not None
+    return foreseen.estimate
+
+
+def test_a_job_that_a_limit_holds_back_waits_for_its_own_tenant_whatever_is_free() -> None:
+    limit = Quota(name=WAITS.tenant, limit={ALL: 4 * WHOLE})
+    runs, free = running(spec={"time_limit": "20m"}), (node(), node("node-2"))
+    assert told(WAITS, runs, nodes=free)[0].basis is Basis.ROOM
+    eta = under(limit, WAITS, runs, nodes=free)
+    assert (eta.basis, eta.latest) == (Basis.LIMITS, 500.0 + 1200)
+    assert eta.sentence == (
+        "starts in 11m40s at the latest, by time limits; a quota holds it back until its tenant, or its group, holds"
+        " less"
+    )
+
+
+def test_a_job_that_is_larger_than_its_quota_never_starts_as_far_as_is_known() -> None:
+    eta = under(Quota(name=WAITS.tenant, limit={ALL: WHOLE}), WAITS)
+    assert eta.basis is Basis.UNKNOWN
+    assert "quota does not allow so many GPUs" in eta.sentence
+
+
+def test_jobs_inside_a_guarantee_are_placed_before_those_that_borrow() -> None:
+    mine = job("j-3", seq=3, gpus=4, tenant="guaranteed", spec={"time_limit": "1h"})
+    runs = running(spec={"time_limit": "20m"})
+    borrower = job("j-2", seq=2, gpus=4, spec={"time_limit": "1h"})
+    quota = Quota(name="guaranteed", guaranteed={ALL: 4 * WHOLE})
+    assert under(quota, mine, borrower, runs).latest == 500.0 + 1200
+    assert under(quota, borrower, mine, runs).latest == 500.0 + 1200 + 3600
+
+
+def test_what_is_looked_ahead_counts_against_the_quota() -> None:
+    """Three jobs of 2 GPUs under a limit of 4, nothing runs: the third starts when one of the first two has ended."""
+    first, second, third = (job(f"j-{number}", seq=number, gpus=2, spec={"time_limit": "10m"}) for number in (1, 2, 3))
+    limit = Quota(name=first.tenant, limit={ALL: 4 * WHOLE})
+    assert under(limit, third, first, second, nodes=(node(), node("node-2"))).latest == NOW + 600
+    assert under(limit, second, first, third, nodes=(node(), node("node-2"))).basis is Basis.ROOM

@@ -1,11 +1,14 @@
 """The partition planner in the reallocator: when it plans, of what, and which sizes it asks for."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from libs.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
+from libs.domain.quotas import ALL, Quota
+from libs.domain.shares import WHOLE
 from libs.domain.spec import TuningMode
 from libs.messages.signals import Curve, CurvePoint, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
@@ -216,3 +219,54 @@ def test_replicas_that_fit_nowhere_take_nothing_off() -> None:
     assert without(servers, [(5.0, 1.0, 1.0)]) == servers
     n1, n2 = without(servers, [(3.0, 1.0, 1.0), (0.5, 1.0, 1.0), (2.0, 9.0, 1.0)])
     assert (n1.amounts, n2.amounts, n2.bins) == ((1.5, 7.0, 7.0), (1.0, 7.0, 7.0), ((1.0, 1),))
+
+
+def plan_under(*quotas: Quota, holding: list[Job], gpus: int = 8) -> dict[str, dict[str, int]]:
+    planned = SizePlanner(ON, weft).plan(
+        holding=holding, queued=[], nodes=[node(gpus=gpus)], curves={}, now=NOW, quotas=quotas
+    )
+    return {job_id: scale.size for job_id, scale in planned.sizes.items()}
+
+
+def test_a_tenant_grows_as_far_as_its_limit_with_all_its_jobs_together() -> None:
+    mine = elastic("j-1", has=2)
+    assert plan_under(holding=[mine]) == {"j-1": {"worker": 4}}
+    assert plan_under(Quota(name=mine.tenant, limit={ALL: 3 * WHOLE}), holding=[mine]) == {"j-1": {"worker": 3}}
+    assert plan_under(Quota(name=mine.tenant, limit={ALL: WHOLE}), holding=[mine]) == {}
+    other = shifted(elastic("j-2", has=1, most=4), 2)
+    sizes = plan_under(Quota(name=mine.tenant, limit={ALL: 5 * WHOLE}), holding=[mine, other])
+    granted = {"j-1": 2, "j-2": 1} | {job_id: size["worker"] for job_id, size in sizes.items()}
+    assert sum(granted.values()) == 5
+
+
+def test_what_a_tenant_is_due_by_its_quota_weighs_in_the_fair_share_of_its_jobs() -> None:
+    seen: list[ElasticJob] = []
+
+    def look(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> Partition:
+        seen[:] = jobs
+        return Partition(sizes={}, on={})
+
+    jobs = [elastic("j-1", has=1, tenant="a"), elastic("j-2", has=1, tenant="b"), elastic("j-3", has=1, tenant="b")]
+    quotas = [Quota(name="a", guaranteed={ALL: 4 * WHOLE}, weight=3), Quota(name="b")]
+    SizePlanner(ON, look).plan(holding=jobs, queued=[], nodes=[node(gpus=8)], curves={}, now=NOW)
+    assert [one.weight for one in seen] == [1.0, 1.0, 1.0]
+    SizePlanner(ON, look).plan(holding=jobs, queued=[], nodes=[node(gpus=8)], curves={}, now=NOW, quotas=quotas)
+    assert [round(one.weight * 8 / 3, 9) for one in seen] == [7.0, 0.5, 0.5]  # GPUs that each is due
+
+
+def shifted(one: Job, by: int) -> Job:
+    """The same on other GPUs of its node."""
+    assert one.placement is not None
+    held = tuple(replace(each, gpus=tuple(gpu + by for gpu in each.gpus)) for each in one.placement.allocations)
+    return replace(one, placement=Placement(allocations=held))
+
+
+def test_what_may_not_be_preempted_is_not_planned_beyond_its_guarantee_nor_a_job_beyond_the_limit_of_its_model() -> (
+    None
+):
+    keeps = elastic("j-1", has=2, spec={"preemptible": False})
+    guaranteed = Quota(name=keeps.tenant, guaranteed={ALL: 3 * WHOLE})
+    assert plan_under(guaranteed, holding=[keeps]) == {"j-1": {"worker": 3}}
+    model = node().capacity.gpus[0].model
+    named = elastic("j-1", has=2, spec={"gpu_model": model})
+    assert plan_under(Quota(name=named.tenant, limit={model: 3 * WHOLE}), holding=[named]) == {"j-1": {"worker": 3}}

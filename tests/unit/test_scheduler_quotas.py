@@ -156,3 +156,15 @@ def test_a_core_with_quotas_is_the_same_after_it_was_written_down() -> None:
     again = unpickled(pickled(w.core), w.open_jobs())
     assert again.picture.quotas.ledger.jobs == w.core.picture.quotas.ledger.jobs
     assert again.picture.quotas.ledger.tree.path("vision") == w.core.picture.quotas.ledger.tree.path("vision")
+
+
+def test_an_elastic_job_that_may_not_be_preempted_grows_inside_its_guarantee_only() -> None:
+    spec = {"preemptible": False, "resize": {"how": "live"}, "role": {"replicas": {"min": 1, "want": 4, "max": 4}}}
+    w = limited(quota("vision", 2))
+    w.submit("j-1", tenant="vision", gpus=1, spec=spec)
+    rounds(w, 6)
+    assert w.state("j-1") is S.RUNNING
+    assert len(w.stored["j-1"].held) <= 2
+    w.core.picture.limit([quota("vision", 3)], w.now)
+    rounds(w, 6)
+    assert len(w.stored["j-1"].held) == 3

@@ -5,6 +5,8 @@ from typing import Any
 from msgspec import structs
 
 from libs.domain.job import Job, JobState
+from libs.domain.quotas import ALL, Quota
+from libs.domain.shares import WHOLE
 from libs.planning.eta.learnt import Lasted
 from libs.planning.policy import Policy
 from libs.simulator.whatif.compared import compared
@@ -60,3 +62,35 @@ def test_a_more_important_job_pre_empts_where_the_order_says_so() -> None:
     fates = Onward(pool(*(structs.replace(one, priority=one.spec.priority) for one in jobs), policy="priority")).fates()
     assert fates["b"].starts_s == 0
     assert fates["a"].ends_s == 900
+
+
+def under(*quotas: Quota, of: Present) -> Present:
+    return structs.replace(of, quotas=quotas)
+
+
+def test_a_limit_of_its_tenant_holds_a_job_back_though_a_node_is_free() -> None:
+    base = pool(holds("a", "10m"), waits("b", 2, "20m"))
+    two = structs.replace(base, nodes=(node("node-1"), node("node-2")))
+    assert Onward(two).fates()["b"].starts_s == 0
+    limit = Quota(name=base.jobs[0].tenant, limit={ALL: 4 * WHOLE})
+    assert Onward(under(limit, of=two)).fates()["b"].starts_s == 600
+
+
+def test_what_is_inside_a_guarantee_takes_back_what_another_tenant_borrows_and_nothing_that_it_owns() -> None:
+    lender = structs.replace(waits("b", 2, "5m"), tenant="lender")
+    base = pool(holds("a", "10m"), lender)
+    guaranteed = Quota(name="lender", guaranteed={ALL: 4 * WHOLE})
+    fates = Onward(under(guaranteed, of=base)).fates()
+    assert (fates["b"].starts_s, fates["b"].ends_s, fates["a"].ends_s) == (0, 300, 300 + 600)
+    owner = Quota(name=base.jobs[0].tenant, guaranteed={ALL: 4 * WHOLE})
+    assert Onward(under(owner, of=base)).fates()["b"].starts_s == 600
+    assert Onward(base).fates()["b"].starts_s == 600
+
+
+def test_jobs_inside_a_guarantee_start_before_those_that_came_earlier_and_borrow() -> None:
+    lender = structs.replace(waits("c", 3, "5m"), tenant="lender")
+    base = pool(holds("a", "10m", tenant="other"), waits("b", 2, "20m"), lender)
+    owned = Quota(name="other", guaranteed={ALL: 4 * WHOLE})
+    guaranteed = Quota(name="lender", guaranteed={ALL: 4 * WHOLE})
+    fates = Onward(under(owned, guaranteed, of=base)).fates()
+    assert (fates["c"].starts_s, fates["b"].starts_s) == (600, 900)

@@ -21,7 +21,8 @@ from libs.planning.eta.spread import TimeSpread
 from libs.planning.finding import Place, find
 from libs.planning.policy import Policy
 from libs.planning.queue import Place as QueuePlace
-from libs.planning.queue import Served
+from libs.planning.queue import Rank, Served
+from libs.planning.quota.ahead import QuotasAhead
 from libs.planning.shape import PlacementRequest, Shape, gpus_in
 from libs.planning.walk import Starts, Walk, Wants
 
@@ -33,7 +34,7 @@ SCENARIOS = 31  # the most; a prime, so that each scenario has every job in anot
 
 class WaitingJob(Struct, frozen=True, kw_only=True):
     """A job that waits. `place`: in the order; `group`: of jobs that fit alike; `lasts`: once it has started;
-    `limit_s`: what the backfill knows of that; `after_s`: it is not tried before."""
+    `limit_s`: what the backfill knows of that; `after_s`: it is not tried before; `tier`: the order's."""
 
     job_id: str
     place: QueuePlace
@@ -46,6 +47,8 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     pinned: bool = False
     after_s: float = 0.0
+    tier: float = 0.0
+    preemptible: bool = True
 
 
 class Holds(Struct, frozen=True, kw_only=True):
@@ -67,18 +70,21 @@ class SeenStart(Struct, frozen=True):
 
 
 class Space(Protocol):
-    """Where jobs are placed: the real room, or a number of GPUs."""
+    """Where jobs are placed: the real room (`is_exact`), or a number of GPUs."""
 
     free: float
+    is_exact: bool
 
     def supposing(self) -> AbstractContextManager[None]: ...
-    def find(self, waiting: WaitingJob) -> Place | None: ...
+    def find(self, waiting: WaitingJob, shape: Shape) -> Place | None: ...
     def take(self, place: Place) -> None: ...
     def give_back(self, place: Place, gpus: float) -> None: ...
 
 
 class RealRoom:
     """The real room, in a scope of `supposing`."""
+
+    is_exact = True
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -88,8 +94,8 @@ class RealRoom:
         self.free = self._room.gpus_left
         return self._room.supposing()
 
-    def find(self, waiting: WaitingJob) -> Place | None:
-        return find(self._room, waiting.shape, waiting.asked)
+    def find(self, waiting: WaitingJob, shape: Shape) -> Place | None:
+        return find(self._room, shape, waiting.asked)
 
     def take(self, place: Place) -> None:
         self._room.take_all(place)
@@ -104,6 +110,8 @@ class RealRoom:
 class CountedGpus:
     """GPUs as a number: whether they are on one node, of one model, with CPUs beside them, is left aside."""
 
+    is_exact = False
+
     def __init__(self, free: float) -> None:
         self.free = self._free = free
 
@@ -111,7 +119,8 @@ class CountedGpus:
         self.free = self._free
         return nullcontext()
 
-    def find(self, waiting: WaitingJob) -> Place | None:
+    def find(self, waiting: WaitingJob, shape: Shape) -> Place | None:
+        del shape
         return _somewhere(ceil(waiting.gpus)) if waiting.gpus <= self.free else None
 
     def take(self, place: Place) -> None:
@@ -128,7 +137,8 @@ def _somewhere(gpus: int) -> Place:
 
 
 class Forward:
-    """`look` once. `gpus`: how many the pool has, of which an order by shares takes each tenant's part."""
+    """`look` once. `gpus`: how many the pool has, of which an order by shares takes each tenant's part; `quotas`: with
+    what tenants hold now."""
 
     def __init__(
         self,
@@ -139,8 +149,10 @@ class Forward:
         policy: Policy,
         gpus: float,
         looks: int = LOOKS_EXACT,
+        quotas: QuotasAhead | None = None,
     ) -> None:
         self.space = space
+        self.quotas = quotas if quotas is not None and quotas.on else None
         self.waiting = {one.job_id: one for one in waiting}
         self.held = held
         self.policy = policy
@@ -171,7 +183,7 @@ class Forward:
         return found
 
     def group(self, one: WaitingJob) -> Hashable:
-        return (one.tenant, one.group) if self.order.by_share else one.group
+        return (one.tenant, one.group) if self.order.by_share or self.quotas is not None else one.group
 
 
 class _Scenario:
@@ -181,6 +193,7 @@ class _Scenario:
         self.starts: dict[str, SeenStart] = {}
         self._forward = forward
         self._space = forward.space
+        self._quotas = None if forward.quotas is None else forward.quotas.again()
         self._number = number
         self._queue = queue
         self._releases: list[tuple[float, int, Place, float, str, Basis, str]] = []
@@ -213,6 +226,8 @@ class _Scenario:
                     _, _, place, gpus, tenant, basis, job_id = heappop(self._releases)
                     self._space.give_back(place, gpus)
                     self._held_by[tenant] -= gpus
+                    if self._quotas is not None:
+                        self._quotas.let_go(job_id)
                     self._limits.pop(job_id, None)
 
     def _hold(
@@ -229,22 +244,36 @@ class _Scenario:
     def _walk(self, basis: Basis) -> None:
         """One walk of the production; what starts holds its room from now on."""
         forward, space, now = self._forward, self._space, self._now
-        held_by, all_gpus = self._held_by, forward.gpus
+        held_by, all_gpus, quotas = self._held_by, forward.gpus, self._quotas
 
         def wants(job_id: str) -> Wants | None:
             forward.left -= 1
             one = forward.waiting[job_id]
             if one.after_s > now:
                 return None
+            if quotas is not None and not quotas.may_start(one.tenant, one.shape, preemptible=one.preemptible):
+                return Wants(one.shape, one.gpus, one.limit_s, held=True)
             return Wants(one.shape, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned)
+
+        def place_for(job_id: str, _: Shape) -> Place | None:
+            one = forward.waiting[job_id]
+            return space.find(
+                one, one.shape if quotas is None else quotas.allowed(one.tenant, one.shape, preemptible=one.preemptible)
+            )
+
+        def rank(job_id: str) -> Rank:
+            one = forward.waiting[job_id]
+            return () if quotas is None else quotas.rank(one.tenant, one.shape, one.tier)
 
         walk = Walk(
             Served(
-                self._queue, (lambda tenant: held_by.get(tenant, 0.0) / all_gpus) if forward.order.by_share else None
+                self._queue,
+                (lambda tenant: held_by.get(tenant, 0.0) / all_gpus) if forward.order.by_share else None,
+                None if quotas is None else rank,
             ),
             backfill=forward.policy.backfill,
             wants=wants,
-            find=lambda job_id, _: space.find(forward.waiting[job_id]),
+            find=place_for,
             fits_empty=lambda _: True,  # a job that never fits is not among those that wait
             filling=lambda: forward.policy.filling(now=now, free=int(space.free), endings=self._endings),
         )
@@ -255,6 +284,10 @@ class _Scenario:
                 places = self._queue[forward.group(one)]
                 del places[bisect_left(places, one.place)]
                 self._hold(one.job_id, one.tenant, one.gpus, decision.place, one.lasts, one.limit_s)
+                if quotas is not None and space.is_exact:
+                    quotas.hold(one.job_id, one.tenant, decision.place, preemptible=one.preemptible)
+                elif quotas is not None:
+                    quotas.hold_somewhere(one.job_id, one.tenant, one.shape, preemptible=one.preemptible)
                 self.starts[one.job_id] = SeenStart(now, basis)
             if forward.left <= 0:
                 walk.stop()

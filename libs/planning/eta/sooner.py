@@ -183,11 +183,16 @@ def _priority(pool: PoolToCome, job: Job) -> Iterator[_Change]:
 
 
 def _cleared(pool: PoolToCome, job: Job, priority: int) -> Estimate | None:
-    """When it starts if running jobs of lower priority give way to it; None: they would not suffice."""
+    """When it starts if running jobs of lower priority give way to it; None: they would not suffice, or its quota
+    holds it back."""
+    quotas = pool.quotas
+    if not quotas.may_start(job.tenant, shape_of_job(job), preemptible=job.spec.preemptible):
+        return None
     holders = [
         Holder(job_id=held.id, worth=(float(held.priority), -float(held.seq)), allocations=held.held)
         for held in pool.holding
         if held.spec.preemptible and held.priority < priority and not held.spec.is_service
+        if not quotas.protects(job.tenant, held.id)
     ]
     if not holders:
         return None

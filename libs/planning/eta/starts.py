@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quantity import count_text, duration_text
+from libs.domain.quotas import Quota
 from libs.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from libs.planning.capacity import Room, empty_room, room_of
 from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, runs
@@ -30,6 +31,7 @@ from libs.planning.finding import find
 from libs.planning.jobs import asked_by, ends_at, standing_of
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.planning.queue import place_of
+from libs.planning.quota.ahead import QuotasAhead
 from libs.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
 
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
@@ -63,8 +65,10 @@ class LookAhead:
         policy: Policy,
         gpus: float,
         records: TrackRecords[Any] | None = None,
+        quotas: QuotasAhead | None = None,
     ) -> None:
         self.room = room
+        self.quotas = QuotasAhead((), ()) if quotas is None else quotas
         self.held = held
         self.queue = queue
         self.places = [one.place for one in queue]  # of all that wait, were the queue only their first ones
@@ -110,7 +114,7 @@ class LookAhead:
 
     def _forward(self, waiting: Sequence[WaitingJob], *, exact: bool, looks: int) -> Forward:
         space = RealRoom(self.room) if exact else CountedGpus(self.room.gpus_left)
-        return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks)
+        return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks, quotas=self.quotas)
 
     def _estimate(self, found: tuple[Range, Basis], ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
         raw, basis = found
@@ -148,6 +152,7 @@ class PoolToCome(LookAhead):
         durations: Lasted | None = None,
         steps: Mapping[str, Steps] | None = None,
         records: TrackRecords[Any] | None = None,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         self.nodes = nodes
         self.holding = holding
@@ -169,9 +174,20 @@ class PoolToCome(LookAhead):
             for job in holding
         ]
         gpus = float(sum(len(node.capacity.gpus) for node in nodes))
+        ahead = QuotasAhead(quotas, nodes)
+        for job in holding:
+            ahead.hold(job.id, job.tenant, job.held, since=job.held_since, preemptible=job.spec.preemptible)
         super().__init__(
-            room_of(nodes, holding), held, (), now=now, policy=policy_of(policy), gpus=gpus, records=records
+            room_of(nodes, holding),
+            held,
+            (),
+            now=now,
+            policy=policy_of(policy),
+            gpus=gpus,
+            records=records,
+            quotas=ahead,
         )
+        self._without_anything = QuotasAhead(quotas, nodes)
         order = self.policy.ordering
         fitting = [job for job in queued if not job.is_held and not self._never_fits(job)]
         places = [place_of(order, standing_of(job, now, order)) for job in fitting]
@@ -189,7 +205,7 @@ class PoolToCome(LookAhead):
         return WaitingJob(
             job_id=job.id,
             place=place_of(self.policy.ordering, standing),
-            group=(shape, asked.job_class, asked.is_service),
+            group=(shape, asked.job_class, asked.is_service, job.spec.preemptible),
             shape=shape,
             asked=asked,
             gpus=gpus_least(shape),
@@ -198,6 +214,8 @@ class PoolToCome(LookAhead):
             tenant=job.tenant,
             pinned=is_pinned(shape),
             after_s=max(0.0, job.not_before - self.now),
+            tier=0.0 if self.policy.ordering.tier is None else float(self.policy.ordering.tier(standing)),
+            preemptible=job.spec.preemptible,
         )
 
     def _never_fits(self, job: Job) -> bool:
@@ -214,7 +232,14 @@ class PoolToCome(LookAhead):
             return nobody_can_tell("it waits for another job, whatever room there is")
         if self._never_fits(job):
             return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
+        preemptible, shape = job.spec.preemptible, shape_of_job(job)
+        if not self._without_anything.may_start(job.tenant, shape, preemptible=preemptible):
+            return nobody_can_tell("its tenant's quota does not allow so many GPUs, even if the tenant held none")
         found = self.seen(self.waiting(job), LOOKS_EXACT)
+        if not self.quotas.may_start(job.tenant, shape, preemptible=preemptible):
+            eta = found.estimate
+            sentence = f"{eta.sentence}; a quota holds it back until its tenant, or its group, holds less"
+            found = structs.replace(found, estimate=structs.replace(eta, sentence=sentence))
         cause = job.waiting_for
         if found.estimate.basis is Basis.ROOM and cause is not None and _is_hidden(cause):
             return nobody_can_tell(cause.sentence or "its scheduler sees runs there that should have ended")

@@ -59,6 +59,14 @@ class Ledger:
         self._owned: dict[Key, frozenset[str]] = {}
         self._owned_at = -1
 
+    def copy(self) -> "Ledger":
+        """Another ledger that begins as this one is."""
+        other = Ledger()
+        other.tree, other.changes = self.tree, self.changes
+        other.jobs, other.claims = dict(self.jobs), dict(self.claims)
+        other._use = {key: dict(amounts) for key, amounts in self._use.items()}
+        return other
+
     def adopt(self, quotas: Iterable[Quota]) -> None:
         """Other quotas are in force from now on."""
         self.tree = QuotaTree(quotas)

@@ -6,6 +6,7 @@ from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quotas import ALL, Amounts, gpus_text
 from libs.domain.shares import WHOLE
 from libs.planning.quota.ledger import Ledger, OverLimit, QuotaFit
+from libs.planning.quota.ranks import may_start
 
 BORROWERS_MAX = 20
 
@@ -58,7 +59,7 @@ def why_held(job: Job, fit: QuotaFit, wanted: Amounts) -> Cause | None:
     """Why quotas do not let the job start now; None if they do."""
     if fit.over is not None:
         return _over(fit.over, job.tenant, wanted)
-    if not job.spec.preemptible and fit.level != 0:
+    if not may_start(fit, preemptible=job.spec.preemptible):
         sentence = (
             f"it needs {gpus_text(wanted[ALL])}, more than what is left of the guarantee of {job.tenant}; the rest"
             " would be borrowed, and only a job that may be pre-empted borrows"

@@ -19,7 +19,7 @@ class GoingJob(SimulatedJob):
         self.now = now
         self.wants = Wants(now.shape, gpus_least(now.shape), now.limit_s, pinned=is_pinned(now.shape))
         self._asks_for = gpus_of(now.shape) or 1.0
-        self._group = (now.shape, now.asked.job_class, now.limit_s if backfills else None)
+        self._group = (now.shape, now.asked.job_class, now.limit_s if backfills else None, now.gives_way)
         super().__init__(
             number,
             TraceJob(

@@ -13,12 +13,13 @@ from msgspec import Struct, structs
 
 from libs.planning.capacity import Room, empty_room
 from libs.planning.finding import Place, find
-from libs.planning.preemption import clearing_for
-from libs.planning.queue import Queue
+from libs.planning.preemption import Holder, clearing_for
+from libs.planning.queue import Queue, Rank
+from libs.planning.quota.ahead import QuotasAhead
 from libs.planning.reserving import emptiest
 from libs.planning.scores import Scores
 from libs.planning.shape import Shape, smallest
-from libs.planning.walk import Starts, Walk
+from libs.planning.walk import Starts, Walk, Wants
 from libs.simulator.agenda import Agenda, What
 from libs.simulator.model import Cluster, World
 from libs.simulator.running import Running
@@ -60,7 +61,8 @@ class Onward:
         self._fits_empty: dict[Shape, bool] = {}
         gpus = sum(len(node.capacity.gpus) for node in present.nodes)
         self._agenda = Agenda()
-        self._queue = Queue(self._order)
+        self._quotas = QuotasAhead(present.quotas, present.nodes)
+        self._queue = Queue(self._order, by_tenant=self._quotas.on)
         self._running = Running(gpus, self._order, durations_known=False)
         world = World(move_s=0.0)
         self._lives = GoingLives(
@@ -96,6 +98,9 @@ class Onward:
         for job in self._jobs:
             if job.now.held:
                 self._lives.goes_on(job, 0.0, job.now.held)
+                self._quotas.hold(
+                    job.now.id, job.now.tenant, job.now.held, since=job.now.since_s, preemptible=job.now.gives_way
+                )
                 job.begun = job.now.since_s
         for job in self._jobs:
             if job.now.held:
@@ -114,6 +119,7 @@ class Onward:
             return False
         elif what is What.ENDS:
             self._lives.end(job, now)
+            self._quotas.let_go(job.now.id)
         elif what is What.CHANGES:
             self._lives.rank(job, now)
         else:
@@ -125,9 +131,9 @@ class Onward:
             return
         self.decisions += 1
         walk = Walk(
-            self._queue.served(self._running.share),
+            self._queue.served(self._running.share, lambda job_id: self._rank(self._by_id[job_id], now)),
             backfill=self._policy.backfill,
-            wants=lambda job_id: self._by_id[job_id].wants,
+            wants=lambda job_id: self._wants(self._by_id[job_id]),
             find=lambda job_id, shape: self._place_for(self._by_id[job_id], shape, now),
             fits_empty=self._would_fit_empty,
             filling=lambda: self._policy.filling(
@@ -142,26 +148,66 @@ class Onward:
                     self._room.take_all(decision.place)
                     self._queue.remove(decision.job_id)
                     self._lives.settle(job, now, decision.place)
+                    self._quotas.hold(
+                        job.now.id, job.now.tenant, decision.place, since=now, preemptible=job.now.gives_way
+                    )
                 elif decision.in_the_way and not self._kept and now - job.waits_since >= PATIENCE_S:
                     self._kept = emptiest(self._room, job.shape)
                     kept.enter_context(self._room.without(self._kept))
 
+    def _rank(self, job: GoingJob, now: float) -> Rank:
+        """What quotas say of it, before the order does."""
+        tier = self._order.tier
+        return self._quotas.rank(
+            job.now.tenant, job.now.shape, 0.0 if tier is None else float(tier(job.standing(now, known=False)))
+        )
+
+    def _wants(self, job: GoingJob) -> Wants:
+        if self._quotas.on and not self._quotas.may_start(job.now.tenant, job.now.shape, preemptible=job.now.gives_way):
+            return structs.replace(job.wants, held=True)
+        return job.wants
+
     def _place_for(self, job: GoingJob, shape: Shape, now: float) -> Place | None:
-        """Where it goes; others give way for it at once, where the order says so."""
-        found = self._find(job, shape)
-        if found is not None or self._order.tier is None:
+        """Where it goes; others give way for it at once, where quotas or the order say so."""
+        shape = self._quotas.allowed(job.now.tenant, shape, preemptible=job.now.gives_way)
+        if (found := self._find(job, shape)) is not None:
             return found
+        for holders in (self._borrowers(job, now), self._later_in_order(job, now)):
+            clearing = (
+                clearing_for(smallest(shape), room=self._room, holders=holders, asked=job.asked) if holders else None
+            )
+            if clearing is not None:
+                for victim in clearing.victims:
+                    self._lives.evict(self._by_id[victim.job_id], now)
+                    self._quotas.let_go(victim.job_id)
+                return self._find(job, shape)
+        return None
+
+    def _borrowers(self, job: GoingJob, now: float) -> list[Holder]:
+        """The jobs that give back what they borrowed, for one that is inside a guarantee."""
+        if not self._quotas.on:
+            return []
+        held = [
+            Holder(job_id=one.now.id, worth=(float(one.now.priority), -one.settled_at), allocations=one.allocations)
+            for one in self._jobs
+            if one.allocations and one.now.tenant != job.now.tenant
+        ]
+        return self._quotas.reclaimed(job.now.tenant, job.now.shape, held, now)
+
+    def _later_in_order(self, job: GoingJob, now: float) -> list[Holder]:
+        """The jobs that the order pre-empts for this one."""
+        if self._order.tier is None:
+            return []
         tier = self._order.tier(job.standing(now, known=False))
-        free = self._room.gpus_left if self._shares else self._room.gpus_free
-        holders = self._running.last_in_order(tier, enough=job.wants.gpus - free)
-        if not holders:
-            return None
-        clearing = clearing_for(smallest(shape), room=self._room, holders=holders, asked=job.asked)
-        if clearing is None:
-            return None
-        for victim in clearing.victims:
-            self._lives.evict(self._by_id[victim.job_id], now)
-        return self._find(job, shape)
+        if not self._quotas.on:
+            free = self._room.gpus_left if self._shares else self._room.gpus_free
+            return self._running.last_in_order(tier, enough=job.wants.gpus - free) or []
+        return [
+            Holder(job_id=one.now.id, worth=(-one.tier, -one.number), allocations=one.allocations)
+            for one in self._jobs
+            if one.allocations and one.tier is not None and one.tier > tier
+            if not self._quotas.protects(job.now.tenant, one.now.id)
+        ]
 
     def _find(self, job: GoingJob, shape: Shape) -> Place | None:
         if self._unfit.get(shape) == (self._room.grown, self._kept):

@@ -6,6 +6,7 @@ from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, CauseCode, Job, JobState
+from libs.domain.quotas import Quota
 from libs.domain.spec import JobSpec
 from libs.planning.jobs import asked_by
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
@@ -52,12 +53,13 @@ class JobNow(Struct, frozen=True, kw_only=True):
 
 
 class Present(Struct, frozen=True, kw_only=True):
-    """`jobs` are of one moment; `scores`: by class, how fast each GPU is believed to be."""
+    """`jobs` are of one moment; `scores`: by class, how fast each GPU is believed to be; `quotas`: those in force."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[JobNow, ...]
     policy: Policy
     scores: Mapping[str, Mapping[GpuKey, float]] = {}
+    quotas: tuple[Quota, ...] = ()
 
 
 class Supposition(Struct, frozen=True, kw_only=True):

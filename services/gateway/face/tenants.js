@@ -1,4 +1,4 @@
-// Tenants: GPU-hours held and used, what each got against what was due to it, and GPUs held over time.
+// Tenants: GPU-hours held and used, what each got against what was due to it, quotas, and GPUs held over time.
 
 import { lineChart } from "./chart.js";
 import { clean, clock, count, h, percent, text } from "./dom.js";
@@ -9,6 +9,7 @@ const EVERY_MS = 15_000;
 const SPANS = [["hour", 3600], ["6 hours", 21600], ["day", 86400], ["7 days", 604800], ["30 days", 2592000]];
 const CHARTED_MAX = 8;
 const ROWS_MAX = 200;
+const POOLS_MAX = 20;
 
 export function mount(root, { api, session, time, params, setParams }) {
   let seconds = SPANS.some(([, each]) => each === Number(params.seconds)) ? Number(params.seconds) : 86400;
@@ -21,12 +22,13 @@ export function mount(root, { api, session, time, params, setParams }) {
   const said = slot("p", { class: "muted", role: "status" });
   const rows = slot("div");
   const limits = slot("div");
+  const quotas = slot("div");
   const chart = lineChart({ title: "GPUs held", yMin: 0, height: 220 });
   root.append(h("div", { class: "stack" },
     h("div", { class: "row" }, h("h1", {}, "Tenants"), h("label", { htmlFor: "usage-span" }, "show"), span), said.element,
     h("section", { class: "panel" }, h("h2", {}, "GPU-hours and shares"), rows.element),
     h("section", { class: "panel" }, chart.element),
-    limits.element));
+    quotas.element, limits.element));
   const work = repeat(refresh, EVERY_MS);
   const forget = time.subscribe(() => work.soon());
 
@@ -34,6 +36,10 @@ export function mount(root, { api, session, time, params, setParams }) {
     try {
       const view = await api(`/v1/usage?seconds=${seconds}`, { signal });
       show(view);
+      const { nodes } = await api("/v1/nodes", { signal });
+      const pools = [...new Set(nodes.map((node) => node.pool))].sort().slice(0, POOLS_MAX);
+      const set = await Promise.all(pools.map((pool) => api(`/v1/quotas?pool=${encodeURIComponent(pool)}`, { signal })));
+      quotas.show(set, () => set.filter((one) => one.quotas.length).map(quotasParts));
       const allowed = session.admin ? await api("/v1/tenants", { signal }) : null;
       limits.show(allowed, () => (allowed ? limitsParts(allowed.tenants) : []));
     } catch (error) {
@@ -106,6 +112,20 @@ function differenceWords({ share_got: got = 0, share_due: due = 0 }) {
 
 function hours(seconds) {
   return text(Math.round((seconds / 3600) * 100) / 100);
+}
+
+// What a pool guarantees and allows, and what of it is held now.
+function quotasParts({ pool, gpus, quotas }) {
+  const rows = quotas.slice(0, ROWS_MAX).map((one) => [
+    `${clean(one.name)}${one.is_group ? " (group)" : ""}`, clean(one.group), text(one.in_force),
+    one.limit === null ? "none" : text(one.limit), text(one.weight),
+    bar(gpus ? one.holds / gpus : 0, text(one.holds)),
+    one.borrows ? h("span", { class: "warn" }, `${text(one.borrows)} borrowed`) : h("span", { class: "muted" }, "nothing borrowed"),
+  ]);
+  const left = quotas.length - rows.length;
+  return h("section", { class: "panel" }, h("h2", {}, `Quotas in pool ${clean(pool)}, of ${count(gpus, "GPU")}`),
+    table(`Quotas in pool ${clean(pool)}`, ["quota", "group", "#guaranteed", "#limit", "#weight", "GPUs held", "beyond its guarantee"], rows),
+    left > 0 ? h("p", { class: "muted" }, `and ${count(left, "more quota")}`) : "");
 }
 
 function limitsParts(tenants) {

@@ -17,12 +17,17 @@ from libs.domain.classes import JOB_CLASSES, is_benchmark, workload_of
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
-from libs.domain.shares import gpus_held
+from libs.domain.quotas import ALL, Quota
+from libs.domain.shares import WHOLE, gpus_held
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role, TuningMode
 from libs.messages.asks import Scale
 from libs.messages.signals import Curve, Finding, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
+from libs.planning.quota.amounts import ledger_of
+from libs.planning.quota.due import due_of
+from libs.planning.quota.ledger import TenantHolds
+from libs.planning.quota.ranks import left_to
 from libs.planning.scores import GpuKey, Scores
 from libs.planning.shares import NOTHING, Amounts
 from libs.variability.curves import EXPONENT_USUAL, speed_at
@@ -105,10 +110,12 @@ class SizePlanner:
         now: float,
         under_trial: Container[str] = (),
         scores: Sequence[GpuScore] = (),
+        quotas: Sequence[Quota] = (),
     ) -> PlannedSizes:
         """The sizes of all jobs, for the present jobs and nodes. `curves`: by subject, of jobs and of workloads;
         `under_trial`: jobs that the tuner tries a change of, which keep their size. `scores`: of the GPUs; those for
-        the most sensitive class count, as that class loses most on a slow GPU."""
+        the most sensitive class count, as that class loses most on a slow GPU. `quotas`: a job's fair share is a part
+        of what its tenant is due, and none grows beyond its tenant's limit."""
         self._planned_at, self._known = now, _fingerprint(holding, queued)
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
@@ -123,11 +130,13 @@ class SizePlanner:
                 continue
             jobs[job.id] = job
             elastic.append(self._elastic(job, curves, now, under_trial, binned))
+        under = _UnderQuotas(quotas, nodes, holding)
+        elastic = under.weighed(elastic, jobs)
         servers = _servers(nodes, [job for job in holding if job.id not in jobs], binned)
         services = [job for job in open_jobs if job.spec.is_service]
         servers = without(servers, [each for job in services for each in _to_come(job)])
         partition = self._planner(elastic, servers, self._plans.rules)
-        return _planned(partition, jobs, _lent(services))
+        return _planned(partition, jobs, _lent(services), under)
 
     def _elastic(
         self,
@@ -166,6 +175,37 @@ class SizePlanner:
         settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
         cool = now - since >= max(self._plans.cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s)
         return settled and cool and how_resized(job.spec) is not ResizeHow.NEVER
+
+
+class _UnderQuotas:
+    """What quotas say of sizes; without quotas, nothing."""
+
+    def __init__(self, quotas: Sequence[Quota], nodes: Sequence[Node], holding: Sequence[Job]) -> None:
+        self._ledger = ledger_of(quotas, {node.id: node for node in nodes}, holding if quotas else ())
+        self._millis = float(WHOLE * sum(len(node.capacity.gpus) for node in nodes))
+
+    def weighed(self, elastic: Sequence[ElasticJob], jobs: Mapping[str, Job]) -> list[ElasticJob]:
+        """Each with its part of what its tenant is due as its weight, 1 on average."""
+        if not self._ledger.tree or not elastic:
+            return list(elastic)
+        of_tenant = Counter(jobs[one.job_id].tenant for one in elastic)
+        due = due_of(self._ledger.tree, of_tenant, self._millis)
+        average = sum(due.values()) / len(elastic)
+        parts = {tenant: due[tenant] / count / average for tenant, count in of_tenant.items()}
+        return [structs.replace(one, weight=parts[jobs[one.job_id].tenant]) for one in elastic]
+
+    def allowed(self, job: Job, role: str, count: int) -> int:
+        """As many replicas of `count` as quotas leave the job, which then are taken."""
+        has = job.granted[role] if job.state.holding else 0
+        each = int(_asked(job.spec.roles[role])[0] * WHOLE)
+        if not self._ledger.tree or count <= has or not each:
+            return count
+        left = left_to(self._ledger, job.tenant, model=job.spec.gpu_model, preemptible=job.spec.preemptible)
+        count = min(count, has + left // each)
+        amounts = dict.fromkeys((ALL, job.spec.gpu_model or ALL), (count - has) * each)
+        more = TenantHolds(job.tenant, amounts, 0.0, job.spec.preemptible)
+        self._ledger.hold(f"{job.id} {role}", more)
+        return count
 
 
 def elastic_role(job: Job) -> tuple[str, Role]:
@@ -208,9 +248,11 @@ def _lent(services: Iterable[Job]) -> Counter[str]:
     return lent
 
 
-def _planned(partition: Partition, jobs: Mapping[str, Job], lent: Mapping[str, int]) -> PlannedSizes:
-    """The sizes that are new. What a job lent stays a part of its size, unless it should give up more: else nothing
-    would be owed to it, and it would not grow back."""
+def _planned(
+    partition: Partition, jobs: Mapping[str, Job], lent: Mapping[str, int], under: "_UnderQuotas"
+) -> PlannedSizes:
+    """The sizes that are new, as far as quotas allow them. What a job lent stays a part of its size, unless it should
+    give up more: else nothing would be owed to it, and it would not grow back."""
     sizes: dict[str, Scale] = {}
     findings: list[Finding] = []
     changes = {change.job_id: change for change in partition.changes}
@@ -221,6 +263,7 @@ def _planned(partition: Partition, jobs: Mapping[str, Job], lent: Mapping[str, i
             continue
         if job.state.holding and job.granted[name] <= count < job.wanted[name]:
             count = min(job.wanted[name], count + lent.get(job_id, 0))
+        count = max(under.allowed(job, name, count), job.spec.roles[name].replicas.least)
         if count == job.wanted[name]:
             continue
         cause = _why(job, name, count, changes.get(job_id))

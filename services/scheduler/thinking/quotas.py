@@ -9,19 +9,19 @@ from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
-from libs.domain.quotas import ALL, DEPTH_MAX, Amounts, Quota, gpus_text
+from libs.domain.quotas import ALL, Amounts, Quota, gpus_text
 from libs.domain.shares import WHOLE
 from libs.planning.preemption import Holder
+from libs.planning.queue import Rank
 from libs.planning.quota.amounts import amounts_in, held_by, lendable, wanted_by
 from libs.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
+from libs.planning.quota.ranks import UNBOUNDED, left_to, rank_of
 from libs.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 from libs.planning.quota.told import why_held
 from libs.planning.shape import Shape
 from services.scheduler.thinking.holders import LEAVES_FIRST, parts_of
 
 RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what the order would pre-empt
-
-Rank = tuple[float, ...]
 
 
 class Quotas:
@@ -80,26 +80,14 @@ class Quotas:
         return why_held(job, self.ledger.fit(job.tenant, wanted, job_id=job.id), wanted)
 
     def rank(self, job: Job, shape: Shape, tier: float) -> Rank:
-        """Sorts before the order: jobs inside a guarantee come first, the tenant's own before its group's. Of those
-        that borrow, those of a lower `tier` of the order come first, since they pre-empt the others: else two would
-        evict each other in turn. Of one tier, the tenants that borrow least."""
-        wanted = wanted_by(shape)
-        level = self.ledger.fit(job.tenant, wanted, job_id=job.id).level
-        unclaimed = float(job.id not in self.ledger.claims)
-        if level is not None:
-            return (float(level), unclaimed, 0.0, 0.0)
-        share = self.ledger.share(job.tenant, self._lendable, wanted) if unclaimed else 0.0
-        return (float(DEPTH_MAX + 1), tier, unclaimed, float(share))
-
-    def is_inside(self, rank: Rank) -> bool:
-        """Whether a job of this rank is inside a guarantee."""
-        return rank[0] <= DEPTH_MAX
+        """Sorts before the order."""
+        return rank_of(self.ledger, self._lendable, job.tenant, wanted_by(shape), tier=tier, job_id=job.id)
 
     def room(self, job: Job) -> int:
-        """How many millis more the job's tenant may hold."""
-        path = self.ledger.tree.path(job.tenant) if self.on else ()
-        left = [branch.limit[ALL] - self.ledger.use(branch) for branch in path if ALL in branch.limit]
-        return max(0, min(left)) if left else 1 << 60
+        """How many millis more the job may hold."""
+        if not self.on:
+            return UNBOUNDED
+        return left_to(self.ledger, job.tenant, model=job.spec.gpu_model, preemptible=job.spec.preemptible)
 
     def most_replicas(self, job: Job, shape: Shape, more: int) -> int:
         """Of so many more replicas of the job's first role with GPUs, as many as its tenant may have."""

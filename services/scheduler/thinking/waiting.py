@@ -22,6 +22,7 @@ from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.queue import Rank
+from libs.planning.quota.ranks import is_inside
 from libs.planning.refusals import why_not
 from libs.planning.reserving import emptiest
 from libs.planning.shape import Shape, gpus_in, gpus_least, gpus_of, is_pinned, smallest
@@ -154,7 +155,7 @@ class Waiting:
         steps: list[Step] = []
         for _ in range(RECLAIMS_MAX):
             job_id = served.next()
-            if job_id is None or not picture.quotas.is_inside(self._rank(job_id)):
+            if job_id is None or not is_inside(self._rank(job_id)):
                 break
             job, shape = picture.jobs[job_id], picture.waitlist.group(job_id).shape
             made = [] if picture.quotas.why_held(job, shape) else self._make_room(job, shape, now)

@@ -1,0 +1,63 @@
+"""What goes along with a job from the shell that submits it: variables by their names, and its virtual environment."""
+
+import argparse
+import os
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import structs
+
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SpecError, decode_spec
+from services.cli.complaint import Complaint
+
+
+def env_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "repeat it; K alone: as it is here"
+    parser.add_argument("-e", "--env", action="append", default=[], metavar="K=V", help=what)
+
+
+def venv_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "in this shell's virtual environment: a process on this machine, or where its folder is the same"
+    parser.add_argument("--venv", action="store_true", help=what)
+
+
+def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, contained: bool) -> dict[str, str]:
+    """The variables that --venv and --env give a job, those of --env last. `contained`: it has an image. Raises
+    `Complaint`."""
+    if args.venv and contained:
+        raise Complaint("is for processes: a container has the environment of its image", field="--venv", status=2)
+    own = venv_of(environment) if args.venv else {}
+    return {**own, **dict(env_of(pair, environment) for pair in args.env)}
+
+
+def env_of(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    name, given, value = pair.partition("=")
+    if not given and name not in environment:
+        raise Complaint(f"{name} is not set here: say {name}=VALUE", field="--env")
+    return name, value if given else environment[name]
+
+
+def venv_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """PATH and VIRTUAL_ENV of the virtual environment that is active in this shell. Raises `Complaint`."""
+    folder = environment.get("VIRTUAL_ENV", "")
+    if not folder:
+        why = "no virtual environment is active here: VIRTUAL_ENV is not set (`. .venv/bin/activate` sets it)"
+        raise Complaint(why, field="--venv")
+    programs = os.path.join(os.path.abspath(folder), "bin")
+    if not os.access(f"{programs}/python", os.X_OK):
+        raise Complaint(f"VIRTUAL_ENV is {folder}, where there is no bin/python", field="--venv")
+    others = [each for each in environment.get("PATH", os.defpath).split(":") if each not in ("", programs)]
+    return {"VIRTUAL_ENV": os.path.abspath(folder), "PATH": ":".join([programs, *others])}
+
+
+def read_with_env(body: bytes, content: str, args: argparse.Namespace, environment: Mapping[str, str]) -> JobSpec:
+    """The specification in a job file, with the variables that go along added to its own. Raises `Complaint`."""
+    try:
+        spec = decode_spec(body, content=content)
+        contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
+        added = structs.replace(spec, env={**spec.env, **env_along(args, environment, contained=contained)})
+        return decode_spec(msgspec.json.encode(added))
+    except SpecError as error:
+        more = "".join(f"\n  also {field}: {reason}" for field, reason in error.mistakes[1:])
+        raise Complaint(error.reason + more, field=error.field) from error
