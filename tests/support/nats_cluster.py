@@ -21,6 +21,8 @@ START_SECONDS_MAX = 30.0
 READY_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.02
 PASSWORD = "a-password-of-routes-alone"
+# What a server hears of the others from a third one. A server that took it would have a route that no link can cut.
+NOWHERE = 'advertise: "127.0.0.1:1"'
 SERVERS = 3
 
 
@@ -143,7 +145,7 @@ class NatsCluster:
         shutil.copy(DEPLOY / self._config, self._home(number))
         shutil.copy(self._credentials.nats_users_file, secrets)
         others = [f"127.0.0.1:{link.port}" for (here, _), link in self.links.items() if here == number]
-        (secrets / "nats-routes.conf").write_text(render_routes(others, PASSWORD))
+        (secrets / "nats-routes.conf").write_text(f"{render_routes(others, PASSWORD)}{NOWHERE}\n")
 
 
 def _listens(port: int) -> bool:
