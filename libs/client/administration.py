@@ -1,4 +1,4 @@
-"""Requests about tokens, tenants, quotas, usage and webhooks."""
+"""Requests about tokens, tenants, quotas, usage, webhooks and secrets."""
 
 import msgspec
 
@@ -7,12 +7,13 @@ from libs.client.wire import JSON_HEADERS, Wire
 from libs.messages.accounts import By
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
+from libs.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
 
 
 class AdministrationRequests:
-    """The part of a client that reads usage, and reads and changes tokens, tenants, quotas and webhooks."""
+    """The part of a client that reads usage, and reads and changes tokens, tenants, quotas, webhooks and secrets."""
 
     _wire: Wire
 
@@ -98,6 +99,20 @@ class AdministrationRequests:
 
     async def remove_webhook(self, webhook: str) -> WebhookView:
         return await self._wire.ask("DELETE", f"/v1/webhooks/{path_part(webhook)}", WebhookView, once=True)
+
+    async def secrets(self) -> SecretsView:
+        """The names of the secrets of this token's tenant."""
+        return await self._wire.ask("GET", "/v1/secrets", SecretsView)
+
+    async def set_secret(self, name: str, value: str) -> SecretView:
+        """Store a secret, or replace its value."""
+        body = msgspec.json.encode(SecretWanted(value=value))
+        return await self._wire.ask(
+            "PUT", f"/v1/secrets/{path_part(name)}", SecretView, body=body, headers=JSON_HEADERS
+        )
+
+    async def delete_secret(self, name: str) -> SecretDeleted:
+        return await self._wire.ask("DELETE", f"/v1/secrets/{path_part(name)}", SecretDeleted, once=True)
 
 
 def _account(by: By, seconds: int, until: float | None, label: str, tenant: str, limit: int) -> dict[str, str]:

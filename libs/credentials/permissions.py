@@ -62,6 +62,7 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
         publish=("weft.asks.*", "weft.logs.*", "weft.sessions.*.*", "weft.outbox"),
         subscribe=(
             "weft.submit",
+            "weft.secrets.*",
             "weft.progress.*",
             "weft.telemetry.*",
             "weft.findings.*",
@@ -104,7 +105,7 @@ def node_permissions(node: str) -> dict[str, Permissions]:
         raise ValueError(f"not a node id: {node!r}; up to 40 of a-z, 0-9 and -, neither first nor last a -")
     return {
         f"executor-{node}": Permissions(
-            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}", f"weft.endpoints.{node}"),
+            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}", f"weft.endpoints.{node}", f"weft.secrets.{node}"),
             subscribe=(f"weft.hints.{node}", f"weft.logs.{node}", f"weft.sessions.{node}.*", "weft.serving.*"),
             answers=True,
         ),

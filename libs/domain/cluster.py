@@ -45,6 +45,9 @@ NO_SHARES = "shares (none are given)"
 NO_SERVICES = "services (no replica is started)"
 """In `Node.not_enforced`: its executor is of an earlier version, which does not know services."""
 
+NO_SECRETS = "secrets (no job that has any is started)"
+"""In `Node.not_enforced`: its executor is of an earlier version, which does not know secrets."""
+
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node as the store has it."""
@@ -69,6 +72,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Can its executor start a replica of a service?"""
         return NO_SERVICES not in self.not_enforced
 
+    @property
+    def gives_secrets(self) -> bool:
+        """Can its executor start a job that has secrets?"""
+        return NO_SECRETS not in self.not_enforced
+
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU.
@@ -85,3 +93,4 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu: int | None = None  # only GPUs from this index on
     share: Share | None = None
     serves: bool = False  # it is a replica of a service, which only some executors can start
+    secrets: bool = False  # its job has secrets, likewise

@@ -37,6 +37,14 @@ LabelValue = Annotated[str, Meta(max_length=253)]
 Path = Annotated[str, Meta(pattern=PATH_PATTERN, description="An absolute path.")]
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
+SECRETS_MAX = 32
+Secrets = Annotated[
+    dict[EnvName, Token],
+    Meta(
+        max_length=SECRETS_MAX,
+        description="For each variable the name of the secret whose value it has; `weft secret set` stores one.",
+    ),
+]
 Image = Annotated[str, Meta(pattern=IMAGE_PATTERN, description="A container image.")]
 
 
@@ -292,6 +300,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     command: Command | None = None
     workdir: Path | None = None
     env: Env = {}
+    secrets: Secrets = {}
     roles: Annotated[dict[Token, Role], Meta(min_length=1, max_length=ROLES_MAX)] = msgspec.field(
         default_factory=lambda: {"worker": Role()}
     )

@@ -60,7 +60,15 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
 def _check(spec: JobSpec) -> None:
     """The rules that no field's type can express. Raises SpecError with the first mistake of each group."""
     mistakes: list[Mistake] = []
-    for check in (_check_times, _check_objective, _check_service, _check_array, _check_sizes, _check_progress):
+    for check in (
+        _check_times,
+        _check_objective,
+        _check_service,
+        _check_array,
+        _check_sizes,
+        _check_progress,
+        _check_secrets,
+    ):
         try:
             check(spec)
         except SpecError as error:
@@ -108,6 +116,12 @@ def _check_progress(spec: JobSpec) -> None:
             check_pattern(spec.progress.pattern)
         except ValueError as error:
             raise SpecError("progress.pattern", str(error)) from error
+
+
+def _check_secrets(spec: JobSpec) -> None:
+    for name in spec.secrets:
+        if name in spec.env or any(name in role.env for role in spec.roles.values()):
+            raise SpecError(f"secrets.{name}", "is in `env`, too: which of the two would it be?")
 
 
 def _check_array(spec: JobSpec) -> None:

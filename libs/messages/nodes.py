@@ -181,6 +181,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: Share | None = None  # of its one GPU; None: all of each. It may change while the run runs
     serve: Serve | None = None  # of a run that serves requests
     revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
+    secrets: dict[str, str] = {}  # variable → name of the secret; the node asks for the values as it starts the run
 
 
 JOBS = "jobs"
@@ -191,6 +192,9 @@ HOLD = "hold"
 
 SERVES = "serves"
 """In `NodeReported.reads`: this executor understands `StartRun.serve`, `JobOrder.serve` and revisions."""
+
+SECRETS = "secrets"
+"""In `NodeReported.reads`: this executor understands `StartRun.secrets` and `JobOrder.secrets`."""
 
 SHARES = "shares"
 """In `NodeReported.reads`: this executor understands `StartRun.share` and `RankOrder.share`."""
@@ -258,6 +262,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: Members | None = None
     serve: Serve | None = None
     revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is this order with its `roles`
+    secrets: dict[str, str] = {}
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 
@@ -319,6 +324,26 @@ class LogRead(Struct, frozen=True, kw_only=True):
     missing: bool = False
     begins: int = 0
     size: int = -1
+
+
+class ReadSecrets(Message, frozen=True, kw_only=True):
+    """Executor → gateway, a request: the values of the secrets of one run that the node is to start. Answered by
+    `SecretsRead`."""
+
+    subject: ClassVar[str] = "weft.secrets.{node_id}"
+    node_id: Token
+    job_id: JobId
+    epoch: Epoch
+    rank: Rank
+
+
+class SecretsRead(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`values`: variable → value. `missing`: names of secrets of which nothing is stored, so the run cannot start.
+    `refused`: why none are given to this node now; it may ask again."""
+
+    values: dict[str, str] = {}
+    missing: tuple[str, ...] = ()
+    refused: str = ""
 
 
 class Pace(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -29,7 +29,7 @@ from libs.planning.pins import in_the_way, with_holders
 from libs.planning.quota.amounts import ledger_of, lendable, wanted_by
 from libs.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held
 from libs.planning.refusals import never_fits, why_not
-from libs.planning.serving_room import one_more, room_for, waits_to_update, why_not_serving
+from libs.planning.serving_room import of_earlier_version, one_more, room_for, waits_to_update, why_not_serving
 from libs.planning.shape import Shape, gpus_in, is_pinned, shape_of_job, with_gpus
 from libs.planning.slow import SlowGpus
 
@@ -348,7 +348,7 @@ def _with_earlier(found: Explanation, job: Job, nodes: Sequence[Node]) -> Explan
         return found
     numbers = {
         **found.numbers,
-        "nodes_of_earlier_version": float(sum(node.ready and not node.serves for node in nodes)),
+        "nodes_of_earlier_version": float(len(of_earlier_version(job, nodes))),
     }
     return structs.replace(found, sentence=f"{found.sentence}; {told}", numbers=numbers)
 

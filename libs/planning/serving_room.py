@@ -14,10 +14,9 @@ NAMED_MAX = 2
 
 
 def room_for(job: Job, nodes: Sequence[Node], holding: Iterable[Job]) -> Room:
-    """What is left; of nodes that cannot start a replica, nothing is left for a service."""
+    """What is left; of nodes that cannot start a replica, nothing is left for a service, nor for secrets."""
     room = room_of(nodes, holding)
-    if job.spec.is_service:
-        room.close([node.id for node in nodes if not node.serves])
+    room.close([node.id for node in nodes if not _can_start(job, node)])
     return room
 
 
@@ -27,13 +26,23 @@ def one_more(job: Job) -> Shape:
 
 def why_not_serving(job: Job, nodes: Iterable[Node]) -> str:
     """Such as `2 nodes start no replica of a service, their executors are of an earlier version: node-1, node-2`;
-    empty if there are none, or the job is no service."""
-    earlier = sorted(node.id for node in nodes if node.ready and not node.serves) if job.spec.is_service else []
+    empty if there are none."""
+    earlier = of_earlier_version(job, nodes)
     if not earlier:
         return ""
+    what = "job that has secrets" if job.spec.secrets else "replica of a service"
     named = ", ".join(earlier[:NAMED_MAX]) + (f" and {more} more" if (more := len(earlier) - NAMED_MAX) > 0 else "")
     verb, whose = ("starts", "its executor is") if len(earlier) == 1 else ("start", "their executors are")
-    return f"{count_text(len(earlier), 'node')} {verb} no replica of a service, {whose} of an earlier version: {named}"
+    return f"{count_text(len(earlier), 'node')} {verb} no {what}, {whose} of an earlier version: {named}"
+
+
+def of_earlier_version(job: Job, nodes: Iterable[Node]) -> list[str]:
+    """The nodes that are there and whose executor cannot start what the job is."""
+    return sorted(node.id for node in nodes if node.ready and not _can_start(job, node))
+
+
+def _can_start(job: Job, node: Node) -> bool:
+    return (node.serves or not job.spec.is_service) and (node.gives_secrets or not job.spec.secrets)
 
 
 def waits_to_update(job: Job) -> bool:

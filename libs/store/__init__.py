@@ -33,6 +33,7 @@ from libs.store.accounts import AccountStore
 from libs.store.arrays import ArrayStore
 from libs.store.leases import LeaseStore
 from libs.store.quotas import QuotaStore
+from libs.store.secrets import SecretStore
 from libs.store.submissions import SubmissionStore
 from libs.store.tenants import Access, TenantStore
 from libs.store.tuning import TuningStore
@@ -105,7 +106,9 @@ class OpenService(Struct, frozen=True, kw_only=True):
     placement: Placement | None
 
 
-class GatewayStore(SubmissionStore, ArrayStore, TenantStore, QuotaStore, AccountStore, WebhookStore, Protocol):
+class GatewayStore(
+    SubmissionStore, ArrayStore, TenantStore, QuotaStore, AccountStore, WebhookStore, SecretStore, Protocol
+):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
 
     async def ask(

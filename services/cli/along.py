@@ -1,4 +1,5 @@
-"""What goes along with a job from the shell that submits it: variables by their names, and its virtual environment."""
+"""What goes along with a job from the shell that submits it: variables by their names, its virtual environment, and the
+names of secrets."""
 
 import argparse
 import os
@@ -20,6 +21,17 @@ def env_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> N
 def venv_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     what = "in this shell's virtual environment: a process on this machine, or where its folder is the same"
     parser.add_argument("--venv", action="store_true", help=what)
+
+
+def secret_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "variable K has the value of this stored secret; repeat it; K alone: HF_TOKEN is hf-token"
+    parser.add_argument("--secret", action="append", default=[], metavar="K=NAME", help=what)
+
+
+def secrets_along(args: argparse.Namespace) -> dict[str, str]:
+    """For each variable that --secret names, the name of the secret."""
+    pairs = (pair.partition("=") for pair in args.secret)
+    return {name: secret if given else name.lower().replace("_", "-") for name, given, secret in pairs}
 
 
 def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, contained: bool) -> dict[str, str]:
@@ -56,7 +68,8 @@ def read_with_env(body: bytes, content: str, args: argparse.Namespace, environme
     try:
         spec = decode_spec(body, content=content)
         contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
-        added = structs.replace(spec, env={**spec.env, **env_along(args, environment, contained=contained)})
+        env = {**spec.env, **env_along(args, environment, contained=contained)}
+        added = structs.replace(spec, env=env, secrets={**spec.secrets, **secrets_along(args)})
         return decode_spec(msgspec.json.encode(added))
     except SpecError as error:
         more = "".join(f"\n  also {field}: {reason}" for field, reason in error.mistakes[1:])

@@ -69,6 +69,7 @@ _CLUSTER = {
     **_commands("token", token="create, list and revoke access tokens"),
     **_commands("quota", quota="what tenants are guaranteed, and may hold"),
     **_commands("webhook", webhook="have events posted to a URL"),
+    **_commands("secret", secret="store values that jobs name"),
     **_commands("tenant", tenant="what each tenant may take, and has taken"),
 }
 _BEGIN = {

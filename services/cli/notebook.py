@@ -19,7 +19,7 @@ from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.http import JobView, Submitted
 from libs.messages.http_services import EndpointsView
 from services.cli import connection, page
-from services.cli.along import env_along, env_option, venv_option
+from services.cli.along import env_along, env_option, secret_option, secrets_along, venv_option
 from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import failure_text
 from services.cli.endpoints import address
@@ -68,6 +68,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
     env_option(parser)
     venv_option(parser)
+    secret_option(parser)
     parser.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 8h")
     parser.add_argument("--priority", type=int, metavar="N", help="higher goes first (default: 0)")
     parser.add_argument("--pool", metavar="P", help="default: default")
@@ -115,6 +116,7 @@ def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str) -> JobSpe
         ],
         "workdir": args.workdir or (None if args.image else cwd),
         "env": env_along(args, os.environ, contained=args.image is not None),
+        "secrets": secrets_along(args) or None,
         "volumes": [volume_of(text, cwd) for text in args.volume],
         "roles": {"worker": _given(worker)},
         "service": {"port": PORT, "path": "/s/{job}/"},

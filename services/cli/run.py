@@ -10,7 +10,7 @@ import os
 from libs.client import RefusedError
 from libs.domain.spec import Kind, ResizeHow
 from services.cli import connection, page
-from services.cli.along import env_option, venv_option
+from services.cli.along import env_option, secret_option, venv_option
 from services.cli.complaint import Complaint
 from services.cli.following import MANY_LOGS, follow, submitted_line
 from services.cli.spec import option_of, spec_of
@@ -53,6 +53,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--kind", choices=[kind.value for kind in Kind], help="default: training")
     env_option(group)
     venv_option(group)
+    secret_option(group)
     group.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
     group.add_argument("--workdir", metavar="DIR", help="where it runs; default: here, or the image's own")
     group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")

@@ -11,7 +11,7 @@ import msgspec
 
 from libs.domain.spec import JobSpec
 from libs.domain.spec_decoder import SpecError, decode_spec
-from services.cli.along import env_along
+from services.cli.along import env_along, secrets_along
 from services.cli.complaint import Complaint
 
 _SCRIPTS = (".py", ".sh", ".bash", ".ipynb", ".jl", ".r", ".lua", ".js")
@@ -19,6 +19,7 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "name": "--name",
     "image": "--image",
     "env": "--env",
+    "secrets": "--secret",
     "kind": "--kind",
     "workdir": "--workdir",
     "priority": "--priority",
@@ -89,6 +90,7 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -
         "command": command or None,
         "workdir": workdir,
         "env": env_along(args, environment, contained=args.image is not None),
+        "secrets": secrets_along(args) or None,
         "roles": {"worker": _worker(args)},
         "priority": args.priority,
         "preemptible": False if args.no_preempt else None,

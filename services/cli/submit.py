@@ -9,7 +9,7 @@ from libs.client import RefusedError
 from libs.domain.arrays import ARRAY_PREFIX
 from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from services.cli import connection, page
-from services.cli.along import env_option, read_with_env, venv_option
+from services.cli.along import env_option, read_with_env, secret_option, venv_option
 from services.cli.complaint import Complaint
 from services.cli.following import MANY_LOGS, follow, submitted_line
 
@@ -19,6 +19,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("file", metavar="FILE", help="YAML or JSON; `-` is stdin")
     env_option(parser)
     venv_option(parser)
+    secret_option(parser)
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     connection.options(parser)
@@ -30,7 +31,7 @@ async def submit(args: argparse.Namespace) -> int:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
     given = read_spec(args.file)
     content = content_of(args.file, given)
-    adds = args.env or args.venv
+    adds = args.env or args.venv or args.secret
     body = read_with_env(given, content, args, os.environ) if adds else given
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         try:

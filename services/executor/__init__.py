@@ -4,6 +4,6 @@ Takes: NodeHinted, ReadLog, OpenSession, ReadSession and WriteSession (people in
        run finishes its requests before it is stopped), and NodeDesired in answer to its own reports.
 Sends: NodeReported (every few seconds, and when something changed), ProgressSeen (news once a
        second at most, and every run's pace every few seconds), EndpointsSeen (the runs that serve requests; at
-       each change, and once a second).
+       each change, and once a second), ReadSecrets (before it starts a run that has secrets).
 Owns:  nothing; it has no database access. The node's runs are its only state.
 """

@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import HOLD, JOBS, SERVES, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import HOLD, JOBS, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
 from services.executor.progress import ProgressSource
 from services.executor.runs import Run, Runtime, RuntimeUnavailableError
+from services.executor.secrets import with_secrets
 from services.executor.serving.logends import LogEnds
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler
@@ -49,6 +50,7 @@ class Agent:
         self.hands = Hands(
             runtime,
             tasks,
+            with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id),
             permits=lambda key: reconciler.permits(key, clock()),
             done=self.touch,
             failed=reconciler.undo,
@@ -161,7 +163,7 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._settings.rack,
-                    reads=(JOBS, HOLD, SHARES, SERVES),
+                    reads=(JOBS, HOLD, SHARES, SERVES, SECRETS),
                     holds=self._core.holds,
                 ),
                 NodeDesired,

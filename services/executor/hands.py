@@ -6,9 +6,11 @@ a node must outlive it, because everything else that runs there depends on the e
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
+from libs.messages.nodes import StartRun
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
+from services.executor.secrets import MissingSecretsError
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
 from services.executor.thinking.members import ShowMembers
 from services.executor.thinking.rounding import shown
@@ -28,6 +30,7 @@ class Hands:
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
         *,
+        with_secrets: Callable[[StartRun], Awaitable[StartRun]],
         permits: Callable[[RunKey], bool],
         done: Callable[[], None],
         failed: Callable[[Action], None],
@@ -36,6 +39,7 @@ class Hands:
     ) -> None:
         self._runtime = runtime
         self._tasks = tasks
+        self._with_secrets = with_secrets
         self._permits = permits
         self._done = done
         self._failed = failed
@@ -94,12 +98,20 @@ class Hands:
         longest = RETRY_SECONDS if isinstance(action, Terminate | Kill) else RETRY_SECONDS_MAX
         await asyncio.sleep(min(longest, RETRY_SECONDS * 2.0 ** min(failures, 10)))
 
+    async def _start(self, key: RunKey, order: StartRun) -> None:
+        why_not = ""
+        if order.secrets:
+            try:
+                order = await self._with_secrets(order)
+            except MissingSecretsError as error:
+                why_not = str(error)
+        await self._runtime.start(order, permitted=lambda: self._permits(key), why_not=why_not)
+        logger.info("started %s", key)
+
     async def _do(self, action: Action) -> None:
         match action:
             case Start(order):
-                key = action.key
-                await self._runtime.start(order, permitted=lambda: self._permits(key))
-                logger.info("started %s", key)
+                await self._start(action.key, order)
             case Terminate(key):
                 logger.info("stopping %s", key)
                 await self._runtime.signal(key, kill=False)

@@ -99,11 +99,12 @@ class Runtime(Protocol):
     not_enforced: tuple[str, ...]
     """Limits that this runtime cannot hold jobs to on this host, such as `memory`."""
 
-    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         """Start the run, unless it is there already (a second call adopts). A start that cannot succeed (no such
         image, no such command) shows in `runs` as exited, `start-failed`, with the detail.
 
         `permitted` is called at the last moment, after anything slow such as a pull; if it is false, nothing starts.
+        `why_not`: why the start cannot succeed, if the caller knows that already.
         """
 
     async def runs(self) -> list[Run]:

@@ -1,11 +1,11 @@
 """The gateway: the only service that users reach. It stores their jobs and asks, and shows them the cluster.
 
-Takes: HTTP; requests on `weft.submit`; `weft.progress.*`, `weft.telemetry.*`, `weft.findings.*`, `weft.endpoints.*`,
-       `weft.serving.*` (the newest of each is kept in memory); `weft.events.>` (while events are read: a hint to read
-       the store).
+Takes: HTTP; requests on `weft.submit`; ReadSecrets, from a node that starts a run; `weft.progress.*`,
+       `weft.telemetry.*`, `weft.findings.*`, `weft.endpoints.*`, `weft.serving.*` (the newest of each is kept in
+       memory); `weft.events.>` (while events are read: a hint to read the store).
 Sends: `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log),
        `weft.sessions.<node>.open`, `.read` and `.write` (requests: people in runs); events to the webhooks of tenants,
        and traces to a collector.
-Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), webhooks, duties (which gateway tells
-       webhooks), and the asks that the scheduler takes away. Any number may run; none has state.
+Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), secrets, webhooks, duties (which
+       gateway tells webhooks), and the asks that the scheduler takes away. Any number may run; none has state.
 """

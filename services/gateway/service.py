@@ -6,16 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from libs.bus import Bus, RawRequest
 from libs.messages.asks import SubmitAnswered
-from libs.messages.nodes import ProgressSeen
+from libs.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
 from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.signals import NodeSampled, PoolReviewed
-from libs.service import AnswerRaw, Every, Listen, SettingsError, serve
+from libs.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.listening import listening
 from services.gateway.posting import Poster
+from services.gateway.secrets import read
 from services.gateway.settings import GatewaySettings
 from services.gateway.submissions import answer_submit
 from services.gateway.telling import BEAT_SECONDS, Teller
@@ -111,6 +112,9 @@ async def run(
             gateway.submissions, gateway.access, lambda who: gateway.count(who, changes=True), asked
         )
 
+    async def read_secrets(asked: ReadSecrets) -> SecretsRead:
+        return await read(store, asked)
+
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
     loops.append(Every(REFILL_SECONDS, gateway.refill, retry_on=(StoreUnavailableError,), name="refill"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
@@ -143,7 +147,7 @@ async def run(
                     Listen(EndpointsSeen, gateway.cluster.serving.hear_endpoints, group=""),
                     Listen(ServicesServed, gateway.cluster.serving.hear_served, group=""),
                 ],
-                answers=[AnswerRaw(SUBMIT_SUBJECT, submit)],
+                answers=[AnswerRaw(SUBMIT_SUBJECT, submit), Answer(ReadSecrets, read_secrets)],
                 loops=loops,
                 registry=gateway.meters.registry,
                 admin_host=settings.admin_host,

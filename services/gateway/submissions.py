@@ -23,6 +23,7 @@ from services.gateway.allowances import Allowances, check, too_much
 from services.gateway.dependencies import check_element_wise, named
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.hints import Hints
+from services.gateway.secrets import check_stored
 from services.gateway.snapshots import Snapshots
 
 ARRAY_BYTES_MAX = 32 << 20  # of the specifications of all elements
@@ -94,10 +95,11 @@ class Submissions:
         """Store a job, or the elements of an array, and tell how many these are. Raises RejectedError,
         TenantFullError, KeyReusedError."""
         name = self._characters(ID_CHARACTERS)
-        if key is not None and (spec.after or spec.is_array):
-            before = await self._store.submitted(spec, tenant=who.tenant, key=key)  # what it waits for may be gone
+        if key is not None and (spec.after or spec.is_array or spec.secrets):
+            before = await self._store.submitted(spec, tenant=who.tenant, key=key)  # what it names may be gone
             if before is not None:
                 return before, 0
+        await check_stored(self._store, who.tenant, spec)
         wanted = await named(self._store, who.tenant, spec)
         if not spec.is_array:
             job_id = f"{JOB_PREFIX}{name}"

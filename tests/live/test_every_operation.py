@@ -49,6 +49,7 @@ BODIES = {
     "SizeWanted": {"size": {"worker": 1}},
     "ShareWanted": {"request": 0.5},
     "QuotaWanted": {"guaranteed": 1},
+    "SecretWanted": {"value": "a"},
     "UpdateWanted": {"env": {"A": "b"}},
 }
 

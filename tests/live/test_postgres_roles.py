@@ -38,7 +38,7 @@ MAY_WRITE = {
     "gateway": {
         "INSERT": {
             *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
-            *{"webhooks", "duties", "quotas"},
+            *{"webhooks", "duties", "quotas", "secrets"},
         },
         "UPDATE": {
             "quotas",
@@ -50,9 +50,10 @@ MAY_WRITE = {
             "tenants.may_be_unpreemptible",
             "tenant_submitted",
             "webhooks",
+            "secrets",
             "duties",
         },
-        "DELETE": {"tokens", "quotas", "webhooks"},
+        "DELETE": {"tokens", "quotas", "webhooks", "secrets"},
     },
     "scheduler": {
         "INSERT": {
@@ -70,7 +71,7 @@ MAY_WRITE = {
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
     "router": {},
 }
-OF_GATEWAYS = {"webhooks", "duties"}
+OF_GATEWAYS = {"webhooks", "duties", "secrets"}
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
     "scheduler": {

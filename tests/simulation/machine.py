@@ -200,13 +200,14 @@ class SimRuntime:
         self._place = place
         self._fake = FakeRuntime(engine.host)
 
-    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         program = self._host.program(order)
         if program.start_seconds:
             await asyncio.sleep(program.start_seconds)
         await self._place.point(f"start {RunKey.of(order)}")
         if permitted():
-            await self._engine.ask(self._place, lambda: self._host.start(order, program))
+            asked = replace(program, refused=why_not or program.refused)
+            await self._engine.ask(self._place, lambda: self._host.start(order, asked))
 
     async def runs(self) -> list[Run]:
         await self._place.point("runs")

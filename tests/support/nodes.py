@@ -6,6 +6,7 @@ from libs.domain.cluster import Capacity
 from libs.domain.shares import WHOLE
 from libs.messages.nodes import (
     JOBS,
+    SECRETS,
     SERVES,
     SHARES,
     EndReason,
@@ -35,7 +36,7 @@ class ScriptedNode:
         self.leaving = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
-        self.reads: tuple[str, ...] = (JOBS, SHARES, SERVES)  # empty: an executor of the version before
+        self.reads: tuple[str, ...] = (JOBS, SHARES, SERVES, SECRETS)  # empty: an executor of the version before
         self.not_enforced: tuple[str, ...] = ()
         self.holds = ""
         self.rack = ""

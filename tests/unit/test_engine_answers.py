@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import RunState
+from libs.messages.nodes import RunState, StartRun
 from services.executor.hands import Hands
 from services.executor.home import Home
 from services.executor.node import NodeFacts
@@ -66,6 +66,10 @@ async def runtime(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerRun
     await opened.close()
 
 
+async def unasked(order: StartRun) -> StartRun:
+    raise AssertionError(f"{order.job_id} has no secrets")
+
+
 async def carry_out(runtime: DockerRuntime, action: Action) -> None:
     """As the executor does. An exception that gets out of it would end the executor, and fails the test."""
     done = asyncio.Event()
@@ -73,6 +77,7 @@ async def carry_out(runtime: DockerRuntime, action: Action) -> None:
         hands = Hands(
             runtime,
             tasks,
+            with_secrets=unasked,
             permits=lambda _: True,
             done=done.set,
             failed=lambda _: done.set(),

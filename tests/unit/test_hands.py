@@ -23,13 +23,17 @@ class SpoiltRuntime(FakeRuntime):
         self.left = times
         self.tried_at: list[float] = []
 
-    async def start(self, order: StartRun, *, permitted: object = None) -> None:
+    async def start(self, order: StartRun, *, permitted: object = None, why_not: str = "") -> None:
         if order.job_id == "job-odd":
             self.tried_at.append(asyncio.get_running_loop().time())
             if self.left:
                 self.left -= 1
                 raise ZeroDivisionError("nobody expects it")
         await super().start(order)
+
+
+async def same(order: StartRun) -> StartRun:
+    return order
 
 
 async def tried(runtime: SpoiltRuntime) -> list[Action]:
@@ -40,6 +44,7 @@ async def tried(runtime: SpoiltRuntime) -> list[Action]:
         hands = Hands(
             runtime,
             tasks,
+            with_secrets=same,
             permits=lambda _: True,
             done=woken.set,
             failed=failed.append,

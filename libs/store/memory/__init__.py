@@ -18,6 +18,7 @@ from libs.store.memory.history import MemoryHistory
 from libs.store.memory.learnt import MemoryLearnt
 from libs.store.memory.quotas import MemoryQuotas
 from libs.store.memory.retention import MemoryRetention
+from libs.store.memory.secrets import MemorySecrets
 from libs.store.memory.serving import MemoryServing
 from libs.store.memory.slots import Slots, slots_after
 from libs.store.memory.tenants import MemoryTenants
@@ -35,6 +36,7 @@ class MemoryStore(
     MemoryServing,
     MemoryTenants,
     MemoryWebhooks,
+    MemorySecrets,
 ):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 

@@ -22,6 +22,7 @@ from libs.store.postgres.leases import PostgresLeases
 from libs.store.postgres.nodes import PostgresNodes
 from libs.store.postgres.quotas import PostgresQuotas
 from libs.store.postgres.retention import PostgresRetention
+from libs.store.postgres.secrets import PostgresSecrets
 from libs.store.postgres.serving import PostgresServing
 from libs.store.postgres.submissions import PostgresSubmissions, Submitting
 from libs.store.postgres.tenants import PostgresTenants
@@ -48,6 +49,7 @@ class PostgresStore(
     PostgresTenants,
     PostgresTuning,
     PostgresWebhooks,
+    PostgresSecrets,
 ):
     """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
 

@@ -654,6 +654,23 @@ UPDATE webhooks SET failures = failures + 1, failing_since = COALESCE(failing_si
  WHERE id = $1 AND EXISTS (SELECT FROM duties WHERE name = $6 AND holder = $7)
 RETURNING 1;
 
+-- name: set_secret
+INSERT INTO secrets (tenant, name, value, created_at, updated_at)
+SELECT $1, $2, $3, to_timestamp($4::float8), to_timestamp($4::float8)
+ WHERE (SELECT count(*) FROM secrets WHERE tenant = $1 AND name <> $2) < $5
+ON CONFLICT (tenant, name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
+RETURNING 1;
+
+-- name: secrets
+SELECT name, extract(epoch FROM created_at)::float8 AS created_at, extract(epoch FROM updated_at)::float8 AS updated_at
+  FROM secrets WHERE tenant = $1 ORDER BY name;
+
+-- name: secret_values
+SELECT name, value FROM secrets WHERE tenant = $1 AND name = ANY($2::text[]);
+
+-- name: delete_secret
+DELETE FROM secrets WHERE tenant = $1 AND name = $2 RETURNING 1;
+
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
        turns, steps, body

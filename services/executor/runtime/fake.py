@@ -192,13 +192,13 @@ class FakeRuntime:
         self._changed = asyncio.Event()
         host.listen(self._changed.set)
 
-    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         program = self.host.program(order)
         if program.start_seconds:
             await asyncio.sleep(program.start_seconds)
         self._check()
         if permitted():
-            self.host.start(order, program)
+            self.host.start(order, replace(program, refused=why_not or program.refused))
 
     async def runs(self) -> list[Run]:
         self._check()

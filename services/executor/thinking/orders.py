@@ -55,6 +55,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             share=rank.share,
             serve=order.serve,
             revision=rank.revision,
+            secrets=order.secrets,
         )
 
 

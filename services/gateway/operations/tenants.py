@@ -1,12 +1,13 @@
-"""Operations on tenants and their tokens."""
+"""Operations on tenants, and on what is a tenant's own: tokens, quotas, webhooks, secrets."""
 
 from typing import Any
 
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
+from libs.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
-from services.gateway import quotas, tenants, tokens, usage, webhooks
+from services.gateway import quotas, secrets, tenants, tokens, usage, webhooks
 from services.gateway.billing import CSV
 from services.gateway.quotas import QuotasQuery
 from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
@@ -170,5 +171,38 @@ TENANTS: tuple[Route[Any], ...] = (
         handler=webhooks.remove,
         query=NoQuery,
         answers={200: RouteAnswer(description="The webhook as it was.", type=WebhookView)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/secrets",
+        group="secrets",
+        summary="List secrets",
+        description="Their names; no request shows a value.",
+        handler=secrets.secrets,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="Those of the token's tenant, by name.", type=SecretsView)},
+    ),
+    Route(
+        method="PUT",
+        path="/v1/secrets/{name}",
+        group="secrets",
+        summary="Store a secret",
+        description="Or replace its value: jobs that start from now on get the new one. Jobs of this tenant name it"
+        " below `secrets`: docs/secrets.md.",
+        handler=secrets.set_,
+        query=NoQuery,
+        body=SecretWanted,
+        answers={200: RouteAnswer(description="The secret, without its value.", type=SecretView)},
+        example="""-d '{"value": "hf_…"}'""",
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/secrets/{name}",
+        group="secrets",
+        summary="Delete a secret",
+        description="A job that names it and starts later fails, and says so.",
+        handler=secrets.delete,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="Which.", type=SecretDeleted)},
     ),
 )

@@ -160,6 +160,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         members=members_of(job, nodes),
         serve=serve_of(job),
         revisions=_revisions(job),
+        secrets=spec.secrets,
         roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
         ranks=(),
     )
@@ -275,6 +276,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 share=allocation.share,
                 serve=serve,
                 revision=allocation.revision,
+                secrets=spec.secrets,
             )
         )
     return orders

@@ -1,14 +1,14 @@
 """The nodes of one pool: their reports, the jobs that have GPUs on them, and the free capacity."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec import Struct
 
-from libs.domain.cluster import Node
+from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
-from libs.messages.nodes import SERVES, NodeReported
+from libs.messages.nodes import SECRETS, SERVES, NodeReported
 from libs.planning.capacity import Room
 from libs.planning.shape import Want
 from services.scheduler.thinking.openjobs import OpenJobs
@@ -40,6 +40,7 @@ class Pool:
         self.unheard: set[str] = set()
         self.leaving: set[str] = set()
         self.earlier: set[str] = set()  # nodes whose executor is of a version that starts no replica of a service
+        self.secretless: set[str] = set()  # and those that start no job that has secrets
         self.strays = Strays(jobs, self.nodes, self.runs)
         self.changes = 0
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
@@ -61,11 +62,12 @@ class Pool:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
         node_id = report.node_id
         self.heard[node_id] = now
-        if SERVES not in report.reads:
-            self.earlier.add(node_id)
-        elif node_id in self.earlier:
-            self.earlier.discard(node_id)
-            self.room.grown += 1
+        for word, without in ((SERVES, self.earlier), (SECRETS, self.secretless)):
+            if word not in report.reads:
+                without.add(node_id)
+            elif node_id in without:
+                without.discard(node_id)
+                self.room.grown += 1
         if sure:
             self.unheard.discard(node_id)
         if report.leaving:
@@ -80,11 +82,21 @@ class Pool:
     @contextmanager
     def open_to(self, wants: Iterable[Want]) -> Iterator[Room]:
         """The room, without the nodes whose executor cannot start such replicas."""
-        if not self.earlier or not any(want.request.serves for want in wants):
+        closed = self.unfit_for([want.request for want in wants])
+        if not closed:
             yield self.room
             return
-        with self.room.without(sorted(self.earlier)):
+        with self.room.without(closed):
             yield self.room
+
+    def unfit_for(self, requests: Sequence[Request]) -> list[str]:
+        """The nodes whose executor is of a version that cannot start such replicas."""
+        unfit: set[str] = set()
+        if self.earlier and any(request.serves for request in requests):
+            unfit |= self.earlier
+        if self.secretless and any(request.secrets for request in requests):
+            unfit |= self.secretless
+        return sorted(unfit)
 
     def excuse(self, seconds: float, now: float) -> None:
         """Ignore the nodes' silence in the last `seconds`, in which this scheduler did not listen."""
@@ -108,6 +120,7 @@ class Pool:
         """Remove a lost node, on which no job has a run, from the pool."""
         del self.nodes[node.id], self.heard[node.id]
         self.earlier.discard(node.id)
+        self.secretless.discard(node.id)
         self.room.remove(node.id)
         self.room.grown += 1
         self.strays.forget(node.id)

@@ -151,7 +151,7 @@ class DockerRuntime:
         """Whether the containers' output is copied from the engine's own files, which are then kept small."""
         return bool(self._engine_folder)
 
-    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         key = RunKey.of(order)
         if key in self._starting or key in self._over or not permitted():
             return
@@ -160,6 +160,8 @@ class DockerRuntime:
             self._attached.add(key)
         self._changed.set()
         try:
+            if why_not:
+                raise Refusal(why_not)
             await self._starter.start(order, key, permitted)
             await self._look()
             if order.egress is not None:

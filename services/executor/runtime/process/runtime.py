@@ -138,11 +138,13 @@ class ProcessRuntime:
             runtime._read_limits(live)
         return runtime
 
-    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         key, before = RunKey.of(order), self._before()
         if key in self._live or key in self._ended or not permitted():
             return
         try:
+            if why_not:
+                raise Refusal(why_not)
             command, env, workdir = self._prepare(order, key)
         except Refusal as refusal:
             self._served.forget(key)

@@ -1,0 +1,83 @@
+"""`weft secret`: values that jobs name and nobody is shown again. docs/secrets.md.
+
+The value of `set` comes from the terminal (it is not echoed), from a pipe, or from a file; never from the command line,
+which the shell keeps and other users of the machine see. One newline at its end is left out.
+"""
+
+import argparse
+import asyncio
+import getpass
+import sys
+
+from libs.messages.secrets import VALUE_BYTES_MAX
+from services.cli import connection, page
+from services.cli.complaint import Complaint
+from services.cli.drawing.secrets import secret_table
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("secret", help="store values that jobs name", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="set|list|delete")
+    setter = verbs.add_parser("set", help="store a secret, or replace its value")
+    setter.add_argument("--from", dest="source", metavar="FILE", help="the value is what this file has")
+    lister = verbs.add_parser("list", help="the names of the secrets; their values are not shown")
+    deleter = verbs.add_parser("delete", help="delete a secret")
+    for each in (setter, deleter):
+        each.add_argument("name", metavar="NAME")
+    for each, func in ((setter, set_), (lister, list_), (deleter, delete)):
+        connection.options(each)
+        each.set_defaults(func=func)
+
+
+async def set_(args: argparse.Namespace) -> int:
+    value = await asyncio.to_thread(_value, args.name, args.source)
+    async with connection.connected(args) as client:
+        kept = await client.set_secret(args.name, value)
+    page.answered(args, kept, f"{kept.name} is stored")
+    return 0
+
+
+async def list_(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        found = await client.secrets()
+    if args.json:
+        page.json_line(found)
+    elif found.secrets:
+        page.show(secret_table(found.secrets, page.look()))
+    else:
+        page.note("no secrets; `weft secret set NAME` stores one")
+    return 0
+
+
+async def delete(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        gone = await client.delete_secret(args.name)
+    page.answered(args, gone, f"{gone.deleted} is deleted")
+    return 0
+
+
+def _value(name: str, source: str | None) -> str:
+    """Raises `Complaint`."""
+    asks = source is None and sys.stdin.isatty()
+    text = getpass.getpass(f"value of {name}: ") if asks else _read(source)
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise Complaint("is empty", field="value")
+    if len(text.encode()) > VALUE_BYTES_MAX:
+        raise Complaint(f"is more than {VALUE_BYTES_MAX} bytes", field="value")
+    return text
+
+
+def _read(source: str | None) -> str:
+    """Little more than a secret may have, however much there is. Raises `Complaint`."""
+    try:
+        if source is None:
+            data = sys.stdin.buffer.read(VALUE_BYTES_MAX + 3)
+        else:
+            with open(source, "rb") as file:
+                data = file.read(VALUE_BYTES_MAX + 3)
+        return data.decode()
+    except OSError as error:
+        raise Complaint(f"{source}: {error.strerror}", field="--from") from error
+    except UnicodeDecodeError as error:
+        raise Complaint("is no text in UTF-8", field="value") from error
