@@ -22,6 +22,15 @@ async def test_a_command_that_is_not_there_fails_to_start(rig: Rig) -> None:
     assert await find(rig.runtime, RunKey.of(asked)) is None
 
 
+async def test_a_start_that_its_caller_knows_to_fail_fails_with_that_reason(rig: Rig) -> None:
+    asked = rig.shell(("true",))
+    await rig.runtime.start(asked, why_not="no such secret: hf-token")
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.reason, run.detail) == (EndReason.START_FAILED, "no such secret: hf-token")
+    await rig.runtime.remove(RunKey.of(asked))
+    assert await find(rig.runtime, RunKey.of(asked)) is None
+
+
 async def test_an_image_that_is_not_there_fails_to_start(rig: Rig) -> None:
     rig.needs("refusals")
     asked = rig.shell(("true",), image="no-such-image:ever")
