@@ -14,9 +14,9 @@ from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
+from services.gateway.giving import read
 from services.gateway.listening import listening
 from services.gateway.posting import Poster
-from services.gateway.secrets import read
 from services.gateway.settings import GatewaySettings
 from services.gateway.submissions import answer_submit
 from services.gateway.telling import BEAT_SECONDS, Teller

@@ -22,8 +22,8 @@ from services.gateway.access import AccessCache
 from services.gateway.allowances import Allowances, check, too_much
 from services.gateway.dependencies import check_element_wise, named
 from services.gateway.errors import RejectedError, unavailable
+from services.gateway.giving import check_stored
 from services.gateway.hints import Hints
-from services.gateway.secrets import check_stored
 from services.gateway.snapshots import Snapshots
 
 ARRAY_BYTES_MAX = 32 << 20  # of the specifications of all elements

@@ -23,7 +23,7 @@ async def test_a_command_that_is_not_there_fails_to_start(rig: Rig) -> None:
 
 
 async def test_a_start_that_its_caller_knows_to_fail_fails_with_that_reason(rig: Rig) -> None:
-    asked = rig.shell(("true",))
+    asked = rig.order("ends well")
     await rig.runtime.start(asked, why_not="no such secret: hf-token")
     run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
     assert (run.reason, run.detail) == (EndReason.START_FAILED, "no such secret: hf-token")
