@@ -138,6 +138,7 @@ class CauseCode(StrEnum):
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
     CANCEL_ASKED = "cancel-asked"
+    STOPPED_EARLY = "stopped-early"  # other elements of its sweep were better at the same step
     REQUEUE_ASKED = "requeue-asked"
     PRIORITY_ASKED = "priority-asked"
     SCALE_ASKED = "scale-asked"
@@ -181,6 +182,9 @@ class CauseCode(StrEnum):
     def _missing_(cls, value: object) -> "CauseCode":
         return cls.OTHER
 
+
+CANCELS = frozenset({CauseCode.CANCEL_ASKED, CauseCode.STOPPED_EARLY})
+"""Why a job that stops is cancelled, whatever it is that stops it otherwise."""
 
 HELD_FOR = frozenset({CauseCode.DEPENDENCY, CauseCode.SINGLETON, CauseCode.ARRAY_FULL})
 """Why a waiting job does not stand in the queue: other jobs come first, whatever room there is."""

@@ -291,6 +291,26 @@ class Objective(_Strict, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(gt=0, le=1e9, description="Requests per second.")]
 
 
+class Goal(StrEnum):
+    MIN = "min"
+    MAX = "max"
+
+
+class EarlyStop(_Strict, frozen=True, kw_only=True):
+    """When elements of an array are stopped for what they report: asynchronous successive halving, in the form that
+    stops (ASHA; Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020)."""
+
+    metric: Annotated[str, Meta(min_length=1, max_length=64, description="The reported value that is compared.")]
+    goal: Annotated[Goal, Meta(description="Whether less of it is better, or more.")] = Goal.MIN
+    after: Annotated[int, Meta(ge=1, le=2**53, description="The step of the first comparison.")]
+    factor: Annotated[
+        int,
+        Meta(
+            ge=2, le=100, description="The best 1 of so many go on; each comparison is after so many times the steps."
+        ),
+    ] = 4
+
+
 class JobSpec(_Strict, frozen=True, kw_only=True):
     """One job as its user asks for it."""
 
@@ -324,6 +344,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     array: Indices | None = None
     sweep: Annotated[dict[SweepName, SweepValues], Meta(min_length=1, max_length=SWEPT_MAX)] | None = None
     sample: Sample | None = None
+    early_stop: EarlyStop | None = None
     after: Annotated[tuple[After, ...], Meta(max_length=AFTER_MAX)] = ()
     singleton: Annotated[
         bool, Meta(description="Starts once every earlier job of this name and tenant in its pool is over.")

@@ -138,6 +138,8 @@ def _check_array(spec: JobSpec) -> None:
         raise SpecError("array", str(error)) from error
     if spec.sample is not None and spec.sweep is None:
         raise SpecError("sample", "is for a sweep, and there is none")
+    if spec.early_stop is not None and not spec.is_array:
+        raise SpecError("early_stop", "compares the elements of an array, and this job has no `array` and no `sweep`")
     try:
         check_sweep(spec.sweep or {}, spec.sample)
     except SweepError as error:

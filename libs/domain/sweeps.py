@@ -42,6 +42,15 @@ class Sample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, lt=2**53)] = 0
 
 
+class RungReached(Struct, frozen=True, kw_only=True):
+    """What an element of an array reported at a rung: the step of a comparison, counted from 0. docs/arrays.md."""
+
+    array: str
+    job_id: str
+    rung: int
+    value: float
+
+
 class SweepError(ValueError):
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")

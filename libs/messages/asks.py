@@ -88,7 +88,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
     `tune`, `scale`, `share` and `update` come with the kinds of those names, `entry` with `enter`. Only the reallocator
-    tunes; it and users scale and share.
+    tunes; it and users scale and share. `why`: of a cancel, if its user did not ask for it.
     """
 
     id: int
@@ -102,6 +102,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     share: Reshare | None = None
     update: Update | None = None
     entry: Entrance | None = None
+    why: Cause | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):

@@ -170,6 +170,7 @@ def ask_of(row: Row) -> Ask:
     share, update = row["share"] and _RESHARE.decode(row["share"]), row["update"] and _UPDATE.decode(row["update"])
     what = {"kind": AskKind(row["kind"]), "tune": tune, "scale": scale, "share": share, "update": update}
     what["entry"] = row["entry"] and _ENTRY.decode(row["entry"])
+    what["why"] = row["why"] and _CAUSE.decode(row["why"])
     return Ask(**{**row, **what})
 
 

@@ -1,10 +1,12 @@
 """What the reallocator keeps of running jobs, and asks of the scheduler."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
+from libs.domain.job import Cause
+from libs.domain.sweeps import RungReached
 from libs.messages.asks import Reshare, Scale, Tune
 
 
@@ -42,3 +44,10 @@ class TuningStore(Protocol):
     async def ask_shares(self, shares: Mapping[str, Reshare], *, pool: str, at: float) -> list[str]:
         """Ask for other shares of GPUs for several jobs; returns the jobs asked for. A job that does not run, or whose
         last ask by this is not done yet, is left out."""
+
+    async def rungs(self, arrays: Sequence[str]) -> list[RungReached]:
+        """What elements of these arrays reported so far."""
+
+    async def reach_rung(self, reached: RungReached, *, pool: str, why: Cause | None, at: float) -> bool:
+        """Store what an element reported and, with a cause, ask to cancel it, in one statement. False, and nothing is
+        written: that is known already, or there is no such element in the pool."""

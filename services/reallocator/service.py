@@ -19,6 +19,7 @@ from libs.planning.partition.named import PARTITIONERS
 from libs.service.run import Every, Listen, serve
 from libs.store import ReviewStore, StoreUnavailableError
 from libs.store.tuning import Envelope
+from services.reallocator.halving import EarlyStops
 from services.reallocator.serving import ServiceReview
 from services.reallocator.settings import ReallocatorSettings
 from services.reallocator.shares import ShareReview
@@ -55,6 +56,7 @@ async def run(
     sizes = Sizes(partitioning, pool=settings.pool, mode=settings.partition, bus=bus, store=store, registry=registry)
     tuner = ShareTuner(pool=settings.pool, tuning=settings.tuning)
     shares = ShareReview(tuner, pool=settings.pool, bus=bus, store=store, registry=registry)
+    early = EarlyStops(pool=settings.pool, bus=bus, store=store, registry=registry)
     scaler = ServiceScaler(policy=settings.serving_policy)
     services = ServiceReview(
         scaler, pool=settings.pool, mode=settings.serving, bus=bus, store=store, clock=clock, registry=registry
@@ -69,6 +71,7 @@ async def run(
         sizes=sizes,
         shares=shares,
         services=services,
+        early=early,
     )
     scales = settings.serving is not TuningMode.OFF
     of_services = Every(
@@ -86,6 +89,7 @@ async def run(
 
     async def hear_progress(seen: ProgressSeen) -> None:
         reallocator.observe(seen, now=clock())
+        early.hear(seen)
 
     beat = min(BEAT_SECONDS, settings.review_seconds, settings.window_seconds)
     await serve(
@@ -124,12 +128,13 @@ class Review:
         sizes: Sizes | None = None,
         shares: ShareReview | None = None,
         services: ServiceReview | None = None,
+        early: EarlyStops | None = None,
     ) -> None:
         self._core, self._bus, self._store, self._clock = core, bus, store, clock
         self._review_seconds = review_seconds
         self._recalled = False
         self._looked_at = -review_seconds
-        self._sizes, self._shares, self._services = sizes, shares, services
+        self._sizes, self._shares, self._services, self._early = sizes, shares, services, early
         self._found = Gauge("weft_reallocator_findings", "What would have to be done now.", ["code"], registry=registry)
         self._verdicts = Gauge("weft_reallocator_jobs", "Jobs by what holds them back.", ["verdict"], registry=registry)
         self._asked = Counter(
@@ -169,6 +174,8 @@ class Review:
             await self._sizes.review(jobs, nodes, now, under_trial=self._core.under_trial)
         if self._shares is not None:
             await self._shares.review(jobs, nodes, now)
+        if self._early is not None:
+            await self._early.review(jobs, now)
 
     async def _remember(self, decided: TuningDecision, now: float) -> None:
         if not decided.known:

@@ -73,13 +73,14 @@ MAY_WRITE = {
 }
 OF_GATEWAYS = {"webhooks", "duties", "secrets"}
 MAY_NOT_READ = {
-    "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
+    "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations", "rungs"},
     "scheduler": {
         *OF_GATEWAYS,
         "tenants",
         "tokens",
         "migrations",
         "envelopes",
+        "rungs",
         "retention",
         "event_offset",
         "tenant_submitted",
@@ -101,6 +102,7 @@ MAY_NOT_READ = {
             "outbox",
             "migrations",
             "envelopes",
+            "rungs",
             "retention",
             "event_offset",
             "tenant_submitted",
@@ -120,7 +122,7 @@ MAY_NOT_READ = {
         *OF_GATEWAYS,
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
         *{"quotas", "event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
-        *{"envelopes", "gpu_scores", "workload_classes", "curves"},
+        *{"envelopes", "rungs", "gpu_scores", "workload_classes", "curves"},
     },
 }
 MAY_NOT_DO = (

@@ -31,6 +31,7 @@ FIELDS = {
     "JobSpec.pin": "A node on which it must run.",
     "JobSpec.array": "Indices such as `0-9,12,20-40:5%8`: one job for each, 8 at once (docs/arrays.md).",
     "JobSpec.sweep": "Values by name: a job for each combination (docs/arrays.md).",
+    "JobSpec.early_stop": "Of a sweep or an array: elements that do worse than others are stopped; see docs/arrays.md.",
     "JobSpec.sample": "Of a sweep: rows drawn at random in place of the whole grid.",
     "JobSpec.after": "Other jobs on whose end it depends (docs/arrays.md).",
     "Role.replicas": "How many.",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from libs.domain.job import Cause
 from libs.domain.lease import Lease
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.store.memory.leases import MemoryLeases
@@ -64,6 +65,7 @@ class MemoryAsks(MemoryLeases):
         share: Reshare | None = None,
         update: Update | None = None,
         entry: Entrance | None = None,
+        why: Cause | None = None,
     ) -> None:
         self._ask_id += 1
         ask = Ask(
@@ -78,5 +80,6 @@ class MemoryAsks(MemoryLeases):
             share=share,
             update=update,
             entry=entry,
+            why=why,
         )
         self._asks[ask.id] = (pool, ask)

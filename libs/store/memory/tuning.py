@@ -1,8 +1,9 @@
 """What the reallocator keeps of running jobs, and asks of the scheduler, in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from libs.domain.job import JobState
+from libs.domain.job import Cause, JobState
+from libs.domain.sweeps import RungReached
 from libs.messages.asks import AskKind, Reshare, Scale, Tune
 from libs.store.memory.jobs import MemoryJobs
 from libs.store.memory.times import micro
@@ -15,6 +16,7 @@ class MemoryTuning(MemoryJobs):
     def __init__(self) -> None:
         super().__init__()
         self._envelopes: dict[str, Envelope] = {}
+        self._rungs: dict[tuple[str, str, int], RungReached] = {}
 
     async def envelopes(self, *, pool: str) -> list[Envelope]:
         return [
@@ -72,6 +74,20 @@ class MemoryTuning(MemoryJobs):
             share = shares[job_id]
             self._add_ask(AskKind.SHARE, subject_id=job_id, pool=pool, tenant="weft", at=micro(at), share=share)
         return found
+
+    async def rungs(self, arrays: Sequence[str]) -> list[RungReached]:
+        found = (one for one in self._rungs.values() if one.array in arrays)
+        return sorted(found, key=lambda one: (one.array, one.rung, one.job_id))
+
+    async def reach_rung(self, reached: RungReached, *, pool: str, why: Cause | None, at: float) -> bool:
+        job, key = self._jobs.get(reached.job_id), (reached.array, reached.job_id, reached.rung)
+        element = None if job is None or job.pool != pool else job.spec.element
+        if job is None or element is None or element.array != reached.array or key in self._rungs:
+            return False
+        self._rungs[key] = reached
+        if why is not None and not job.state.final:
+            self._add_ask(AskKind.CANCEL, subject_id=job.id, pool=pool, tenant="weft", at=micro(at), why=why)
+        return True
 
     def _may_ask(self, kind: AskKind, envelope: Envelope) -> bool:
         """Whether the job runs in that epoch, and the reallocator's last ask of the kind is done."""

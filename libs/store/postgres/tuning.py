@@ -1,9 +1,11 @@
 """What the reallocator keeps of running jobs, and asks of the scheduler, on a real Postgres."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from libs.domain.job import Cause
+from libs.domain.sweeps import RungReached
 from libs.messages.asks import Reshare, Scale, Tune
 from libs.store.asking import Asking
 from libs.store.rows import as_json, envelope_of
@@ -47,3 +49,11 @@ class PostgresTuning:
     async def ask_shares(self, shares: Mapping[str, Reshare], *, pool: str, at: float) -> list[str]:
         asked = [{"job": job_id, "share": share} for job_id, share in shares.items()]
         return [row["job_id"] for row in await self.asking.rows("ask_shares", pool, as_json(asked), at)]
+
+    async def rungs(self, arrays: Sequence[str]) -> list[RungReached]:
+        return [RungReached(**dict(row)) for row in await self.asking.rows("rungs", list(arrays))]
+
+    async def reach_rung(self, reached: RungReached, *, pool: str, why: Cause | None, at: float) -> bool:
+        given = (reached.job_id, reached.array, reached.rung, reached.value, pool, why and as_json(why), at)
+        row = await self.asking.row("reach_rung", *given)
+        return row is not None and row["reached"]

@@ -769,7 +769,7 @@ SELECT wanted.id, counted.*
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share, update::text AS update, entry::text AS entry
+       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why
   FROM asks WHERE pool = $1 AND kind <> 'submit' ORDER BY id LIMIT $2;
 
 -- name: drop_asks
@@ -1003,6 +1003,12 @@ SELECT job_id FROM ask_shares($1, $2::text::jsonb, to_timestamp($3::float8)) AS 
 
 -- name: ask_scale
 SELECT ask_scale($1, $2, $3, $4::text::jsonb, $5::text::jsonb, to_timestamp($6::float8)) AS asked;
+
+-- name: rungs
+SELECT array_id AS array, job_id, rung, value FROM rungs WHERE array_id = ANY($1::text[]) ORDER BY array_id, rung, job_id;
+
+-- name: reach_rung
+SELECT reach_rung($1, $2, $3, $4::float8, $5, $6::text::jsonb, to_timestamp($7::float8)) AS reached;
 
 -- name: ask_tune
 SELECT ask_tune($1, $2, $3, $4::text::jsonb, $5::text::jsonb, to_timestamp($6::float8)) AS asked;

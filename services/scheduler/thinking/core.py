@@ -209,7 +209,7 @@ class Scheduler:
             return []
         match ask.kind:
             case AskKind.CANCEL:
-                cause = Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.tenant}", by=ask.tenant)
+                cause = ask.why or Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.tenant}", by=ask.tenant)
                 if job.state is _S.QUEUED:
                     return self.picture.go(job, _E.CANCELLED, cause, now, ask=ask.id)
                 return lives.stop(self.picture, job, cause, now, ask=ask.id)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from msgspec import structs
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
+from libs.domain.job import CANCELS, Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
 from libs.domain.quantity import duration_text
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import port_for
@@ -88,7 +88,7 @@ def stop(
         return []
     if job.state is _S.STOPPING:
         assert job.stopping_for is not None
-        if cause.code is not _C.CANCEL_ASKED or job.stopping_for.code is _C.CANCEL_ASKED:
+        if cause.code not in CANCELS or job.stopping_for.code in CANCELS:
             return []
     steps = picture.go(
         job,
@@ -114,7 +114,7 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
     assert job.stopping_for is not None
     ranks = picture.pool.runs.of(job)
     cause = job.stopping_for
-    if cause.code is _C.CANCEL_ASKED:
+    if cause.code in CANCELS:
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if cause.code is _C.CORE_DONE:  # its nodes may know that end no more
         return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
@@ -259,7 +259,7 @@ def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
         f"rank {first.rank} on node {first.node_id}{others} still ran {duration_text(now - job.since)} after it was"
         " told to stop, and keeps its GPUs until it ends"
     )
-    if job.stopping_for.code is _C.CANCEL_ASKED:
+    if job.stopping_for.code in CANCELS:
         cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}; {sentence}")
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if job.stopping_for.code is _C.CORE_DONE:

@@ -57,3 +57,22 @@ CREATE OR REPLACE FUNCTION ask_shares(of_pool text, shares jsonb, asked_at times
     ON CONFLICT (subject_id) WHERE kind = 'share' AND tenant = 'weft' DO NOTHING
     RETURNING subject_id
 $$;
+
+-- Stores what an element of an array reported at a rung and, with a cause, asks to cancel it, in one statement. False: nothing
+-- was written, since that is known already, or there is no such element.
+CREATE OR REPLACE FUNCTION reach_rung(of_job text, of_array text, of_rung integer, reached double precision, of_pool text,
+                                      cause jsonb, reached_at timestamptz)
+    RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    INSERT INTO rungs (array_id, job_id, rung, value)
+    SELECT array_id, id, of_rung, reached FROM submissions
+     WHERE id = of_job AND array_id = of_array AND pool = of_pool
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    INSERT INTO asks (kind, pool, subject_id, tenant, at, why)
+    SELECT 'cancel', of_pool, of_job, 'weft', reached_at, cause FROM jobs
+     WHERE id = of_job AND cause IS NOT NULL AND state NOT IN ('succeeded', 'failed', 'cancelled');
+    RETURN true;
+END $$;
