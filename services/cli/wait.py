@@ -1,4 +1,5 @@
-"""`weft wait`: until jobs are over, or with --any until the first is. An array is over when all its elements are.
+"""`weft wait`: until jobs are over, or with --any until the first is. An array is over when all its elements are;
+an element that was stopped early counts as one that succeeded.
 
 Exit status 0: all of these succeeded; else that of a job that failed, the highest of several; 1: a job was cancelled,
 or no process of it ended; 124: they are not over in time.
@@ -8,7 +9,7 @@ import argparse
 import asyncio
 
 from libs.client import Client
-from libs.domain.job import JobState
+from libs.domain.job import CauseCode, JobState
 from libs.domain.quantity import duration_seconds
 from libs.messages.http import ArrayView, JobView
 from services.cli import arrays, connection, page
@@ -89,16 +90,21 @@ async def _all_over(client: Client, array_id: str) -> ArrayView:
 
 
 async def _exit_status_of_array(client: Client, array: ArrayView) -> int:
-    """Of an array that is over: 0 if all elements succeeded, else the highest of its elements."""
+    """Of an array that is over: the highest of its elements."""
     if set(array.states) <= {JobState.SUCCEEDED}:
         return 0
-    highest, after = 1, 0
+    highest, after = 0, 0
     while True:
         found = await client.elements(array.id, limit=_PAGE, after=after)
-        highest = max([highest, *(exit_status_of(job) for job in found.jobs)])
+        highest = max([highest, *map(_status_of_element, found.jobs)])
         if not found.before:
             return highest
         after = found.before
+
+
+def _status_of_element(job: JobView) -> int:
+    stopped_early = job.ended_for is not None and job.ended_for.code is CauseCode.STOPPED_EARLY
+    return 0 if stopped_early else exit_status_of(job)
 
 
 def seconds(text: str) -> float:
