@@ -19,7 +19,7 @@ from libs.messages.nodes import ProgressSeen, RunProgressed
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.reallocator.halving import EarlyStops
-from services.reallocator.thinking.halving import Compared, Halving
+from services.reallocator.thinking.halving import AtRung, Halving
 from tests.support.builders import spec
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
@@ -42,7 +42,7 @@ def fresh() -> Halving:
     return halving
 
 
-def came(halving: Halving, jobs: Sequence[Job], values: Sequence[float], step: float = 10) -> list[Compared]:
+def came(halving: Halving, jobs: Sequence[Job], values: Sequence[float], step: float = 10) -> list[AtRung]:
     """One after the other."""
     return [
         judged
@@ -51,7 +51,7 @@ def came(halving: Halving, jobs: Sequence[Job], values: Sequence[float], step: f
     ]
 
 
-def stopped(judged: Sequence[Compared]) -> list[bool]:
+def stopped(judged: Sequence[AtRung]) -> list[bool]:
     return [one.why is not None for one in judged]
 
 

@@ -16,7 +16,7 @@ STEP = "step"
 RUNGS_MAX = 32
 
 
-class Compared(Struct, frozen=True, kw_only=True):
+class AtRung(Struct, frozen=True, kw_only=True):
     """An element at a rung; with a cause it is stopped there."""
 
     reached: RungReached
@@ -40,16 +40,16 @@ class Halving:
         there = set(arrays)
         self._values = {array: known for array, known in self._values.items() if array in there}
 
-    def judge(self, jobs: Sequence[Job], progress: Mapping[str, Mapping[str, float]]) -> list[Compared]:
+    def judge(self, jobs: Sequence[Job], progress: Mapping[str, Mapping[str, float]]) -> list[AtRung]:
         """Elements of known arrays at rungs that are new for them. Each is compared with those before it, so that each
         is to be stored, in this order."""
         return [judged for job in jobs for judged in self._of(job, progress.get(job.id, {}))]
 
-    def _of(self, job: Job, progress: Mapping[str, float]) -> list[Compared]:
+    def _of(self, job: Job, progress: Mapping[str, float]) -> list[AtRung]:
         rule, element = job.spec.early_stop, job.spec.element
         if rule is None or element is None or rule.metric not in progress:
             return []
-        judged: list[Compared] = []
+        judged: list[AtRung] = []
         value, at = progress[rule.metric], progress.get(STEP, 0.0)
         for rung in range(RUNGS_MAX):
             step = rule.after * rule.factor**rung
@@ -60,7 +60,7 @@ class Halving:
                 continue
             there[job.id] = value
             reached = RungReached(array=element.array, job_id=job.id, rung=rung, value=value)
-            judged.append(Compared(reached=reached, why=_why_not_on(rule, value, step, there.values())))
+            judged.append(AtRung(reached=reached, why=_why_not_on(rule, value, step, there.values())))
             if judged[-1].why is not None:
                 break
         return judged
