@@ -291,7 +291,7 @@ class Objective(_Strict, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(gt=0, le=1e9, description="Requests per second.")]
 
 
-class Goal(StrEnum):
+class MetricGoal(StrEnum):
     MIN = "min"
     MAX = "max"
 
@@ -301,7 +301,7 @@ class EarlyStop(_Strict, frozen=True, kw_only=True):
     stops (ASHA; Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020)."""
 
     metric: Annotated[str, Meta(min_length=1, max_length=64, description="The reported value that is compared.")]
-    goal: Annotated[Goal, Meta(description="Whether less of it is better, or more.")] = Goal.MIN
+    goal: Annotated[MetricGoal, Meta(description="Whether less of it is better, or more.")] = MetricGoal.MIN
     after: Annotated[int, Meta(ge=1, le=2**53, description="The step of the first comparison.")]
     factor: Annotated[
         int,

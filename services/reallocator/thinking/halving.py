@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from libs.domain.job import Cause, CauseCode, Job
-from libs.domain.spec import EarlyStop, Goal
+from libs.domain.spec import EarlyStop, MetricGoal
 from libs.domain.sweeps import RungReached
 
 STEP = "step"
@@ -69,7 +69,7 @@ class Halving:
 def _why_not_on(rule: EarlyStop, value: float, step: int, there: Iterable[float]) -> Cause | None:
     """None: it goes on. It is among `there`."""
     known = list(there)
-    better = sum(other < value if rule.goal is Goal.MIN else other > value for other in known)
+    better = sum(other < value if rule.goal is MetricGoal.MIN else other > value for other in known)
     on = -(-len(known) // rule.factor)  # rounded up
     if len(known) < rule.factor or better < on:
         return None
