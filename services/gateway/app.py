@@ -18,6 +18,7 @@ from services.gateway.listening import HttpConnection
 from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
 from services.gateway.page import render
+from services.gateway.revalidation import revalidated
 from services.gateway.route import NOBODY, Call, Route, Who, check_length, query_of
 from services.gateway.turns import NoTurnError, Turn
 
@@ -61,7 +62,8 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
                 turn = await gateway.at_work.take(who.tenant)
             try:
-                return await route.handler(Call(gateway, request, who, query_of(request, route.query), turn))
+                response = await route.handler(Call(gateway, request, who, query_of(request, route.query), turn))
+                return revalidated(request, response) if route.method == "GET" else response
             finally:
                 turn.end()
 

@@ -19,6 +19,7 @@ from services.gateway.dependencies import array_id
 from services.gateway.endings import endings
 from services.gateway.errors import TOKEN_WORDS, RejectedError
 from services.gateway.jobs import STATES, states_of
+from services.gateway.revalidation import next_page
 from services.gateway.route import Call, NoQuery, answer, json_of
 from services.gateway.sight import may_see
 from services.gateway.views import job_view
@@ -65,8 +66,8 @@ async def elements(call: Call[ElementsQuery]) -> web.StreamResponse:
         ends = await endings(gateway.store, jobs)
     shown = await gateway.reasons.fresh(jobs)
     views = tuple(job_view(job, gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
-    more = not states and len(jobs) == query.limit
-    return answer(JobsView(jobs=views, before=jobs[-1].seq if more else None))
+    before = jobs[-1].seq if not states and len(jobs) == query.limit else None
+    return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, after=before))
 
 
 async def cancel(call: Call[NoQuery]) -> web.StreamResponse:

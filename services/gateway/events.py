@@ -13,16 +13,19 @@ from libs.messages.events import Event
 from libs.store import StoreUnavailableError
 from services.gateway.errors import RejectedError
 from services.gateway.feed import Item, told
+from services.gateway.revalidation import next_page
 from services.gateway.route import Call, answer
 from services.gateway.streams import gone, write
 
 CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+NOW = "now"
+FIRST = "0-0"  # before all events
 SSE = "text/event-stream"
 FINAL_EVENTS = frozenset(state.value for state in FINAL)
 OPENING = b"retry: 1000\n\n"
 HEARTBEAT = b": beat\n\n"
 
-Cursor = Annotated[str, Meta(description="Only events behind this one: its `cursor`.")]
+Cursor = Annotated[str, Meta(description="Only events behind this one: its `cursor`; or `now`.")]
 Follow = Annotated[bool, Meta(description="Stream them as they happen; `Accept: text/event-stream` says the same.")]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 
@@ -40,20 +43,21 @@ class StoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
     """The newest events, or those behind `after`; as a stream: from now, or from behind `after`."""
-    after = _after(call.request, call.query.after)
     tenant = None if call.who.admin else call.who.tenant
+    after = await _after(call, call.query.after, tenant=tenant)
     if not _is_stream(call.request, follow=call.query.follow):
         async with call.gateway.reading.one(call.who.tenant):
             events = await call.gateway.store.events(
                 after=after, tenant=tenant, newest=not after, limit=call.query.limit
             )
-        return answer([told(event) for event in events])
+        behind = events[-1].cursor if after and len(events) == call.query.limit else None
+        return answer([told(event) for event in events], headers=next_page(call.request, after=behind))
     return await _stream(call, after=after, wants=lambda event: tenant is None or event.tenant == tenant)
 
 
 async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:
     """A job's story. As a stream it goes on with new events, and ends after the job is over."""
-    after = _after(call.request, call.query.after)
+    after = await _after(call, call.query.after, tenant=None if call.who.admin else call.who.tenant)
     job = await call.gateway.job(call.who, call.path("job"))
     if not _is_stream(call.request, follow=call.query.follow):
         async with call.gateway.reading.one(call.who.tenant):
@@ -108,10 +112,14 @@ def _is_stream(request: web.Request, *, follow: bool) -> bool:
     return follow or SSE in request.headers.get("Accept", "")
 
 
-def _after(request: web.Request, asked: str) -> str:
-    """The cursor to go on from: `Last-Event-ID`, which a reconnecting reader sends, is newer than the URL."""
-    given = request.headers.get("Last-Event-ID")
+async def _after(call: Call[EventsQuery] | Call[StoryQuery], asked: str, *, tenant: str | None) -> str:
+    """The cursor to go on from: `Last-Event-ID`, which a reconnecting reader sends, is newer than the URL. `now` is
+    that of the newest event which the caller may see."""
+    given = call.request.headers.get("Last-Event-ID")
     cursor = given if given is not None else asked
+    if cursor == NOW:
+        newest = await call.gateway.store.events(tenant=tenant, newest=True, limit=1)
+        return newest[-1].cursor if newest else FIRST
     if cursor and not CURSOR.fullmatch(cursor):
         raise RejectedError(400, "after" if given is None else "Last-Event-ID", "not the cursor of an event")
     return cursor

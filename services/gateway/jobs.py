@@ -17,6 +17,7 @@ from services.gateway.endings import TOLD, EventCause, endings
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
 from services.gateway.past import PastQuery, job_then, moment_of, told_by
+from services.gateway.revalidation import next_page
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
 from services.gateway.service_views import whole_service
 from services.gateway.thinking.resharing import check_share
@@ -100,7 +101,8 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
         ends = await endings(call.gateway.store, found)
     shown = await call.gateway.reasons.fresh(found)
     views = tuple(job_view(job, call.gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
-    return answer(JobsView(jobs=views, before=found[-1].seq if len(found) == query.limit else None))
+    before = found[-1].seq if len(found) == query.limit else None
+    return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, before=before))
 
 
 async def job(call: Call[PastQuery]) -> web.StreamResponse:

@@ -53,7 +53,8 @@ _CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"), ("POST", "/v1/webhoo
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
 `{"type": "about:blank", "title": …, "status": …, "detail": …, "error": {"field": …, "reason": …, "status": …}}`; what \
-got a 4xx has changed nothing. Every event is also told on NATS at `weft.events.jobs.<event>` and \
+got a 4xx has changed nothing. A JSON answer to a `GET` has an `ETag`, and is 304 to an `If-None-Match` that names \
+it; a list that goes on says where in `Link`. Every event is also told on NATS at `weft.events.jobs.<event>` and \
 `weft.events.nodes.<event>`, and a request on `weft.submit`, whose payload is the specification and whose headers are \
 those of `POST /v1/jobs`, submits a job."""
 

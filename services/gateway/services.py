@@ -6,6 +6,7 @@ from libs.messages.asks import AskKind
 from libs.messages.http_services import UpdateWanted
 from services.gateway.errors import RejectedError
 from services.gateway.jobs import ask
+from services.gateway.revalidation import tags_of
 from services.gateway.route import Call, NoQuery, answer, json_of
 from services.gateway.service_views import endpoints_view
 from services.gateway.thinking.updating import check_update
@@ -19,7 +20,7 @@ async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
     nodes = await gateway.snapshots.nodes.get()
     view = endpoints_view(found, {node.id: node for node in nodes.all}, gateway.cluster)
     headers = {"ETag": f'"{view.digest}"', "Cache-Control": "no-cache"}
-    if view.digest in _tags(call.request.headers.get("If-None-Match", "")):
+    if view.digest in tags_of(call.request.headers.get("If-None-Match", "")):
         return web.Response(status=304, headers=headers)
     return answer(view, headers=headers)
 
@@ -29,7 +30,3 @@ async def update(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     admission = (await call.gateway.snapshots.nodes.get()).admission
     return await ask(call, AskKind.UPDATE, found, update=check_update(found, wanted, admission))
-
-
-def _tags(header: str) -> set[str]:
-    return {tag.strip().removeprefix("W/").strip('"') for tag in header.split(",")}
