@@ -19,12 +19,6 @@ FOLLOWED_RANK = 0
 _FINAL_EVENTS = frozenset(state.value for state in FINAL)
 
 
-MANY_LOGS = (
-    "an array has many logs: `weft wait A` waits for all its elements, `weft ps` shows how far it is,"
-    " `weft logs A_3` what element 3 wrote"
-)
-
-
 def submitted_line(submitted: Submitted) -> str:
     """What was submitted, and how to look at it."""
     again = "" if submitted.created else " had been submitted with this key before"

@@ -22,7 +22,7 @@ from services.cli.terminal import TerminalText
 from services.cli.words import clean
 
 EVERY_RANK = "all"
-_JOBS_MAX = 20  # whose logs are shown at once
+JOBS_MAX = 20  # whose logs are shown at once
 _TAIL_BYTES = 64 << 10  # the first guess at the size of the last lines
 
 Say = Callable[[bytes], None]
@@ -55,14 +55,24 @@ async def logs(args: argparse.Namespace) -> int:
         args.several = len(jobs) > 1
         each = [(job, rank) for job in jobs for rank in await _ranks(client, job, args)]
         if args.follow:
-            async with asyncio.TaskGroup() as tasks:
-                for job, rank in each:
-                    tasks.create_task(_one(_follow(client, job, rank, args), job, rank, args))
+            await _follow_each(client, each, args)
         else:
             for job, rank in each:
                 if await _one(_copy(client, job, rank, args), job, rank, args) is False:
                     page.remark(nothing(job, rank))
     return 0
+
+
+async def follow_jobs(client: Client, jobs: Sequence[JobView]) -> None:
+    """Show what several jobs write, each line with its job, until all of them are over."""
+    args = argparse.Namespace(rank=None, role=None, epoch=None, raw=False, json=False, several=True)
+    await _follow_each(client, [(job, 0) for job in jobs], args)
+
+
+async def _follow_each(client: Client, each: Sequence[tuple[JobView, int]], args: argparse.Namespace) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for job, rank in each:
+            tasks.create_task(_one(_follow(client, job, rank, args), job, rank, args))
 
 
 async def _jobs(client: Client, args: argparse.Namespace) -> Sequence[JobView]:
@@ -73,19 +83,19 @@ async def _jobs(client: Client, args: argparse.Namespace) -> Sequence[JobView]:
         return await _elements(client, found) if isinstance(found, ArrayView) else [found]
     if wanted.is_empty and not args.jobs:
         raise Complaint("say which job: by its id, its name, or an option such as --name 'train-*'", status=2)
-    matching = (await selection.matching(client, wanted, args.jobs, states=(), limit=_JOBS_MAX + 1)).jobs
+    matching = (await selection.matching(client, wanted, args.jobs, states=(), limit=JOBS_MAX + 1)).jobs
     if not matching:
         raise Complaint(selection.nothing_matches(wanted, args.jobs, ()))
-    if len(matching) > _JOBS_MAX:
-        raise Complaint(f"more than {_JOBS_MAX} jobs match: logs shows no more at once")
+    if len(matching) > JOBS_MAX:
+        raise Complaint(f"more than {JOBS_MAX} jobs match: logs shows no more at once")
     return [await client.job(job.id) for job in matching]
 
 
 async def _elements(client: Client, array: ArrayView) -> Sequence[JobView]:
     """All elements of an array, if these are few."""
-    if array.elements > _JOBS_MAX:
+    if array.elements > JOBS_MAX:
         raise Complaint(
-            f"{array.name} has {array.elements} elements, and logs shows no more than {_JOBS_MAX} at once: say which,"
+            f"{array.name} has {array.elements} elements, and logs shows no more than {JOBS_MAX} at once: say which,"
             f" such as {array.name}_3"
         )
     return [await client.job(job.id) for job in (await client.elements(array.id)).jobs]

@@ -12,7 +12,8 @@ from libs.domain.spec import Kind, ResizeHow
 from services.cli import connection, page
 from services.cli.along import env_option, secret_option, venv_option
 from services.cli.complaint import Complaint
-from services.cli.following import MANY_LOGS, follow, submitted_line
+from services.cli.following import follow, submitted_line
+from services.cli.following_array import follow_array
 from services.cli.spec import option_of, spec_of
 
 _EXAMPLES = """examples:
@@ -107,8 +108,6 @@ def _serves(parser: argparse.ArgumentParser) -> None:
 async def run(args: argparse.Namespace) -> int:
     if args.json and args.follow:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
-    if args.array and args.follow:
-        raise Complaint(MANY_LOGS, status=2)
     spec = spec_of(args, cwd=os.getcwd(), environment=os.environ)
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         try:
@@ -119,6 +118,6 @@ async def run(args: argparse.Namespace) -> int:
         for remark in submitted.notes:
             page.remark(f"note: {remark}")
         if args.follow:
-            return await follow(client, submitted)
+            return await (follow_array if spec.is_array else follow)(client, submitted)
     page.note(submitted_line(submitted))
     return 0

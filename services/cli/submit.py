@@ -11,7 +11,8 @@ from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from services.cli import connection, page
 from services.cli.along import env_option, read_with_env, secret_option, venv_option
 from services.cli.complaint import Complaint
-from services.cli.following import MANY_LOGS, follow, submitted_line
+from services.cli.following import follow, submitted_line
+from services.cli.following_array import follow_array
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,10 +42,9 @@ async def submit(args: argparse.Namespace) -> int:
             raise Complaint(error.reason + more, field=error.field) from error  # a field of the file
         for remark in submitted.notes:
             page.remark(f"note: {remark}")
-        if args.follow and submitted.id.startswith(ARRAY_PREFIX):
-            raise Complaint(f"{submitted.id} is submitted, but {MANY_LOGS}")
         if args.follow:
-            return await follow(client, submitted)
+            is_array = submitted.id.startswith(ARRAY_PREFIX)
+            return await (follow_array if is_array else follow)(client, submitted)
     page.answered(args, submitted, submitted.id)
     page.note(submitted_line(submitted))
     return 0

@@ -68,8 +68,8 @@ async def _one(client: Client, named: JobView | ArrayView, statuses: dict[str, i
     """Wait for the end of one job or array, print it, and note its exit status."""
     over: JobView | ArrayView
     if isinstance(named, ArrayView):
-        over = await _all_over(client, named.id)
-        statuses[over.id] = await _exit_status_of_array(client, over)
+        over = await until_array_over(client, named.id)
+        statuses[over.id] = await exit_status_of_array(client, over)
     else:
         over = await until_over(client, named.id)
         statuses[over.id] = exit_status_of(over)
@@ -79,7 +79,7 @@ async def _one(client: Client, named: JobView | ArrayView, statuses: dict[str, i
         page.show(arrays.ended_line(over) if isinstance(over, ArrayView) else ended_line(over))
 
 
-async def _all_over(client: Client, array_id: str) -> ArrayView:
+async def until_array_over(client: Client, array_id: str) -> ArrayView:
     """Wait until all elements of an array are over. It is asked for again and again: there are no events of an array,
     and a stream of events for each of 10,000 elements is more than the gateway opens."""
     pause = _PAUSE_SECONDS
@@ -89,7 +89,7 @@ async def _all_over(client: Client, array_id: str) -> ArrayView:
     return array
 
 
-async def _exit_status_of_array(client: Client, array: ArrayView) -> int:
+async def exit_status_of_array(client: Client, array: ArrayView) -> int:
     """Of an array that is over: the highest of its elements."""
     if set(array.states) <= {JobState.SUCCEEDED}:
         return 0
