@@ -2,14 +2,18 @@
 
 import msgspec
 
+from libs.client.errors import RefusedError
 from libs.client.paths import path_part, without_empty
 from libs.client.wire import JSON_HEADERS, Wire
 from libs.messages.accounts import By
+from libs.messages.contexts import ContextView
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
+
+UPLOAD_SECONDS_MAX = 1800.0
 
 
 class AdministrationRequests:
@@ -99,6 +103,26 @@ class AdministrationRequests:
 
     async def remove_webhook(self, webhook: str) -> WebhookView:
         return await self._wire.ask("DELETE", f"/v1/webhooks/{path_part(webhook)}", WebhookView, once=True)
+
+    async def context(self, digest: str) -> ContextView | None:
+        """The packed files of this digest that this token's tenant has stored; None: there are none."""
+        try:
+            return await self._wire.ask("GET", f"/v1/contexts/{path_part(digest)}", ContextView)
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    async def set_context(self, digest: str, packed: bytes) -> ContextView:
+        """Store packed files: a ZIP file, and its SHA-256 as hexadecimal digits."""
+        return await self._wire.ask(
+            "PUT",
+            f"/v1/contexts/{path_part(digest)}",
+            ContextView,
+            body=packed,
+            headers={"Content-Type": "application/zip"},
+            seconds=UPLOAD_SECONDS_MAX,
+        )
 
     async def secrets(self) -> SecretsView:
         """The names of the secrets of this token's tenant."""

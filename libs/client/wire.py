@@ -79,9 +79,13 @@ class Wire:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         once: bool = False,
+        seconds: float = ANSWER_SECONDS_MAX,
     ) -> T:
-        """One answer, decoded. Repeated while none comes; with `once` only if the request surely had no effect."""
-        answer = await self.read(method, path, query=query, body=body, headers=headers, once=once)
+        """One answer, decoded. Repeated while none comes; with `once` only if the request surely had no effect.
+
+        `seconds`: how long one try may take.
+        """
+        answer = await self.read(method, path, query=query, body=body, headers=headers, once=once, seconds=seconds)
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
@@ -96,8 +100,10 @@ class Wire:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         once: bool = False,
+        seconds: float = ANSWER_SECONDS_MAX,
     ) -> bytes:
         retrying = self.retrying()
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS_MAX)
         while True:
             try:
                 async with self._open.request(
@@ -106,6 +112,7 @@ class Wire:
                     params=query,
                     data=io.BytesIO(body) if body is not None else None,
                     headers=headers,
+                    timeout=timeout,
                     allow_redirects=False,
                     expect100=body is not None and len(body) > ASKED_FIRST_BYTES,
                 ) as response:

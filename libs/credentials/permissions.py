@@ -63,6 +63,7 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
         subscribe=(
             "weft.submit",
             "weft.secrets.*",
+            "weft.contexts.*",
             "weft.progress.*",
             "weft.telemetry.*",
             "weft.findings.*",
@@ -105,7 +106,13 @@ def node_permissions(node: str) -> dict[str, Permissions]:
         raise ValueError(f"not a node id: {node!r}; up to 40 of a-z, 0-9 and -, neither first nor last a -")
     return {
         f"executor-{node}": Permissions(
-            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}", f"weft.endpoints.{node}", f"weft.secrets.{node}"),
+            publish=(
+                f"weft.sync.*.{node}",
+                f"weft.progress.{node}",
+                f"weft.endpoints.{node}",
+                f"weft.secrets.{node}",
+                f"weft.contexts.{node}",
+            ),
             subscribe=(f"weft.hints.{node}", f"weft.logs.{node}", f"weft.sessions.{node}.*", "weft.serving.*"),
             answers=True,
         ),

@@ -48,6 +48,9 @@ NO_SERVICES = "services (no replica is started)"
 NO_SECRETS = "secrets (no job that has any is started)"
 """In `Node.not_enforced`: its executor is of an earlier version, which does not know secrets."""
 
+NO_CONTEXTS = "contexts (no job that has files with it is started)"
+"""In `Node.not_enforced`: its executor is of an earlier version, which does not know contexts."""
+
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node as the store has it."""
@@ -77,6 +80,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Can its executor start a job that has secrets?"""
         return NO_SECRETS not in self.not_enforced
 
+    @property
+    def takes_contexts(self) -> bool:
+        """Can its executor start a job that has files with it?"""
+        return NO_CONTEXTS not in self.not_enforced
+
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU.
@@ -94,3 +102,4 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: Share | None = None
     serves: bool = False  # it is a replica of a service, which only some executors can start
     secrets: bool = False  # its job has secrets, likewise
+    context: bool = False  # its job has files with it, likewise

@@ -25,6 +25,7 @@ LABEL_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$(?!\n)"
 PATH_PATTERN = r"^/[^\x00]{0,4095}$(?!\n)"
 IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$(?!\n)"
 TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
+DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
 
 Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case letters, digits and `-`; no dots.")]
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
@@ -37,6 +38,7 @@ LabelValue = Annotated[str, Meta(max_length=253)]
 Path = Annotated[str, Meta(pattern=PATH_PATTERN, description="An absolute path.")]
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
+Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN, description="A SHA-256, as 64 hexadecimal digits.")]
 SECRETS_MAX = 32
 Secrets = Annotated[
     dict[EnvName, Token],
@@ -319,6 +321,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     image: Image | None = None
     command: Command | None = None
     workdir: Path | None = None
+    context: Digest | None = None
     env: Env = {}
     secrets: Secrets = {}
     roles: Annotated[dict[Token, Role], Meta(min_length=1, max_length=ROLES_MAX)] = msgspec.field(

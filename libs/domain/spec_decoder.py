@@ -68,6 +68,7 @@ def _check(spec: JobSpec) -> None:
         _check_sizes,
         _check_progress,
         _check_secrets,
+        _check_context,
     ):
         try:
             check(spec)
@@ -122,6 +123,14 @@ def _check_secrets(spec: JobSpec) -> None:
     for name in spec.secrets:
         if name in spec.env or any(name in role.env for role in spec.roles.values()):
             raise SpecError(f"secrets.{name}", "is in `env`, too: which of the two would it be?")
+
+
+def _check_context(spec: JobSpec) -> None:
+    contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
+    if spec.context is not None and spec.workdir is not None and not contained:
+        raise SpecError(
+            "workdir", "is for containers if there is a `context`: a process runs in the folder of its files"
+        )
 
 
 def _check_array(spec: JobSpec) -> None:

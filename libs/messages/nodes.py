@@ -182,6 +182,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     serve: Serve | None = None  # of a run that serves requests
     revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
     secrets: dict[str, str] = {}  # variable → name of the secret; the node asks for the values as it starts the run
+    context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
 
 
 JOBS = "jobs"
@@ -195,6 +196,9 @@ SERVES = "serves"
 
 SECRETS = "secrets"
 """In `NodeReported.reads`: this executor understands `StartRun.secrets` and `JobOrder.secrets`."""
+
+CONTEXTS = "contexts"
+"""In `NodeReported.reads`: this executor understands `StartRun.context` and `JobOrder.context`."""
 
 SHARES = "shares"
 """In `NodeReported.reads`: this executor understands `StartRun.share` and `RankOrder.share`."""
@@ -263,6 +267,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     serve: Serve | None = None
     revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is this order with its `roles`
     secrets: dict[str, str] = {}
+    context: str | None = None
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

@@ -14,7 +14,8 @@ NAMED_MAX = 2
 
 
 def room_for(job: Job, nodes: Sequence[Node], holding: Iterable[Job]) -> Room:
-    """What is left; of nodes that cannot start a replica, nothing is left for a service, nor for secrets."""
+    """What is left; of nodes that cannot start a replica, nothing is left for a service,
+    a job with secrets or one with files."""
     room = room_of(nodes, holding)
     room.close([node.id for node in nodes if not _can_start(job, node)])
     return room
@@ -30,7 +31,9 @@ def why_not_serving(job: Job, nodes: Iterable[Node]) -> str:
     earlier = of_earlier_version(job, nodes)
     if not earlier:
         return ""
-    what = "job that has secrets" if job.spec.secrets else "replica of a service"
+    what = "replica of a service"
+    if job.spec.secrets or job.spec.context:
+        what = "job that has secrets" if job.spec.secrets else "job that has files with it"
     named = ", ".join(earlier[:NAMED_MAX]) + (f" and {more} more" if (more := len(earlier) - NAMED_MAX) > 0 else "")
     verb, whose = ("starts", "its executor is") if len(earlier) == 1 else ("start", "their executors are")
     return f"{count_text(len(earlier), 'node')} {verb} no {what}, {whose} of an earlier version: {named}"
@@ -42,7 +45,9 @@ def of_earlier_version(job: Job, nodes: Iterable[Node]) -> list[str]:
 
 
 def _can_start(job: Job, node: Node) -> bool:
-    return (node.serves or not job.spec.is_service) and (node.gives_secrets or not job.spec.secrets)
+    spec = job.spec
+    known = (node.gives_secrets or not spec.secrets) and (node.takes_contexts or not spec.context)
+    return known and (node.serves or not spec.is_service)
 
 
 def waits_to_update(job: Job) -> bool:

@@ -157,4 +157,5 @@ def _request(role: Role, spec: JobSpec, node: str | None, gpu: int | None) -> Re
         share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
         serves=spec.is_service,
         secrets=bool(spec.secrets),
+        context=spec.context is not None,
     )

@@ -31,6 +31,7 @@ from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store.accounts import AccountStore
 from libs.store.arrays import ArrayStore
+from libs.store.contexts import ContextStore
 from libs.store.leases import LeaseStore
 from libs.store.quotas import QuotaStore
 from libs.store.secrets import SecretStore
@@ -107,7 +108,15 @@ class OpenService(Struct, frozen=True, kw_only=True):
 
 
 class GatewayStore(
-    SubmissionStore, ArrayStore, TenantStore, QuotaStore, AccountStore, WebhookStore, SecretStore, Protocol
+    SubmissionStore,
+    ArrayStore,
+    TenantStore,
+    QuotaStore,
+    AccountStore,
+    WebhookStore,
+    SecretStore,
+    ContextStore,
+    Protocol,
 ):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
 

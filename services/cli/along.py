@@ -63,13 +63,20 @@ def venv_of(environment: Mapping[str, str]) -> dict[str, str]:
     return {"VIRTUAL_ENV": os.path.abspath(folder), "PATH": ":".join([programs, *others])}
 
 
-def read_with_env(body: bytes, content: str, args: argparse.Namespace, environment: Mapping[str, str]) -> JobSpec:
-    """The specification in a job file, with the variables that go along added to its own. Raises `Complaint`."""
+def read_with_env(
+    body: bytes, content: str, args: argparse.Namespace, environment: Mapping[str, str], *, context: str | None = None
+) -> JobSpec:
+    """The specification in a job file, with what goes along added to its own. Raises `Complaint`.
+
+    `context`: the digest of packed files.
+    """
     try:
         spec = decode_spec(body, content=content)
         contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
         env = {**spec.env, **env_along(args, environment, contained=contained)}
-        added = structs.replace(spec, env=env, secrets={**spec.secrets, **secrets_along(args)})
+        added = structs.replace(
+            spec, context=context or spec.context, env=env, secrets={**spec.secrets, **secrets_along(args)}
+        )
         return decode_spec(msgspec.json.encode(added))
     except SpecError as error:
         more = "".join(f"\n  also {field}: {reason}" for field, reason in error.mistakes[1:])

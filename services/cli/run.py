@@ -15,10 +15,12 @@ from services.cli.complaint import Complaint
 from services.cli.following import follow, submitted_line
 from services.cli.following_array import follow_array
 from services.cli.spec import option_of, spec_of
+from services.cli.sync import pack, store, sync_option
 
 _EXAMPLES = """examples:
   weft run --gpus 1 -- "$(which python3)" train.py --epochs 10
   weft run --venv -e HF_TOKEN --gpus 1 -- python train.py
+  weft run --sync . --gpus 1 -- python3 train.py
   weft run --array 1-40%%8 -- ./simulate.sh
   weft run --after ok:train --gpus 1 -- python3 evaluate.py
   weft run --gpus 2 --replicas 4 --follow -- torchrun train.py
@@ -55,6 +57,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
     env_option(group)
     venv_option(group)
     secret_option(group)
+    sync_option(group)
     group.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
     group.add_argument("--workdir", metavar="DIR", help="where it runs; default: here, or the image's own")
     group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")
@@ -108,8 +111,12 @@ def _serves(parser: argparse.ArgumentParser) -> None:
 async def run(args: argparse.Namespace) -> int:
     if args.json and args.follow:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
-    spec = spec_of(args, cwd=os.getcwd(), environment=os.environ)
+    packed = pack(args.sync) if args.sync is not None else None
+    context = None if packed is None else packed.digest
+    spec = spec_of(args, cwd=os.getcwd(), environment=os.environ, context=context)
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+        if packed is not None:
+            await store(client, packed)
         try:
             submitted = await client.submit(spec, key=args.key)
         except RefusedError as error:

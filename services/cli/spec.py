@@ -22,6 +22,7 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "secrets": "--secret",
     "kind": "--kind",
     "workdir": "--workdir",
+    "context": "--sync",
     "priority": "--priority",
     "grace": "--grace",
     "time_limit": "--time-limit",
@@ -57,10 +58,15 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
 }
 
 
-def spec_of(args: argparse.Namespace, *, cwd: str, environment: Mapping[str, str]) -> JobSpec:
-    """The specification from these options. Raises `Complaint`, naming the option."""
+def spec_of(
+    args: argparse.Namespace, *, cwd: str, environment: Mapping[str, str], context: str | None = None
+) -> JobSpec:
+    """The specification from these options. Raises `Complaint`, naming the option.
+
+    `context`: the digest of the packed files that go along.
+    """
     try:
-        return decode_spec(msgspec.json.encode(_asked(args, cwd, environment)))
+        return decode_spec(msgspec.json.encode(_asked(args, cwd, environment, context)))
     except SpecError as error:
         raise Complaint(error.reason, field=option_of(error.field)) from error
 
@@ -78,17 +84,18 @@ def job_name(command: Sequence[str], image: str | None) -> str:
     return _token(_named_by(command, image)) or "job"
 
 
-def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], context: str | None) -> dict[str, Any]:
     command = list(args.command)
     if not command and args.image is None:
         raise Complaint("what to run is missing: weft run [options] -- command, or --image", status=2)
-    workdir = args.workdir or (None if args.image else cwd)
+    workdir = args.workdir or (None if args.image or context else cwd)
     asked = {
         "name": args.job_name or job_name(command, args.image),
         "kind": args.kind,
         "image": args.image,
         "command": command or None,
         "workdir": workdir,
+        "context": context,
         "env": env_along(args, environment, contained=args.image is not None),
         "secrets": secrets_along(args) or None,
         "roles": {"worker": _worker(args)},

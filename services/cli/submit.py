@@ -13,6 +13,7 @@ from services.cli.along import env_option, read_with_env, secret_option, venv_op
 from services.cli.complaint import Complaint
 from services.cli.following import follow, submitted_line
 from services.cli.following_array import follow_array
+from services.cli.sync import pack, store, sync_option
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -21,6 +22,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     env_option(parser)
     venv_option(parser)
     secret_option(parser)
+    sync_option(parser)
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     connection.options(parser)
@@ -32,9 +34,13 @@ async def submit(args: argparse.Namespace) -> int:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
     given = read_spec(args.file)
     content = content_of(args.file, given)
-    adds = args.env or args.venv or args.secret
-    body = read_with_env(given, content, args, os.environ) if adds else given
+    adds = args.env or args.venv or args.secret or args.sync
+    packed = pack(args.sync) if args.sync is not None else None
+    context = None if packed is None else packed.digest
+    body = read_with_env(given, content, args, os.environ, context=context) if adds else given
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+        if packed is not None:
+            await store(client, packed)
         try:
             submitted = await client.submit(body, key=args.key, content=content)
         except RefusedError as error:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import HOLD, JOBS, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import CONTEXTS, HOLD, JOBS, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
+from services.executor.contexts import Contexts
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
@@ -47,10 +48,12 @@ class Agent:
         self._bus, self._runtime, self._core, self._keeper = bus, runtime, reconciler, keeper
         self._progress, self._settings, self._capacity = progress, settings, capacity
         self._clock, self._jitter = clock, jitter
+        self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
         self.hands = Hands(
             runtime,
             tasks,
             with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id),
+            bring_files=self._contexts.bring,
             permits=lambda key: reconciler.permits(key, clock()),
             done=self.touch,
             failed=reconciler.undo,
@@ -112,6 +115,7 @@ class Agent:
             if runs is not None:
                 now = self._clock()
                 self._note_fenced(runs)
+                self._contexts.keep({*(run.key for run in runs), *self.hands.busy})
                 actions = self._core.decide(runs, busy=self.hands.busy, now=now)
                 self._keeper.save(self._core.memory)  # before the action, so that its cause survives a crash
                 self.gauges.show(runs, actions, fenced=self._core.fenced(now))
@@ -163,7 +167,7 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._settings.rack,
-                    reads=(JOBS, HOLD, SHARES, SERVES, SECRETS),
+                    reads=(JOBS, HOLD, SHARES, SERVES, SECRETS, CONTEXTS),
                     holds=self._core.holds,
                 ),
                 NodeDesired,

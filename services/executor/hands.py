@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from libs.messages.nodes import StartRun
+from services.executor.contexts import BadContextError
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from services.executor.secrets import MissingSecretsError
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
@@ -31,6 +32,7 @@ class Hands:
         tasks: asyncio.TaskGroup,
         *,
         with_secrets: Callable[[StartRun], Awaitable[StartRun]],
+        bring_files: Callable[[StartRun], Awaitable[None]],
         permits: Callable[[RunKey], bool],
         done: Callable[[], None],
         failed: Callable[[Action], None],
@@ -40,6 +42,7 @@ class Hands:
         self._runtime = runtime
         self._tasks = tasks
         self._with_secrets = with_secrets
+        self._bring_files = bring_files
         self._permits = permits
         self._done = done
         self._failed = failed
@@ -104,6 +107,11 @@ class Hands:
             try:
                 order = await self._with_secrets(order)
             except MissingSecretsError as error:
+                why_not = str(error)
+        if order.context and not why_not:
+            try:
+                await self._bring_files(order)
+            except BadContextError as error:
                 why_not = str(error)
         await self._runtime.start(order, permitted=lambda: self._permits(key), why_not=why_not)
         logger.info("started %s", key)

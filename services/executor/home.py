@@ -14,6 +14,7 @@ runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process run
 members.new           a members.json that is being written
 discarded/            files that runs left in their folders, to be removed (discards.py)
 shares/               a slot folder for each run that holds a share of a GPU (libs/sharing/slots.py, shares/opening.py)
+contexts/<job>-<epoch>/   the files that went along with a job (contexts.py); `packed` and `discarded` beside them
 native/               the hook and the emulated driver, as runs load them (shares/opening.py)
 devices/              the state of each emulated GPU that runs share (libs/sharing/native/emulated.h)
 arbiter.log           what the arbiter of this node said (shares/watch.py)
@@ -59,6 +60,9 @@ class Home:
     def run(self, key: RunKey) -> str:
         return f"{self.runs}/{key}"
 
+    def context(self, key: RunKey) -> str:
+        return context_folder(self.root, key)
+
     def log(self, key: RunKey) -> str:
         return f"{self.logs}/{key}.log"
 
@@ -96,6 +100,11 @@ class Home:
         """Note that the run is removed: the age of its log counts from now on."""
         with suppress(OSError):
             os.utime(self.log(key), follow_symlinks=False)
+
+
+def context_folder(root: Path, key: RunKey) -> str:
+    """Where the ranks of one job and epoch on this node have the files that went along with it."""
+    return f"{root}/contexts/{str(key).rpartition('-')[0]}"
 
 
 def begins(fd: int) -> int:

@@ -37,7 +37,9 @@ def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIO
     app[FACE_KEY] = packaged()
     app.router.add_get("/face/{digest}/{name}", of_dashboard)
     for route in operations:
-        app.router.add_route(route.method, route.path, _handler(gateway, route), expect_handler=_expected)
+        app.router.add_route(
+            route.method, route.path, _handler(gateway, route), expect_handler=_expected(route.body_bytes_max)
+        )
     return app
 
 
@@ -127,14 +129,17 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
             return _refusal(RejectedError(error.status, "", error.reason))
 
 
-async def _expected(request: web.Request) -> web.StreamResponse | None:
-    """Before the client sends a body: whether the gateway would read it."""
-    try:
-        check_length(request)
-    except RejectedError as error:
-        refusal = _refusal(error)
-        refusal.force_close()
-        return refusal
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0
-    return None
+def _expected(most: int) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
+    async def expected(request: web.Request) -> web.StreamResponse | None:
+        """Before the client sends a body: whether the gateway would read it."""
+        try:
+            check_length(request, most)
+        except RejectedError as error:
+            refusal = _refusal(error)
+            refusal.force_close()
+            return refusal
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+        return None
+
+    return expected

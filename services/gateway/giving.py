@@ -1,14 +1,18 @@
-"""The secrets that jobs name: known at submission, and given to the node that starts a run."""
+"""What jobs name and is stored apart, secrets and files: known at submission, given to the node that starts a run."""
 
-from libs.domain.job import FINAL
+from libs.domain.job import FINAL, Job
 from libs.domain.spec import JobSpec
+from libs.messages.contexts import ContextRead, ReadContext
 from libs.messages.nodes import ReadSecrets, SecretsRead
 from libs.store import GatewayStore
 from services.gateway.errors import RejectedError
 
 
-async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec) -> None:
-    """Refuse a specification that names a secret of which nothing is stored. Raises RejectedError."""
+async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: float) -> None:
+    """Refuse a specification that names a secret or files of which nothing is stored. Raises RejectedError."""
+    if spec.context is not None and await store.use_context(tenant, spec.context, at=at) is None:
+        why = f"tenant {tenant} has no files of this digest; `--sync DIR` stores those of a folder"
+        raise RejectedError(400, "context", why)
     if not spec.secrets:
         return
     stored = {one.name for one in await store.secrets(tenant)}
@@ -20,13 +24,33 @@ async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec) -> None:
 
 async def read(store: GatewayStore, asked: ReadSecrets) -> SecretsRead:
     """The values for one run, if the job has it on the node that asks, in the epoch that it is in."""
-    job = await store.job(asked.job_id)
-    held = () if job is None or job.state in FINAL or job.placement is None else job.placement.allocations
-    here = any((one.node_id, one.rank) == (asked.node_id, asked.rank) for one in held)
-    if job is None or job.epoch != asked.epoch or not here:
-        return SecretsRead(refused=f"{asked.job_id} has no rank {asked.rank} of epoch {asked.epoch} on {asked.node_id}")
+    if (job := await _held(store, asked)) is None:
+        return SecretsRead(refused=_not_there(asked))
     values = await store.secret_values(job.tenant, set(job.spec.secrets.values()))
     return SecretsRead(
         values={variable: values[name] for variable, name in job.spec.secrets.items() if name in values},
         missing=tuple(sorted({name for name in job.spec.secrets.values() if name not in values})),
     )
+
+
+async def read_context(store: GatewayStore, asked: ReadContext, *, at: float) -> ContextRead:
+    """A piece of a job's files, for the same runs."""
+    job = await _held(store, asked)
+    if job is None or job.spec.context is None:
+        return ContextRead(refused=_not_there(asked) if job is None else f"{asked.job_id} has no files with it")
+    if not asked.number:
+        await store.use_context(job.tenant, job.spec.context, at=at)
+    found = await store.context_piece(job.tenant, job.spec.context, asked.number)
+    return ContextRead(missing=True) if found is None else ContextRead(data=found[0], size=found[1])
+
+
+async def _held(store: GatewayStore, asked: ReadSecrets | ReadContext) -> Job | None:
+    """The job, if it has that rank on the node that asks, in the epoch that it is in."""
+    job = await store.job(asked.job_id)
+    held = () if job is None or job.state in FINAL or job.placement is None else job.placement.allocations
+    here = any((one.node_id, one.rank) == (asked.node_id, asked.rank) for one in held)
+    return job if job is not None and job.epoch == asked.epoch and here else None
+
+
+def _not_there(asked: ReadSecrets | ReadContext) -> str:
+    return f"{asked.job_id} has no rank {asked.rank} of epoch {asked.epoch} on {asked.node_id}"

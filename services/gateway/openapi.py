@@ -16,6 +16,7 @@ VERSION = "1"
 REF = "#/components/schemas/{name}"
 PATH_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 PATH_WORDS = {
+    "digest": "The SHA-256 of the ZIP file, as 64 hexadecimal digits.",
     "job": "A job's id, or a name: then the newest job of that name.",
     "array": "An array's id, or a name: then the newest array of that name.",
     "node": "A node's id.",
@@ -86,7 +87,7 @@ def document(routes: Sequence[Route[Any]]) -> Json:
 def _types(route: Route[Any]) -> Iterable[Any]:
     yield ErrorView
     yield route.query
-    if route.body is not None:
+    if route.body not in (None, bytes):
         yield route.body
     for answer in route.answers.values():
         if _is_typed(answer):
@@ -117,7 +118,8 @@ def _operation(route: Route[Any], schema_of: Json, components: Json) -> Json:
     if route.description:
         operation["description"] = route.description
     if route.body is not None:
-        schema = schema_of[_key(route.body)]
+        binary = {"type": "string", "format": "binary"}
+        schema = binary if route.body is bytes else schema_of[_key(route.body)]
         operation["requestBody"] = {
             "required": True,
             "content": {media: {"schema": schema} for media in route.body_media},
@@ -143,7 +145,7 @@ def curl(route: Route[Any]) -> str:
     if "follow=1" in query or any(answer.streamed for answer in route.answers.values()):
         words[0] = "curl -N"
     if route.body is not None:
-        words += [f"-H 'Content-Type: {JSON}'", route.example]
+        words += [f"-H 'Content-Type: {route.body_media[0]}'", route.example]
     return " ".join([*words, f'"$WEFT_URL{path}{query}"'])
 
 

@@ -80,6 +80,7 @@ class Route(Struct, Generic[Q], frozen=True, kw_only=True):
     who: Who = Who.TENANT
     body: Any = None
     body_media: tuple[str, ...] = (JSON,)
+    body_bytes_max: int = SPEC_BYTES_MAX
     headers: tuple[Header, ...] = ()
     answers: Mapping[int, RouteAnswer]
     example: str = ""  # what follows `curl` and the usual options
@@ -121,12 +122,12 @@ async def body_of(request: web.Request) -> bytes:
     try:
         return await _read(request)
     except web.HTTPRequestEntityTooLarge:
-        raise _too_large() from None
+        raise too_large() from None
 
 
-def check_length(request: web.Request) -> None:
-    if request.content_length is not None and request.content_length > SPEC_BYTES_MAX:
-        raise _too_large()
+def check_length(request: web.Request, most: int = SPEC_BYTES_MAX) -> None:
+    if request.content_length is not None and request.content_length > most:
+        raise too_large(most)
 
 
 async def json_of(request: web.Request, kind: type[B]) -> B:
@@ -161,5 +162,5 @@ async def _read(request: web.Request) -> bytes:
 _WORDS = {TOKEN_PATTERN: TOKEN_WORDS}
 
 
-def _too_large() -> RejectedError:
-    return RejectedError(413, "", f"the body is larger than {SPEC_BYTES_MAX} bytes")
+def too_large(most: int = SPEC_BYTES_MAX) -> RejectedError:
+    return RejectedError(413, "", f"the body is larger than {most} bytes")

@@ -2,19 +2,22 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from libs.bus import Bus, RawRequest
 from libs.messages.asks import SubmitAnswered
+from libs.messages.contexts import ContextRead, ReadContext
 from libs.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
 from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
+from services.gateway import contexts
 from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
-from services.gateway.giving import read
+from services.gateway.giving import read, read_context
 from services.gateway.listening import listening
 from services.gateway.posting import Poster
 from services.gateway.settings import GatewaySettings
@@ -115,6 +118,13 @@ async def run(
     async def read_secrets(asked: ReadSecrets) -> SecretsRead:
         return await read(store, asked)
 
+    async def give_context(asked: ReadContext) -> ContextRead:
+        return await read_context(store, asked, at=now())
+
+    async def forget_contexts() -> None:
+        kept_seconds = settings.contexts_kept_days * 86400.0 or math.inf
+        await contexts.forget(store, now=now(), kept_seconds=min(kept_seconds, now()))
+
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
     loops.append(Every(REFILL_SECONDS, gateway.refill, retry_on=(StoreUnavailableError,), name="refill"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
@@ -123,6 +133,7 @@ async def run(
     if settings.tokens_kept_days:
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
+    loops.append(Every(FORGET_SECONDS, forget_contexts, retry_on=(StoreUnavailableError,), name="contexts"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
     async with listening(
@@ -147,7 +158,11 @@ async def run(
                     Listen(EndpointsSeen, gateway.cluster.serving.hear_endpoints, group=""),
                     Listen(ServicesServed, gateway.cluster.serving.hear_served, group=""),
                 ],
-                answers=[AnswerRaw(SUBMIT_SUBJECT, submit), Answer(ReadSecrets, read_secrets)],
+                answers=[
+                    AnswerRaw(SUBMIT_SUBJECT, submit),
+                    Answer(ReadSecrets, read_secrets),
+                    Answer(ReadContext, give_context),
+                ],
                 loops=loops,
                 registry=gateway.meters.registry,
                 admin_host=settings.admin_host,

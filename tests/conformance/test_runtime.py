@@ -375,3 +375,17 @@ async def test_an_executor_killed_at_any_point_of_a_start_neither_loses_nor_doub
             assert (count / key.job_id).exists()
             await rig.runtime.remove(key)
     assert not (count / "twice").exists()
+
+
+async def test_a_run_works_in_the_files_that_went_along(rig: Rig) -> None:
+    rig.needs("commands")
+    asked = replace(rig.shell(("sh", "-c", "cat here && echo more >there && pwd")), context="0" * 64)
+    files = Path(rig.home.context(RunKey.of(asked)))
+    os.makedirs(files)
+    os.chmod(files, 0o777)
+    (files / "here").write_text("text\n")
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    log = (await whole_log(rig.runtime, RunKey.of(asked))).decode()
+    assert log == f"text\n{'/workspace' if rig.docker else files}\n"
+    assert (files / "there").read_text() == "more\n"

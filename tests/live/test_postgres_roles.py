@@ -38,7 +38,7 @@ MAY_WRITE = {
     "gateway": {
         "INSERT": {
             *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
-            *{"webhooks", "duties", "quotas", "secrets"},
+            *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces"},
         },
         "UPDATE": {
             "quotas",
@@ -51,9 +51,10 @@ MAY_WRITE = {
             "tenant_submitted",
             "webhooks",
             "secrets",
+            "contexts",
             "duties",
         },
-        "DELETE": {"tokens", "quotas", "webhooks", "secrets"},
+        "DELETE": {"tokens", "quotas", "webhooks", "secrets", "contexts"},
     },
     "scheduler": {
         "INSERT": {
@@ -71,7 +72,7 @@ MAY_WRITE = {
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
     "router": {},
 }
-OF_GATEWAYS = {"webhooks", "duties", "secrets"}
+OF_GATEWAYS = {"webhooks", "duties", "secrets", "contexts", "context_pieces"}
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations", "rungs"},
     "scheduler": {
@@ -190,7 +191,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 28
+    assert len(tables) == 30
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -16,6 +16,7 @@ FIELDS = {
     "JobSpec.grace": "Between SIGTERM and SIGKILL; at most 1h.",
     "JobSpec.time_limit": "It is stopped after this long in one epoch, and has then failed.",
     "JobSpec.retries": "How often it is tried again when it fails.",
+    "JobSpec.context": "The digest of stored files that its runs have as their working folder; `--sync DIR` sets it.",
     "JobSpec.secrets": "For each variable of the environment the name of a stored secret, whose value it has.",
     "JobSpec.volumes": "Folders of the node that a container sees.",
     "JobSpec.labels": "To select by, and for whatever you like: `weft ps --label team=vision`.",

@@ -19,6 +19,10 @@ from tests.support.virtual_time import run_virtually
 NAMED = structs.replace(order("job-1"), env={"A": "a"}, secrets={"TOKEN": "t", "KEY": "k"})
 
 
+async def nothing(_: StartRun) -> None:
+    pass
+
+
 async def filled(*given: SecretsRead) -> tuple[StartRun, list[ReadSecrets]]:
     """The order as it is started, and what the node asked; nobody answers if nothing is given."""
     asked: list[ReadSecrets] = []
@@ -69,6 +73,7 @@ async def carried_out(answers: Callable[[StartRun], Awaitable[StartRun]]) -> tup
             FakeRuntime(host),
             tasks,
             with_secrets=answers,
+            bring_files=nothing,
             permits=lambda _: True,
             done=done.set,
             failed=fail,

@@ -32,6 +32,10 @@ class SpoiltRuntime(FakeRuntime):
         await super().start(order)
 
 
+async def nothing(_: StartRun) -> None:
+    pass
+
+
 async def same(order: StartRun) -> StartRun:
     return order
 
@@ -45,6 +49,7 @@ async def tried(runtime: SpoiltRuntime) -> list[Action]:
             runtime,
             tasks,
             with_secrets=same,
+            bring_files=nothing,
             permits=lambda _: True,
             done=woken.set,
             failed=failed.append,

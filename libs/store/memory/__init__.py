@@ -14,6 +14,7 @@ from libs.messages.history import Record
 from libs.store import UnlawfulError
 from libs.store.memory.accounts import MemoryAccounts
 from libs.store.memory.arrays import MemoryArrays
+from libs.store.memory.contexts import MemoryContexts
 from libs.store.memory.history import MemoryHistory
 from libs.store.memory.learnt import MemoryLearnt
 from libs.store.memory.quotas import MemoryQuotas
@@ -37,6 +38,7 @@ class MemoryStore(
     MemoryTenants,
     MemoryWebhooks,
     MemorySecrets,
+    MemoryContexts,
 ):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 

@@ -14,6 +14,7 @@ from libs.store.asking import Asking
 from libs.store.postgres.accounts import PostgresAccounts
 from libs.store.postgres.arrays import PostgresArrays
 from libs.store.postgres.asks import PostgresAsks
+from libs.store.postgres.contexts import PostgresContexts
 from libs.store.postgres.events import PostgresEvents
 from libs.store.postgres.history import PostgresHistory
 from libs.store.postgres.jobs import decoded
@@ -50,6 +51,7 @@ class PostgresStore(
     PostgresTuning,
     PostgresWebhooks,
     PostgresSecrets,
+    PostgresContexts,
 ):
     """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
 

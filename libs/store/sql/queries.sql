@@ -671,6 +671,42 @@ SELECT name, value FROM secrets WHERE tenant = $1 AND name = ANY($2::text[]);
 -- name: delete_secret
 DELETE FROM secrets WHERE tenant = $1 AND name = $2 RETURNING 1;
 
+-- name: use_context
+UPDATE contexts SET used_at = greatest(used_at, to_timestamp($3::float8)) WHERE tenant = $1 AND digest = $2 AND whole
+RETURNING digest, bytes, extract(epoch FROM used_at)::float8 AS used_at;
+
+-- name: begin_context
+INSERT INTO contexts (id, tenant, digest, bytes, used_at)
+SELECT $1, $2, $3, $4::bigint, to_timestamp($5::float8)
+ WHERE (SELECT coalesce(sum(bytes), 0) FROM contexts WHERE tenant = $2) + $4::bigint <= $6::bigint
+RETURNING 1;
+
+-- name: add_context_piece
+WITH begun AS (UPDATE contexts SET used_at = to_timestamp($4::float8) WHERE id = $1 AND NOT whole RETURNING id)
+INSERT INTO context_pieces (context, number, data) SELECT id, $2::int, $3::bytea FROM begun RETURNING 1;
+
+-- name: finish_context
+UPDATE contexts SET whole = true, used_at = to_timestamp($2::float8) WHERE id = $1;
+
+-- name: drop_context
+DELETE FROM contexts WHERE id = $1;
+
+-- name: context_piece
+SELECT p.data, c.bytes FROM contexts c JOIN context_pieces p ON p.context = c.id
+ WHERE c.tenant = $1 AND c.digest = $2 AND c.whole AND p.number = $3::int;
+
+-- name: forget_contexts
+DELETE FROM contexts WHERE id IN (
+    SELECT id FROM contexts c
+     WHERE ($3::text IS NULL OR tenant = $3)
+       AND CASE WHEN whole THEN used_at < to_timestamp($1::float8)
+                    AND NOT EXISTS (SELECT 1 FROM submissions s LEFT JOIN jobs j ON j.id = s.id
+                                     WHERE s.spec ->> 'context' = c.digest AND s.tenant = c.tenant
+                                       AND (j.id IS NULL OR j.state NOT IN ('succeeded', 'failed', 'cancelled')))
+                ELSE used_at < to_timestamp($2::float8) END
+     ORDER BY used_at LIMIT $4::int)
+RETURNING 1;
+
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
        turns, steps, body

@@ -312,6 +312,8 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
             lines.append(("command", plain(command_text(command))))
         if image := role.image or spec.image:
             lines.append(("image", plain(image)))
+    if spec.context:
+        lines.append(("files", plain(spec.context[:12])))
     if spec.workdir:
         lines.append(("in", plain(spec.workdir)))
     lines += [

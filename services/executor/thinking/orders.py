@@ -38,6 +38,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             command=(role.command or order.command) if revision.command is None else revision.command,
             image=revision.image or role.image or order.image,
             workdir=order.workdir,
+            context=order.context,
             env=env,
             gpus=rank.gpus,
             cpus=rank.cpus,

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from libs.messages.contexts import PACKED_BYTES_MAX, ContextView
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
-from services.gateway import quotas, secrets, tenants, tokens, usage, webhooks
+from services.gateway import contexts, quotas, secrets, tenants, tokens, usage, webhooks
 from services.gateway.billing import CSV
 from services.gateway.quotas import QuotasQuery
 from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
@@ -171,6 +172,31 @@ TENANTS: tuple[Route[Any], ...] = (
         handler=webhooks.remove,
         query=NoQuery,
         answers={200: RouteAnswer(description="The webhook as it was.", type=WebhookView)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/contexts/{digest}",
+        group="contexts",
+        summary="Look for packed files",
+        description="Of the token's tenant. They are kept from now on as if a job had used them.",
+        handler=contexts.context,
+        query=NoQuery,
+        answers={200: RouteAnswer(description="They are stored.", type=ContextView)},
+    ),
+    Route(
+        method="PUT",
+        path="/v1/contexts/{digest}",
+        group="contexts",
+        summary="Store packed files",
+        description="A ZIP file, under its SHA-256. A job of this tenant that has this digest as its `context` runs in"
+        " a folder with these files: docs/sync.md.",
+        handler=contexts.set_,
+        query=NoQuery,
+        body=bytes,
+        body_media=("application/zip",),
+        body_bytes_max=PACKED_BYTES_MAX,
+        answers={200: RouteAnswer(description="They are stored.", type=ContextView)},
+        example="--data-binary @files.zip",
     ),
     Route(
         method="GET",

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.cluster import NO_SECRETS, NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES, Node
+from libs.domain.cluster import NO_CONTEXTS, NO_SECRETS, NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.domain.quotas import Quota
 from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import SECRETS, SERVES, SHARES, NodeReported, RunState, StartRun
+from libs.messages.nodes import CONTEXTS, SECRETS, SERVES, SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
@@ -190,13 +190,14 @@ class Scheduler:
 
     def _not_enforced(self, report: NodeReported) -> tuple[str, ...]:
         """What the node does not hold jobs to; where it gives no shares, or starts no services
-        or no jobs with secrets, that too."""
+        or no jobs with secrets or files, that too."""
         loose = self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced
-        words = tuple(word for word in report.not_enforced if word not in (NO_SERVICES, NO_SECRETS))
+        words = tuple(word for word in report.not_enforced if word not in (NO_SERVICES, NO_SECRETS, NO_CONTEXTS))
         if SHARES not in report.reads or loose:
             words = (*(word for word in words if word != NOT_HELD_TO_SHARES), NO_SHARES)
         words = words if SERVES in report.reads else (*words, NO_SERVICES)
-        return words if SECRETS in report.reads else (*words, NO_SECRETS)
+        words = words if SECRETS in report.reads else (*words, NO_SECRETS)
+        return words if CONTEXTS in report.reads else (*words, NO_CONTEXTS)
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
@@ -453,12 +454,14 @@ class Scheduler:
 
     def _may_run(self, node_id: str, run: StartRun) -> bool:
         """A node keeps the runs that it has; it starts none while the leader settles or a stray of the job lives, and
-        none with a share or a secret that it does not know."""
+        none with a share, a secret or files that it does not know."""
         if self.picture.pool.runs.knows(node_id, run):
             return True
         if run.share is not None and not self.picture.pool.nodes[node_id].gives_shares:
             return False
         if run.secrets and node_id in self.picture.pool.secretless:
+            return False
+        if run.context and node_id in self.picture.pool.contextless:
             return False
         job = self.picture.jobs[run.job_id]
         if job.spec.is_service and node_id in self.picture.pool.earlier:

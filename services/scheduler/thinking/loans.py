@@ -228,7 +228,7 @@ class Loans:
         room = self._picture.pool.room
         found: list[tuple[Job, Borrowed]] = []
         look = _Look()
-        with room.supposing(closed=[*closed, *sorted(self._picture.pool.earlier | self._picture.pool.secretless)]):
+        with room.supposing(closed=[*closed, *self._picture.pool.of_earlier_version]):
             for job in services:
                 rank = self._rank(job, now)
                 want = shape_of(job.spec)[0]

@@ -8,7 +8,7 @@ from msgspec import Struct
 from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
-from libs.messages.nodes import SECRETS, SERVES, NodeReported
+from libs.messages.nodes import CONTEXTS, SECRETS, SERVES, NodeReported
 from libs.planning.capacity import Room
 from libs.planning.shape import Want
 from services.scheduler.thinking.openjobs import OpenJobs
@@ -41,6 +41,7 @@ class Pool:
         self.leaving: set[str] = set()
         self.earlier: set[str] = set()  # nodes whose executor is of a version that starts no replica of a service
         self.secretless: set[str] = set()  # and those that start no job that has secrets
+        self.contextless: set[str] = set()  # and those that start no job that has files with it
         self.strays = Strays(jobs, self.nodes, self.runs)
         self.changes = 0
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
@@ -62,7 +63,7 @@ class Pool:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
         node_id = report.node_id
         self.heard[node_id] = now
-        for word, without in ((SERVES, self.earlier), (SECRETS, self.secretless)):
+        for word, without in ((SERVES, self.earlier), (SECRETS, self.secretless), (CONTEXTS, self.contextless)):
             if word not in report.reads:
                 without.add(node_id)
             elif node_id in without:
@@ -89,6 +90,10 @@ class Pool:
         with self.room.without(closed):
             yield self.room
 
+    @property
+    def of_earlier_version(self) -> list[str]:
+        return sorted(self.earlier | self.secretless | self.contextless)
+
     def unfit_for(self, requests: Sequence[Request]) -> list[str]:
         """The nodes whose executor is of a version that cannot start such replicas."""
         unfit: set[str] = set()
@@ -96,6 +101,8 @@ class Pool:
             unfit |= self.earlier
         if self.secretless and any(request.secrets for request in requests):
             unfit |= self.secretless
+        if self.contextless and any(request.context for request in requests):
+            unfit |= self.contextless
         return sorted(unfit)
 
     def excuse(self, seconds: float, now: float) -> None:
@@ -121,6 +128,7 @@ class Pool:
         del self.nodes[node.id], self.heard[node.id]
         self.earlier.discard(node.id)
         self.secretless.discard(node.id)
+        self.contextless.discard(node.id)
         self.room.remove(node.id)
         self.room.grown += 1
         self.strays.forget(node.id)

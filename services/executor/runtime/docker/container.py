@@ -28,6 +28,7 @@ LOG_BY_ASKING = LogConfig(type="json-file", config={"max-size": _WITHOUT_END})
 HOST_NETWORK = "host"
 CHECKPOINTS_INSIDE = "/weft/checkpoints"
 RUN_INSIDE = "/weft/run"
+FILES_INSIDE = "/workspace"  # those that went along, unless the job has a workdir
 SLOWDOWNS_INSIDE = "/weft/emulated"
 READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 
@@ -64,6 +65,7 @@ def container_arguments(
     settings: ContainerSettings,
     joined: Joined,
     run_folder: str,
+    files: str,
     slowdowns: str,
     injection: str,
     log: LogConfig,
@@ -75,9 +77,11 @@ def container_arguments(
     if not order.image:
         raise Refusal("this node runs jobs in containers, and the job names no image")
     gpus = gpus_of(order, node)
+    files_at = (order.workdir or FILES_INSIDE) if order.context else None
     mounts = [
         Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
         Mount(RUN_INSIDE, run_folder, type="bind"),
+        *([Mount(files_at, files, type="bind")] if files_at else []),
         *(
             [Mount(SLOWDOWNS_INSIDE, slowdowns, type="bind", read_only=True)]
             if any(gpu.emulated for gpu in gpus)
@@ -118,7 +122,7 @@ def container_arguments(
         "name": container_name(key),
         "hostname": None if on_host else container_name(key)[:63],
         "user": settings.job_user or None,
-        "working_dir": order.workdir,
+        "working_dir": files_at or order.workdir,
         "environment": attached.added_to(
             _environment(order, gpus, joined, injection, node=node, settings=settings, served=served)
         ),

@@ -71,6 +71,7 @@ class Starter:
             settings=self._settings,
             joined=joined,
             run_folder=self._home.run(key),
+            files=self._home.context(key),
             slowdowns=str(self._home.emulated),
             injection=self._injection,
             log=self._log,

@@ -7,7 +7,7 @@ the executor may be killed at any instant. Requests that a process cannot fulfil
 - a volume: allowed only where its target is its source, because nothing is mounted;
 - shm, read_only, egress, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node reports that.
 
-A job runs as the executor's own user, in its checkpoint folder unless it names a workdir.
+A job runs as the executor's own user, in its checkpoint folder unless it names a workdir or has files with it.
 """
 
 import asyncio
@@ -295,8 +295,8 @@ class ProcessRuntime:
             service_port=None if order.serve is None else self._served.begin(key, order.serve, self._node.ports),
         )
         env = {**self._base, **environment(order, facts)}
-        workdir = order.workdir or checkpoints
-        if order.workdir and not os.path.isdir(workdir):
+        workdir = self._home.context(key) if order.context else order.workdir or checkpoints
+        if workdir != checkpoints and not os.path.isdir(workdir):
             raise Refusal(f"the workdir {workdir} does not exist on this node")
         program = find_command(order.command[0], path=env.get("PATH", os.defpath), workdir=workdir)
         if program is None:
