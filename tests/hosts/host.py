@@ -16,6 +16,8 @@ SECONDS_MAX = 60.0
 COMMAND_SECONDS_MAX = 300.0
 CGROUPS = Path("/sys/fs/cgroup")
 
+LINK_RULES = "weft-link"  # the chain of rules that make a link worse
+
 # `/run` is empty after each start, as on a real host. bash reaps what its children leave behind.
 FIRST_PROCESS = """
 set -e
@@ -175,6 +177,22 @@ class Host:
     def docker(self, *words: str, seconds_max: float = SECONDS_MAX) -> str:
         """The Docker client of this machine with this host's engine. Raises LaboratoryError."""
         return execute("docker", "--host", self.engine, *words, seconds_max=seconds_max)
+
+    def rule(self, *words: str) -> None:
+        """Add a rule to what the host's card takes and sends. Raises LaboratoryError."""
+        with contextlib.suppress(LaboratoryError):  # It is there, from an earlier rule.
+            self._filter("-N", LINK_RULES)
+            for way in ("INPUT", "OUTPUT"):
+                self._filter("-I", way, "-j", LINK_RULES)
+        self._filter("-A", LINK_RULES, *words)
+
+    def forget_rules(self) -> None:
+        """What `rule` added; nothing of the engine's."""
+        with contextlib.suppress(LaboratoryError):  # There never was one.
+            self._filter("-F", LINK_RULES)
+
+    def _filter(self, *words: str) -> None:
+        execute(*self.inside("iptables", "-w", "10", *words))
 
     def remove_groups(self) -> None:
         """The empty control groups that containers of a host that was switched off leave behind."""

@@ -12,13 +12,15 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 
 from tests.hosts.host import Host, LaboratoryError, child_of, execute, namespaces
 
 HOSTS_MAX = 50
-PROGRAMS = ("dockerd", "docker", "ip", "nsenter", "setpriv", "unshare", "bash", "iptables")
+PROGRAMS = ("ip", "nsenter", "setpriv", "unshare", "bash", "iptables")
+ENGINE_PROGRAMS = ("dockerd", "docker")
 SWITCH = """
 set -e
 ip link set lo up
@@ -42,11 +44,18 @@ ip link add weft-vxlan type vxlan id 7 dev lo dstport 4789
 """
 
 
-def why_no_laboratory() -> str | None:
-    """Why this machine cannot have one; None: it can."""
+class Way(Enum):
+    """Of what a link carries, as its host sees it."""
+
+    IN = "in"
+    OUT = "out"
+
+
+def why_no_laboratory(*, engines: bool = True) -> str | None:
+    """Why this machine cannot have one, with Docker engines or without; None: it can."""
     if os.geteuid() != 0:
         return "hosts with network namespaces of their own need root"
-    for program in PROGRAMS:
+    for program in (*PROGRAMS, *(ENGINE_PROGRAMS if engines else ())):
         if shutil.which(program) is None:
             return f"there is no {program} to run"
     try:
@@ -57,9 +66,13 @@ def why_no_laboratory() -> str | None:
 
 
 class Laboratory:
-    """`with Laboratory(3) as laboratory: …`; host 1 is `laboratory.hosts[0]`, named host-1."""
+    """`with Laboratory(3) as laboratory: …`; host 1 is `laboratory.hosts[0]`, named host-1.
 
-    def __init__(self, count: int) -> None:
+    Without `engines` the hosts have no Docker, and are up within a second.
+    """
+
+    def __init__(self, count: int, *, engines: bool = True) -> None:
+        self._engines = engines
         if not 1 <= count <= HOSTS_MAX:
             raise ValueError(f"between 1 and {HOSTS_MAX} hosts, not {count}")
         self.root = Path(tempfile.mkdtemp(prefix="weft-hosts-"))
@@ -85,7 +98,7 @@ class Laboratory:
             self._open_switch()
             for host in self.hosts:
                 self._plug_in(host)
-            for host in self.hosts:
+            for host in self.hosts if self._engines else ():
                 host.wait_for_engine()
         except BaseException:
             self.close()
@@ -106,11 +119,23 @@ class Laboratory:
     def on(self, host: Host) -> None:
         """Switch a host on again: its disk is as it was. Raises LaboratoryError."""
         self._plug_in(host)
-        host.wait_for_engine()
+        if self._engines:
+            host.wait_for_engine()
 
     def cut(self, host: Host) -> None:
         """Cut a host off behind its link, which stays up: it runs on, reaches nothing and is told nothing."""
         self._at_switch("ip", "link", "set", host.name, "nomaster")
+
+    def cut_one_way(self, host: Host, way: Way) -> None:
+        """From now on nothing gets into the host, or nothing out of it; the other way goes on. Nobody is told."""
+        host.rule("-i" if way is Way.IN else "-o", "eth0", "-j", "DROP")
+
+    def spoil(self, host: Host, *, lost: float) -> None:
+        """A bad line: of what goes each way, that part of the packets (0 to 1) is lost, drawn by the kernel."""
+        if not 0 < lost <= 1:
+            raise ValueError(f"lost: between 0 and 1, not {lost}")
+        for way in ("-i", "-o"):
+            host.rule(way, "eth0", "-m", "statistic", "--mode", "random", "--probability", f"{lost:f}", "-j", "DROP")
 
     def split(self, *groups: Iterable[Host]) -> None:
         """Split the network: hosts of one group reach each other; this machine stays with the first group."""
@@ -124,9 +149,10 @@ class Laboratory:
                 self._at_switch("ip", "link", "set", host.name, "master", bridge)
 
     def mend(self) -> None:
-        """Mend every link that was cut and every split."""
+        """Mend every link that was cut or made worse, and every split."""
         for host in self.hosts:
             if host.is_on:
+                host.forget_rules()
                 self._at_switch("ip", "link", "set", host.name, "master", "part-0", "up")
 
     def load(self, images: Sequence[str], hosts: Sequence[Host] | None = None) -> None:
@@ -190,7 +216,8 @@ class Laboratory:
         self._at_switch("ip", "link", "set", host.name, "master", "part-0", "up")
         execute(*host.inside("ip", "address", "add", f"{host.address}/{self._width}", "dev", "eth0"))
         execute(*host.inside("ip", "link", "set", "eth0", "up"))
-        host.start_engine()
+        if self._engines:
+            host.start_engine()
 
     def _at_switch(self, *command: str) -> None:
         execute("nsenter", "--target", str(self._switch_pid), "--net", "--", *command)
