@@ -43,7 +43,7 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     if not request.content_length:
         raise RejectedError(400, "", "the body is empty")
     call.turn.end()
-    with gateway.streams.one(tenant, request):
+    with gateway.uploads.one(tenant), gateway.streams.one(tenant, request):
         if await gateway.store.use_context(tenant, digest, at=gateway.now()) is None:
             await _store(gateway, tenant, digest, request, size=request.content_length)
     kept = await gateway.store.use_context(tenant, digest, at=gateway.now())

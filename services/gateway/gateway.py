@@ -47,6 +47,8 @@ from services.gateway.usages import Usages
 
 logger = logging.getLogger(__name__)
 
+UPLOADS_MAX = 64  # each has up to a MiB in memory
+UPLOADS_PER_TENANT_MAX = 8
 HEARTBEAT_SECONDS = 15.0  # between two signs of life on a stream that has nothing else to send
 TOLD_AWAY_SECONDS = 1.0
 TENANTS_AT_ONCE = 3  # with long reads at once: the other connections to the store are for all else
@@ -123,6 +125,7 @@ class Gateway:
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.settings = settings
         self.entered = Entered(settings.sessions_max, settings.sessions_per_tenant_max)
+        self.uploads = Entered(UPLOADS_MAX, UPLOADS_PER_TENANT_MAX, what="uploads")
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.outlook = QueueOutlook(self.foresight, clock=clock)
         self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)

@@ -14,18 +14,20 @@ PORT = 7007
 SECONDS_MAX = 60.0
 
 LISTEN = f"""
-import socket
+import select, socket, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ear:
     ear.bind(("", {PORT}))
-    ear.settimeout(1.5)  # after the last
     print("ready", flush=True)
-    heard = 0
-    try:
-        while heard < {SENT}:
+    heard, all_sent = 0, False
+    while heard < {SENT}:
+        found, _, _ = select.select([ear] if all_sent else [ear, sys.stdin], [], [], 1.0 if all_sent else None)
+        if ear in found:
             ear.recv(100)
             heard += 1
-    except TimeoutError:
-        pass
+        elif found:
+            all_sent = True  # its input has ended
+        else:
+            break
     print(heard, flush=True)
 """
 # One that its own host drops is an error to the sender, and no datagram.
@@ -60,7 +62,10 @@ def whole(laboratory: Laboratory) -> Iterator[None]:
 def heard(sender: Host, listener: Host) -> int:
     """How many of the datagrams that were sent arrived."""
     listening = subprocess.Popen(
-        listener.inside(sys.executable, "-I", "-S", "-c", LISTEN), stdout=subprocess.PIPE, text=True
+        listener.inside(sys.executable, "-I", "-S", "-c", LISTEN),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert listening.stdout is not None

@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -12,6 +13,7 @@ import pytest
 
 from libs.domain.job import JobState
 from services.cli.sync import pack
+from services.gateway.gateway import UPLOADS_PER_TENANT_MAX
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person
 
@@ -119,3 +121,27 @@ def folders(cluster: Cluster) -> list[Path]:
     """What nodes have unpacked and not removed yet."""
     tops = cluster.local.home.root.rglob("contexts")
     return [path for top in tops for path in top.iterdir() if path.name not in ("packed", "discarded")]
+
+
+async def test_uploads_that_never_end_keep_nobody_else_from_storing_files(
+    cluster: Cluster, person: Person, tmp_path: Path
+) -> None:
+    made = await cluster.client.make_token("slow", label="test", admin=False)
+    host, port = cluster.local.url.removeprefix("http://").split(":")
+    lines = []
+    for number in range(12):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"PUT /v1/contexts/{number:064} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {made.token}\r\n"
+        writer.write(f"{head}Content-Length: 1000000\r\n\r\nbegun".encode())
+        lines.append((reader, writer))
+    refused = 0
+    for reader, _ in lines:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                refused += (await reader.readline()).startswith(b"HTTP/1.1 503")
+    assert refused == 12 - UPLOADS_PER_TENANT_MAX
+    (tmp_path / "a").write_text("a")
+    ran = await person.types("run", "--sync", str(tmp_path), "-f", "--", "cat", "a")
+    assert (ran.status, ran.out) == (0, "a")
+    for _, writer in lines:
+        writer.close()

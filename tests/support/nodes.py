@@ -5,6 +5,7 @@ from msgspec import structs
 from libs.domain.cluster import Capacity
 from libs.domain.shares import WHOLE
 from libs.messages.nodes import (
+    CONTEXTS,
     JOBS,
     SECRETS,
     SERVES,
@@ -36,7 +37,13 @@ class ScriptedNode:
         self.leaving = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
-        self.reads: tuple[str, ...] = (JOBS, SHARES, SERVES, SECRETS)  # empty: an executor of the version before
+        self.reads: tuple[str, ...] = (
+            JOBS,
+            SHARES,
+            SERVES,
+            SECRETS,
+            CONTEXTS,
+        )  # empty: an executor of the version before
         self.not_enforced: tuple[str, ...] = ()
         self.holds = ""
         self.rack = ""

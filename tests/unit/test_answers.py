@@ -13,7 +13,7 @@ from libs.bus.wire import decode, encode
 from libs.domain.cluster import Capacity, Node
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.messages.asks import RankTuning
-from libs.messages.nodes import JOBS, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import CONTEXTS, JOBS, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
 from services.executor.keeper import MemoryKeeper
@@ -209,4 +209,10 @@ def test_changed_limits_of_a_run_are_another_answer() -> None:
 
 
 def test_a_node_says_which_answers_it_reads() -> None:
-    assert decode(NodeReported, encode(ScriptedNode("node-1", BIG).report())).reads == (JOBS, SHARES, SERVES, SECRETS)
+    assert decode(NodeReported, encode(ScriptedNode("node-1", BIG).report())).reads == (
+        JOBS,
+        SHARES,
+        SERVES,
+        SECRETS,
+        CONTEXTS,
+    )
