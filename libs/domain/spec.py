@@ -154,6 +154,12 @@ class Retries(_Strict, frozen=True, kw_only=True):
         return min(duration_seconds(self.backoff) * 2.0 ** min(attempt - 1, 60), longest)
 
 
+def is_of_the_container(path: str) -> bool:
+    """Would a mount at `path` cover what the container stands on?"""
+    covered = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+    return covered == "/" or covered.startswith(OF_THE_CONTAINER)
+
+
 class Volume(_Strict, frozen=True, kw_only=True):
     """A folder of the node that the job sees at `target`; `source` must lie in the operator's allow-list."""
 
@@ -165,8 +171,7 @@ class Volume(_Strict, frozen=True, kw_only=True):
         for path in (self.source, self.target):
             if ".." in path.split("/"):
                 raise ValueError(f"{path} must not contain '..'")
-        covered = "/" + "/".join(part for part in self.target.split("/") if part not in ("", "."))
-        if covered == "/" or covered.startswith(OF_THE_CONTAINER) or covered in OF_THE_CONTAINER:
+        if is_of_the_container(self.target):
             raise ValueError(f"{self.target} is the container's own")
 
 

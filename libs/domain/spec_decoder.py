@@ -22,6 +22,7 @@ from libs.domain.spec import (
     JobSpec,
     Kind,
     ResizeHow,
+    is_of_the_container,
 )
 from libs.domain.sweeps import SWEEP_NAME_PATTERN, SweepError, check_sweep
 from libs.domain.yaml_reader import DocumentError, Value, read_yaml
@@ -126,11 +127,16 @@ def _check_secrets(spec: JobSpec) -> None:
 
 
 def _check_context(spec: JobSpec) -> None:
-    contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
-    if spec.context is not None and spec.workdir is not None and not contained:
+    if spec.context is None or spec.workdir is None:
+        return
+    if spec.image is None and all(role.image is None for role in spec.roles.values()):
         raise SpecError(
             "workdir", "is for containers if there is a `context`: a process runs in the folder of its files"
         )
+    if ".." in spec.workdir.split("/") or is_of_the_container(spec.workdir):
+        raise SpecError("workdir", f"{spec.workdir} is the container's own: the files of the `context` cannot be there")
+    if any(volume.target == spec.workdir for volume in spec.volumes):
+        raise SpecError("workdir", f"{spec.workdir} is where a volume is: the files of the `context` cannot be there")
 
 
 def _check_array(spec: JobSpec) -> None:

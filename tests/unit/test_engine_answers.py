@@ -66,6 +66,10 @@ async def runtime(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerRun
     await opened.close()
 
 
+async def unneeded(_: StartRun) -> None:
+    pass
+
+
 async def unasked(order: StartRun) -> StartRun:
     raise AssertionError(f"{order.job_id} has no secrets")
 
@@ -78,6 +82,7 @@ async def carry_out(runtime: DockerRuntime, action: Action) -> None:
             runtime,
             tasks,
             with_secrets=unasked,
+            bring_files=unneeded,
             permits=lambda _: True,
             done=done.set,
             failed=lambda _: done.set(),

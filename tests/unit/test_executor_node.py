@@ -221,6 +221,7 @@ def container(
             settings=ContainerSettings(),
             joined=Joined(network=network, named=named, published=published),
             run_folder="/home/runs/job-1-1-0",
+            files="/home/contexts/job-1-1",
             slowdowns="/home/emulated",
             injection=injection,
             log=LOG_BY_FILE,
@@ -238,6 +239,16 @@ def test_a_container_can_do_little_and_use_only_its_share() -> None:
     assert "/tmp" in config["Tmpfs"]
     assert "NanoCpus" not in config
     assert not config.get("Privileged")
+
+
+def test_the_files_that_went_along_are_mounted_where_the_container_works() -> None:
+    for workdir, where in ((None, "/workspace"), ("/code", "/code")):
+        made = container(context="0" * 64, workdir=workdir)
+        assert made["working_dir"] == where
+        assert {"Target": where, "Source": "/home/contexts/job-1-1", "Type": "bind", "ReadOnly": False} in [
+            dict(mount) for mount in made["host_config"]["Mounts"]
+        ]
+    assert all(mount["Source"] != "/home/contexts/job-1-1" for mount in container()["host_config"]["Mounts"])
 
 
 def test_a_real_gpu_is_injected_as_the_engine_can() -> None:
