@@ -31,6 +31,8 @@ ERRORS = {
     403: "This token may not do this.",
     404: "It is not there, or it is another tenant's.",
     409: "It conflicts with what is: the reason says how.",
+    408: "The body did not arrive in time.",
+    411: "How long the body is has to be said before it.",
     413: "The body is too large.",
     415: "The body is of a type that is not taken.",
     416: "The log is shorter.",
@@ -50,7 +52,13 @@ _ALLOWED_IN_PART = (
     "/v1/webhooks",
 )
 _IN_A_POOL = ("/v1/trace", "/v1/what-if")
-_CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"), ("POST", "/v1/webhooks"))
+_CONFLICTS = (
+    ("POST", "/v1/jobs"),
+    ("POST", "/v1/tokens"),
+    ("POST", "/v1/webhooks"),
+    ("PUT", "/v1/secrets/{name}"),
+    ("PUT", "/v1/contexts/{digest}"),
+)
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
 `{"type": "about:blank", "title": …, "status": …, "detail": …, "error": {"field": …, "reason": …, "status": …}}`; what \
@@ -229,6 +237,8 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield 409
     if route.body is not None:
         yield from (413, 415)
+    if route.body is bytes:
+        yield from (408, 411)
     if submits or route.path.endswith(("/update", "/what-if")):
         yield 422
     if route.path.endswith("/logs"):

@@ -31,6 +31,7 @@ from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, admitted, executors, place
 from tests.support.steps import go, placement
 
+schemathesis.serializer.alias("application/zip", "application/octet-stream")
 CASES_PER_OPERATION = 25
 ANSWER_SECONDS_MAX = 20
 # What the document promises, and what no caller may bring about.
@@ -112,6 +113,7 @@ def path_of(route: Route[Any], job: str) -> str:
         .replace("{name}", "alice")
         .replace("{webhook}", "w-none")
         .replace("{array}", "a-none")
+        .replace("{digest}", "0" * 64)
     )
 
 
