@@ -186,7 +186,8 @@ class LivePicture:
         moved = bool(gone)
         for job in holding:
             known = self._jobs.get(job.id)
-            is_new = known is None or known.job.version != job.version
+            # In a store that was restored a job may come to the same version again with other ranks.
+            is_new = known is None or (known.job.version, known.job.placement) != (job.version, job.placement)
             if not (is_new or sampled):
                 continue
             shown_now = self._job(job)

@@ -188,3 +188,20 @@ async def test_a_reader_that_takes_nothing_gets_a_snapshot_in_place_of_what_it_m
     reader.put(b"aa")
     assert await reader.frames(0.1) == b"snapshot"
     assert await reader.frames(0.01) == b""
+
+
+def test_a_version_that_comes_again_with_other_ranks_leaves_none_of_the_earlier_ones() -> None:
+    """As in a store that was restored."""
+    picture = LivePicture(LiveCluster(clock=lambda: 0.0))
+
+    def look(*gpus: tuple[str, int]) -> None:
+        made = structs.replace(job("j-1"), state=JobState.RUNNING, placement=placement(*gpus), version=7)
+        held = [made] if gpus else []
+        nodes = [node(node_id) for node_id in NODES]
+        seen = ClusterSeen(nodes=nodes, holding=held, waiting=waiting_of([], held), now=NOW)
+        picture.look(seen, sampled=True, scores=None)
+
+    look(("node-1", 0), ("node-2", 1))
+    look(("node-3", 2))
+    look()
+    assert not any(picture._held.values())

@@ -3,9 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
+from libs.domain.job import JobState
+from services.scorer.thinking.whereabouts import Whereabouts
+from tests.support.builders import job
 from tests.support.fleet import Fleet, Rank, after
+from tests.support.steps import placement
 
 
 def gangs(count: int, **fields: Any) -> Fleet:
@@ -134,3 +139,16 @@ def test_where_clocks_differ_the_lowest_is_blamed_alone() -> None:
     watched = after(fleet, 300)
     assert watched.score(("node-1", 2)).score == pytest.approx(1.4, abs=0.05)
     assert watched.score(("node-1", 3)).score < 1.1
+
+
+def test_a_version_that_comes_again_with_other_ranks_leaves_none_of_the_earlier_ones() -> None:
+    """As in a store that was restored."""
+    where = Whereabouts()
+    where.own(["node-1", "node-2"], 0.0)
+    running = structs.replace(job("j-1"), state=JobState.RUNNING, version=7)
+    key = ("j-1", 0)
+    where.learn({key: structs.replace(running, placement=placement(("node-1", 0), ("node-2", 1)))}, 1.0)
+    where.learn({key: structs.replace(running, placement=placement(("node-2", 2)))}, 2.0)
+    assert [run.gpus for run in where.runs_here()] == [(2,)]
+    assert where.learn({}, 3.0) == [key]
+    assert not list(where.runs_here())

@@ -78,7 +78,8 @@ class Whereabouts:
             if known is None:
                 self._since[key] = now
                 self.workload_of[key] = workload_of(job.spec)
-            if known is None or known.version != job.version:
+            # In a store that was restored a job may come to the same version again with other ranks.
+            if known is None or known.version != job.version or known.placement != job.placement:
                 self._place(key, job, now, self._displace(key))
         self.jobs = running
         return gone
