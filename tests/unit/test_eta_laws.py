@@ -4,6 +4,7 @@ from itertools import pairwise
 from math import inf, nan
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from libs.messages.eta import Basis, EtaOf
 from libs.planning.eta.ends import HORIZON_S, Steps
 from libs.planning.eta.forward import LOOKS_COUNTED, CountedGpus, Forward, Holds, WaitingJob
 from libs.planning.eta.learnt import Lasted, kinds_of
-from libs.planning.eta.record import Range, Track, TrackRecords, quantile
+from libs.planning.eta.record import WIDER_BY, Range, Track, TrackRecords, quantile
 from libs.planning.eta.spread import PARTS, always, course_of, of_cases
 from libs.planning.eta.starts import PoolToCome
 from libs.planning.eta.told import to_come
@@ -203,3 +204,45 @@ def test_a_track_moves_what_was_always_too_early() -> None:
     assert told.low <= 300.1
     assert told.high >= 299.9
     assert 250 < told.likely < 350
+
+
+def test_ranges_grow_wider_as_long_as_misses_go_on() -> None:
+    track: Track[str] = Track()
+    widths: list[float] = []
+    for number in range(400):
+        at, foreseen = 1e4 * number, 100.0 * 1.02**number  # each time it takes a fiftieth longer than ever before
+        raw = Range(80.0, 100.0, 120.0)
+        told = track.corrected(raw, now=at)
+        widths.append(told.high)
+        track.expect(str(number), raw, told, at=at)
+        track.came(str(number), at + foreseen)
+    of_wait = [width / (100.0 * 1.02**number) for number, width in enumerate(widths)]
+    assert of_wait[100] > 0.9
+    assert of_wait[200] > 0.5  # 0.09 by past errors alone
+
+
+def test_an_estimate_that_is_late_counts_before_it_comes_true_and_not_twice() -> None:
+    raw = Range(80.0, 100.0, 120.0)
+    early, late = Track[str](), Track[str]()
+    for track in (early, late):
+        for number in range(30):
+            track.expect(str(number), raw, raw, at=0.0)
+    early.corrected(raw, now=110.0)
+    late.corrected(raw, now=200.0)  # all thirty are late by now
+    assert (early._high.wider, late._high.wider) == (0.0, pytest.approx(30 * 0.9 * WIDER_BY))
+    for number in range(30):
+        late.came(str(number), 300.0)
+    assert late._high.wider == pytest.approx(30 * 0.9 * WIDER_BY)
+
+
+def test_ranges_that_hold_become_as_narrow_as_they_were() -> None:
+    track: Track[str] = Track()
+    raw = Range(80.0, 100.0, 120.0)
+    for number in range(10):
+        track.expect(str(number), raw, raw, at=0.0)
+        track.came(str(number), 10.0)
+    assert track._low.wider > 0
+    for number in range(100):
+        track.expect(f"held-{number}", raw, raw, at=0.0)
+        track.came(f"held-{number}", 100.0)
+    assert track._low.wider == 0.0

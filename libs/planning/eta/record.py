@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from math import exp, inf, log
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.messages.eta import Basis, EtaOf, TrackRecord
 
@@ -21,7 +21,10 @@ NEAR_MAX = 80  # past estimates, those that foresaw about as long, by which one 
 KEPT_MAX = 400
 PENDING_MAX = 400
 SHORT_S = 10.0  # errors of a few seconds count for little
-LATELY = 60  # estimates that came true last, by which the ranges are made wider or narrower
+LATELY = 60  # estimates of which it was last known whether they held, by which ranges are made wider or narrower
+# In logarithms of seconds: a miss moves its end of later ranges out by nine tenths of the first, a range that holds
+# moves it back by a tenth; never further out than the second.
+WIDER_BY, WIDER_MAX = 0.02, 2.0
 PART_MIN, PART_MAX = 0.02, 0.3  # where the ends of a range may be taken
 FIRM = ((0.0, True),) * 40  # so many errors of nothing: what is likely moves only if many agree
 PRIOR = (-0.65, -0.4, -0.26, -0.15, -0.05, 0.05, 0.15, 0.26, 0.4, 0.65)  # errors that are expected before any is seen
@@ -45,24 +48,59 @@ class _Past(Struct, frozen=True):
     came_s: float = inf
 
 
+class _Waits(Struct):
+    """An estimate that has not come true. `late`: it is known already that it comes true after the range."""
+
+    past: _Past
+    late: bool = False
+
+
+class _End:
+    """One end of the ranges: how often what came true lay beyond it, and how far it is moved out for that.
+
+    The part outside that is asked for is moved as adaptive conformal inference does (Gibbs and Candes, 2021), the
+    distance as an integral controller does (Angelopoulos, Candes and Tibshirani, 2023): the first reacts to the last
+    estimates and cannot leave what was seen before; the second goes on while misses go on.
+    """
+
+    def __init__(self) -> None:
+        self._lately: deque[bool] = deque(maxlen=LATELY)
+        self.wider = 0.0
+
+    def count(self, *, missed: bool) -> None:
+        self._lately.append(missed)
+        self.wider = min(WIDER_MAX, max(0.0, self.wider + WIDER_BY * (missed - LOW)))
+
+    @property
+    def part(self) -> float:
+        """The part of past errors that this end leaves outside."""
+        missed = (sum(self._lately) + 1) / (len(self._lately) + 1 / LOW)  # as if one had been missed
+        return min(PART_MAX, max(PART_MIN, 2 * LOW - missed))
+
+
 class Track(Generic[K]):
     """The estimates of one kind."""
 
     def __init__(self) -> None:
         self._over: deque[_Past] = deque(maxlen=KEPT_MAX)
-        self._pending: OrderedDict[K, list[_Past]] = OrderedDict()
+        self._pending: OrderedDict[K, list[_Waits]] = OrderedDict()
+        self._low, self._high = _End(), _End()
 
     def expect(self, key: K, raw: Range, told: Range, *, at: float) -> None:
         """An estimate was told at that time (seconds, of any clock that does not jump) of what `key` names."""
-        self._pending.setdefault(key, []).append(_Past(raw, told, at))
+        self._pending.setdefault(key, []).append(_Waits(_Past(raw, told, at)))
         self._pending.move_to_end(key)
         if len(self._pending) > PENDING_MAX:
             self._pending.popitem(last=False)
 
     def came(self, key: K, at: float) -> None:
         """It came true then."""
-        for past in self._pending.pop(key, ()):
-            self._over.append(_Past(past.raw, past.told, past.at, max(0.0, at - past.at)))
+        for waits in self._pending.pop(key, ()):
+            past = structs.replace(waits.past, came_s=max(0.0, at - waits.past.at))
+            self._over.append(past)
+            if not waits.late:
+                self._low.count(missed=past.came_s < past.told.low)
+                self._high.count(missed=past.came_s > past.told.high)
 
     def drop(self, key: K) -> None:
         """It will not come true: the job was cancelled, or its state was lost."""
@@ -75,7 +113,7 @@ class Track(Generic[K]):
     def last_told(self, key: K) -> float:
         """When the job was told of last; -inf: it was not."""
         told = self._pending.get(key)
-        return told[-1].at if told else -inf
+        return told[-1].past.at if told else -inf
 
     @property
     def record(self) -> TrackRecord | None:
@@ -87,31 +125,24 @@ class Track(Generic[K]):
         """The range, moved and widened as those that were foreseen like it would have had to be."""
         if raw.likely == inf:
             return raw
+        waiting = [waits for told in self._pending.values() for waits in told]
+        for waits in waiting:
+            if not waits.late and now - waits.past.at > waits.past.told.high:
+                waits.late = True
+                self._low.count(missed=False)
+                self._high.count(missed=True)
         known = [(one.raw, one.came_s, True) for one in self._over]
-        known += [(one.raw, now - one.at, False) for told in self._pending.values() for one in told if one.at < now]
+        known += [(one.past.raw, now - one.past.at, False) for one in waiting if one.past.at < now]
         known = [one for one in known if one[0].likely < inf]
         here = _log(raw.likely)
         known.sort(key=lambda one: abs(_log(one[0].likely) - here))
         near = known[:NEAR_MAX]
-        sooner, later = self._parts()
-        low = _shifted(raw.low, sooner, ((_log(came) - _log(one.low), over) for one, came, over in near))
+        low = _shifted(raw.low, self._low.part, ((_log(came) - _log(one.low), over) for one, came, over in near))
         errors = [(_log(came) - _log(one.likely), over) for one, came, over in near]
         likely = _shifted(raw.likely, MIDDLE, [*errors, *FIRM])
-        high = _shifted(
-            raw.high, later, ((_log(came) - _log(one.high), over) for one, came, over in near if one.high < inf)
-        )
-        low = min(low, likely)
-        return Range(low, likely, max(high, likely))
-
-    def _parts(self) -> tuple[float, float]:
-        """Where the ends of a range are taken: further out if lately too many came true outside, each side by itself
-        (as adaptive conformal inference does, Gibbs and Candès, 2021)."""
-        lately = list(self._over)[-LATELY:]
-        count = len(lately) + 1 / LOW  # as if one had been missed on each side
-        below = (sum(one.came_s < one.told.low for one in lately) + 1) / count
-        above = (sum(one.came_s > one.told.high for one in lately) + 1) / count
-        low, high = (min(PART_MAX, max(PART_MIN, 2 * LOW - missed)) for missed in (below, above))
-        return low, 1 - high
+        highs = ((_log(came) - _log(one.high), over) for one, came, over in near if one.high < inf)
+        high = _shifted(raw.high, 1 - self._high.part, highs)
+        return Range(_moved(min(low, likely), -self._low.wider), likely, _moved(max(high, likely), self._high.wider))
 
 
 class TrackRecords(Generic[K]):
@@ -135,7 +166,11 @@ def _shifted(seconds: float, part: float, errors: Iterable[tuple[float, bool]]) 
     if seconds == inf:
         return inf
     error = quantile([*errors, *((one, True) for one in PRIOR)], part)
-    return max(0.0, exp(_log(seconds) + error) - SHORT_S)
+    return _moved(seconds, error)
+
+
+def _moved(seconds: float, error: float) -> float:
+    return inf if seconds == inf else max(0.0, exp(_log(seconds) + error) - SHORT_S)
 
 
 def quantile(errors: Iterable[tuple[float, bool]], part: float) -> float:
