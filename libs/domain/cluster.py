@@ -5,10 +5,13 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from libs.domain.shares import Share
+from libs.domain.spec import Token
 
 MEMORY_BYTES_MAX = 1 << 50
 CPUS_MAX = 65_536
 GPUS_MAX = 1024
+VOLUMES_MAX = 256
+TENANTS_OF_VOLUME_MAX = 256
 
 Memory = Annotated[int, Meta(ge=0, le=MEMORY_BYTES_MAX)]
 Word = Annotated[str, Meta(max_length=255)]
@@ -24,16 +27,30 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
     emulated: bool = False
 
 
+class OfferedVolume(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A folder that the owner of a node offers to jobs by its name. `tenants`: whose jobs; empty: all tenants'."""
+
+    name: Token
+    read_only: bool = False
+    tenants: Annotated[tuple[Word, ...], Meta(max_length=TENANTS_OF_VOLUME_MAX)] = ()
+
+    def is_for(self, tenant: str) -> bool:
+        return not self.tenants or tenant in self.tenants
+
+
 class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node has for jobs: CPU cores, memory in bytes, GPUs, each index once."""
+    """What a node has for jobs: CPU cores, memory in bytes, GPUs, each index once, volumes, each name once."""
 
     cpus: Annotated[float, Meta(ge=0, le=CPUS_MAX)]
     memory: Memory
     gpus: Annotated[tuple[Gpu, ...], Meta(max_length=GPUS_MAX)] = ()
+    volumes: Annotated[tuple[OfferedVolume, ...], Meta(max_length=VOLUMES_MAX)] = ()
 
     def __post_init__(self) -> None:
         if len({gpu.index for gpu in self.gpus}) != len(self.gpus):
             raise ValueError("two GPUs have one index")
+        if len({volume.name for volume in self.volumes}) != len(self.volumes):
+            raise ValueError("two volumes have one name")
 
 
 NOT_HELD_TO_SHARES = "shares"
@@ -50,6 +67,16 @@ NO_SECRETS = "secrets (no job that has any is started)"
 
 NO_CONTEXTS = "contexts (no job that has files with it is started)"
 """In `Node.not_enforced`: its executor is of an earlier version, which does not know contexts."""
+
+OF_EARLIER_VERSION = frozenset({NO_SERVICES, NO_SECRETS, NO_CONTEXTS})
+
+
+class NeededVolume(Struct, frozen=True):
+    """A volume that a replica needs of its node, as one of this tenant's jobs. `writes`: not only to read it."""
+
+    name: str
+    tenant: str
+    writes: bool
 
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,6 +112,25 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Can its executor start a job that has files with it?"""
         return NO_CONTEXTS not in self.not_enforced
 
+    def offers(self, needed: NeededVolume) -> bool:
+        """Does its owner offer that volume to such a job? One of an earlier version offers none."""
+        return any(
+            volume.name == needed.name and volume.is_for(needed.tenant) and not (needed.writes and volume.read_only)
+            for volume in self.capacity.volumes
+        )
+
+    def knows(self, request: "Request") -> bool:
+        """Is its executor of a version that can start such a replica?"""
+        return (
+            (self.serves or not request.serves)
+            and (self.gives_secrets or not request.secrets)
+            and (self.takes_contexts or not request.context)
+        )
+
+    def starts(self, request: "Request") -> bool:
+        """Can it start such a replica, whatever room it has?"""
+        return self.knows(request) and all(map(self.offers, request.volumes))
+
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU.
@@ -103,3 +149,4 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     serves: bool = False  # it is a replica of a service, which only some executors can start
     secrets: bool = False  # its job has secrets, likewise
     context: bool = False  # its job has files with it, likewise
+    volumes: tuple[NeededVolume, ...] = ()  # that its node must offer

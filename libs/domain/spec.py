@@ -19,6 +19,8 @@ MEMORY_BYTES_MAX = 64 << 40
 MEMORY_BYTES_MIN = 16 << 20  # that tuning leaves a rank: hardly any process lives with less
 EGRESS_BYTES_MIN = 8192
 OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
+VOLUMES_INSIDE = "/volumes"  # where a container sees a volume that its job gives no other place
+VOLUME_VARIABLE = "WEFT_VOLUME_"
 
 ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$(?!\n)"
 LABEL_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$(?!\n)"
@@ -161,18 +163,36 @@ def is_of_the_container(path: str) -> bool:
 
 
 class Volume(_Strict, frozen=True, kw_only=True):
-    """A folder of the node that the job sees at `target`; `source` must lie in the operator's allow-list."""
+    """A folder of the node that the job sees: the one that the node's owner offers as `name`, or `source`, which must
+    lie in the operator's allow-list. A run finds the path of a named one in `WEFT_VOLUME_` and its name."""
 
-    source: Path
-    target: Path
+    name: Token = ""
+    source: Path = ""
+    target: Path = ""
     read_only: bool = False
 
     def __post_init__(self) -> None:
+        if not self.name and not self.source:
+            raise ValueError("expected `name`, of a volume that nodes offer, or `source`, a folder of the node")
+        if self.name and self.source:
+            raise ValueError("`name` and `source` exclude each other: which of the two would it be?")
+        if self.source and not self.target:
+            raise ValueError("expected `target`, where the job sees the folder `source`")
         for path in (self.source, self.target):
             if ".." in path.split("/"):
                 raise ValueError(f"{path} must not contain '..'")
-        if is_of_the_container(self.target):
+        if self.target and is_of_the_container(self.target):
             raise ValueError(f"{self.target} is the container's own")
+
+    @property
+    def inside(self) -> str:
+        """Where a container sees it."""
+        return self.target or f"{VOLUMES_INSIDE}/{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The variable in which a run finds the path of a volume that has a name."""
+        return VOLUME_VARIABLE + self.name.upper().replace("-", "_")
 
 
 class Progress(_Strict, frozen=True, kw_only=True):
@@ -358,6 +378,16 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
         bool, Meta(description="Starts once every earlier job of this name and tenant in its pool is over.")
     ] = False
     element: Annotated[Element | None, Meta(description="Of which array the job is an element; set by Weft.")] = None
+
+    @property
+    def named_volumes(self) -> tuple[Volume, ...]:
+        """The volumes that nodes offer by name."""
+        return tuple(volume for volume in self.volumes if volume.name) if self.volumes else ()
+
+    @property
+    def folders(self) -> tuple[Volume, ...]:
+        """The volumes that are folders of the node by their path."""
+        return tuple(volume for volume in self.volumes if not volume.name) if self.volumes else ()
 
     @property
     def is_array(self) -> bool:

@@ -70,6 +70,7 @@ def _check(spec: JobSpec) -> None:
         _check_progress,
         _check_secrets,
         _check_context,
+        _check_volumes,
     ):
         try:
             check(spec)
@@ -135,8 +136,28 @@ def _check_context(spec: JobSpec) -> None:
         )
     if ".." in spec.workdir.split("/") or is_of_the_container(spec.workdir):
         raise SpecError("workdir", f"{spec.workdir} is the container's own: the files of the `context` cannot be there")
-    if any(volume.target == spec.workdir for volume in spec.volumes):
+    if any(volume.inside == spec.workdir for volume in spec.volumes):
         raise SpecError("workdir", f"{spec.workdir} is where a volume is: the files of the `context` cannot be there")
+
+
+def _check_volumes(spec: JobSpec) -> None:
+    if not spec.named_volumes:
+        return
+    contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
+    names: set[str] = set()
+    places: dict[str, str] = {}
+    for number, volume in enumerate(spec.volumes):
+        field = f"volumes[{number}]"
+        if volume.name in names:
+            raise SpecError(f"{field}.name", f"{volume.name} is named twice")
+        if volume.name and volume.target and not contained:
+            why = f"is for containers: a process has nothing mounted, and finds the path in {volume.variable}"
+            raise SpecError(f"{field}.target", why)
+        place = "/" + "/".join(part for part in volume.inside.split("/") if part not in ("", "."))
+        if (other := places.get(place)) is not None and (volume.name or other):
+            raise SpecError(f"{field}.target", f"{place} is where another volume is")
+        places[place] = places.get(place) or volume.name
+        names |= {volume.name} - {""}
 
 
 def _check_array(spec: JobSpec) -> None:

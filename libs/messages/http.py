@@ -428,11 +428,19 @@ class GpusView(Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuView, ...]
 
 
+class VolumeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A volume that a node offers to jobs by its name."""
+
+    name: str
+    read_only: bool = False
+
+
 class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node: its capacity, the part that jobs hold, and its live use if it has recent telemetry.
 
     `slowest`: the score of the GPU that is slowest for some class, in lists of nodes, if any score is known.
     `silent_seconds`: for how long it has not reported, if that is longer than usual and it does not count as lost.
+    `volumes`: those that it offers to the reader's tenant; administrators see all.
     """
 
     id: str
@@ -452,6 +460,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampled_at: Seconds | None = None
     slowest: GpuScoreView | None = None
     silent_seconds: float = 0.0
+    volumes: tuple[VolumeView, ...] = ()
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

@@ -183,6 +183,8 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
     secrets: dict[str, str] = {}  # variable → name of the secret; the node asks for the values as it starts the run
     context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
+    named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name; apart from `volumes`, as a node of an
+    # earlier version reads no volume without a `source`
 
 
 JOBS = "jobs"
@@ -268,6 +270,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is this order with its `roles`
     secrets: dict[str, str] = {}
     context: str | None = None
+    named_volumes: tuple[Volume, ...] = ()
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

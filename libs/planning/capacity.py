@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from libs.domain.cluster import Node, Request
+from libs.domain.cluster import OF_EARLIER_VERSION, Node, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
 from libs.planning.fits import Fits, GpuEntry
@@ -53,13 +53,14 @@ class NodeRoom:
     `occupied` GPUs are held by runs that belong to no job there; `kept` GPUs are given by name alone.
     """
 
-    __slots__ = ("chunked", "costs", "cpus", "gpus", "memory", "node", "occupied", "rack", "ranked")
+    __slots__ = ("_is_earlier", "chunked", "costs", "cpus", "gpus", "memory", "node", "occupied", "rack", "ranked")
 
     def __init__(
         self, node: Node, *, occupied: frozenset[int] = frozenset(), kept: frozenset[int] = frozenset()
     ) -> None:
         self.node = node
         self.rack = node.rack
+        self._is_earlier = not OF_EARLIER_VERSION.isdisjoint(node.not_enforced)
         self.occupied = occupied
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
@@ -72,8 +73,14 @@ class NodeRoom:
         """Free GPUs that `request` may take."""
         return self.gpus.of_model(request.model)
 
+    def starts(self, request: Request) -> bool:
+        """Can the node start such a replica, whatever it has left?"""
+        return not (request.volumes or self._is_earlier) or self.node.starts(request)
+
     def count(self, request: Request, most: int) -> int:
         """How many replicas of `request` fit here now, up to `most`."""
+        if (request.volumes or self._is_earlier) and not self.node.starts(request):
+            return 0
         if request.gpus:
             most = min(most, len(self.gpus_for(request)) // request.gpus)
         if request.share is not None:
@@ -414,8 +421,9 @@ def room_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Room:
 
 
 def empty_room(nodes: Iterable[Node]) -> Room:
-    """The room if all of `nodes` were empty and open."""
+    """The room if all of `nodes` were empty, open and of this version."""
     room = Room()
     for node in nodes:
-        room.add(structs.replace(node, ready=True, drained=False))
+        lasting = tuple(word for word in node.not_enforced if word not in OF_EARLIER_VERSION)
+        room.add(structs.replace(node, ready=True, drained=False, not_enforced=lasting))
     return room

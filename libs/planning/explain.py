@@ -18,7 +18,7 @@ from libs.domain.spec import ResizeHow
 from libs.messages.eta import Estimate, Sooner
 from libs.messages.http_services import ServiceView
 from libs.messages.signals import ShareSample
-from libs.planning.capacity import Room
+from libs.planning.capacity import Room, room_of
 from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.finding import find
 from libs.planning.in_order import order_of, place_in, shares_of
@@ -29,7 +29,7 @@ from libs.planning.pins import in_the_way, with_holders
 from libs.planning.quota.amounts import ledger_of, lendable, wanted_by
 from libs.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held
 from libs.planning.refusals import never_fits, why_not
-from libs.planning.serving_room import of_earlier_version, one_more, room_for, waits_to_update, why_not_serving
+from libs.planning.serving_room import of_earlier_version, one_more, waits_to_update, why_not_serving
 from libs.planning.shape import Shape, gpus_in, is_pinned, shape_of_job, with_gpus
 from libs.planning.slow import SlowGpus
 
@@ -201,10 +201,10 @@ def _of_waiting(
         return _waiting(job, CauseCode.BACKOFF, sentence, numbers, ahead=ahead, estimate_at=job.not_before)
     if cause is not None and cause.code in _ONLY_THE_SCHEDULER_SEES:
         return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
-    too_big = never_fits(job.spec, nodes) if nodes else None
+    too_big = never_fits(job.spec, nodes, job.tenant) if nodes else None
     if too_big is not None:
         return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
-    room = room_for(job, nodes, holding)
+    room = room_of(nodes, holding)
     shape = shape_of_job(job)
     refusal = why_not(room, shape)
     if refusal is None:
@@ -218,7 +218,7 @@ def _of_waiting(
             served = "1 job is" if ahead == 1 else f"{ahead} jobs are"
             sentence = f"it would fit now, but {served} served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
-    cause, relevant = refusal, [held for held in holding if _on_open_node(held, room)]
+    cause, relevant = refusal, [held for held in holding if _is_where_it_starts(held, room, shape)]
     if is_pinned(shape):
         relevant = in_the_way(shape, holding)
         cause = with_holders(cause, relevant)
@@ -232,9 +232,12 @@ def _of_waiting(
     return structs.replace(waiting, closed=closed)
 
 
-def _on_open_node(job: Job, room: Room) -> bool:
-    """Whether the job holds something on a node that takes work: only then does its end help the waiting job."""
-    return any(room.is_open(allocation.node_id) for allocation in (job.placement.allocations if job.placement else ()))
+def _is_where_it_starts(job: Job, room: Room, shape: Shape) -> bool:
+    """Whether the job holds something on a node that takes such work: only then does its end help the waiting job."""
+    held = {allocation.node_id for allocation in job.placement.allocations} if job.placement else set[str]()
+    return any(
+        room.is_open(node_id) and any(room.nodes[node_id].starts(want.request) for want in shape) for node_id in held
+    )
 
 
 def _closed(shape: Shape, room: Room) -> tuple[ClosedSeen, ...]:
@@ -301,7 +304,7 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     has, wanted = sum(job.granted.values()), sum(job.wanted.values())
     if not job.spec.is_service or job.state is not JobState.RUNNING or has >= wanted or not holding:
         return found
-    room, shape = room_for(job, nodes, holding), one_more(job)
+    room, shape = room_of(nodes, holding), one_more(job)
     refusal = why_not(room, shape, asked_by(job))
     numbers = {"replicas": float(has), "replicas_missing": float(wanted - has)}
     short = f"has {has} of {wanted} replicas"
@@ -313,7 +316,7 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     if leaving:
         names = ", ".join(held.id for held in leaving[:NAMED_MAX])
         lenders = f"room is being made: by {names}{' and others' if len(leaving) > NAMED_MAX else ''}"
-    relevant = [held for held in holding if held.id != job.id and _on_open_node(held, room)]
+    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, room, shape)]
     return structs.replace(
         found,
         code=str(refusal.code),
@@ -327,12 +330,12 @@ def _with_update(found: Explanation, job: Job, nodes: Sequence[Node], holding: S
     """Adds why an update does not begin: there is no room beside the only replica."""
     if not (holding and waits_to_update(job)):
         return found
-    room, shape = room_for(job, nodes, holding), one_more(job)
+    room, shape = room_of(nodes, holding), one_more(job)
     refusal = why_not(room, shape, asked_by(job))
     if refusal is None:
         return found
     waits = f"its update to revision {job.revision} waits for room beside its only replica, which serves meanwhile"
-    relevant = [held for held in holding if held.id != job.id and _on_open_node(held, room)]
+    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, room, shape)]
     return structs.replace(
         found,
         code=str(refusal.code),

@@ -10,6 +10,7 @@ from libs.domain.quantity import count_text, size_text
 from libs.domain.shares import WHOLE
 from libs.planning.capacity import NodeRoom, Room
 from libs.planning.closed import why_closed
+from libs.planning.offering import missing_on, offered_text
 from libs.planning.shape import Shape, Want, pinned_gpus, with_gpus
 from libs.planning.shortages import cpus_text, gpus_text, part_text, share_numbers
 
@@ -29,6 +30,10 @@ def why_not_there(room: Room, want: Want) -> Cause:
         if any(gpu in node.gpus.models for gpu in missing):
             has = f"where {_listed(missing)} is no {request.model}"
         return Cause(code=CauseCode.TOO_BIG, sentence=f"{where}, {has}")
+    if lacks := missing_on(node.node, request):
+        offered = offered_text([each.node for each in room.nodes.values()], request)
+        sentence = f"{where}, which {lacks}{f'; {offered}' if offered else ''}"
+        return Cause(code=CauseCode.TOO_BIG, sentence=sentence)
     if not room.is_open(request.node or ""):
         return Cause(code=CauseCode.NO_NODES, sentence=f"{where}, which {why_closed(node.node)}")
     if busy and request.share is not None:

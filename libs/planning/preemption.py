@@ -35,7 +35,7 @@ def clearing_for(
 ) -> Clearing | None:
     """Those of `holders` without which `shape` fits; None if it would not fit without all of them."""
     willing = sorted(
-        (holder for holder in holders if _open_somewhere(holder, room)),
+        (holder for holder in holders if _helps(holder, shape, room)),
         key=lambda holder: (holder.worth, holder.job_id),
     )
     with room.supposing():
@@ -70,5 +70,9 @@ def _enough_leaving(
     return list(willing[:count])
 
 
-def _open_somewhere(holder: Holder, room: Room) -> bool:
-    return any(room.is_open(allocation.node_id) for allocation in holder.allocations)
+def _helps(holder: Holder, shape: Shape, room: Room) -> bool:
+    """Does it hold anything on a node that takes work and can start some of the shape?"""
+    return any(
+        room.is_open(node_id) and any(room.nodes[node_id].starts(want.request) for want in shape)
+        for node_id in dict.fromkeys(allocation.node_id for allocation in holder.allocations)
+    )

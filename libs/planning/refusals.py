@@ -9,9 +9,10 @@ from libs.domain.job import Cause, CauseCode
 from libs.domain.quantity import count_text, size_text
 from libs.domain.shares import WHOLE, context_bytes
 from libs.domain.spec import JobSpec
-from libs.planning.capacity import Room, empty_room
+from libs.planning.capacity import NodeRoom, Room, empty_room
 from libs.planning.closed import closed_text, closed_with_room
 from libs.planning.finding import find, first_unplaced
+from libs.planning.offering import offered_text, unoffered
 from libs.planning.pins import why_not_there
 from libs.planning.shape import NOBODY, PlacementRequest, Shape, Want, gpus_least, shape_of, smallest, with_gpus
 from libs.planning.shortages import cpus_text, each_asks, gpus_text, part_text, share_numbers, short_in_all
@@ -27,13 +28,13 @@ def why_not(room: Room, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause
         return _why_no_place(room, want)
 
 
-def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
-    """Why `spec` could not start even if every one of `nodes` were empty and open; None if it could."""
-    shape = smallest(shape_of(spec))
+def never_fits(spec: JobSpec, nodes: Sequence[Node], tenant: str = "") -> Cause | None:
+    """Why such a job of `tenant` could not start even if every one of `nodes` were empty and open; None if it could."""
+    shape = smallest(shape_of(spec, tenant))
     cause = why_not(empty_room(nodes), shape)
     if cause is None:
         return None
-    if spec.pin is not None:
+    if spec.pin is not None or unoffered(nodes, shape[0].request):
         return structs.replace(cause, code=CauseCode.TOO_BIG)
     largest = max((len(node.capacity.gpus) for node in nodes), default=0)
     together = sum(len(node.capacity.gpus) for node in nodes)
@@ -45,6 +46,8 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
     )
     if any(want.request.share is not None for want in shape):
         sentence += f"; {_largest_share(shape, nodes)}"
+    if offered := offered_text(nodes, shape[0].request):
+        sentence += f"; {offered}"
     numbers = {
         "gpus_asked": float(gpus_least(shape)),
         "gpus_on_largest_node": float(largest),
@@ -57,10 +60,15 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     request = want.request
     if request.node is not None:
         return why_not_there(room, want)
-    closed = closed_text(room, request)
-    open_nodes = room.open_nodes
+    nodes = [each.node for each in room.nodes.values()]
+    if nowhere := unoffered(nodes, request):
+        return Cause(code=CauseCode.NO_NODES, sentence=nowhere)
+    closed, offered = closed_text(room, request), offered_text(nodes, request)
+    open_nodes = [node for node in room.open_nodes if node.starts(request)]
     if not open_nodes:
         sentence = "no node of its pool takes work now"
+        if offered:
+            sentence = f"no node that could start it takes work now: {offered}"
         return Cause(code=CauseCode.NO_NODES, sentence=f"{sentence}: {closed}" if closed else sentence)
     free = [len(node.gpus_for(request)) for node in open_nodes]
     numbers = {
@@ -72,9 +80,12 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     }
     if request.share is not None:
         numbers |= share_numbers(request, open_nodes)
-        sentence = _no_part_sentence(want, numbers, room)
+        sentence = _no_part_sentence(want, numbers, open_nodes)
     else:
-        sentence = _no_room_sentence(want, numbers, room)
+        sentence = _no_room_sentence(want, numbers, open_nodes)
+    if offered:
+        numbers["nodes_with_volumes"] = float(sum(all(map(node.offers, request.volumes)) for node in nodes))
+        sentence += f"; {offered}"
     if closed:
         numbers["nodes_closed"] = float(len(closed_with_room(room, request)))
         sentence += f"; {closed}"
@@ -87,14 +98,14 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
 
-def _no_room_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> str:
+def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom]) -> str:
     request, free = want.request, f"{numbers['gpus_free']:g}"
     if request.gpus and numbers["gpus_free_max"] < request.gpus:
         most = f"the most free on one node is {numbers['gpus_free_max']:g} ({free} free in all)"
         found = most if numbers["gpus_free"] else "none is free"
         return f"wants {gpus_text(request)} on one node{_times(want)}; {found}"
     if numbers["replicas_that_fit"]:
-        short = short_in_all(room.open_nodes, request, want.least)
+        short = short_in_all(nodes, request, want.least)
         lacking = f", for want of {short} ({each_asks(request, short)})" if short else ""
         in_all = f" ({free} GPUs free in all)" if request.gpus else ""
         what = gpus_text(request) if request.gpus else _cpus_and_memory(request)
@@ -102,8 +113,8 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> s
             f"wants {want.least} replicas of {what} at once;"
             f" {numbers['replicas_that_fit']:g} would fit now{lacking}{in_all}"
         )
-    cpus = max((node.cpus for node in room.open_nodes), default=0.0)
-    memory = max((node.memory for node in room.open_nodes), default=0)
+    cpus = max((node.cpus for node in nodes), default=0.0)
+    memory = max((node.memory for node in nodes), default=0)
     gpus = (f"{gpus_text(request)} with ", f"{count_text(int(numbers['gpus_free_max']), 'GPU')}, ")
     wanted, most = gpus if request.gpus else ("", "")
     return (
@@ -112,9 +123,9 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> s
     )
 
 
-def _no_part_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> str:
+def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom]) -> str:
     """Of a share: what is left of shared GPUs, and what is free."""
-    request, nodes = want.request, [node for node in room.open_nodes if node.gpus.gives_shares]
+    request, nodes = want.request, [node for node in nodes if node.gpus.gives_shares]
     free = sum(len(node.gpus_for(request)) for node in nodes)
     if numbers["replicas_that_fit"]:
         short = short_in_all(nodes, request, want.least)

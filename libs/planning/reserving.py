@@ -14,7 +14,7 @@ def emptiest(room: Room, shape: Shape) -> tuple[str, ...]:
     for node in nodes:
         if wanted <= 0:
             break
-        if node.gpus.models:
+        if node.gpus.models and any(node.starts(want.request) for want in shape):
             claimed.append(node.node.id)
             wanted -= len(node.gpus.models)
     return tuple(claimed)

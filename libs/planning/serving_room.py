@@ -1,24 +1,15 @@
-"""The room for one more replica of a service, the nodes that can start none, and updates that wait for such room."""
+"""One more replica of a service, the nodes that can start none, and updates that wait for room for it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
 from libs.domain.quantity import count_text
-from libs.planning.capacity import Room, room_of
 from libs.planning.shape import Shape, shape_of_job
 
 NAMED_MAX = 2
-
-
-def room_for(job: Job, nodes: Sequence[Node], holding: Iterable[Job]) -> Room:
-    """What is left; of nodes that cannot start a replica, nothing is left for a service,
-    a job with secrets or one with files."""
-    room = room_of(nodes, holding)
-    room.close([node.id for node in nodes if not _can_start(job, node)])
-    return room
 
 
 def one_more(job: Job) -> Shape:
@@ -41,13 +32,8 @@ def why_not_serving(job: Job, nodes: Iterable[Node]) -> str:
 
 def of_earlier_version(job: Job, nodes: Iterable[Node]) -> list[str]:
     """The nodes that are there and whose executor cannot start what the job is."""
-    return sorted(node.id for node in nodes if node.ready and not _can_start(job, node))
-
-
-def _can_start(job: Job, node: Node) -> bool:
-    spec = job.spec
-    known = (node.gives_secrets or not spec.secrets) and (node.takes_contexts or not spec.context)
-    return known and (node.serves or not spec.is_service)
+    requests = [want.request for want in shape_of_job(job)]
+    return sorted(node.id for node in nodes if node.ready and not all(map(node.knows, requests)))
 
 
 def waits_to_update(job: Job) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from libs.domain.cluster import Request
+from libs.domain.cluster import NeededVolume, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE
 from libs.domain.spec import JobSpec, Role
@@ -55,21 +55,23 @@ class PlacementRequest(Struct, frozen=True):
 NOBODY = PlacementRequest()
 
 
-def shape_of(spec: JobSpec) -> Shape:
-    """The job's shape. If it is pinned to GPUs, each role begins behind the GPUs of the previous role. A service starts
-    with one replica, however many it should have at least."""
+def shape_of(spec: JobSpec, tenant: str = "") -> Shape:
+    """The shape of such a job of `tenant`. If it is pinned to GPUs, each role begins behind the GPUs of the previous
+    role. A service starts with one replica, however many it should have at least."""
     wants: list[Want] = []
     node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
+    volumes = tuple(NeededVolume(each.name, tenant, not each.read_only) for each in spec.named_volumes)
     for name, role in spec.roles.items():
         least, count = (1, max(1, role.replicas.want)) if spec.is_service else (role.replicas.least, role.replicas.want)
-        wants.append(Want(name, least, count, _request(role, spec, node, gpu)))
+        wants.append(Want(name, least, count, _request(role, spec, node, gpu, volumes)))
         gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
     return tuple(wants)
 
 
 def shape_of_job(job: Job) -> Shape:
     """The job's shape, with as many replicas as it should have now."""
-    return sized(shape_of(job.spec), job.size) if job.size else shape_of(job.spec)
+    shape = shape_of(job.spec, job.tenant)
+    return sized(shape, job.size) if job.size else shape
 
 
 def sized(shape: Shape, size: Mapping[str, int]) -> Shape:
@@ -144,7 +146,9 @@ def _gpus(counted: Iterable[tuple[int, Request]]) -> float:
     return whole + parts / WHOLE if parts else whole
 
 
-def _request(role: Role, spec: JobSpec, node: str | None, gpu: int | None) -> Request:
+def _request(
+    role: Role, spec: JobSpec, node: str | None, gpu: int | None, volumes: tuple[NeededVolume, ...]
+) -> Request:
     on_gpus = role.gpus > 0 or role.share is not None
     return Request(
         gpus=role.gpus,
@@ -158,4 +162,5 @@ def _request(role: Role, spec: JobSpec, node: str | None, gpu: int | None) -> Re
         serves=spec.is_service,
         secrets=bool(spec.secrets),
         context=spec.context is not None,
+        volumes=volumes,
     )

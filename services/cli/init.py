@@ -22,7 +22,7 @@ command: {command}
 workdir: {workdir}
 #image: python:3.12-slim      # in a container of this image, where the nodes have Docker
 #env: {{DATA: /data, SEED: "1"}}  # numbers in quotes: a variable is text
-#volumes: [{{source: /data/sets, target: /data, read_only: true}}]  # folders that the operator allows
+#volumes: [{{name: datasets, target: /data, read_only: true}}]  # `weft nodes` names those that there are
 #labels: {{team: vision}}       # to select by: `weft ps --label team=vision`
 """
 _NEEDS = """

@@ -9,7 +9,7 @@ from libs.messages.http import NodesView, NodeView
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.drawing.look import Look, plain
-from services.cli.drawing.nodes import full_disks, gpus_table, nodes_table, not_enforced
+from services.cli.drawing.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
 
 _FEW = 8  # nodes of which each GPU is shown unasked
 
@@ -40,7 +40,7 @@ def drawn(nodes: tuple[NodeView, ...], look: Look, *, gpus: bool) -> RenderableT
     if gpus and any(node.gpus for node in nodes):
         parts += [Text(), gpus_table(nodes, look)]
     parts += [plain(line, "bold red") for line in full_disks(nodes)]
-    if lines := not_enforced(nodes):
+    if lines := [*volumes_offered(nodes), *not_enforced(nodes)]:
         parts += [Text(), *(Text(line, "dim") for line in lines)]
     return Group(*parts)
 

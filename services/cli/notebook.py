@@ -65,7 +65,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
     parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="default: 2GiB")
     parser.add_argument("--workdir", metavar="DIR", help="its folder; default: here, or the image's own")
-    parser.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
+    parser.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        metavar="NAME|FOLDER[:TARGET][:ro]",
+        help="a volume that nodes offer, or a folder of the node; repeat it",
+    )
     env_option(parser)
     venv_option(parser)
     secret_option(parser)

@@ -58,7 +58,13 @@ def _what(parser: argparse.ArgumentParser) -> None:
     venv_option(group)
     secret_option(group)
     sync_option(group)
-    group.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
+    group.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        metavar="NAME|FOLDER[:TARGET][:ro]",
+        help="a volume that nodes offer, or a folder of the node; repeat it",
+    )
     group.add_argument("--workdir", metavar="DIR", help="where it runs; default: here, or the image's own")
     group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")
 

@@ -163,9 +163,19 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def volume_of(text: str, cwd: str) -> dict[str, Any]:
-    source, target, mode = [*text.split(":"), "", ""][:3] if text.count(":") <= 2 else ("", "", "")
-    if not (source and target) or mode not in ("", "ro", "rw"):
-        raise Complaint(f"expected SOURCE:TARGET or SOURCE:TARGET:ro, got {text!r}", field="--volume")
+    """A folder if it has a slash or begins with a dot, else the name of a volume that nodes offer."""
+    source, *rest = text.split(":")
+    is_name = "/" not in source and not source.startswith((".", "~"))
+    if is_name and len(rest) == 1 and rest[0] in ("ro", "rw"):
+        rest = ["", rest[0]]
+    target, mode, *more = [*rest, "", ""][: max(2, len(rest))]
+    if more or not source or mode not in ("", "ro", "rw") or not (target or (is_name and not text.endswith(":"))):
+        raise Complaint(
+            f"expected NAME, NAME:TARGET, FOLDER:TARGET, each also with :ro, got {text!r}", field="--volume"
+        )
+    if is_name:
+        named = {"name": source, "target": target, "read_only": mode == "ro"}
+        return {field: value for field, value in named.items() if value}
     here = str(PurePosixPath(cwd, source))  # an absolute source stays as it is
     return {"source": here, "target": target, "read_only": mode == "ro"}
 

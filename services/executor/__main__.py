@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from libs.bus import Bus, BusError
 from libs.bus.nats import NatsBus
 from libs.gpus import inventory_in_time
-from libs.service import load, main
+from libs.service import SettingsError, load, main
 from libs.service.keys import nats_keys
 from services.executor import service
 from services.executor.boot import boot_clock, boot_id
@@ -34,6 +34,7 @@ from services.executor.settings import ExecutorSettings
 from services.executor.shares.backend import ShareBackend
 from services.executor.shares.opening import SharesUnavailableError, opened
 from services.executor.silence import Silence, SilentBus
+from services.executor.volumes import OwnedVolume, offered, resolved
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ async def run(stop: asyncio.Event) -> None:
             address=settings.address,
             checkpoints=str((settings.checkpoints or home.root / "checkpoints").absolute()),
             volumes_allowed=settings.volumes_allowed,
+            volumes=_volumes(settings),
             ports=settings.serving.ports_of(settings.node_id),
             publish_at=settings.serving.service_publish_at,
         )
@@ -95,7 +97,7 @@ async def _serve(
             runtime=runtime,
             progress=ProgressReader(home),
             keeper=keeper,
-            capacity=lambda: replace(without_gpus, gpus=node.gpus or ()),
+            capacity=lambda: replace(without_gpus, gpus=node.gpus or (), volumes=offered(node.volumes)),
             stop=until,
             clock=boot_clock,
             jitter=random.random,
@@ -179,6 +181,13 @@ async def _open_runtime(
         before=before,
         shares=shares,
     )
+
+
+def _volumes(settings: ExecutorSettings) -> dict[str, OwnedVolume]:
+    try:
+        return resolved(settings.volumes, str(settings.home.absolute()))
+    except ValueError as error:
+        raise SettingsError(f"EXECUTOR_VOLUMES: {error}") from None
 
 
 def _raise_open_files() -> None:

@@ -36,6 +36,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     peers: Mapping[str, tuple[str, ...]] = {}
     task_ports_differ: bool = True
     service_port: int | None = None  # where it listens for requests, as it sees it itself
+    volumes: Mapping[str, str] = {}  # by variable, where the run finds each volume that it names
 
 
 def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:
@@ -94,6 +95,7 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
         names |= {"PET_NNODES": world, "PET_NODE_RANK": names["RANK"]}
     else:
         names["WEFT_MEMBERS"] = facts.members
+    names |= facts.volumes
     if facts.python:
         names["WEFT_PYTHON"] = facts.python
     if facts.progress_socket:

@@ -1,7 +1,7 @@
 """The facts of this node, and its owner's permissions: the same for every runtime."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -10,6 +10,7 @@ from libs.domain.spec import Volume
 from libs.messages.nodes import EndReason, StartRun
 from services.executor.ports import PortRange
 from services.executor.runs import RuntimeUnavailableError
+from services.executor.volumes import OwnedVolume, VolumeRefusedError, paths_for
 
 
 class NodeFacts(Struct, kw_only=True):
@@ -20,6 +21,7 @@ class NodeFacts(Struct, kw_only=True):
     gpus: tuple[Gpu, ...] | None = ()
     checkpoints: str  # each job has its own folder in here
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
+    volumes: Mapping[str, OwnedVolume] = {}  # folders that jobs may have by name, with their real paths
     ports: PortRange = PortRange()  # for processes that serve requests
     publish_at: str = ""  # the address of this host at which containers that serve requests are reached; "": `address`
 
@@ -61,3 +63,11 @@ def volume_source(volume: Volume, allowed: Sequence[str]) -> str:
     if not os.path.exists(real):
         raise Refusal(f"the volume {volume.source} does not exist on this node")
     return real
+
+
+def named_paths(order: StartRun, node: NodeFacts) -> dict[str, str]:
+    """By name, the path on this node of each volume that the order names. Raises Refusal."""
+    try:
+        return paths_for(order.named_volumes, order.tenant, node.volumes)
+    except VolumeRefusedError as error:
+        raise Refusal(str(error)) from None

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import msgspec
 
+from libs.domain.cluster import VOLUMES_MAX
+from libs.domain.spec import Token
 from libs.service import Connections
 from services.executor.logs.retention import GRAIN, RetentionLimits
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.serving.settings import ServingSettings
 from services.executor.sessions.settings import SessionSettings
 from services.executor.shares.backend import CHOICES
+from services.executor.volumes import OwnedVolume, check
 
 DRIFT_SECONDS_MIN = 1.0
 LOG_BYTES_LEAST = 2 * GRAIN
@@ -28,6 +31,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float = 0.0  # 0: those of the host
     memory: int = 0
     volumes_allowed: tuple[str, ...] = ()
+    volumes: dict[Token, OwnedVolume] = {}  # folders that jobs may have by their name
     sync_seconds: float = 2.0
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
@@ -69,5 +73,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("images_kept_days and checkpoints_kept_days are not negative")
         if self.shares not in CHOICES:
             raise ValueError(f"shares is auto, hook or time-slice, not {self.shares}")
+        if len(self.volumes) > VOLUMES_MAX:
+            raise ValueError(f"volumes are {len(self.volumes)}; at most {VOLUMES_MAX} are offered")
+        check(self.volumes, str(self.home.absolute()))
         if self.runtime not in ("process", "docker"):
             raise ValueError(f"runtime is process or docker, not {self.runtime}")

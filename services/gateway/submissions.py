@@ -71,7 +71,7 @@ class Submissions:
         allowance = self._allowances.of(who)
         try:
             check(spec, allowance)
-            (await self._snapshots.nodes.get()).admission.check(spec)
+            (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
         except RejectedError:
             # A repeat of an accepted submission is not refused, whatever became of the nodes.
             if key is None or (before := await self._before(spec, who, key)) is None:

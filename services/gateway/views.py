@@ -18,6 +18,7 @@ from libs.messages.http import (
     NodeView,
     RunView,
     Totals,
+    VolumeView,
 )
 from libs.messages.http_services import ServiceView
 from libs.messages.nodes import RunProgressed
@@ -186,6 +187,11 @@ def _node_view(
         use=sample.host if sample is not None else None,
         sampled_at=sample.at if sample is not None else None,
         slowest=slowest,
+        volumes=tuple(
+            VolumeView(name=volume.name, read_only=volume.read_only)
+            for volume in node.capacity.volumes
+            if who.admin or volume.is_for(who.tenant)
+        ),
     )
 
 

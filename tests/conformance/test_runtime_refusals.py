@@ -87,6 +87,57 @@ async def test_a_process_gets_a_volume_only_where_it_is(rig: Rig, tmp_path: Path
     assert "cannot mount" in run.detail
 
 
+async def test_a_volume_that_the_node_offers_by_name_is_found_by_its_variable(rig: Rig) -> None:
+    rig.needs("refusals")
+    (Path(rig.node.volumes["sets"].path) / "greeting").write_text("hello")
+    asked = rig.shell(
+        ("sh", "-c", 'cat "$WEFT_VOLUME_SETS/greeting"; touch "$WEFT_VOLUME_SCRATCH/new" && echo made'),
+        named_volumes=(Volume(name="sets", read_only=True), Volume(name="scratch")),
+    )
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (await whole_log(rig.runtime, RunKey.of(asked)), run.exit_code) == (b"hellomade\n", 0)
+    assert (Path(rig.node.volumes["scratch"].path) / "new").exists()
+
+
+async def test_a_container_has_a_named_volume_at_its_target_and_cannot_write_what_it_may_read_alone(rig: Rig) -> None:
+    rig.needs("refusals", "volumes")
+    if not rig.docker:
+        pytest.skip("processes have nothing mounted")
+    asked = rig.shell(
+        ("sh", "-c", "touch /data/new 2>/dev/null || echo kept; echo $WEFT_VOLUME_SETS; ls -d /volumes/scratch"),
+        named_volumes=(Volume(name="sets", target="/data", read_only=True), Volume(name="scratch")),
+    )
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert await whole_log(rig.runtime, RunKey.of(asked)) == b"kept\n/data\n/volumes/scratch\n"
+    assert not (Path(rig.node.volumes["sets"].path) / "new").exists()
+
+
+async def test_a_named_volume_is_refused_where_its_owner_does_not_offer_it_so(rig: Rig) -> None:
+    rig.needs("refusals")
+    for volume, tenant, says in (
+        (Volume(name="other"), "alice", "does not offer the volume other to alice"),
+        (Volume(name="sets"), "alice", "to be read alone"),
+        (Volume(name="of-bob"), "alice", "does not offer the volume of-bob to alice"),
+    ):
+        asked = rig.shell(("true",), named_volumes=(volume,), tenant=tenant)
+        await rig.runtime.start(asked)
+        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+        assert run.reason is EndReason.START_FAILED
+        assert says in run.detail
+
+
+async def test_a_process_gets_no_named_volume_at_a_target(rig: Rig) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("the others mount")
+    asked = rig.shell(("true",), named_volumes=(Volume(name="scratch", target="/data"),))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.reason is EndReason.START_FAILED
+    assert "WEFT_VOLUME_SCRATCH" in run.detail
+
+
 async def test_a_taken_port_of_rank_0_fails_the_start(rig: Rig) -> None:
     if not rig.name.startswith("process"):
         pytest.skip("containers have ports of their own")

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import inspect
 
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
-from libs.domain.spec import PATH_PATTERN, TOKEN_PATTERN, JobSpec
+from libs.domain.spec import PATH_PATTERN, TOKEN_PATTERN, VOLUME_VARIABLE, JobSpec
 from services.cli.commands import FAMILIES
 from services.cli.completion.verbs import Verb, verbs
 from tests.support.reference_words import FIELDS, VARIABLES
@@ -61,7 +61,7 @@ def verbs_page() -> str:
 
 def variables() -> set[str]:
     """Every variable that the code puts into the environment of a run."""
-    found: set[str] = set()
+    found = {f"{VOLUME_VARIABLE}…"}
     for path in ENVIRONMENT:
         for node in ast.walk(ast.parse((ROOT / path).read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

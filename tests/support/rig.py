@@ -21,6 +21,7 @@ from services.executor.runs import Runtime
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
 from services.executor.runtime.process.runtime import ProcessRuntime
+from services.executor.volumes import OwnedVolume
 from tests.simulation.machine import Engine, SimRuntime
 from tests.simulation.place import Place
 from tests.support.engine import need_images
@@ -105,13 +106,20 @@ def _gpus(node_id: str) -> tuple[Gpu, ...]:
 async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
     """A runtime of this kind on this host, or a skip where it cannot be had; all its runs are ended with it."""
     node_id = f"test-{uuid.uuid4().hex[:8]}"
-    allowed = tmp_path / "allowed"
+    allowed, volumes = tmp_path / "allowed", tmp_path / "volumes"
     allowed.mkdir()
+    for name in ("sets", "scratch", "of-bob"):
+        (volumes / name).mkdir(parents=True)
     node = NodeFacts(
         node_id=node_id,
         gpus=_gpus(node_id),
         checkpoints=str(tmp_path / "checkpoints"),
         volumes_allowed=(str(allowed),),
+        volumes={
+            "sets": OwnedVolume(path=str(volumes / "sets"), read_only=True),
+            "scratch": OwnedVolume(path=str(volumes / "scratch")),
+            "of-bob": OwnedVolume(path=str(volumes / "of-bob"), tenants=("bob",)),
+        },
     )
     home = Home(tmp_path / "home")
     made: list[Runtime] = []

@@ -95,7 +95,18 @@ def test_an_image_may_bring_its_own_command() -> None:
 
 
 def test_a_volume_may_be_named_from_where_the_user_stands() -> None:
-    assert spec("--volume", "sets:/d", "--", "true").volumes[0].source == "/home/alice/sets"
+    for typed in ("./sets:/d", "sets/:/d"):
+        assert spec("--volume", typed, "--", "true").volumes[0].source == "/home/alice/sets"
+
+
+def test_a_volume_without_a_slash_is_one_that_nodes_offer_by_name() -> None:
+    typed = ("--volume", "sets:/data:ro", "--volume", "scratch", "--volume", "more:ro")
+    made = spec("--image", "base:1", *typed, "--", "true")
+    assert made.volumes == (
+        Volume(name="sets", target="/data", read_only=True),
+        Volume(name="scratch"),
+        Volume(name="more", read_only=True),
+    )
 
 
 def test_a_variable_without_a_value_is_taken_from_here() -> None:
@@ -132,8 +143,19 @@ def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], i
         (["--grace", "2h", "--", "x"], "--grace: 2h is longer than 1h"),
         (["--name", "a.b", "--", "x"], "--name: expected lower-case letters, digits and '-', at most 63, no dots"),
         (["--env", "NOT_HERE", "--", "x"], "--env: NOT_HERE is not set here: say NOT_HERE=VALUE"),
-        (["--volume", "/a", "--", "x"], "--volume: expected SOURCE:TARGET or SOURCE:TARGET:ro, got '/a'"),
-        (["--volume", "/a:/b:no", "--", "x"], "--volume: expected SOURCE:TARGET or SOURCE:TARGET:ro, got '/a:/b:no'"),
+        (
+            ["--volume", "/a", "--", "x"],
+            "--volume: expected NAME, NAME:TARGET, FOLDER:TARGET, each also with :ro, got '/a'",
+        ),
+        (
+            ["--volume", "/a:/b:no", "--", "x"],
+            "--volume: expected NAME, NAME:TARGET, FOLDER:TARGET, each also with :ro, got '/a:/b:no'",
+        ),
+        (
+            ["--volume", "a:", "--", "x"],
+            "--volume: expected NAME, NAME:TARGET, FOLDER:TARGET, each also with :ro, got 'a:'",
+        ),
+        (["--volume", "A", "--", "x"], "--volume: expected lower-case letters, digits and '-', at most 63, no dots"),
         (["--volume", "../a:/b", "--", "x"], "--volume: /home/alice/../a must not contain '..'"),
         (["--shm", "2GiB", "--", "x"], "shm 2GiB is more than memory 1GiB"),
     ],

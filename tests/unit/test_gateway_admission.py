@@ -9,15 +9,16 @@ from libs.domain.spec import JobSpec
 from services.gateway.errors import RejectedError
 from services.gateway.thinking.admission import Admission
 from tests.support.builders import node, spec
+from tests.support.volumes import offering
 
 
 def refusal(
-    asked: JobSpec, *nodes: Node, allowed: tuple[str, ...] = (), shares: bool = True
+    asked: JobSpec, *nodes: Node, allowed: tuple[str, ...] = (), shares: bool = True, tenant: str = "ada"
 ) -> tuple[int, str, str] | None:
     there = nodes or (node(gpus=4),)
     admission = Admission(there, default_pool="default", volumes_allowed=allowed, shares=shares)
     try:
-        admission.check(asked)
+        admission.check(asked, tenant)
     except RejectedError as error:
         return error.status, error.field, error.reason
     return None
@@ -69,9 +70,9 @@ def test_a_drained_or_silent_node_counts_for_what_is_possible() -> None:
 
 def test_the_default_pool_may_be_empty_and_others_must_have_a_node() -> None:
     empty = Admission((), default_pool="default", volumes_allowed=(), shares=False)
-    empty.check(spec(gpus=8))
+    empty.check(spec(gpus=8), "ada")
     with pytest.raises(RejectedError) as caught:
-        empty.check(spec(pool="other"))
+        empty.check(spec(pool="other"), "ada")
     assert (caught.value.status, caught.value.field) == (422, "pool")
     assert "default" in caught.value.reason
 
@@ -163,3 +164,29 @@ def test_a_pin_that_can_never_be_held_names_what_is_wrong_with_it(asked: JobSpec
     _, found, reason = refusal(asked) or (0, "", "")
     assert found == field
     assert "is pinned to" in reason
+
+
+def test_a_volume_that_no_node_offers_to_the_tenant_is_refused_by_its_number() -> None:
+    nodes = (offering("node-1", {"name": "sets", "tenants": ["ada"]}), offering("node-2", {"name": "more"}))
+    both = spec(volumes=[{"name": "more", "read_only": True}, {"name": "sets"}])
+    alone = spec(volumes=[{"name": "sets"}])
+    assert refusal(alone, *nodes) is None
+    found = refusal(alone, *nodes, tenant="bob")
+    assert found == (422, "volumes[0]", "no node of its pool offers the volume sets; there is more")
+    found = refusal(both, *nodes)
+    assert found is not None
+    assert found[:2] == (422, "volumes")
+    found = refusal(spec(volumes=[{"name": "more"}, {"name": "set"}]), *nodes)
+    assert found == (422, "volumes[1]", "no node of its pool offers the volume set; there is more, sets")
+
+
+def test_a_volume_by_name_needs_no_allow_list_of_paths() -> None:
+    assert refusal(spec(volumes=[{"name": "sets"}]), offering("node-1", {"name": "sets"})) is None
+
+
+def test_a_job_too_big_for_the_nodes_that_offer_its_volume_is_told_which_they_are() -> None:
+    nodes = (offering("node-1", {"name": "sets"}, gpus=2), node("node-2", gpus=8))
+    found = refusal(spec(gpus=4, volumes=[{"name": "sets"}]), *nodes)
+    assert found is not None
+    assert found[0] == 422
+    assert found[2].endswith("only node-1 offers the volume sets")

@@ -14,6 +14,8 @@ def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], nam
 
     Each chunk is as fast as the slowest GPU in it. The result is kept until the node changes; do not change it.
     """
+    if not node.starts(request):
+        return []
     size = request.gpus
     key = (name, size, request.model)
     found = node.chunked.get(key)

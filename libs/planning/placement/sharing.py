@@ -112,9 +112,9 @@ def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoo
 
 
 def _node_fits(room: Room, request: Request, node_id: str) -> bool:
-    """Whether the node has the CPUs and the memory."""
+    """Whether the node can start it, and has the CPUs and the memory."""
     node = room.nodes[node_id]
-    return node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
+    return node.starts(request) and node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
 
 
 def _entries(scores: Scores, name: str, enough: float, node: NodeRoom) -> list[GpuEntry]:

@@ -155,6 +155,8 @@ def _emptiest(room: Room, want: Want, count: int) -> list[NodeRoom]:
         for node_id in room.buckets[free]:
             if ample <= 0 and len(found) >= NODES_LEAST:
                 return found
-            found.append(room.nodes[node_id])
-            ample -= free
+            node = room.nodes[node_id]
+            if node.starts(want.request):
+                found.append(node)
+                ample -= free
     return found

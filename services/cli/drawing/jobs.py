@@ -10,7 +10,7 @@ from rich.text import Text
 from libs.domain.job import Cause, JobState
 from libs.domain.quantity import duration_text, size_text
 from libs.domain.shares import gpus_held
-from libs.domain.spec import JobSpec, Role, Tuning
+from libs.domain.spec import JobSpec, Role, Tuning, Volume
 from libs.messages.eta import Estimate
 from libs.messages.http import EventView, JobView, NodeView, RunView
 from services.cli.drawing.look import (
@@ -304,6 +304,11 @@ def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     return lines
 
 
+def _volume_text(volume: Volume) -> str:
+    where = f" at {volume.target}" if volume.target else ""
+    return f"{volume.name or volume.source}{where}{', read-only' * volume.read_only}"
+
+
 def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
     lines: list[tuple[str, Text]] = []
     for name, role in spec.roles.items():
@@ -316,10 +321,7 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
         lines.append(("files", plain(spec.context[:12])))
     if spec.workdir:
         lines.append(("in", plain(spec.workdir)))
-    lines += [
-        ("volume", plain(f"{volume.source} at {volume.target}{', read-only' * volume.read_only}"))
-        for volume in spec.volumes
-    ]
+    lines += [("volume", plain(_volume_text(volume))) for volume in spec.volumes]
     if spec.env:
         lines.append(("env", plain(" ".join(sorted(spec.env)))))  # the names only: values are often secrets
     if spec.labels:

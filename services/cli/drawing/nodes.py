@@ -152,3 +152,15 @@ def not_enforced(nodes: Sequence[NodeView]) -> list[str]:
         if node.not_enforced:
             alike.setdefault(node.not_enforced, []).append(node.id)
     return [f"not enforced on {some(names)}: {clean(', '.join(limits))}" for limits, names in alike.items()]
+
+
+def volumes_offered(nodes: Sequence[NodeView]) -> list[str]:
+    """The volumes that jobs may name, one line for each, with the nodes that offer it."""
+    where: dict[tuple[str, bool], list[str]] = {}
+    for node in nodes:
+        for volume in node.volumes:
+            where.setdefault((volume.name, volume.read_only), []).append(node.id)
+    return [
+        f"volume {clean(name)}{', read-only,' * read_only} on {some(names)}"
+        for (name, read_only), names in sorted(where.items())
+    ]

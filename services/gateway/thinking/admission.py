@@ -7,6 +7,7 @@ import msgspec
 
 from libs.domain.cluster import Node
 from libs.domain.spec import GpuShare, JobSpec, Replicas, Role
+from libs.planning.offering import unoffered
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of
 from services.gateway.errors import RejectedError
@@ -29,13 +30,14 @@ class Admission:
         self._allowed = tuple(_plain(path) for path in volumes_allowed)
         self._verdicts: dict[tuple[str, Shape], str | None] = {}
 
-    def check(self, spec: JobSpec) -> None:
-        """Raises RejectedError with the first mistake."""
+    def check(self, spec: JobSpec, tenant: str) -> None:
+        """Raises RejectedError with the first mistake of a job of `tenant`."""
         self._check_objective(spec)
         self._check_roles(spec)
         self._check_volumes(spec)
         self._check_pool(spec)
-        self._check_size(spec)
+        self._check_offered(spec, tenant)
+        self._check_size(spec, tenant)
         self.check_runtime(spec)
 
     def _check_objective(self, spec: JobSpec) -> None:
@@ -51,6 +53,8 @@ class Admission:
 
     def _check_volumes(self, spec: JobSpec) -> None:
         for number, volume in enumerate(spec.volumes):
+            if volume.name:
+                continue
             source = _plain(volume.source)
             if not any(_is_below(source, allowed) for allowed in self._allowed):
                 raise RejectedError(
@@ -75,20 +79,33 @@ class Admission:
             if not image and kinds == {"docker"}:
                 raise RejectedError(422, "image", f"the nodes of pool {spec.pool} run jobs in containers, so name one")
 
-    def _check_size(self, spec: JobSpec) -> None:
+    def _check_offered(self, spec: JobSpec, tenant: str) -> None:
+        """Refuse a volume that no node of the pool offers to the tenant, as the job wants it."""
+        nodes = self._nodes.get(spec.pool)
+        if not nodes or not spec.named_volumes:
+            return
+        needed = shape_of(spec, tenant)[0].request
+        for number, volume in enumerate(spec.volumes):
+            alone = tuple(each for each in needed.volumes if each.name == volume.name)
+            if why := unoffered(nodes, msgspec.structs.replace(needed, volumes=alone)):
+                raise RejectedError(422, f"volumes[{number}]", why)
+        if why := unoffered(nodes, needed):
+            raise RejectedError(422, "volumes", why)
+
+    def _check_size(self, spec: JobSpec, tenant: str) -> None:
         nodes = self._nodes.get(spec.pool)
         if not nodes:
             return  # It waits for the first node.
         spec = _with_a_replica(spec)
-        key = (spec.pool, shape_of(spec))
+        key = (spec.pool, shape_of(spec, tenant))
         if key not in self._verdicts:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
-            cause = never_fits(spec, nodes)
+            cause = never_fits(spec, nodes, tenant)
             self._verdicts[key] = None if cause is None else _model_missing(spec, nodes) or cause.sentence
         sentence = self._verdicts[key]
         if sentence is not None:
-            raise RejectedError(422, _too_big(spec, nodes), sentence)
+            raise RejectedError(422, _too_big(spec, nodes, tenant), sentence)
 
 
 def _with_a_replica(spec: JobSpec) -> JobSpec:
@@ -104,13 +121,13 @@ def _with_a_replica(spec: JobSpec) -> JobSpec:
     return msgspec.structs.replace(spec, roles=roles)
 
 
-def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
+def _too_big(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
     """The field to name: the resource of the role that is too big by itself, if there is one."""
     if spec.pin is not None:
-        return _too_narrow(spec, nodes)
+        return _too_narrow(spec, nodes, tenant)
     for name, role in spec.roles.items():
         alone = msgspec.structs.replace(spec, roles={name: role})
-        if never_fits(alone, nodes) is None:
+        if never_fits(alone, nodes, tenant) is None:
             continue
         capacities = [node.capacity for node in nodes]
         models = {gpu.model for capacity in capacities for gpu in capacity.gpus}
@@ -118,7 +135,7 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
             return "gpu_model"
         if role.share is not None:
             alone = msgspec.structs.replace(spec, roles={name: _with_little_memory(role, role.share)})
-            if never_fits(alone, nodes) is None:
+            if never_fits(alone, nodes, tenant) is None:
                 return f"roles.{name}.share.memory"
             if not any(node.gives_shares and node.capacity.gpus for node in nodes):
                 return f"roles.{name}.share"
@@ -149,7 +166,7 @@ def _with_little_memory(role: Role, share: GpuShare) -> Role:
     return msgspec.structs.replace(role, share=msgspec.structs.replace(share, memory="1B"))
 
 
-def _too_narrow(spec: JobSpec, nodes: Sequence[Node]) -> str:
+def _too_narrow(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
     """The same for a job that is pinned to a node."""
     assert spec.pin is not None
     there = [node for node in nodes if node.id == spec.pin.node]
@@ -157,10 +174,10 @@ def _too_narrow(spec: JobSpec, nodes: Sequence[Node]) -> str:
         return "pin.node"
     if spec.pin.gpu is not None:
         anywhere = msgspec.structs.replace(spec, pin=msgspec.structs.replace(spec.pin, gpu=None))
-        if never_fits(anywhere, nodes) is None:
+        if never_fits(anywhere, nodes, tenant) is None:
             return "pin.gpu"
     unpinned = msgspec.structs.replace(spec, pin=None)
-    return "pin.node" if never_fits(unpinned, there) is None else _too_big(unpinned, there)
+    return "pin.node" if never_fits(unpinned, there, tenant) is None else _too_big(unpinned, there, tenant)
 
 
 def _plain(path: str) -> str:

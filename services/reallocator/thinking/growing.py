@@ -44,7 +44,7 @@ def room_for_one_more(
         return None
     roles = {
         want.role
-        for want in shape_of(job.spec)
+        for want in shape_of(job.spec, job.tenant)
         if job.granted[want.role] < job.spec.roles[want.role].replicas.most
         and not (plans_sizes and want.role == elastic_role(job)[0])
         and any(node.count(want.request, 1) for node in room.open_nodes)

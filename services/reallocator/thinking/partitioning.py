@@ -126,6 +126,8 @@ class SizePlanner:
             there = all(allocation.node_id in takes_jobs for allocation in job.held)
             if job.spec.is_service or not there or _is_rigid_and_runs(job) or is_benchmark(job.spec):
                 continue
+            if job.spec.named_volumes:
+                continue  # the planner takes every server for as good as any other
             if len(elastic) >= JOBS_MAX:
                 continue
             jobs[job.id] = job

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.cluster import NO_CONTEXTS, NO_SECRETS, NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES, Node
+from libs.domain.cluster import (
+    NO_CONTEXTS,
+    NO_SECRETS,
+    NO_SERVICES,
+    NO_SHARES,
+    NOT_HELD_TO_SHARES,
+    OF_EARLIER_VERSION,
+    NeededVolume,
+    Node,
+)
 from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
@@ -192,7 +201,7 @@ class Scheduler:
         """What the node does not hold jobs to; where it gives no shares, or starts no services
         or no jobs with secrets or files, that too."""
         loose = self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced
-        words = tuple(word for word in report.not_enforced if word not in (NO_SERVICES, NO_SECRETS, NO_CONTEXTS))
+        words = tuple(word for word in report.not_enforced if word not in OF_EARLIER_VERSION)
         if SHARES not in report.reads or loose:
             words = (*(word for word in words if word != NOT_HELD_TO_SHARES), NO_SHARES)
         words = words if SERVES in report.reads else (*words, NO_SERVICES)
@@ -359,7 +368,7 @@ class Scheduler:
                 continue
             shape = shape_of_job(job)
             if shape not in causes:
-                causes[shape] = never_fits(job.spec, nodes) if nodes else None
+                causes[shape] = never_fits(job.spec, nodes, job.tenant) if nodes else None
             cause = causes[shape]
             if cause is not None and (job.waiting_for is None or job.waiting_for.code is not cause.code):
                 steps += self.picture.go(job, _E.WAITING, cause, now)
@@ -454,17 +463,11 @@ class Scheduler:
 
     def _may_run(self, node_id: str, run: StartRun) -> bool:
         """A node keeps the runs that it has; it starts none while the leader settles or a stray of the job lives, and
-        none with a share, a secret or files that it does not know."""
+        none with a share, a secret, files or a volume that it does not know."""
         if self.picture.pool.runs.knows(node_id, run):
             return True
-        if run.share is not None and not self.picture.pool.nodes[node_id].gives_shares:
-            return False
-        if run.secrets and node_id in self.picture.pool.secretless:
-            return False
-        if run.context and node_id in self.picture.pool.contextless:
-            return False
         job = self.picture.jobs[run.job_id]
-        if job.spec.is_service and node_id in self.picture.pool.earlier:
+        if not _can_start(self.picture.pool.nodes[node_id], run, is_service=job.spec.is_service):
             return False
         # The replicas of a service do not meet: a stray of the same epoch is in the way of none.
         but_of = job.epoch if job.spec.is_service else -1
@@ -476,6 +479,17 @@ class Scheduler:
 
     def take_node_changes(self) -> list[NodeChange]:
         return self.picture.pool.take_changes()
+
+
+def _can_start(node: Node, run: StartRun, *, is_service: bool) -> bool:
+    known = (
+        (node.gives_shares or run.share is None)
+        and (node.gives_secrets or not run.secrets)
+        and (node.takes_contexts or not run.context)
+        and (node.serves or not is_service)
+    )
+    needed = [NeededVolume(volume.name, run.tenant, not volume.read_only) for volume in run.named_volumes]
+    return known and all(map(node.offers, needed))
 
 
 def _has_only_extras_on(job: Job, node_id: str) -> bool:

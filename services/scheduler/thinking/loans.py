@@ -228,10 +228,10 @@ class Loans:
         room = self._picture.pool.room
         found: list[tuple[Job, Borrowed]] = []
         look = _Look()
-        with room.supposing(closed=[*closed, *self._picture.pool.of_earlier_version]):
+        with room.supposing(closed=closed):
             for job in services:
                 rank = self._rank(job, now)
-                want = shape_of(job.spec)[0]
+                want = shape_of(job.spec, job.tenant)[0]
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
                 asked = asked_by(job, self._picture.beliefs.learnt)

@@ -99,7 +99,7 @@ class Moving:
                 self._let_go(job_id)
             elif job_id in self._picture.waitlist.queue and self._is_free(target):
                 self._let_go(job_id)
-                if self._fits(target):
+                if self._fits(job, target):
                     steps += place(self._picture, job, target.allocations, now, moved_for=target.sentence)
             elif now >= target.until:
                 self._let_go(job_id)
@@ -259,13 +259,14 @@ class Moving:
                     return False
         return True
 
-    def _fits(self, target: Target) -> bool:
+    def _fits(self, job: Job, target: Target) -> bool:
         """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
         room = self._picture.pool.room
+        needs = shape_of(job.spec, job.tenant)
         for node_id in {allocation.node_id for allocation in target.allocations}:
             here = [allocation for allocation in target.allocations if allocation.node_id == node_id]
             node = room.nodes.get(node_id)
-            if node is None or not room.is_open(node_id):
+            if node is None or not room.is_open(node_id) or not all(node.starts(want.request) for want in needs):
                 return False
             if not node.gpus.has(gpu for allocation in here for gpu in allocation.gpus):
                 return False
@@ -323,4 +324,5 @@ def _as_placed(job: Job) -> Shape:
     ranks: dict[str, int] = {}
     for allocation in job.placement.allocations:
         ranks[allocation.role] = ranks.get(allocation.role, 0) + 1
-    return tuple(Want(want.role, ranks[want.role], ranks[want.role], want.request) for want in shape_of(job.spec))
+    shape = shape_of(job.spec, job.tenant)
+    return tuple(Want(want.role, ranks[want.role], ranks[want.role], want.request) for want in shape)

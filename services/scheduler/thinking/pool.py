@@ -1,16 +1,14 @@
 """The nodes of one pool: their reports, the jobs that have GPUs on them, and the free capacity."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-from libs.domain.cluster import Node, Request
+from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
-from libs.messages.nodes import CONTEXTS, SECRETS, SERVES, NodeReported
+from libs.messages.nodes import NodeReported
 from libs.planning.capacity import Room
-from libs.planning.shape import Want
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.runs import Runs
 from services.scheduler.thinking.strays import Strays
@@ -39,9 +37,6 @@ class Pool:
         self.heard: dict[str, float] = {}
         self.unheard: set[str] = set()
         self.leaving: set[str] = set()
-        self.earlier: set[str] = set()  # nodes whose executor is of a version that starts no replica of a service
-        self.secretless: set[str] = set()  # and those that start no job that has secrets
-        self.contextless: set[str] = set()  # and those that start no job that has files with it
         self.strays = Strays(jobs, self.nodes, self.runs)
         self.changes = 0
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
@@ -63,12 +58,6 @@ class Pool:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
         node_id = report.node_id
         self.heard[node_id] = now
-        for word, without in ((SERVES, self.earlier), (SECRETS, self.secretless), (CONTEXTS, self.contextless)):
-            if word not in report.reads:
-                without.add(node_id)
-            elif node_id in without:
-                without.discard(node_id)
-                self.room.grown += 1
         if sure:
             self.unheard.discard(node_id)
         if report.leaving:
@@ -79,31 +68,6 @@ class Pool:
             self._reopen(self.nodes[node_id])
         self.runs.see(report, sure=sure)
         self._look_for_strays(node_id)
-
-    @contextmanager
-    def open_to(self, wants: Iterable[Want]) -> Iterator[Room]:
-        """The room, without the nodes whose executor cannot start such replicas."""
-        closed = self.unfit_for([want.request for want in wants])
-        if not closed:
-            yield self.room
-            return
-        with self.room.without(closed):
-            yield self.room
-
-    @property
-    def of_earlier_version(self) -> list[str]:
-        return sorted(self.earlier | self.secretless | self.contextless)
-
-    def unfit_for(self, requests: Sequence[Request]) -> list[str]:
-        """The nodes whose executor is of a version that cannot start such replicas."""
-        unfit: set[str] = set()
-        if self.earlier and any(request.serves for request in requests):
-            unfit |= self.earlier
-        if self.secretless and any(request.secrets for request in requests):
-            unfit |= self.secretless
-        if self.contextless and any(request.context for request in requests):
-            unfit |= self.contextless
-        return sorted(unfit)
 
     def excuse(self, seconds: float, now: float) -> None:
         """Ignore the nodes' silence in the last `seconds`, in which this scheduler did not listen."""
@@ -126,9 +90,6 @@ class Pool:
     def remove(self, node: Node, sentence: str, *, at: float) -> None:
         """Remove a lost node, on which no job has a run, from the pool."""
         del self.nodes[node.id], self.heard[node.id]
-        self.earlier.discard(node.id)
-        self.secretless.discard(node.id)
-        self.contextless.discard(node.id)
         self.room.remove(node.id)
         self.room.grown += 1
         self.strays.forget(node.id)

@@ -132,14 +132,14 @@ class Sizing:
         tried = self._trial(job, closed)
         if self._tried.get(job.id) == tried:
             return []
-        (want,) = shape_of(job.spec)
+        (want,) = shape_of(job.spec, job.tenant)
         pool = self._picture.pool
         most = self._picture.quotas.most_replicas(job, (want,), wanted.join)
         if not most:
             self.short.pop(job.id, None)  # nobody lends what its tenant may not have
             self._tried[job.id] = tried
             return []
-        with pool.room.supposing(closed=closed), pool.open_to((want,)):
+        with pool.room.supposing(closed=closed):
             joining = grow(
                 pool.room,
                 job.placement.allocations,
@@ -256,7 +256,7 @@ class Sizing:
         asked = asked_by(job, self._picture.beliefs.learnt)
         with room.supposing(closed=closed):
             room.take_all(self._picture.returned.in_room(room))
-            for want in shape_of(job.spec):
+            for want in shape_of(job.spec, job.tenant):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 wanted = job.wanted[want.role] - has
                 more = self._picture.quotas.most_replicas(job, (want,), wanted)

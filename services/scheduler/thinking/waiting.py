@@ -213,7 +213,7 @@ class Waiting:
         if quotas.on and gpus_of(shape) * WHOLE > quotas.room(job):
             shape = smallest(shape)
         closed = quotas.closed_to(job, shape)
-        with self._picture.pool.open_to(shape), room.without(closed):
+        with room.without(closed):
             found = find(room, shape, asked_by(job, self._picture.beliefs.learnt))
         if not found and not closed:
             self._unfit[shape] = (room.grown, self.reserved, None)
@@ -243,7 +243,7 @@ class Waiting:
         if not _enough(shape, willing, free=room.gpus_left):
             return []
         closed = picture.quotas.closed_to(job, shape)
-        with picture.pool.open_to(shape), room.without(closed), room.supposing():
+        with room.without(closed), room.supposing():
             promised = self._keep_promises(room)
             clearing = clearing_for(
                 smallest(shape),
@@ -330,8 +330,7 @@ class Waiting:
                 return structs.replace(cause, sentence=sentence)
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
         if cause is None or (grown, kept) != (room.grown, self.reserved):
-            with self._picture.pool.open_to(group.shape):
-                cause = why_not(room, group.shape)
+            cause = why_not(room, group.shape)
             assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
                 jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.pool.runs.holding))

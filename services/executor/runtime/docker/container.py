@@ -11,7 +11,7 @@ from libs.domain.cluster import Gpu
 from libs.messages.nodes import Members, StartRun
 from services.executor.environment import RunFacts, environment
 from services.executor.home import MEMBERS
-from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
+from services.executor.node import NodeFacts, Refusal, gpus_of, named_paths, volume_source
 from services.executor.runs import RunKey
 from services.executor.runtime.docker.labels import labels
 from services.executor.runtime.docker.settings import ContainerSettings
@@ -76,7 +76,7 @@ def container_arguments(
     key = RunKey.of(order)
     if not order.image:
         raise Refusal("this node runs jobs in containers, and the job names no image")
-    gpus = gpus_of(order, node)
+    gpus, paths = gpus_of(order, node), named_paths(order, node)
     files_at = (order.workdir or FILES_INSIDE) if order.context else None
     mounts = [
         Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
@@ -90,6 +90,10 @@ def container_arguments(
         *(
             Mount(volume.target, volume_source(volume, node.volumes_allowed), type="bind", read_only=volume.read_only)
             for volume in order.volumes
+        ),
+        *(
+            Mount(volume.inside, paths[volume.name], type="bind", read_only=volume.read_only)
+            for volume in order.named_volumes
         ),
         *(Mount(each.target, each.source, type="bind", read_only=each.read_only) for each in attached.mounts),
     ]
@@ -224,6 +228,7 @@ def _environment(
         peers=peers,
         task_ports_differ=not joined.named,
         service_port=None if served is None else served.port,
+        volumes={volume.variable: volume.inside for volume in order.named_volumes},
     )
     env = {name: value for name, value in environment(order, facts).items() if name not in READ_BY_THE_HOOK}
     # If NVIDIA's hook is the engine's default, it gives the GPUs in this variable, whether image or job has set it.

@@ -4,7 +4,8 @@ Each run is a session of its own under a small shell (see shim.py) and is on dis
 the executor may be killed at any instant. Requests that a process cannot fulfil are refused or reported:
 
 - an image: refused, unless the node is set to ignore images and there is a command;
-- a volume: allowed only where its target is its source, because nothing is mounted;
+- a volume: allowed only where its target is its source, because nothing is mounted; one that the node offers by name
+  has no target, and its path in a variable;
 - shm, read_only, egress, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node reports that.
 
 A job runs as the executor's own user, in its checkpoint folder unless it names a workdir or has files with it.
@@ -31,7 +32,7 @@ from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
-from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
+from services.executor.node import NodeFacts, Refusal, gpus_of, named_paths, port_taken, volume_source
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
@@ -281,6 +282,11 @@ class ProcessRuntime:
             volume_source(volume, self._node.volumes_allowed)
             if volume.source != volume.target:
                 raise Refusal(f"this node runs jobs as processes and cannot mount {volume.source} at {volume.target}")
+        paths = named_paths(order, self._node)
+        for volume in order.named_volumes:
+            if volume.target:
+                why = f"leave `target` out, its path is in {volume.variable}"
+                raise Refusal(f"this node runs jobs as processes and cannot mount {volume.name}: {why}")
         checkpoints = f"{self._node.checkpoints}/{order.job_id}"
         facts = RunFacts(
             gpus=gpus_of(order, self._node),
@@ -293,6 +299,7 @@ class ProcessRuntime:
             python=sys.executable,
             master_address=order.master_address,
             service_port=None if order.serve is None else self._served.begin(key, order.serve, self._node.ports),
+            volumes={volume.variable: paths[volume.name] for volume in order.named_volumes},
         )
         env = {**self._base, **environment(order, facts)}
         workdir = self._home.context(key) if order.context else order.workdir or checkpoints

@@ -1,0 +1,18 @@
+"""Nodes that offer volumes by name."""
+
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from libs.domain.cluster import Capacity, Node, OfferedVolume
+from tests.support.builders import node
+
+
+def with_volumes(capacity: Capacity, *volumes: dict[str, Any]) -> Capacity:
+    return structs.replace(capacity, volumes=tuple(msgspec.convert(each, OfferedVolume) for each in volumes))
+
+
+def offering(node_id: str, *volumes: dict[str, Any], **fields: Any) -> Node:
+    made = node(node_id, **fields)
+    return structs.replace(made, capacity=with_volumes(made.capacity, *volumes))
