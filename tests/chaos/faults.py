@@ -175,5 +175,5 @@ def _deck_of_hosts(drawn: random.Random, means: Means) -> list[Card]:
     services = [f"{kind}-{number}" for kind in ("gateway", "scheduler") for number in range(1, len(HOSTS) + 1)]
     executors = [f"executor-{node}" for node in means.nodes]
     cards = [Card(drawn.choice(WHATS), name) for name in (*services, *executors)]
-    servers = [card for card in FAILOVER if card.what != "split"]
-    return [*OF_HOSTS, *drawn.sample(servers, len(servers) // 2), *cards]
+    servers = [card for card in dict.fromkeys(FAILOVER) if card.what != "split"]
+    return [*OF_HOSTS, *servers, *cards]
