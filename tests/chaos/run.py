@@ -19,7 +19,7 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.failover import FailoverStores
 from tests.chaos.faults import Fault, Means, cut_offs, faults
 from tests.chaos.finding import Finding
-from tests.chaos.hosts import FAKETIME, HostsWorld
+from tests.chaos.hosts import HostsWorld
 from tests.chaos.serving import Serving, service_wishes, statuses
 from tests.chaos.slots import NANO, Accounted, accounted
 from tests.chaos.story import told
@@ -312,8 +312,7 @@ def _causes(evidence: Evidence, event: str) -> Counter[str]:
 def not_tried(made: World) -> list[str]:
     """What could not be done to this cluster, and why."""
     if isinstance(made, HostsWorld):
-        no_clock = [] if FAKETIME else ["clocks that are off: there is no libfaketime"]
-        return ["a full disk, services and containers: hosts have processes alone", *no_clock]
+        return ["a full disk, services and containers: hosts have processes alone"]
     no_disk = [] if made.small_disk else ["filling a log disk: mounting one needs root"]
     no_router = [] if made.router_url else ["services, and faults of the router: there is no Caddy"]
     return no_disk + no_router + ([] if made.engine else [f"killing the Docker daemon: {made.why_no_engine}"])
