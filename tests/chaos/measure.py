@@ -45,19 +45,19 @@ STRUCK = (
 # The primary of a host that is switched off is promoted elsewhere 2 s later.
 STRUCK_HOSTS = (
     (NOTHING, "nats", 0.0),
-    ("switch off", LEADER, 15.0),
-    ("switch off", PRIMARY, 15.0),
-    ("switch off", STANDBY, 15.0),
-    ("switch off", HOSTS[2], 15.0),
-    ("kill one", "nats", 15.0),
-    ("kill two", "nats", 15.0),
-    ("split off", LEADER, 15.0),
-    ("split off with users", LEADER, 15.0),
-    ("deafen", LEADER, 15.0),
-    ("silence", LEADER, 15.0),
-    ("spoil", LEADER, 15.0),
-    ("clock ahead", LEADER, 15.0),
-    ("clock behind", LEADER, 15.0),
+    ("switch off", LEADER, 10.0),
+    ("switch off", PRIMARY, 10.0),
+    ("switch off", STANDBY, 10.0),
+    ("switch off", HOSTS[2], 10.0),
+    ("kill one", "nats", 10.0),
+    ("kill two", "nats", 10.0),
+    ("split off", LEADER, 10.0),
+    ("split off with users", LEADER, 10.0),
+    ("deafen", LEADER, 10.0),
+    ("silence", LEADER, 10.0),
+    ("spoil", LEADER, 10.0),
+    ("clock ahead", LEADER, 10.0),
+    ("clock behind", LEADER, 10.0),
 )
 
 
