@@ -62,8 +62,8 @@ fairness: setup ## SEED=7: what a quiet tenant notices of a hostile one, about f
 policies: setup ## the tables of docs/measurements/pal.md, from WEFT_DATA: about an hour
 	@$(BIN)/python -m tests.bench.policies
 
-chaos: setup ## faults, a hostile tenant and a rogue node on real servers, then an audit: make chaos SECONDS=60 SEED=7 FAILOVER=1
-	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) $(if $(FAILOVER),--failover)
+chaos: setup ## faults, a hostile tenant and a rogue node on real servers, then an audit: make chaos SECONDS=60 SEED=7 FAILOVER=1 HOSTS=3
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) $(if $(FAILOVER),--failover) $(if $(HOSTS),--hosts $(HOSTS))
 
 hosts: setup ## N=3: hosts to try a cluster on, each with a Docker engine of its own, until Ctrl-C (needs root)
 	@$(BIN)/python -m tests.hosts --count $(N)

@@ -34,7 +34,6 @@ SSL_REQUEST = struct.pack("!II", 8, 80877103)
 STOP_SIGNALS = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0))  # what pg_ctl calls fast, then immediate
 
 SETTINGS = {
-    "listen_addresses": "127.0.0.1",
     "max_connections": "200",
     "shared_buffers": "128MB",
     "max_wal_size": "512MB",
@@ -50,12 +49,13 @@ SETTINGS = {
 
 
 class PostgresSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One Postgres server: its programs, its folder, its log, and the account that it runs as."""
+    """One Postgres server: its programs, its folder, its log, the account that it runs as, and where it listens."""
 
     programs: Path
     folder: Path
     log: Path
     account: Account | None
+    listens: str = "127.0.0.1"
 
     @property
     def data(self) -> Path:
@@ -158,7 +158,11 @@ def answers(port: int) -> bool:
 
 def _pg_ctl_start(setup: PostgresSetup, port: int) -> None:
     options = [f"--{name}={value}" for name, value in SETTINGS.items()]
-    options += [f"--port={port}", f"--unix_socket_directories={_socket_folder(setup.folder)}"]
+    options += [
+        f"--listen_addresses={setup.listens}",
+        f"--port={port}",
+        f"--unix_socket_directories={_socket_folder(setup.folder)}",
+    ]
     command: list[str | Path] = [
         setup.programs / "pg_ctl",
         "start",

@@ -10,7 +10,8 @@
 | `faults`, `deeds` | which faults come when, drawn from the seed; how each is done and undone |
 | `misdeeds`, `hostile`, `vandal` | what a hostile tenant does when, drawn from the seed; how; what its jobs do |
 | `rogue`, `enemies` | a node that lies, with its own NATS user; both enemies together |
-| `world`, `member`, `stores` | the cluster: its links, its processes, its servers |
+| `world`, `member`, `stores`, `failover` | the cluster: its links, its processes, its servers, those that fail over |
+| `hosts`, `front` | the same over hosts of a laboratory (`--hosts 3`); the one address before their gateways |
 | `traces`, `evidence` | what the jobs wrote; what the API says afterwards |
 | `audit`, `audit_services` | what is wrong with it |
 | `story` | what one needs to debug a finding |

@@ -9,6 +9,7 @@ import msgspec
 
 from services.cli.local.signals import stops_on_signals
 from tests.chaos.run import Asked, Result, chaos
+from tests.hosts.laboratory import why_no_laboratory
 
 INTERRUPTED = 130
 
@@ -31,22 +32,32 @@ def _asked() -> Asked:
     parser.add_argument(
         "--settle",
         type=float,
-        help="seconds that jobs get to end after the last fault (default: 90, or 240 with --failover, or half)",
+        help="seconds that jobs get to end after the last fault (default: 90, with --failover or --hosts 240, or half)",
     )
     parser.add_argument("--fencing", choices=("on", "off"), default="on", help="off: the audit has to find overlaps")
     parser.add_argument("--enemies", choices=("on", "off"), default="on", help="off: no hostile tenant, no rogue node")
     parser.add_argument("--failover", action="store_true", help="three NATS servers, and a Postgres with a standby")
+    parser.add_argument(
+        "--hosts", type=int, choices=(0, 3), default=0, help="all of that on hosts of a laboratory (root)"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs of all services and jobs there")
     parser.add_argument("--markdown", action="store_true", help="print the row for docs/measurements/chaos.md too")
     parser.add_argument("--quiet", action="store_true", help="say nothing of single faults")
     found = parser.parse_args()
+    if found.hosts and found.fencing == "off":
+        parser.error("--hosts: with --fencing off only one machine is looked at")
+    if found.hosts and (why := why_no_laboratory(engines=False)):
+        parser.error(f"--hosts: {why}")
     return Asked(
         seconds=found.seconds,
         seed=found.seed,
-        settle=max(240.0 if found.failover else 90.0, found.seconds / 2) if found.settle is None else found.settle,
+        settle=max(240.0 if found.failover or found.hosts else 90.0, found.seconds / 2)
+        if found.settle is None
+        else found.settle,
         fencing=found.fencing == "on",
         enemies=found.enemies == "on",
         failover=found.failover,
+        hosts=bool(found.hosts),
         keep=found.keep,
         quiet=found.quiet,
         markdown=found.markdown,

@@ -13,6 +13,7 @@ from libs.gpus import EMULATED_MEMORY
 from libs.messages.http import JobView
 from tests.chaos.audit_services import SERVICES_FAULTY, audit_services
 from tests.chaos.evidence import Evidence, Said
+from tests.chaos.faults import HOSTS
 from tests.chaos.finding import Finding
 from tests.chaos.program import LINE_BYTES
 from tests.chaos.slots import NANO
@@ -42,10 +43,11 @@ FAULTY = (
 )
 EXCUSED = ("undone_by_restore", "again_by_restore", "log_bytes_lost_by_engine")  # counted, and not held against it
 ALONE_SECONDS_MAX = LEASE + FENCE + GRACE + DRIFT
-CONTROL = ("nats", "postgres", *(f"{part}scheduler-{n}" for n in (1, 2) for part in ("", "store-", "bus-")))
+SCHEDULERS = tuple(f"{part}scheduler-{n}" for n in (1, 2, 3) for part in ("", "store-", "bus-"))
+CONTROL = ("nats", "postgres", *SCHEDULERS, *HOSTS)
 ANSWERED_SECONDS_MAX = 20.0  # of calm; a gateway needs some of them to start, and these machines are busy
 AWAY_SECONDS = 20.0  # how long after a server or link was troubled a service may still end because of it
-DOOR = ("gateway", "store-gateway", "postgres")  # what a submission needs
+DOOR = ("gateway", "store-gateway", "postgres", *HOSTS)  # what a submission needs
 
 
 def audit(evidence: Evidence) -> list[Finding]:
@@ -318,7 +320,13 @@ def _work_lost(evidence: Evidence) -> Iterator[Finding]:
 
 def _crashed(evidence: Evidence) -> Iterator[Finding]:
     for one in evidence.exits:
-        servers = ("nats", "postgres", *(f"{link}-{one.name}" for link in ("store", "bus")), _node_link(one.name))
+        servers = (
+            "nats",
+            "postgres",
+            *HOSTS,
+            *(f"{link}-{one.name}" for link in ("store", "bus")),
+            _node_link(one.name),
+        )
         if one.crashed or _calm(evidence, one.at - AWAY_SECONDS, one.at, servers) >= AWAY_SECONDS:
             sentence = f"{one.name} ended by itself with status {one.status}: {one.words}"
             yield Finding(kind="crashed", job_id="", sentence=sentence, at=one.at)

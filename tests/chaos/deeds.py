@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import asyncpg
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -15,10 +16,12 @@ from tests.chaos import disk
 from tests.chaos.clock import boot_clock
 from tests.chaos.engine import EngineMissingError
 from tests.chaos.failover import FailoverStores
-from tests.chaos.faults import BUSIEST, REPLICA, Fault, touches
+from tests.chaos.faults import BUSIEST, LEADER, PRIMARY, REPLICA, STANDBY, Fault, touches
+from tests.chaos.hosts import HostsWorld
 from tests.chaos.services import replicas
 from tests.chaos.traces import read_runs
 from tests.chaos.world import World
+from tests.hosts.host import LaboratoryError
 
 LIVING_SECONDS = 1.0  # since its last word
 
@@ -68,18 +71,30 @@ class Deeds:
         target waits for it."""
         if fault.target.endswith(BUSIEST):
             fault = replace(fault, target=fault.target.replace(BUSIEST, self._busiest()))
-        async with self._one_at_a_time[touches(fault.target)]:
-            await self._try(fault)
+        hosts = isinstance(self._world, HostsWorld)
+        async with self._one_at_a_time[touches(fault.target, hosts=hosts)]:
+            await self.once(fault)
 
-    async def _try(self, fault: Fault) -> None:
-        began, failed = boot_clock(), ""
-        self._tell(f"{fault.what} {fault.target} for {fault.seconds:.1f} s")
+    async def once(self, fault: Fault) -> None:
+        """Do it now, and undo it."""
+        began, failed, what = boot_clock(), "", fault.what
         try:
+            if fault.target in (LEADER, PRIMARY, STANDBY):
+                what = f"{fault.what} ({fault.target.partition('-')[2]})"
+                fault = replace(fault, target=await self._host_of(fault.target))
+            self._tell(f"{what} {fault.target} for {fault.seconds:.1f} s")
             await self._deed(fault)
-        except (OSError, TimeoutError, LookupError, ServersError, EngineMissingError) as error:
+        except (
+            *(OSError, TimeoutError, LookupError),
+            *(ServersError, EngineMissingError, LaboratoryError, asyncpg.PostgresError),
+        ) as error:
             failed = f"{type(error).__name__}: {error}"
-            self._tell(f"could not {fault.what} {fault.target}: {failed}")
-        self.done.append(Done(what=fault.what, target=fault.target, began=began, ended=boot_clock(), failed=failed))
+            self._tell(f"could not {what} {fault.target}: {failed}")
+        self.done.append(Done(what=what, target=fault.target, began=began, ended=boot_clock(), failed=failed))
+
+    async def _host_of(self, which: str) -> str:
+        assert isinstance(self._world, HostsWorld), "only dealt where there are hosts"
+        return await self._world.host_of(which)
 
     def _busiest(self) -> str:
         living = [run.node for run in read_runs(self._world.folder) if run.last > boot_clock() - LIVING_SECONDS]
@@ -87,6 +102,9 @@ class Deeds:
 
     def _deed(self, fault: Fault) -> Awaitable[None]:
         kind = fault.target.partition("-")[0]
+        if kind == "host":
+            assert isinstance(self._world, HostsWorld), "only dealt where there are hosts"
+            return self._world.do(fault)
         if kind in ("link", "store", "bus"):
             return self._link(fault)
         if kind == "disk":

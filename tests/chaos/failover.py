@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from libs.credentials import Credentials
 from libs.servers import postgres
 from tests.chaos.faults import Fault
 from tests.support.nats_cluster import SERVERS, NatsCluster
+from tests.support.places import HERE, Place
 from tests.support.postgres_pair import PostgresPair
 
 UP_SECONDS_MAX = 60.0
@@ -21,9 +22,10 @@ UP_SECONDS_MAX = 60.0
 class FailoverStores:
     """Which of the three NATS servers a fault strikes goes by its time, so that a seed gives the same."""
 
-    def __init__(self, home: Path, credentials: Credentials) -> None:
-        self.cluster = NatsCluster(home / "nats-cluster", credentials)
-        self.pair = PostgresPair(home, credentials)
+    def __init__(self, home: Path, credentials: Credentials, *, places: Sequence[Place] = (HERE,) * SERVERS) -> None:
+        """`places`: of the NATS servers, and the first two of them of the primary and its standby."""
+        self.cluster = NatsCluster(home / "nats-cluster", credentials, places=places)
+        self.pair = PostgresPair(home, credentials, places=places[:2])
 
     async def start(self) -> servers.Servers:
         await self.cluster.start()
@@ -87,10 +89,14 @@ class FailoverStores:
 
     async def _fail_over(self, seconds: float) -> None:
         """The primary is lost; `seconds` later its standby is promoted, and then the old primary follows it."""
-        pair = self.pair
-        await pair.kill(pair.primary)
+        await self.pair.kill(self.pair.primary)
         await asyncio.sleep(seconds)
-        await pair.promote()
+        await self.pair.promote()
+        await self.take_back()
+
+    async def take_back(self) -> None:
+        """Make the old primary, which does not run, the standby on whose word commits wait."""
+        pair = self.pair
         try:
             await pair.rejoin()
         except servers.ServersError:

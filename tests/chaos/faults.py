@@ -21,6 +21,10 @@ REPLICA = "replica"  # stands for any replica of a service that lives when the f
 OF_ROUTER = ("router", "gate", "caddy")  # the second and the third are its children
 BUSIEST = "busiest"  # stands for the node on which most runs live when the fault comes
 CUT_OFF_AT, CUT_OFF_SECONDS = 6.0, 13.0
+HOSTS = ("host-1", "host-2", "host-3")
+# These stand for the host on which, when the fault comes, the leader is, or Postgres' primary or its standby.
+LEADER, PRIMARY, STANDBY = "host-leader", "host-primary", "host-standby"
+LABORATORY = "hosts"  # what all faults of hosts and their servers touch: of three hosts two must be whole
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -52,6 +56,15 @@ FAILOVER = (
 )
 
 
+OF_HOSTS = (
+    *(Card("switch off", target, (3.0, 9.0)) for target in (LEADER, PRIMARY, STANDBY, *HOSTS)),
+    *(Card(what, target, (3.0, 9.0)) for what in ("split off", "split off with users") for target in (LEADER, PRIMARY)),
+    *(Card(what, target, (3.0, 9.0)) for what in ("deafen", "silence") for target in (LEADER, HOSTS[2])),
+    *(Card("spoil", target, (5.0, 9.0)) for target in HOSTS),
+    *(Card(f"clock {way}", target, (5.0, 9.0)) for way in ("ahead", "behind") for target in (LEADER, HOSTS[2])),
+)
+
+
 class Means(Struct, frozen=True, kw_only=True):
     """What can be done here."""
 
@@ -62,6 +75,7 @@ class Means(Struct, frozen=True, kw_only=True):
     router: bool = False  # there are services, and requests to them
     restore: bool = True
     failover: bool = False  # three NATS servers, and Postgres with a standby
+    hosts: bool = False  # they are on hosts, as is all else, whose links and power fail
 
 
 def faults(seed: int, seconds: float, means: Means) -> list[Fault]:
@@ -73,7 +87,7 @@ def faults(seed: int, seconds: float, means: Means) -> list[Fault]:
     while at < seconds:
         card = next(cards)
         lasts = drawn.uniform(*card.lasts)
-        touched = touches(card.target)
+        touched = touches(card.target, hosts=means.hosts)
         begin = max(at, free_at.get(touched, 0.0))
         if card.what == "restore":
             made.append(Fault(at=begin, what="back up", target=card.target, seconds=0.0))
@@ -98,10 +112,12 @@ def cut_offs(seed: int, seconds: float, means: Means) -> list[Fault]:
     return made
 
 
-def touches(target: str) -> str:
+def touches(target: str, *, hosts: bool = False) -> str:
     """An executor and its guard are what holds a node's fence: only one of them is troubled at a time. A router that is
-    down has no children that could be."""
+    down has no children that could be. With hosts one of them or of their servers is troubled at a time."""
     kind, _, node = target.partition("-")
+    if hosts and kind in ("host", "nats", "postgres"):
+        return LABORATORY
     if target in OF_ROUTER:
         return OF_ROUTER[0]
     return node if kind in ("executor", "guard") else target
@@ -127,6 +143,8 @@ def _minor(means: Means) -> list[str]:
 
 
 def _deck(drawn: random.Random, means: Means) -> list[Card]:
+    if means.hosts:
+        return _deck_of_hosts(drawn, means)
     executors = [f"executor-{node}" for node in means.nodes]
     minor = _minor(means)
     major = [name for name in CONTROL if name not in minor] + executors
@@ -150,3 +168,12 @@ def _deck(drawn: random.Random, means: Means) -> list[Card]:
     if means.restore and not means.failover:
         cards.append(Card("restore", "postgres"))
     return cards
+
+
+def _deck_of_hosts(drawn: random.Random, means: Means) -> list[Card]:
+    """Links are those of hosts: no client has one of its own that could fail."""
+    services = [f"{kind}-{number}" for kind in ("gateway", "scheduler") for number in range(1, len(HOSTS) + 1)]
+    executors = [f"executor-{node}" for node in means.nodes]
+    cards = [Card(drawn.choice(WHATS), name) for name in (*services, *executors)]
+    servers = [card for card in dict.fromkeys(FAILOVER) if card.what != "split"]
+    return [*OF_HOSTS, *servers, *cards]

@@ -7,11 +7,13 @@ import sys
 from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.cli.local.plan import Service
 from services.cli.local.ports import PortClaim
 from services.cli.local.process import environment, says_ready
 from tests.chaos.clock import boot_clock
+from tests.hosts.host import Host, child_of
 
 AGAIN_SECONDS = 0.2
 AGAIN_SECONDS_MAX = 3.0
@@ -32,16 +34,25 @@ class Exit(Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """At most one process of one service, started again when it ends, unless it is held down."""
+    """At most one process of one service, started again when it ends, unless it is held down.
 
-    def __init__(self, service: Service) -> None:
+    `host`: of the laboratory, where it runs; None: on this machine.
+    """
+
+    def __init__(self, service: Service, host: Host | None = None) -> None:
+        if host is not None:
+            at = {service.admin_setting.replace("_PORT", "_HOST"): host.address}
+            service = replace(service, settings={**service.settings, **at})
         self.service = service
+        self._host = host
+        self._address = host.address if host else "127.0.0.1"
         self.name = service.name
         self.pid: int | None = None
         self.starts = 0
         self.exits: list[Exit] = []  # that nobody asked for
         self._told_to_end = False
         self._admin_port = 0
+        self._held: set[str] = set()  # by what
         self._may_run = asyncio.Event()
         self._may_run.set()
         self._task: asyncio.Task[None] | None = None
@@ -51,22 +62,29 @@ class Member:
 
     async def ready(self, seconds_max: float) -> None:
         async with asyncio.timeout(seconds_max):
-            while not (self.pid and await says_ready(self._admin_port)):  # noqa: ASYNC110 -- another process
+            while not (self.pid and await says_ready(self._admin_port, host=self._address)):  # noqa: ASYNC110 -- another process
                 await asyncio.sleep(LOOK_SECONDS)
 
     def send(self, number: signal.Signals) -> None:
         """Nothing happens to one that is down."""
         if self.pid is not None:
             self._told_to_end |= number in (signal.SIGKILL, signal.SIGTERM)
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            with suppress(ProcessLookupError, FileNotFoundError, IndexError):  # it has ended, or not yet begun
+                os.kill(self.pid if self._host is None else child_of(self.pid), number)
 
-    def hold(self) -> None:
-        """Once it has ended it stays down until it is released."""
+    def hold(self, by: str = "") -> None:
+        """Once it has ended it stays down until it is released by all that hold it."""
+        self._held.add(by)
         self._may_run.clear()
 
-    def release(self) -> None:
-        self._may_run.set()
+    def release(self, by: str = "") -> None:
+        self._held.discard(by)
+        if not self._held:
+            self._may_run.set()
+
+    def expect_end(self) -> None:
+        """Its host is about to be switched off."""
+        self._told_to_end = True
 
     async def stop(self) -> None:
         """End it for good: asked first, then killed."""
@@ -104,15 +122,15 @@ class Member:
         self._told_to_end = False
         with open(self.service.log, "ab") as log:  # noqa: ASYNC230 -- a local file, once for each start
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", self.service.module),
+                *self._command(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.service.log.parent,
-                env=environment(os.environ, self.service, self._admin_port),
+                env=self._environment(),
                 start_new_session=True,
             )
-        self.pid = process.pid
+        self.pid = process.pid  # on a host: of its parent, outside
         self.starts += 1
         try:
             status = await process.wait()
@@ -124,6 +142,15 @@ class Member:
                     process.kill()
                 await process.wait()
             self.pid = None
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-P", "-m", self.service.module]
+        return command if self._host is None else self._host.inside(*command)
+
+    def _environment(self) -> dict[str, str]:
+        """Of no process outside its host it knows the number, not even of its parent."""
+        made = environment(os.environ, self.service, self._admin_port)
+        return made if self._host is None else {**made, "WEFT_EXIT_WITH_PARENT": "1"}
 
 
 def _exit(service: Service, status: int) -> Exit:

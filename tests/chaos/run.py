@@ -19,6 +19,7 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.failover import FailoverStores
 from tests.chaos.faults import Fault, Means, cut_offs, faults
 from tests.chaos.finding import Finding
+from tests.chaos.hosts import HostsWorld
 from tests.chaos.serving import Serving, service_wishes, statuses
 from tests.chaos.slots import NANO, Accounted, accounted
 from tests.chaos.story import told
@@ -41,6 +42,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     fencing: bool = True
     enemies: bool = True
     failover: bool = False
+    hosts: bool = False
     keep: Path | None = None
     quiet: bool = False
     markdown: bool = False
@@ -91,7 +93,12 @@ async def chaos(asked: Asked) -> Result:
             print(f"{time.monotonic() - began:6.1f} {line}", flush=True)
 
     async with (
-        world(fencing=asked.fencing, failover=asked.failover, keep=asked.keep) as made,
+        world(
+            fencing=asked.fencing,
+            failover=asked.failover,
+            keep=asked.keep,
+            make=HostsWorld if asked.hosts else None,
+        ) as made,
         Client(made.url, made.token) as client,
         enemies_of(made, client, asked.seed, asked.seconds, there=asked.fencing and asked.enemies) as enemies,
     ):
@@ -149,6 +156,7 @@ def means(made: World) -> Means:
         guards=True,
         router=bool(made.router_url),
         failover=isinstance(made.stores, FailoverStores),
+        hosts=isinstance(made, HostsWorld),
     )
 
 
@@ -283,7 +291,7 @@ def _figures(
         "links": dict(Counter(f"{fault.what} {_kind(fault)}" for fault in done if fault.what in ("cut", "break"))),
         "disks_filled": sum(fault.what == "fill" for fault in done),
         "restores": len(evidence.restores),
-        **({"again": times(evidence)} if asked.failover else {}),
+        **({"again": times(evidence)} if asked.failover or asked.hosts else {}),
         "misdeeds": dict(enemies.hostile.done),
         "misdeeds_answered": dict(enemies.hostile.answers),
         "hostile_outcomes": dict(sorted(evidence.hostile_outcomes.items())),
@@ -303,6 +311,8 @@ def _causes(evidence: Evidence, event: str) -> Counter[str]:
 
 def not_tried(made: World) -> list[str]:
     """What could not be done to this cluster, and why."""
+    if isinstance(made, HostsWorld):
+        return ["a full disk, services and containers: hosts have processes alone"]
     no_disk = [] if made.small_disk else ["filling a log disk: mounting one needs root"]
     no_router = [] if made.router_url else ["services, and faults of the router: there is no Caddy"]
     return no_disk + no_router + ([] if made.engine else [f"killing the Docker daemon: {made.why_no_engine}"])

@@ -1,5 +1,6 @@
 """The audit finds what it is there to find, and nothing in evidence that is sound."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,13 +13,14 @@ from tests.chaos.audit import FAULTY, audit, counts
 from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
 from tests.chaos.evidence import Evidence, Living, Said
-from tests.chaos.faults import Means, cut_offs, faults, touches
+from tests.chaos.faults import LABORATORY, OF_HOSTS, Means, cut_offs, faults, touches
 from tests.chaos.member import Exit
 from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
 from tests.chaos.wishes import Wish
 from tests.support.builders import spec
 
+OVER_HOSTS = Means(nodes=("node-1", "node-2", "node-3"), failover=True, hosts=True)
 MEANS = Means(nodes=("node-1", "node-2", "node-3"), full_disk="node-3", engine=True, guards=True, router=True)
 
 
@@ -241,6 +243,13 @@ def test_a_submission_that_waits_while_its_gateway_is_in_trouble_is_no_fault() -
     assert kinds(evidence(submissions=longer, faults=troubled)) == {"unanswered": 1}
 
 
+def test_a_submission_that_waits_while_a_host_is_off_is_no_fault_and_one_that_waits_on_is() -> None:
+    waited = [replace(evidence().submissions[0], acked_at=4.0 + 25.0)]
+    off = [Done(what="switch off (primary)", target="host-1", began=4.0, ended=12.0)]
+    assert kinds(evidence(submissions=waited, faults=off)) == {}
+    assert kinds(evidence(submissions=waited, faults=[replace(off[0], ended=5.0)])) == {"unanswered": 1}
+
+
 def test_what_a_restore_undid_is_counted_apart() -> None:
     undone = evidence(jobs={"j": None}, restores=[(4.5, 30.0)])
     assert kinds(undone) == {"undone_by_restore": 1}
@@ -281,6 +290,19 @@ def test_a_long_run_meets_every_kind_of_fault(seed: int) -> None:
     links = [(what, name) for what in ("cut", "break") for name in ("link", "store")]
     of_services = [("kill", "router"), ("restart", "router"), ("kill", "caddy"), ("kill", "gate"), ("kill", "replica")]
     assert met >= {*others, *links, *of_services}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_long_run_over_hosts_meets_every_fault_of_hosts_one_at_a_time(seed: int) -> None:
+    dealt = [fault for fault in faults(seed, 900, OVER_HOSTS) if touches(fault.target, hosts=True) == LABORATORY]
+    assert {(fault.what, fault.target) for fault in dealt} >= {(card.what, card.target) for card in OF_HOSTS}
+    assert {fault.what for fault in dealt} >= {"kill one", "kill two", "fail over"}
+    assert all(before.until <= after.at for before, after in pairwise(dealt))
+
+
+def test_a_run_over_hosts_has_no_link_of_one_client() -> None:
+    met = {fault.target.partition("-")[0] for fault in faults(7, 600, OVER_HOSTS)}
+    assert not met & {"link", "store", "bus", "router", "engine", "disk"}
 
 
 def test_a_run_without_a_router_has_no_fault_of_it() -> None:

@@ -4,8 +4,9 @@ from collections import defaultdict
 from datetime import datetime
 
 from tests.chaos.evidence import Evidence
+from tests.chaos.faults import HOSTS
 
-SERVERS = ("nats", "postgres")
+SERVERS = ("nats", "postgres", *HOSTS)
 
 
 def times(evidence: Evidence) -> dict[str, list[tuple[float, float]]]:
@@ -29,5 +30,6 @@ def times(evidence: Evidence) -> dict[str, list[tuple[float, float]]]:
         began = [at for one in later for at in placed.get(one.id, []) if at >= fault.began]
         if acked and began:
             seconds = (round(min(acked) - fault.began, 1), round(min(began) - fault.began, 1))
-            found[f"{fault.target}: {fault.what}"].append(seconds)
+            where = "host" if fault.target in HOSTS else fault.target
+            found[f"{where}: {fault.what}"].append(seconds)
     return dict(found)

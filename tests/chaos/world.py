@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -80,6 +80,8 @@ class Cable:
 class World:
     """Everything that runs, by name: members, links and stores."""
 
+    nodes_in_all = NODES + 1  # the last is the one with an engine
+
     def __init__(self, root: Path, *, fencing: bool, failover: bool = False) -> None:
         self.home = ClusterHome(root / "home")
         self.folder = root / "seen"
@@ -95,9 +97,11 @@ class World:
             | {"GATEWAY_VOLUMES_ALLOWED": str(self.folder), "GATEWAY_SHARES": "true"}
             | ({"SCHEDULER_NATS_REPLICAS": "3"} if failover else {})
         )
-        self.options = Options(nodes=NODES + 1, emulated_gpus=GPUS, cpus=16, port=free_port(), settings=settings)
+        self.options = Options(
+            nodes=self.nodes_in_all, emulated_gpus=GPUS, cpus=16, port=free_port(), settings=settings
+        )
         self.credentials = Credentials(self.home.credentials)
-        self.stores = (FailoverStores if failover else Stores)(self.home.root, self.credentials)
+        self.stores = self._made_stores(failover=failover)
         self.members: dict[str, Member] = {}
         self.links: dict[str, Cable] = {}
         self.small_disk = ""  # the node whose logs are on a disk of their own
@@ -129,10 +133,7 @@ class World:
                 folder.mkdir(mode=0o700)
         self.home.make()
         shutil.copy(CONTAINED, self.folder)
-        try:
-            self.engine = await asyncio.to_thread(own_engine, self._root / "engine")
-        except EngineMissingError as error:
-            self.why_no_engine = str(error)
+        await self._prepare()
         provision(self.home.credentials, nodes=[*self.options.node_ids, ROGUE])
         up = await self.stores.start()
         self.nats_url = up.nats_url
@@ -142,11 +143,9 @@ class World:
         self._pg_dsn = up.pg_dsn
         async with self.owner() as connection:
             await note_slots(connection)
-        if await asyncio.to_thread(disk.mount, self.logs_of(self.nodes[-1])):
-            self.small_disk = self.nodes[-1]
-        for service in await self._planned(up.nats_url, up.pg_dsn):
-            self.members[service.name] = Member(service)
-            self.members[service.name].start()
+        for member in await self._made_members(up.nats_url, up.pg_dsn):
+            self.members[member.name] = member
+            member.start()
         async with asyncio.TaskGroup() as tasks:
             for member in self.members.values():
                 tasks.create_task(member.ready(READY_SECONDS_MAX))
@@ -195,6 +194,21 @@ class World:
                 return int(child)
         raise LookupError(f"the router has no {name}")
 
+    def _made_stores(self, *, failover: bool) -> Stores | FailoverStores:
+        return (FailoverStores if failover else Stores)(self.home.root, self.credentials)
+
+    async def _prepare(self) -> None:
+        """What is there before any server."""
+        try:
+            self.engine = await asyncio.to_thread(own_engine, self._root / "engine")
+        except EngineMissingError as error:
+            self.why_no_engine = str(error)
+
+    async def _made_members(self, nats_url: str, pg_dsn: str) -> list[Member]:
+        if await asyncio.to_thread(disk.mount, self.logs_of(self.nodes[-1])):
+            self.small_disk = self.nodes[-1]
+        return [Member(service) for service in await self._planned(nats_url, pg_dsn)]
+
     async def _end_members(self) -> None:
         await asyncio.gather(*(member.stop() for member in self.members.values()), return_exceptions=True)
 
@@ -206,7 +220,7 @@ class World:
         await asyncio.to_thread(kill_runs, self.home.nodes)
         await asyncio.to_thread(end_guards, self.home.nodes)
         for node in self.options.node_ids:
-            await asyncio.to_thread(_remove_groups, f"{node}-{zlib.crc32(os.fsencode(self.home.node(node))):08x}")
+            await asyncio.to_thread(remove_groups, self.home, node)
 
     async def _planned(self, nats_url: str, pg_dsn: str) -> list[Service]:
         """As a local cluster has them, but two schedulers, one node with an engine, and links that can fail."""
@@ -216,8 +230,8 @@ class World:
         made = []
         for service in services(self.options, self.home, self.credentials, addresses):
             if service.name == "scheduler":
-                made += [_named(service, f"scheduler-{number}", self.home) for number in (1, 2)]
-                made += [_in_pool(_named(service, "scheduler-engine", self.home))] if self.engine else []
+                made += [named(service, f"scheduler-{number}", self.home) for number in (1, 2)]
+                made += [_in_pool(named(service, "scheduler-engine", self.home))] if self.engine else []
             elif not service.name.endswith(self.docker_node):
                 made.append(service)
             elif self.engine is not None:
@@ -258,15 +272,15 @@ class World:
         return LOCAL_PORT.sub(lambda found: f"127.0.0.1:{self.links[name].links[int(found[1])].port}", url)
 
 
-def _remove_groups(owner: str) -> None:
+def remove_groups(home: ClusterHome, node: str) -> None:
     """The cgroups of an executor that was killed before it could."""
-    groups = cgroup.find_cgroups(owner)
+    groups = cgroup.find_cgroups(f"{node}-{zlib.crc32(os.fsencode(home.node(node))):08x}")
     for of_run in groups.names().values():
         cgroup.remove(of_run)
     groups.close()
 
 
-def _named(service: Service, name: str, home: ClusterHome) -> Service:
+def named(service: Service, name: str, home: ClusterHome) -> Service:
     return replace(service, name=name, log=home.log(name))
 
 
@@ -276,11 +290,18 @@ def _in_pool(service: Service) -> Service:
 
 
 @asynccontextmanager
-async def world(*, fencing: bool = True, failover: bool = False, keep: Path | None = None) -> AsyncIterator[World]:
-    """One for as long as the block lasts. `keep`: where the logs of all services and jobs are copied to at the end."""
+async def world(
+    *,
+    fencing: bool = True,
+    failover: bool = False,
+    keep: Path | None = None,
+    make: Callable[[Path], World] | None = None,
+) -> AsyncIterator[World]:
+    """One for as long as the block lasts. `keep`: where the logs of all services and jobs are copied to at the end;
+    `make`: how else it is made in its folder."""
     root = Path(tempfile.mkdtemp(prefix="weft-chaos-"))
     os.chmod(root, 0o711)  # so that Postgres' own user reaches its folder
-    made = World(root, fencing=fencing, failover=failover)
+    made = make(root) if make is not None else World(root, fencing=fencing, failover=failover)
     try:
         os.mkdir(made.home.root, 0o711)
         await made.start()

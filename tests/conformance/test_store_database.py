@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -146,6 +147,17 @@ async def test_a_relay_of_the_version_before_takes_out_events_by_their_ids(real:
     (back,) = await real.scheduler.unsent(limit=10)
     assert back.event == two.event
     assert back.entry > two.entry
+
+
+async def test_a_submission_by_a_clock_that_is_ahead_is_stored_at_the_time_of_the_database(
+    real: postgres.Stores,
+) -> None:
+    ahead = time.time() + 180.0
+    await real.gateway.submit(spec("ahead"), job_id="ahead", tenant="alpha", key="ahead", at=ahead)
+    await real.gateway.submit(spec("behind"), job_id="behind", tenant="alpha", key="behind", at=AT)
+    [stored], [behind] = await real.gateway.story("ahead"), await real.gateway.story("behind")
+    assert ahead - 190.0 < stored.at <= time.time()
+    assert behind.at == AT
 
 
 async def test_the_database_itself_refuses_what_is_no_step(real: postgres.Stores) -> None:

@@ -5,26 +5,38 @@ mounts away and takes the link out of the switch, as when a host loses its power
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 from libs.servers.process import wait_until
+
+T = TypeVar("T")
 
 SECONDS_MAX = 60.0
 COMMAND_SECONDS_MAX = 300.0
 CGROUPS = Path("/sys/fs/cgroup")
+CLONE_NEWNET = 0x4000_0000  # linux/sched.h
 
 LINK_RULES = "weft-link"  # the chain of rules that make a link worse
 
-# `/run` is empty after each start, as on a real host. bash reaps what its children leave behind.
+# `/run` and shared memory are empty after each start, and it is another boot, as on a real host. bash reaps what its
+# children leave behind.
 FIRST_PROCESS = """
 set -e
 hostname "$1"
 mount --make-rprivate /
 mount --bind "$2/var-lib" /var/lib
 mount -t tmpfs -o mode=0755 tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+cat /proc/sys/kernel/random/uuid > "$2/boot-id"
+mount --bind "$2/boot-id" /proc/sys/kernel/random/boot_id
 ip link set lo up
 : > "$2/up"
 while :; do sleep 3600; done
@@ -166,6 +178,22 @@ class Host:
         spaces = ("--mount", "--uts", "--ipc", "--net", "--pid")
         return ["nsenter", "--target", str(self.pid), *spaces, "--", *command]
 
+    def there(self, work: Callable[[], T]) -> T:
+        """Do it in a thread of its own that is in this host's network, and in nothing else of it."""
+        done: Future[T] = Future()
+
+        def go() -> None:
+            try:
+                _enter_network(self.pid)
+                done.set_result(work())
+            except BaseException as error:  # the caller's to handle
+                done.set_exception(error)
+
+        thread = threading.Thread(target=go, name=self.name)
+        thread.start()
+        thread.join()
+        return done.result()
+
     def run(self, script: str, *, seconds_max: float = COMMAND_SECONDS_MAX, **variables: str) -> str:
         """Run lines of bash on this host, in its home folder; returns what they print. Raises LaboratoryError."""
         names = [f"{name}={value}" for name, value in variables.items()]
@@ -200,6 +228,13 @@ class Host:
             for folder, _, _ in os.walk(root / self._group, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
+
+
+def _enter_network(pid: int) -> None:
+    """Of this thread alone, and of what it starts. Raises OSError."""
+    with open(f"/proc/{pid}/ns/net") as network:
+        if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
 
 
 def _environment() -> dict[str, str]:

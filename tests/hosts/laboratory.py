@@ -137,6 +137,12 @@ class Laboratory:
         for way in ("-i", "-o"):
             host.rule(way, "eth0", "-m", "statistic", "--mode", "random", "--probability", f"{lost:f}", "-j", "DROP")
 
+    def slow(self, host: Host, *, bits_per_second: int) -> None:
+        """A thin line: each way so much and no more; what waits longer than half a second is lost."""
+        thin = ("tbf", "rate", f"{bits_per_second}bit", "burst", "4kb", "latency", "500ms")
+        execute(*host.inside("tc", "qdisc", "replace", "dev", "eth0", "root", *thin))
+        self._at_switch("tc", "qdisc", "replace", "dev", host.name, "root", *thin)
+
     def split(self, *groups: Iterable[Host]) -> None:
         """Split the network: hosts of one group reach each other; this machine stays with the first group."""
         for number, group in enumerate(groups):
@@ -153,6 +159,9 @@ class Laboratory:
         for host in self.hosts:
             if host.is_on:
                 host.forget_rules()
+                with contextlib.suppress(LaboratoryError):  # It is not a thin line.
+                    self._at_switch("tc", "qdisc", "delete", "dev", host.name, "root")
+                    execute(*host.inside("tc", "qdisc", "delete", "dev", "eth0", "root"))
                 self._at_switch("ip", "link", "set", host.name, "master", "part-0", "up")
 
     def load(self, images: Sequence[str], hosts: Sequence[Host] | None = None) -> None:

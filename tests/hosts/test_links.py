@@ -1,12 +1,13 @@
 """Links of the laboratory that carry one way, or lose a part: seen by datagrams from one host to another."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.hosts.host import Host
+from tests.hosts.host import Host, LaboratoryError
 from tests.hosts.laboratory import Laboratory, Way, why_no_laboratory
 
 SENT = 400
@@ -111,6 +112,42 @@ def test_mended_links_carry_everything_again(laboratory: Laboratory) -> None:
     laboratory.cut_one_way(first, Way.OUT)
     laboratory.mend()
     assert heard(first, second) == heard(second, first) == SENT
+
+
+def test_a_thin_line_carries_less_each_way_until_it_is_mended(laboratory: Laboratory) -> None:
+    first, second, _ = laboratory.hosts
+    try:
+        laboratory.slow(first, bits_per_second=16_000)  # of datagrams of 48 bytes at most 42 a second
+    except LaboratoryError as error:
+        pytest.skip(f"this kernel has no thin lines: {error}")
+    for one, other in ((first, second), (second, first)):
+        assert 0 < heard(one, other) < 0.9 * SENT
+    laboratory.mend()
+    assert heard(first, second) == heard(second, first) == SENT
+
+
+def test_what_is_done_there_is_in_the_network_of_the_host_and_we_stay_where_we_are(laboratory: Laboratory) -> None:
+    first, _, _ = laboratory.hosts
+    ours = os.readlink("/proc/thread-self/ns/net")
+    theirs = first.there(lambda: os.readlink("/proc/thread-self/ns/net"))
+    assert theirs == os.readlink(f"/proc/{first.pid}/ns/net") != ours
+    assert os.readlink("/proc/thread-self/ns/net") == ours
+    with pytest.raises(ZeroDivisionError):
+        first.there(lambda: 1 // 0)
+
+
+def test_each_start_of_a_host_is_another_boot_with_nothing_in_shared_memory(laboratory: Laboratory) -> None:
+    first, second, _ = laboratory.hosts
+    look = "cat /proc/sys/kernel/random/boot_id; ls /dev/shm"
+    before = first.run(look).split()
+    assert len(before) == 1
+    assert before != second.run(look).split()
+    first.run("touch /dev/shm/left")
+    laboratory.off(first)
+    laboratory.on(first)
+    after = first.run(look).split()
+    assert len(after) == 1
+    assert after != before
 
 
 def test_a_part_that_is_none_is_refused(laboratory: Laboratory) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunState
 from services.cli.local.leftovers import kill_runs
 from services.executor.boot import boot_clock
 from services.executor.guard.engine import EngineSilentError, EngineSocket
+from services.executor.guard.files import BEAT_BYTES, Beat, Slot
+from services.executor.guard.watch import end
 from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runtime.process import records
@@ -327,6 +330,23 @@ async def test_a_shell_that_comes_too_late_does_not_begin_its_command(tmp_path: 
         assert (tmp_path / "ran").read_text() == "ran\n"
     finally:
         await runtime.close()
+
+
+def test_the_number_of_a_guard_that_another_programs_thread_has_now_is_left_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    over, begun = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (begun.set(), over.wait()))
+    thread.start()
+    try:
+        begun.wait()
+        slot = Slot(home.root / "guard", BEAT_BYTES)
+        slot.write(Beat(pid=thread.native_id or 0, at=boot_clock()))
+        slot.close()
+        end(home)  # as after a power cut, when numbers begin anew
+        assert thread.is_alive()
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_an_engine_that_hangs_is_given_up(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from libs.credentials import Credentials
 from libs.credentials.nats_routes import render_routes
 from libs.servers.find import find_nats
 from services.cli.local.ports import free_port
+from tests.support.places import HERE, Place
 from tests.support.proxy import Proxy
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -27,10 +28,19 @@ SERVERS = 3
 
 
 class NatsCluster:
-    """Numbers are from 0. Every route goes over a link of its own: `links[from, to]`."""
+    """Numbers are from 0. On this machine every route goes over a link of its own: `links[from, to]`. Elsewhere routes
+    go straight to the addresses of the places, whose network may fail by itself."""
 
-    def __init__(self, folder: Path, credentials: Credentials, *, config: str = "nats-cluster.conf") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        credentials: Credentials,
+        *,
+        config: str = "nats-cluster.conf",
+        places: Sequence[Place] = (HERE,) * SERVERS,
+    ) -> None:
         self.folder = folder
+        self.places = places
         self.links: dict[tuple[int, int], Proxy] = {}
         self.ports = [free_port() for _ in range(SERVERS)]
         self.environment: dict[str, str] = {}  # of every server, beside what is its own
@@ -50,7 +60,7 @@ class NatsCluster:
         return ",".join(self.url_of(number) for number in range(SERVERS))
 
     def url_of(self, number: int) -> str:
-        return f"nats://127.0.0.1:{self.ports[number]}"
+        return f"nats://{self.places[number].address}:{self.ports[number]}"
 
     def pid(self, number: int) -> int | None:
         running = self._running.get(number)
@@ -63,7 +73,7 @@ class NatsCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         for here in range(SERVERS):
             for there in range(SERVERS):
-                if here != there:
+                if here != there and self.places[there] is HERE:
                     link = Proxy(self._routes[there])
                     self.links[here, there] = await self._stack.enter_async_context(link)
         for number in range(SERVERS):
@@ -81,21 +91,24 @@ class NatsCluster:
         """Start one that does not run; it may not be ready when this returns."""
         if self.pid(number) is not None:
             return
+        place = self.places[number]
         own = {
             "WEFT_NATS_NAME": f"nats-{number + 1}",
             "WEFT_NATS_DATA": str(self._home(number) / "data"),
-            "WEFT_NATS_LISTEN": f"127.0.0.1:{self.ports[number]}",
-            "WEFT_NATS_ROUTE_LISTEN": f"127.0.0.1:{self._routes[number]}",
+            "WEFT_NATS_LISTEN": f"{place.address}:{self.ports[number]}",
+            "WEFT_NATS_ROUTE_LISTEN": f"{place.address}:{self._routes[number]}",
             "WEFT_NATS_MONITOR": f"127.0.0.1:{self._monitors[number]}",
         }
         with self.log(number).open("ab") as log:
-            self._running[number] = subprocess.Popen(
-                [find_nats().path, "--config", self._home(number) / self._config],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **own, **self.environment},
-                start_new_session=True,
+            self._running[number] = place.there(
+                lambda: subprocess.Popen(
+                    [find_nats().path, "--config", self._home(number) / self._config],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **own, **self.environment},
+                    start_new_session=True,
+                )
             )
 
     async def up(self, number: int, *, seconds_max: float = START_SECONDS_MAX) -> None:
@@ -103,7 +116,7 @@ class NatsCluster:
 
         def taken() -> bool:
             assert self.pid(number) is not None, self.log(number).read_text()[-2000:]
-            return _listens(self.ports[number])
+            return _listens(self.places[number].address, self.ports[number])
 
         await until(taken, seconds_max=seconds_max)
 
@@ -145,12 +158,17 @@ class NatsCluster:
         shutil.copy(DEPLOY / self._config, self._home(number))
         shutil.copy(self._credentials.nats_users_file, secrets)
         others = [f"127.0.0.1:{link.port}" for (here, _), link in self.links.items() if here == number]
+        others += [
+            f"{place.address}:{self._routes[there]}"
+            for there, place in enumerate(self.places)
+            if there != number and place is not HERE
+        ]
         (secrets / "nats-routes.conf").write_text(f"{render_routes(others, PASSWORD)}{NOWHERE}\n")
 
 
-def _listens(port: int) -> bool:
+def _listens(address: str, port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection((address, port), timeout=1).close()
     except OSError:
         return False
     return True

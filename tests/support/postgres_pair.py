@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from libs.credentials import Credentials
@@ -16,6 +17,7 @@ from libs.servers.find import find_postgres
 from libs.servers.postgres import DATABASE, OWNER, PostgresSetup
 from libs.servers.process import wait_until, working_in
 from services.cli.local.ports import free_port
+from tests.support.places import HERE, Place
 
 PAGE = Path(__file__).parents[2] / "docs" / "failover.md"
 BLOCK = re.compile(r"```sh\n# (?P<title>[^\n]+)\n(?P<commands>.*?)```", re.DOTALL)
@@ -23,6 +25,8 @@ COMMAND_SECONDS_MAX = 120
 GONE_SECONDS_MAX = 30.0
 STANDBY = "standby"
 STANDBY_PASSWORD = "a-password-of-the-standby"
+# What docs/failover.md has beside its commands: the other hosts of the network may come in.
+HOST_ACCESS = "host all all samenet scram-sha-256\nhost replication weft_standby samenet scram-sha-256\n"
 
 
 def commands(title: str) -> str:
@@ -37,7 +41,8 @@ class PostgresPair:
     `link_port`: where a standby reaches the primary from its next copy or rejoining on, if not at its own port.
     """
 
-    def __init__(self, home: Path, credentials: Credentials) -> None:
+    def __init__(self, home: Path, credentials: Credentials, *, places: Sequence[Place] = (HERE, HERE)) -> None:
+        self.places = places
         self.primary = 0
         self.link_port: int | None = None
         self.ports = [free_port(), free_port()]
@@ -48,19 +53,23 @@ class PostgresPair:
         root = reachable_folder(home, account)
         self.setups = [
             PostgresSetup(
-                programs=programs, folder=root / f"pg-{number}", log=home / f"postgres-{number}.log", account=account
+                programs=programs,
+                folder=root / f"pg-{number}",
+                log=home / f"postgres-{number}.log",
+                account=account,
+                listens="127.0.0.1" if place is HERE else f"127.0.0.1,{place.address}",
             )
-            for number in range(2)
+            for number, place in enumerate(places)
         ]
 
     @property
     def dsn(self) -> str:
         """The owner's, with both hosts."""
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        hosts = ",".join(f"{place.address}:{port}" for place, port in zip(self.places, self.ports, strict=True))
         return f"postgresql://{OWNER}@{hosts}/{DATABASE}?target_session_attrs=read-write"
 
     def dsn_of(self, number: int) -> str:
-        return f"postgresql://{OWNER}@127.0.0.1:{self.ports[number]}/{DATABASE}"
+        return f"postgresql://{OWNER}@{self.places[number].address}:{self.ports[number]}/{DATABASE}"
 
     @property
     def standby(self) -> int:
@@ -71,7 +80,10 @@ class PostgresPair:
         first = self.setups[0]
         make_folder(first.folder.parent, 0o711, first.account)
         await asyncio.to_thread(postgres.initialise, first, self._credentials.postgres_password("owner"))
-        await asyncio.to_thread(postgres.start, first, port=self.ports[0], remembered_port=0)
+        if self.places[0] is not HERE:
+            with (first.data / "pg_hba.conf").open("a") as access:
+                access.write(HOST_ACCESS)
+        await self.run(0)
         await self.do("make the role of the standby")
         await self.follow(synchronous=synchronous)
 
@@ -92,8 +104,8 @@ class PostgresPair:
             await asyncio.to_thread(shutil.rmtree, setup.folder, ignore_errors=True)
 
     async def run(self, number: int) -> None:
-        setup = self.setups[number]
-        await asyncio.to_thread(postgres.start, setup, port=self.ports[number], remembered_port=0)
+        setup, port = self.setups[number], self.ports[number]
+        await asyncio.to_thread(self.places[number].there, lambda: postgres.start(setup, port=port, remembered_port=0))
 
     async def kill(self, number: int) -> None:
         """Power off: nothing is left of it, and nothing was said."""
@@ -145,11 +157,12 @@ class PostgresPair:
         passwords.chmod(0o600)
         if setup.account is not None:
             os.chown(passwords, setup.account.uid, setup.account.gid)
+        at = self.standby if title == "drop the slots of before" else self.primary
         follows = title in ("copy the primary", "make the old primary a standby")
         environment = {
             "PATH": f"{setup.programs}:{os.environ['PATH']}",
             "LC_ALL": "C",
-            "PGHOST": "127.0.0.1",
+            "PGHOST": self.places[at].address,
             "PGPORT": str(self.link_port if follows and self.link_port else self.ports[self.primary]),
             "PGUSER": OWNER,
             "PGDATABASE": DATABASE,

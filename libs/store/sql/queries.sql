@@ -15,7 +15,8 @@ id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract
 -- name: submit
 -- Stores each submission, its event and the ask to admit it: all three, or none if its key was used before or its tenant
 -- has too much open. The tenant's earlier submissions in this statement count as open, those of a concurrent one
--- are not seen. Keys are taken in one order, so that no two statements deadlock.
+-- are not seen. Keys are taken in one order, so that no two statements deadlock. A gateway whose clock is ahead stores none
+-- in the future: what comes after it would count as later still, and what a job held until then as nothing.
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],
                          $8::float8[], $9::bigint[], $10::bigint[], $11::text[]) WITH ORDINALITY
@@ -30,7 +31,7 @@ WITH given AS MATERIALIZED (
     WINDOW so_far AS (PARTITION BY tenant ORDER BY ordinal)
 ), stored AS (
     INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at)
-    SELECT id, tenant, key, pool, name, spec::json, spec_hash, to_timestamp(at) FROM counted
+    SELECT id, tenant, key, pool, name, spec::json, spec_hash, least(to_timestamp(at), clock_timestamp()) FROM counted
      WHERE jobs_max IS NULL OR (jobs <= jobs_max AND bytes <= bytes_max)
      ORDER BY tenant, key, ordinal
     ON CONFLICT (tenant, key) DO NOTHING
@@ -63,7 +64,8 @@ WITH given AS MATERIALIZED (
       FROM tenant_use WHERE tenant = $5
 ), head AS (
     INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at, array_id)
-    SELECT id, $5, $6, $7, name, spec::json, $8::bytea, to_timestamp($9::float8), $10 FROM given, used, size
+    SELECT id, $5, $6, $7, name, spec::json, $8::bytea, least(to_timestamp($9::float8), clock_timestamp()), $10
+      FROM given, used, size
      WHERE ordinal = 1 AND ($11::bigint IS NULL OR (used.jobs + size.jobs <= $11 AND used.bytes + size.bytes <= $12::bigint))
     ON CONFLICT (tenant, key) DO NOTHING
     RETURNING id, seq, submitted_at

@@ -142,11 +142,11 @@ def environment(ours: Mapping[str, str], service: Service, admin_port: int) -> d
     return {**kept, **service.settings, **parent, service.admin_setting: str(admin_port)}
 
 
-async def says_ready(port: int) -> bool:
+async def says_ready(port: int, *, host: str = "127.0.0.1") -> bool:
     """Whether the service whose probes are on this port answers 200 to /readyz."""
     try:
         async with asyncio.timeout(PROBE_SECONDS_MAX):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
                 return b" 200 " in await reader.readline()

@@ -144,7 +144,8 @@ def end(home: Home) -> None:
     """Kill the guard of this home, if there is one; a pid that is no longer its own is left alone."""
     path = str(home.root / "guard")
     beat = read_slot(path, BEAT_BYTES, Beat)
-    if beat is None:
+    # Looked at before too: after another boot the number may be that of a thread, which no pidfd can be opened to.
+    if beat is None or not holds(beat.pid, path):
         return
     with suppress(ProcessLookupError, PermissionError):
         pidfd = os.pidfd_open(beat.pid)
