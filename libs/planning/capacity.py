@@ -226,6 +226,23 @@ class Room:
             self._largest = max((len(node.gpus.models) for node in self.nodes.values()), default=0)
         return self._largest
 
+    def present(self) -> object:
+        """All that finding a place goes by, to compare with == with how it was before."""
+        is_open = self._open
+        nodes = [
+            (
+                node_id in is_open,
+                node.node,
+                node.cpus,
+                node.memory,
+                node.gpus.whole,
+                node.gpus.shared,
+                node.gpus.withheld,
+            )
+            for node_id, node in self.nodes.items()
+        ]
+        return (self.scores.changes, nodes)
+
     # what jobs hold
 
     def take(self, allocation: Allocation) -> None:
@@ -340,9 +357,12 @@ class Room:
         slowest = 0.0
         nodes: set[str] = set()
         for allocation in allocations:
-            nodes.add(allocation.node_id)
+            node_id = allocation.node_id
+            nodes.add(node_id)
             for gpu in allocation.gpus:
-                slowest = max(slowest, believed.get((allocation.node_id, gpu), TYPICAL))
+                score = believed.get((node_id, gpu), TYPICAL)
+                if score > slowest:
+                    slowest = score
         return (slowest or TYPICAL) * self.spread_over(nodes, job_class)
 
     def spread_over(self, nodes: Collection[str], job_class: str) -> float:
@@ -400,9 +420,10 @@ class Room:
 
     def _unfile(self, node_id: str, free: int) -> None:
         bucket = self.buckets[free]
-        del bucket[bisect_left(bucket, node_id)]
-        if not bucket:
+        if len(bucket) == 1:
             del self.buckets[free]
+        else:
+            del bucket[bisect_left(bucket, node_id)]
 
     def _forget_offers(self) -> None:
         self.offers.clear()

@@ -75,7 +75,8 @@ class GpusLeft:
             self._count_whole(gpus, 1)
 
     def give_back(self, gpus: Collection[int]) -> None:
-        back = [index for index in gpus if index in self.models and index not in self.withheld]
+        models, withheld = self.models, self.withheld
+        back = [index for index in gpus if index in models and index not in withheld]
         if self.shared:
             self._count_whole(gpus, -1)
             back = [index for index in back if index not in self.shared]

@@ -8,33 +8,20 @@ has run: the heavier the tail of durations, the truer (the Lindy effect).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.planning.capacity import Room
+from libs.planning.choosing_again import ChoosingAgain, Movable
 from libs.planning.finding import find
 from libs.planning.order.standing import Key
-from libs.planning.shape import PlacementRequest, Shape
+from libs.planning.shape import Shape
 
 HORIZON_S = 7200.0
 JOINT_MOST = 64  # up to so many jobs choose again together; if there are more, each by itself
 AT_ONCE_MOST = 16  # moves at once where each job chooses by itself
-
-
-class Movable(Struct, frozen=True, kw_only=True):
-    """A running job. `left_s`: how much work it still has, in seconds on typical GPUs in one node, as far as is known;
-    `cost_s`: for how long it does no work if it moves; `slowdown`: its `room.slowdown`, if the caller knows it.
-    """
-
-    job_id: str
-    shape: Shape
-    asked: PlacementRequest
-    allocations: tuple[Allocation, ...]
-    gpus: float
-    left_s: float
-    cost_s: float
-    slowdown: float | None = None
 
 
 class Move(Struct, frozen=True):
@@ -46,19 +33,23 @@ class Move(Struct, frozen=True):
     gain: float
 
 
-def moves_for(room: Room, movable: Sequence[Movable], *, margin: float = 1.0) -> list[Move]:
-    """Moves that are all made at once. `movable` is in the order of service; the room stays as it was."""
+def moves_for(
+    room: Room, movable: Sequence[Movable], *, margin: float = 1.0, choosing: ChoosingAgain | None = None
+) -> list[Move]:
+    """Moves that are all made at once. `movable` is in the order of service; the room stays as it was. `choosing`, kept
+    by the caller from call to call, remembers what was found for the same jobs; the moves are those without it."""
     movable = [job for job in movable if all(one.share is None for one in job.allocations)]
     if len(movable) > JOINT_MOST:
         return _one_by_one(room, movable, margin)
-    return _together(room, movable, margin)
+    return _together(room, movable, margin, choosing or ChoosingAgain())
 
 
-def _together(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
+def _together(room: Room, jobs: Sequence[Movable], margin: float, choosing: ChoosingAgain) -> list[Move]:
     """All jobs give back their GPUs and choose again; all of the moves that follow, or none if they gain nothing."""
     before = {job.job_id: _slowdown(room, job) for job in jobs}
-    with room.supposing(given_back=[allocation for job in jobs for allocation in job.allocations]):
-        after = _chosen_again(room, sorted(jobs, key=_turn(room)), before, margin)
+    by_node = sorted([allocation for job in jobs for allocation in job.allocations], key=attrgetter("node_id"))
+    with room.supposing(given_back=by_node):
+        after = choosing.places(room, sorted(jobs, key=_turn(room)), before, margin)
     if len(after) < len(jobs):
         return []
     moves = _worth(room, jobs, before, after, margin)
@@ -76,24 +67,6 @@ def _turn(room: Room) -> Callable[[Movable], Key]:
     return turn
 
 
-def _chosen_again(
-    room: Room, jobs: Sequence[Movable], before: Mapping[str, float], margin: float
-) -> dict[str, tuple[Allocation, ...]]:
-    """The place of each job, in turn. A job that gains too little by another place keeps its own, if that is free."""
-    after: dict[str, tuple[Allocation, ...]] = {}
-    for job in jobs:
-        found = find(room, job.shape, job.asked)
-        if found is None:
-            break
-        if _is_free(room, job.allocations):
-            saved = job.left_s * (before[job.job_id] - room.slowdown(found, job.asked.job_class))
-            if saved <= margin * job.cost_s:
-                found = job.allocations
-        after[job.job_id] = found
-        room.take_all(found)
-    return after
-
-
 def _worth(
     room: Room,
     jobs: Sequence[Movable],
@@ -104,7 +77,7 @@ def _worth(
     """The moves from the places before to those after. A loss counts only for as long as another job gains."""
     faster: dict[str, float] = {}
     for job in jobs:
-        if set(after[job.job_id]) != set(job.allocations):
+        if after[job.job_id] is not job.allocations and set(after[job.job_id]) != set(job.allocations):
             slowdown = room.slowdown(after[job.job_id], job.asked.job_class)
             faster[job.job_id] = 1.0 / slowdown - 1.0 / before[job.job_id]
     moving = [job for job in jobs if job.job_id in faster]
@@ -156,8 +129,3 @@ def _slowdown(room: Room, job: Movable) -> float:
 def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float:
     faster = 1.0 / instead - 1.0 / slowdown
     return job.gpus * (faster * min(HORIZON_S, job.left_s * slowdown) - margin * job.cost_s)
-
-
-def _is_free(room: Room, allocations: Sequence[Allocation]) -> bool:
-    nodes = room.nodes
-    return all(one.node_id in nodes and nodes[one.node_id].gpus.has(one.gpus) for one in allocations)

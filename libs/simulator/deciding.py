@@ -5,8 +5,9 @@ from contextlib import ExitStack
 from math import inf
 
 from libs.domain.job import Allocation
+from libs.planning.choosing_again import ChoosingAgain, Movable
 from libs.planning.finding import Place, find
-from libs.planning.moves import JOINT_MOST, Movable, moves_for
+from libs.planning.moves import JOINT_MOST, moves_for
 from libs.planning.policy import ALWAYS, GAINFUL, Policy
 from libs.planning.preemption import clearing_for
 from libs.planning.queue import place_of
@@ -43,6 +44,7 @@ class Deciding:
         self._sees_truth = sees_truth
         self._sizing = sizing
         self._reviewed_at = -inf
+        self._choosing = ChoosingAgain()
 
     def decide(self, now: float) -> None:
         self.decisions += 1
@@ -158,7 +160,7 @@ class Deciding:
             for job in jobs
             if job.gpus_needed
         ]
-        moves = moves_for(self._room, movable)
+        moves = moves_for(self._room, movable, choosing=self._choosing)
         for move in moves:
             self._room.give_back_all(self._jobs[move.job_id].allocations)
         for move in moves:

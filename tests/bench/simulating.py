@@ -17,8 +17,9 @@ from msgspec import Struct
 from libs.domain.job import Allocation
 from libs.planning.backfill.easy import Easy
 from libs.planning.capacity import Room
+from libs.planning.choosing_again import Movable
 from libs.planning.finding import find
-from libs.planning.moves import Movable, moves_for
+from libs.planning.moves import moves_for
 from libs.planning.order.standing import Standing
 from libs.planning.policy import Policy
 from libs.planning.queue import Queue

@@ -1,16 +1,20 @@
 """Which running jobs move, and that all of it together is possible and worth its cost."""
 
 from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from libs.domain.cluster import Request
 from libs.domain.job import Allocation
 from libs.planning.capacity import Placer, Room
+from libs.planning.choosing_again import ChoosingAgain, Movable
 from libs.planning.locality import Locality
-from libs.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Movable, Move, moves_for
+from libs.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Move, moves_for
 from libs.planning.placement.weft_best import weft_best
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.scores import GpuKey, Scores
@@ -282,3 +286,55 @@ def test_moves_are_possible_all_at_once_and_worth_their_cost(
     assert seen(room) == before
     assert moves == moves_for(room, jobs, margin=margin)
     check(room, jobs, moves)
+
+
+class _Step(NamedTuple):
+    """What happens between two decisions."""
+
+    what: str
+    number: int
+    gpus: int
+    job_class: str
+    left_s: float
+
+
+_STEPS = st.builds(
+    _Step,
+    st.sampled_from(["begins", "begins", "begins", "ends", "moves", "scores", "closes"]),
+    st.integers(0, 15),
+    st.integers(1, 4),
+    st.sampled_from(["A", "C"]),
+    st.sampled_from([10.0, 3000.0, LONG_S]),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(_STEPS, min_size=3, max_size=14), st.integers(0, 10_000))
+def test_what_is_remembered_of_earlier_choices_changes_no_move(steps: list[_Step], seed: int) -> None:
+    dice = Random(seed)
+    by_class = {name: [[round(dice.uniform(0.9, 1.3), 2) for _ in range(4)] for _ in range(4)] for name in "AC"}
+    room = room_of(4, 4, 4, 4, scores=by_class)
+    choosing = ChoosingAgain()
+    jobs: dict[str, Movable] = {}
+    for at, step in enumerate(steps):
+        if step.what == "begins":
+            free = [(name, gpu) for name, there in room.nodes.items() for gpu in there.gpus.whole]
+            if step.gpus <= len(free):
+                places = dice.sample(free, step.gpus)
+                name = f"j-{at}"
+                jobs[name] = running(room, name, *places, job_class=step.job_class, left_s=step.left_s)
+        elif step.what == "ends" and jobs:
+            gone = jobs.pop(sorted(jobs)[step.number % len(jobs)])
+            room.give_back_all(gone.allocations)
+        elif step.what == "scores":
+            room.rescore(step.job_class, {(f"n{1 + step.number % 4}", step.gpus - 1): dice.uniform(0.9, 1.3)})
+        elif step.what == "closes":
+            room.close([f"n{1 + step.number % 4}"])
+        moves = moves_for(room, list(jobs.values()), choosing=choosing)
+        assert moves == moves_for(room, list(jobs.values()))
+        if step.what == "moves":
+            for move in moves:
+                room.give_back_all(jobs[move.job_id].allocations)
+            for move in moves:
+                room.take_all(move.allocations)
+                jobs[move.job_id] = structs.replace(jobs[move.job_id], allocations=move.allocations)

@@ -9,11 +9,12 @@ from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.spec import JobSpec
 from libs.planning.capacity import Room, room_of
+from libs.planning.choosing_again import Movable
 from libs.planning.explain import explain
 from libs.planning.finding import find
 from libs.planning.giving_way import loss
 from libs.planning.jobs import standing_of
-from libs.planning.moves import Movable, moves_for
+from libs.planning.moves import moves_for
 from libs.planning.order.las import LAS
 from libs.planning.placement.weft_best import weft_best
 from libs.planning.preemption import Holder, clearing_for

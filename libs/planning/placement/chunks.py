@@ -39,7 +39,9 @@ def _free(node: NodeRoom, model: str | None, scores: Mapping[GpuKey, float], nam
         ranked = sorted((scores.get((node_id, gpu), TYPICAL), (gpu,)) for gpu in node.gpus.models)
         node.ranked[name] = ranked
     free = node.gpus.of_model(model)
-    return ranked if len(free) == len(ranked) else [chunk for chunk in ranked if chunk[1][0] in free]
+    if len(free) == len(ranked):
+        return ranked
+    return [chunk for chunk in ranked if chunk[1][0] in free] if free else []
 
 
 def _grouped(free: Chunks, size: int) -> Chunks:

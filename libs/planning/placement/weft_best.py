@@ -55,37 +55,64 @@ def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) ->
 
 def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[NodeRoom], tuple[float] | None]:
     request, scores = want.request, room.scores.of(name)
-    gpus = count * request.gpus
+    cpus, memory, gpus = request.cpus, request.memory, count * request.gpus
+    need = (name, request.gpus, request.model)
 
     def cost(node: NodeRoom) -> tuple[float] | None:
         if len(node.gpus.whole) < gpus:
             return None
-        offers = chunks(node, request, scores, name)
-        if len(offers) < count:
-            return None
-        need = (name, request.gpus, request.model, len(offers))
-        costs = node.costs.get(need)
-        if costs is None:
-            if len(node.costs) >= KEPT_MAX:
-                node.costs.clear()
-            costs = node.costs[need] = _costs(room, node, offers)
-        return (costs[count - 1],)
+        costs = node.costs.get(need)  # of all the chunks that GPUs allow
+        if costs is None or node.cpus < len(costs) * cpus or node.memory < len(costs) * memory:
+            offers = chunks(node, request, scores, name)
+            if count > len(offers):
+                return None
+            costs = _kept_costs(room, node, need, offers)
+        return (costs[count - 1],) if count <= len(costs) else None
 
-    return cost
+    def cost_of_one(node: NodeRoom) -> tuple[float] | None:
+        """The same for one chunk, without looking at the costs of more."""
+        if len(node.gpus.whole) < gpus:
+            return None
+        offers = chunks(node, request, scores, name)
+        return (_cost_of_one(room, node, offers),) if offers else None
+
+    return cost_of_one if count == 1 else cost
+
+
+def _cost_of_one(room: Room, node: NodeRoom, offers: Chunks) -> float:
+    slowest, taken = offers[0]
+    if len(offers) > 1 and offers[1][0] <= slowest + AS_FAST:
+        worsts = worst_scores(room, node, offers)
+        worst = worsts[_dispensable(offers, worsts, 1)[0]]
+    else:
+        of_node = room.scores.worst.get(node.node.id, {})
+        worst = max([of_node.get(gpu, TYPICAL) for gpu in taken])
+    left = len(node.gpus.whole) - len(taken)
+    return slowest + SPARING * (1.0 - worst) + WHOLE_NODES * left / len(node.gpus.models)
+
+
+def _kept_costs(room: Room, node: NodeRoom, need: tuple[str, int, str | None], offers: Chunks) -> list[float]:
+    key = need if len(offers) == len(node.chunked[need]) else (*need, len(offers))
+    costs = node.costs.get(key)
+    if costs is None:
+        if len(node.costs) >= KEPT_MAX:
+            node.costs.clear()
+        costs = node.costs[key] = _costs(room, node, offers)
+    return costs
 
 
 def _costs(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
     """The cost of taking one chunk of the node, two, …, all."""
     worsts = worst_scores(room, node, offers)
-    whole, gpus, size = len(node.gpus.whole), len(node.gpus.models), len(offers[0][1])
+    left, gpus, size = len(node.gpus.whole), len(node.gpus.models), len(offers[0][1])
     costs: list[float] = []
-    of_first = 0.0
-    for count, (slowest, _) in enumerate(offers, 1):
-        of_first += worsts[count - 1]
+    of_first, last = 0.0, len(offers)
+    for count, ((slowest, _), worst) in enumerate(zip(offers, worsts, strict=True), 1):
+        left -= size
+        of_first += worst
         of_taken = of_first
-        if count < len(offers) and offers[count][0] <= slowest + AS_FAST:
+        if count < last and offers[count][0] <= slowest + AS_FAST:
             of_taken = sum([worsts[at] for at in _dispensable(offers, worsts, count)])
-        left = whole - count * size
         costs.append(slowest + SPARING * ((count - of_taken) / count) + WHOLE_NODES * left / gpus)
     return costs
 
@@ -104,6 +131,8 @@ def worst_scores(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
     """By chunk, the score of its slowest GPU for the class that this GPU suits worst. Other jobs gain most from chunks
     with a low one."""
     worst = room.scores.worst.get(node.node.id, {})
+    if offers and len(offers[0][1]) == 1:
+        return [worst.get(gpu, TYPICAL) for _, (gpu,) in offers]
     return [
         worst.get(gpus[0], TYPICAL) if len(gpus) == 1 else max([worst.get(gpu, TYPICAL) for gpu in gpus])
         for _, gpus in offers

@@ -14,8 +14,9 @@ from libs.domain.classes import class_of
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.domain.spec import Kind
+from libs.planning.choosing_again import Movable
 from libs.planning.jobs import asked_by, ends_at, standing_of
-from libs.planning.moves import Movable, Move, moves_for
+from libs.planning.moves import Move, moves_for
 from libs.planning.policy import GAINFUL
 from libs.planning.queue import place_of
 from libs.planning.scores import TYPICAL, GpuKey
