@@ -221,7 +221,8 @@ class Desk:
             runs = self._journal.answer(one.report.node_id)
             report = structs.replace(one.report, holds=one.holds)
             orders = self.core.picture.desired.orders
-            one.settle(self._answers.answer(report, runs, orders, leader=self._leadership.leader))
+            leader, strict = self._leadership.leader, self.core.settings.shares_strict
+            one.settle(self._answers.answer(report, runs, orders, leader=leader, strict=strict))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max or self.core.unfinished:
