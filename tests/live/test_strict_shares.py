@@ -1,4 +1,4 @@
-"""A strict pool: a run that drops the hook is told of by telemetry and killed by the executor, and its neighbour is not.
+"""A strict pool: telemetry reports a run that drops the hook, the executor kills it, and its neighbour runs on.
 
 The GPU is an emulated one; executor, arbiter, hook and telemetry are the real processes.
 """
