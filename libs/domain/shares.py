@@ -16,13 +16,15 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of one GPU. `request` and `limit` in thousandths of its time, `memory` in bytes.
 
     `request` is promised; up to `limit` may be used while others idle; `memory` is a hard bound. `kind`: the kind of
-    the job that holds it, by which placement chooses the shares that it is beside.
+    the job that holds it, by which placement chooses the shares that it is beside; `job_class`: its class when it was
+    placed, empty for the most sensitive one.
     """
 
     request: int
     limit: int = WHOLE
     memory: int
     kind: str = ""
+    job_class: str = ""
 
 
 ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory

@@ -49,6 +49,7 @@ class EndReason(StrEnum):
     START_FAILED = "start-failed"  # never ran: `detail` has the reason
     PORT_TAKEN = "port-taken"  # never ran: something else listens where rank 0 should; another epoch has another port
     LOST = "lost"  # it is gone and left no exit status
+    UNCONTROLLED = "uncontrolled"  # the node ended it, because it used its GPU outside its share in a strict pool
 
 
 NEVER_RAN = frozenset({EndReason.START_FAILED, EndReason.PORT_TAKEN})
@@ -294,6 +295,7 @@ class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str = ""  # of `jobs`; empty: this answer cannot be referred to
     unchanged: bool = False
     hold: bool = False
+    strict: bool = False  # of a leader's answer: a run that uses its GPU outside its share is ended
 
 
 class NodeHinted(Message, frozen=True, kw_only=True):

@@ -282,6 +282,22 @@ class WorkloadClass(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float = 0.0
 
 
+class PairSlowdown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job of `job_class` takes `slowdown` times as much of the GPU's own time for a step beside jobs of class
+    `beside`. `confidence`: 0 to 1. `workloads`: how many were seen. `believed`: between 1 and the measured value."""
+
+    job_class: str
+    beside: str
+    slowdown: float
+    confidence: float
+    workloads: int
+    at: float = 0.0
+
+    @property
+    def believed(self) -> float:
+        return 1.0 + (self.slowdown - 1.0) * self.confidence
+
+
 class ClassesLearnt(Message, frozen=True, kw_only=True):
     """Scorer → scheduler: the classes of these workloads, which are stored already."""
 

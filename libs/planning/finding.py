@@ -23,8 +23,9 @@ def find(room: Room, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: 
     replicas fit that a job wants, it gets as many as do, and of each role `least` at least.
     """
     if len(shape) == 1 and shape[0].request.share is not None:
-        picks = as_many(room, shape[0], shape[0].count, asked)
-        return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
+        want = shape[0].of_class(asked.job_class)
+        picks = as_many(room, want, want.count, asked)
+        return allocations_of(picks, want) if len(picks) >= want.least else None
     if len(shape) == 1 and asked.is_service and shape[0].request.node is None:
         picks = as_many_apart(room, shape[0], shape[0].count, asked)
         return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
@@ -111,7 +112,7 @@ def _place_role(room: Room, want: Want, first_rank: int, asked: PlacementRequest
     if want.request.gpus > max(room.buckets, default=0):
         return ()  # no node has so many free
     if want.request.share is not None:
-        placer = sharing
+        placer, want = sharing, want.of_class(asked.job_class)
     elif want.request.node is not None:
         placer = pinned
     elif asked.is_service:

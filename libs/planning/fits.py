@@ -21,7 +21,7 @@ class Company(IntEnum):
 
 class GpuEntry(NamedTuple):
     """One GPU. `cost` orders equals: those that have the same left. `plenty`: the class of a free GPU by what its node
-    has left beside its GPUs."""
+    has left beside its GPUs; of a shared one, the classes of the jobs that hold shares, a bit for each."""
 
     company: Company
     make: Make
@@ -46,18 +46,21 @@ N = TypeVar("N")
 
 class Where:
     """Which nodes and GPUs come into question; each node is asked for once. `misfit`: what a class of free GPUs costs
-    because its nodes have too little, or more than enough, beside their GPUs."""
+    because its nodes have too little, or more than enough, beside their GPUs. `harm`: what it costs to be beside jobs
+    of these classes, as a part of a GPU's time."""
 
-    __slots__ = ("_apart", "_known", "_node_fits", "misfit")
+    __slots__ = ("_apart", "_known", "_node_fits", "harm", "misfit")
 
     def __init__(
         self,
         node_fits: Callable[[str], bool],
         misfit: Callable[[int], float],
         apart: Collection[GpuKey] = (),
+        harm: Callable[[int], float] | None = None,
     ) -> None:
         self._node_fits = node_fits
         self.misfit = misfit
+        self.harm = harm
         self._apart = apart
         self._known: dict[str, bool] = {}
 
@@ -75,19 +78,22 @@ class Where:
 
 
 def _tightest(share: Share, make: Make, rows: Rows, where: Where, best: Rank | None) -> Rank | None:
-    """The GPU with least left over, if that is less than `best`."""
+    """The GPU with least left over, if that is less than `best`. By what jobs there slow each other down, more is."""
     needs = share.memory + make.context
-    for (time, _), row in rows.items():
+    for (time, company), row in rows.items():
+        harm = where.harm(company) if company and where.harm is not None else 0.0
         time_over = (time - share.request) / WHOLE
         first = bisect_left(row, (needs,)) if time_over >= 0.0 else len(row)
-        if first == len(row) or (best is not None and best[0] < min(time_over, (row[first][0] - needs) / make.memory)):
+        if first == len(row):
+            continue
+        if best is not None and best[0] < min(time_over, (row[first][0] - needs) / make.memory) + harm:
             continue
         at = where.first(row, first)
         if at is not None:
             memory, cost, node_id, gpu = row[at]
             memory_over = (memory - needs) / make.memory
             tight, loose = (time_over, memory_over) if time_over < memory_over else (memory_over, time_over)
-            rank = (tight, loose, cost, node_id, gpu)
+            rank = (tight + harm, loose, cost, node_id, gpu)
             best = rank if best is None or rank < best else best
     return best
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Gpu, Request
 from libs.domain.shares import WHOLE, Share, context_bytes
 from libs.domain.spec import Kind
@@ -17,13 +18,15 @@ class Make(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What is left of one GPU: thousandths of its time, bytes of its memory; and how many shares of it jobs hold."""
+    """What is left of one GPU: thousandths of its time, bytes of its memory; and how many shares of it jobs hold, by
+    their kinds, and by the classes of `JOB_CLASSES`."""
 
     time: int
     memory: int
     training: int = 0
     notebooks: int = 0
     others: int = 0
+    classes: tuple[int, ...] = (0,) * len(JOB_CLASSES)
 
     @property
     def holders(self) -> int:
@@ -31,6 +34,7 @@ class Left(NamedTuple):
 
     def changed(self, share: Share, context: int, sign: int) -> "Left":
         """With one share more (`sign` 1) or less (-1) that jobs hold."""
+        of_class = JOB_CLASSES.index(share.job_class) if share.job_class in JOB_CLASSES else 0
         is_training, is_notebook = share.kind == Kind.TRAINING, share.kind == Kind.NOTEBOOK
         return Left(
             self.time - sign * share.request,
@@ -38,7 +42,13 @@ class Left(NamedTuple):
             self.training + sign * is_training,
             self.notebooks + sign * is_notebook,
             self.others + sign * (not is_training and not is_notebook),
+            tuple(count + sign * (place == of_class) for place, count in enumerate(self.classes)),
         )
+
+    @property
+    def company(self) -> int:
+        """The classes of the jobs that hold shares, a bit for each."""
+        return sum(1 << place for place, count in enumerate(self.classes) if count > 0)
 
 
 Shared = Mapping[int, Left]

@@ -5,12 +5,16 @@ A score is a time: 1.0 is the typical GPU, 1.2 is a fifth slower (PAL, SC'24). A
 
 from collections.abc import Iterable, Mapping
 
+from libs.domain.classes import JOB_CLASSES
 from libs.variability.binning import bins
 
 GpuKey = tuple[str, int]
 """A node's id, and the index of a GPU there."""
 
 TYPICAL = 1.0
+
+Slowdowns = Mapping[tuple[str, str], float]
+"""By the class of a job and that of another on its GPU, each in its share: the GPU's time for a step, 1.0 if alone."""
 
 
 class Scores:
@@ -24,6 +28,7 @@ class Scores:
         self._groups = groups  # how many bins, outliers aside; None: the number that separates scores best
         self._bins: dict[str, dict[GpuKey, float]] = {}
         self._worst: dict[str, dict[int, float]] | None = None
+        self.slowdowns: Slowdowns = {}
         self.changes = 0
 
     @property
@@ -71,6 +76,20 @@ class Scores:
             self._order[job_class] = len(self._by_class)
         self._by_class.setdefault(job_class, {}).update(changed)
         self.forget_bins()
+
+    def slow(self, slowdowns: Slowdowns) -> None:
+        """Shares slow each other down so from now on, as far as is believed."""
+        self.slowdowns = dict(slowdowns)
+        self.changes += 1
+
+    def beside(self, job_class: str, company: int) -> tuple[float, float]:
+        """What a job takes for a step beside jobs of the classes in `company` (a bit for each), and what they take
+        beside it: the worst pair of each, 1.0 if alone."""
+        name = job_class if job_class in JOB_CLASSES else JOB_CLASSES[0]
+        there = [one for place, one in enumerate(JOB_CLASSES) if company >> place & 1]
+        own = max((self.slowdowns.get((name, one), TYPICAL) for one in there), default=TYPICAL)
+        theirs = max((self.slowdowns.get((one, name), TYPICAL) for one in there), default=TYPICAL)
+        return max(TYPICAL, own), max(TYPICAL, theirs)
 
     def forget_bins(self) -> None:
         """GPUs came or went, or their scores changed."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
+from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import NeededVolume, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE
@@ -17,6 +18,16 @@ class Want(Struct, frozen=True):
     least: int
     count: int
     request: Request
+
+    def of_class(self, job_class: str) -> "Want":
+        """The same for a job of that class; the most sensitive one, or an unknown one, is not noted."""
+        share = self.request.share
+        noted = job_class if job_class in JOB_CLASSES[1:] else ""
+        if share is None or share.job_class == noted:
+            return self
+        return structs.replace(
+            self, request=structs.replace(self.request, share=structs.replace(share, job_class=noted))
+        )
 
     def allocation(self, node_id: str, gpus: tuple[int, ...]) -> Allocation:
         """What one replica holds there."""

@@ -10,7 +10,7 @@ from libs.planning.capacity import Room
 from libs.planning.finding import find
 from libs.planning.gpus_left import Left
 from libs.planning.placement.packed import packed, tightest_node
-from libs.planning.scores import GpuKey
+from libs.planning.scores import TYPICAL, GpuKey
 from libs.planning.shape import PlacementRequest, Shape, gpus_in, is_pinned
 from libs.planning.shortages import each_asks, part_text, short_on_each
 from libs.planning.slow import SlowGpus
@@ -62,7 +62,7 @@ def why_there(
         how = APART
     sentence = f"{how}: {_what(allocations)} of {where}, {speed}"
     if shared:
-        sentence += _left_then(room, shared)
+        sentence += _left_then(room, shared) + _beside(room, shared, asked.job_class, numbers)
     if not (pinned or asked.is_service):
         sentence += _forced(room, shape, allocations)
     taken = _gpus_of(allocations)
@@ -106,6 +106,20 @@ def _left_then(room: Room, shared: Sequence[Allocation]) -> str:
     beside = f"beside {count_text(others, 'other share')}, " if others > 0 else ""
     whose = "of that GPU" if len(shared) == 1 else "of the fullest of these GPUs"
     return f"; {beside}{part_text(max(0, least.time), max(0, least.memory))} {whose} is left"
+
+
+def _beside(room: Room, shared: Sequence[Allocation], job_class: str, numbers: dict[str, float]) -> str:
+    """How much the job and those beside it are believed to slow each other down, also as `numbers`; empty if not."""
+    own = theirs = TYPICAL
+    for one in shared:
+        for gpu in one.gpus:
+            left = room.nodes[one.node_id].gpus.left_of(gpu)
+            pair = room.scores.beside(job_class, left.company) if left is not None else (TYPICAL, TYPICAL)
+            own, theirs = max(own, pair[0]), max(theirs, pair[1])
+    if max(own, theirs) < TYPICAL + ALIKE:
+        return ""
+    numbers |= {"beside_slowdown": own, "neighbours_slowdown": theirs}
+    return f"; beside the others there a step takes {own:.2f} times the GPU's time, and theirs {theirs:.2f} times"
 
 
 def _free_beside(room: Room, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:

@@ -28,7 +28,7 @@ from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
-from libs.messages.signals import Curve, GpuScore, WorkloadClass
+from libs.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from libs.store.accounts import AccountStore
 from libs.store.arrays import ArrayStore
 from libs.store.contexts import ContextStore
@@ -325,6 +325,9 @@ class SchedulerStore(RelayStore, LeaseStore, Protocol):
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
         """Classes stored since then."""
 
+    async def slowdowns(self) -> list[PairSlowdown]:
+        """How jobs of two classes slow each other down on one GPU, in order."""
+
     async def quotas(self, *, pool: str | None = None) -> list[Quota]:
         """The quotas of the pool, by name."""
 
@@ -354,6 +357,14 @@ class ScorerStore(Protocol):
 
     async def forget_classes(self, *, pool: str, before: float) -> None:
         """Delete classes stored before then."""
+
+    async def save_slowdowns(self, slowdowns: Sequence[PairSlowdown]) -> None:
+        """Keep each, unless a surer one is stored: the confidence of a stored one counts half after each day."""
+
+    async def slowdowns(self) -> list[PairSlowdown]: ...
+
+    async def forget_slowdowns(self, *, before: float) -> int:
+        """Delete slowdowns stored before then; returns how many."""
 
     async def forget_curves(self, *, before: float) -> int:
         """Delete curves stored before then, of every pool; returns how many."""

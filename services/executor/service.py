@@ -12,6 +12,7 @@ from libs.domain.cluster import Capacity
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from libs.messages.serving import ServicesServed
 from libs.messages.sessions import OpenSession, ReadSession, WriteSession
+from libs.messages.signals import NodeSampled
 from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent
 from services.executor.keeper import Keeper
@@ -100,6 +101,9 @@ async def run(
         async def hinted(_: NodeHinted) -> None:
             agent.hint()
 
+        async def sampled(told: NodeSampled) -> None:
+            reconciler.note_outside(outside_of(told), now=clock())
+
         async def tick() -> None:
             await agent.tick()
             prober.wake()
@@ -132,6 +136,7 @@ async def run(
             stop=ending,
             listens=[
                 Listen(NodeHinted, hinted, group="", tokens=here),
+                Listen(NodeSampled, sampled, group="", tokens=here),
                 Listen(ServicesServed, prober.heard, group=""),
             ],
             answers=[
@@ -158,6 +163,15 @@ async def run(
         prober.drop()
         agent.hands.drop()
     await progress.close()
+
+
+def outside_of(told: NodeSampled) -> dict[RunKey, bool]:
+    """Of each run with a share of which it is known: whether a process of it uses the GPU outside its share."""
+    return {
+        RunKey(run.job_id, run.epoch, run.rank): run.share.outside > 0
+        for run in told.runs
+        if run.share is not None and run.share.outside is not None
+    }
 
 
 async def read_log(runtime: Runtime, ask: ReadLog) -> LogRead:

@@ -221,7 +221,8 @@ class Desk:
             runs = self._journal.answer(one.report.node_id)
             report = structs.replace(one.report, holds=one.holds)
             orders = self.core.picture.desired.orders
-            one.settle(self._answers.answer(report, runs, orders, leader=self._leadership.leader))
+            leader, strict = self._leadership.leader, self.core.settings.shares_strict
+            one.settle(self._answers.answer(report, runs, orders, leader=leader, strict=strict))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max or self.core.unfinished:
@@ -263,6 +264,7 @@ class Desk:
         pool = self.core.pool
         await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
         self._load_number = await self._store.lead_by(lease, str(self.core.settings.policy))
+        slowdowns = await self._store.slowdowns()
         nodes, jobs, scores, classes, quotas = await asyncio.gather(
             self._store.nodes(pool=pool),
             self._store.open_jobs(pool=pool),
@@ -279,6 +281,7 @@ class Desk:
             nodes=nodes,
             scores=scores,
             classes=classes,
+            slowdowns=slowdowns,
             quotas=quotas,
             used=used,
             now=self._clock(),
@@ -306,6 +309,9 @@ class Desk:
         since, joined = self._scores_at - SCORES_SLACK_SECONDS, sorted(self._joined)
         found = await self._store.scores(pool=self.core.pool, since=since, nodes=joined)
         self._learn(await self._store.classes(pool=self.core.pool, since=since), now)
+        slowdowns = await self._store.slowdowns()
+        if self.core.picture.beliefs.is_slowed_anew(slowdowns):
+            self._journal.slow(slowdowns)
         self._scores_at = now
         self._joined.clear()
         if new := [score for score in found if self.core.picture.beliefs.is_news(score)]:

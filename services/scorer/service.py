@@ -33,6 +33,7 @@ from services.scorer.thinking.workloads import REMEMBERED_SECONDS, REVIEW_SECOND
 PERIOD_SECONDS = 5.0
 PRESENT_SECONDS = 1.0
 FORGET_SECONDS = 3600.0
+SLOWDOWNS_SECONDS = 60.0
 SCORES_AT_ONCE = 6000  # in one statement and one message
 PACES_AT_ONCE = 2000
 CURVES_AT_ONCE = 500
@@ -80,6 +81,7 @@ async def run(
             before = clock() - settings.learnt_kept_days * 86400.0
             await store.forget_curves(before=before)
             await store.forget_scores(before=before)
+            await store.forget_slowdowns(before=before)
 
     patient = (StoreUnavailableError,)
     try:
@@ -92,6 +94,7 @@ async def run(
                 Every(PERIOD_SECONDS, score, retry_on=patient, name="score"),
                 Every(PRESENT_SECONDS, shell.be_present, retry_on=patient, name="present"),
                 Every(REVIEW_SECONDS, shell.read_classes, retry_on=patient, name="classes"),
+                Every(SLOWDOWNS_SECONDS, shell.keep_slowdowns, retry_on=patient, name="slowdowns"),
                 Every(FORGET_SECONDS, forget, retry_on=patient, name="forget"),
             ],
             registry=registry,
@@ -199,6 +202,11 @@ class _Shell:
             await self._store.save_classes(classes, pool=pool)
             self._scorer.learn_classes(pool, classes)
             await self._bus.publish(ClassesLearnt(pool=pool, classes=tuple(classes)))
+
+    async def keep_slowdowns(self) -> None:
+        """Store how jobs of two classes slow each other down, as far as our nodes have shown it."""
+        if found := list(self._scorer.slowdowns_beside()):
+            await self._store.save_slowdowns(found)
 
     async def _keep_curves(self, growths: Sequence[Growth]) -> None:
         for begin in range(0, len(growths), CURVES_AT_ONCE):

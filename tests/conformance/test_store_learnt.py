@@ -8,7 +8,7 @@ from msgspec import structs
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.domain.lease import Lease
 from libs.messages.asks import AskKind, RankTuning, Reshare, Scale, Tune
-from libs.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
+from libs.messages.signals import Curve, CurvePoint, GpuScore, PairSlowdown, WorkloadClass
 from libs.store import DoubleAllocationError
 from libs.store.tuning import Envelope
 from tests.support.builders import node
@@ -319,3 +319,23 @@ async def test_what_a_tuner_knows_is_remembered_until_its_job_is_over(world: Wor
     assert await world.reallocator.drop_envelopes(pool="other") == 0
     assert await world.reallocator.drop_envelopes(pool="default") == 1
     assert await world.reallocator.drop_envelopes(pool="default") == 0
+
+
+async def test_the_surest_slowdown_of_two_classes_wins_until_it_is_old(world: World) -> None:
+    def slowdown(value: float, confidence: float, *, at: float = AT, beside: str = "memory") -> PairSlowdown:
+        return PairSlowdown(
+            job_class="compute", beside=beside, slowdown=value, confidence=confidence, workloads=3, at=at
+        )
+
+    sure, other = slowdown(1.25, 0.8), slowdown(1.0, 0.5, beside="compute")
+    await world.scorer.save_slowdowns([sure, other])
+    await world.scorer.save_slowdowns([])
+    await world.scorer.save_slowdowns([slowdown(2.0, 0.5, at=AT + 3600)])
+    assert await world.scheduler.slowdowns() == [other, sure]
+    await world.scorer.save_slowdowns([slowdown(2.0, 0.9, at=AT - 1)])
+    assert (await world.scorer.slowdowns())[1] == sure, "it is older"
+    later = slowdown(1.5, 0.45, at=AT + 86_400)
+    await world.scorer.save_slowdowns([later])
+    assert await world.scheduler.slowdowns() == [other, later]
+    assert await world.scorer.forget_slowdowns(before=AT + 1) == 1
+    assert await world.scheduler.slowdowns() == [later]

@@ -65,9 +65,9 @@ MAY_WRITE = {
         "DELETE": {"asks", "gpu_slots", "leaderships", "nodes", "outbox", "decisions"},
     },
     "scorer": {
-        "INSERT": {"gpu_scores", "workload_classes", "curves"},
-        "UPDATE": {"gpu_scores", "workload_classes", "curves"},
-        "DELETE": {"gpu_scores", "workload_classes", "curves"},
+        "INSERT": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
+        "UPDATE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
+        "DELETE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
     },
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
     "router": {},
@@ -123,7 +123,7 @@ MAY_NOT_READ = {
         *OF_GATEWAYS,
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
         *{"quotas", "event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
-        *{"envelopes", "rungs", "gpu_scores", "workload_classes", "curves"},
+        *{"envelopes", "rungs", "gpu_scores", "workload_classes", "curves", "class_slowdowns"},
     },
 }
 MAY_NOT_DO = (

@@ -1,5 +1,6 @@
 """The hook in real processes, on the emulated driver: finding the calls, and processes."""
 
+import shutil
 import signal
 import subprocess
 import time
@@ -193,3 +194,50 @@ def test_a_stopped_process_blocks_no_other(built: Built, device: Path, arbiter: 
     assert time.monotonic() - begun < 10
     stopped.kill()
     stopped.communicate()
+
+
+# other C libraries
+
+
+PLAIN = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void *work(void *argument) { free(malloc(10)); return argument; }
+int main(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, work, NULL) || pthread_join(thread, NULL)) return 1;
+#ifdef LOOKS_UP
+    if (dlsym(RTLD_DEFAULT, "puts") != (void *)puts || dlsym(RTLD_NEXT, "no_such_call")) return 2;
+#endif
+    puts("ran");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiler", "flags"),
+    [("cc", ("-static",)), ("musl-gcc", ("-static",)), ("musl-gcc", ("-DLOOKS_UP",)), ("cc", ("-DLOOKS_UP",))],
+)
+def test_a_program_that_the_hook_cannot_serve_runs_as_without_it(
+    built: Built, device: Path, arbiter: ScriptedArbiter, tmp_path: Path, compiler: str, flags: tuple[str, ...]
+) -> None:
+    """A static one ignores the preload. A dynamic one of musl loads it, and would not start if musl could not."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler} here")
+    source, made = tmp_path / "plain.c", tmp_path / "plain"
+    source.write_text(PLAIN)
+    subprocess.run([compiler, source, *flags, "-o", made, "-lpthread", "-ldl"], check=True, timeout=60)
+    done = subprocess.run(
+        [made], env=arbiter.environment(built, device), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+    assert not arbiter.ops(HELLO), "it is not held to its share, and says nothing else"
+
+
+def test_the_hook_names_no_library_that_only_glibc_has(built: Built) -> None:
+    """musl refuses to start any program with a preloaded library that names glibc's loader."""
+    assert b"ld-linux" not in built.hook.read_bytes()

@@ -3,7 +3,7 @@
 import asyncio
 
 from libs.bus import Bus, Subscription
-from libs.messages.nodes import NodeDesired, NodeHinted, NodeReported, RunSeen, StartRun
+from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported, RunSeen, StartRun
 from services.executor.runs import RunKey
 
 
@@ -16,6 +16,8 @@ class ControlPlane:
         self.reports: list[NodeReported] = []
         self.seen: dict[RunKey, RunSeen] = {}  # the newest said of each run that was ever reported
         self.refused = ""
+        self.leader: Leader | None = None
+        self.strict = False
         self.drop_ended = True  # as a scheduler does: what has ended is no longer desired
 
     async def listen(self) -> None:
@@ -46,4 +48,4 @@ class ControlPlane:
             self.seen[key] = run
             if run.state == "exited" and self.drop_ended:
                 self.desired.pop(key, None)
-        return NodeDesired(seq=report.seq, runs=tuple(self.desired.values()))
+        return NodeDesired(seq=report.seq, runs=tuple(self.desired.values()), leader=self.leader, strict=self.strict)

@@ -14,7 +14,7 @@ from libs.domain.quotas import ALL, Quota
 from libs.messages.asks import AskKind, RankTuning, Tune
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen, RunState
-from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
+from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowdown, WorkloadClass
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.store import StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
@@ -252,6 +252,14 @@ class Life:
             for number in self.tuner.sample([1, 2, 3], 2)
         )
         await self.store.save_classes(classes, pool="default")
+        slower = 1.0 + self.now % 50.0 / 100.0
+        await self.store.save_slowdowns(
+            [
+                PairSlowdown(
+                    job_class="compute", beside="compute", slowdown=slower, confidence=1.0, workloads=3, at=self.now
+                )
+            ]
+        )
         if self.tuner.random() < 0.7:  # else nobody is told
             self.desk.learnt(ClassesLearnt(pool="default", classes=classes))
 

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from libs.domain.shares import Share
-from libs.messages.nodes import NodeDesired, RunState, StartRun
+from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
 from services.executor.runs import Limits, Run, RunKey
 from services.executor.shares.backend import Attached, TimeSlicing
-from services.executor.thinking.core import Reconciler, ReconcilerTimings, Resize, Start
+from services.executor.thinking.core import Kill, Reconciler, ReconcilerTimings, Resize, Start
 from services.executor.thinking.rounding import fault, shown
 from tests.support.runs import order
 
@@ -97,3 +97,69 @@ def test_our_paths_come_before_those_of_the_jobs_own_variable() -> None:
 def test_another_share_is_told_in_words() -> None:
     limits = Limits(cpus=2.5, share=Share(request=250, limit=800, memory=GIB, kind="batch"))
     assert shown(limits) == "2.5 CPUs, 0.25 to 0.8 of a GPU with 1073741824 bytes of its memory"
+
+
+LEADER = Leader(pool="default", epoch=1, holder="s-1", seq=1)
+
+
+def strict(*orders: StartRun, strict: bool = True) -> Reconciler:
+    made = Reconciler(ReconcilerTimings())
+    made.observe(NodeDesired(seq=1, runs=orders, leader=LEADER, strict=strict), reported=(), sent_at=1.0)
+    return made
+
+
+def ends_of(made: Reconciler, run: Run, told: list[bool | None], *beside: Run, second: float = 1.0) -> list[type]:
+    """What is done to a run in seconds in which a sample says this of it; None: it is not known."""
+    done = []
+    for number, outside in enumerate(told):
+        now = second + number
+        made.note_outside({} if outside is None else {run.key: outside}, now=now)
+        done += [type(each) for each in made.decide([run, *beside], busy=frozenset(), now=now)]
+    return done
+
+
+def test_a_strict_pool_kills_a_run_that_stays_outside_its_share_and_reports_why() -> None:
+    one, two = shared("j-1", 700), shared("j-2", 300)
+    made = strict(one, two)
+    run, beside = running(one), running(two)
+    assert ends_of(made, run, [True] * 5, beside) == []
+    made.note_outside({run.key: True, beside.key: False}, now=6.0)
+    assert made.decide([run, beside], busy=frozenset(), now=6.0) == [Kill(run.key)]
+    ended = replace(run, state=RunState.EXITED, exit_code=None)
+    told = {seen.job_id: seen for seen in made.report([ended, beside], {})}
+    assert (told["j-1"].reason, told["j-1"].exit_code) == (EndReason.UNCONTROLLED, 137)
+    assert told["j-2"].reason is None
+    after = Reconciler(ReconcilerTimings(), made.memory)
+    assert after.report([ended], {})[0].reason is EndReason.UNCONTROLLED, "an executor that was started again knows why"
+
+
+def test_a_kill_that_failed_is_tried_again_and_stays_what_it_was_for() -> None:
+    run = running(shared("j-1", 700))
+    made = strict(shared("j-1", 700))
+    ends_of(made, run, [True] * 6)
+    made.undo(Kill(run.key))
+    assert made.decide([run], busy=frozenset(), now=6.5) == [Kill(run.key)]
+    assert made.report([replace(run, state=RunState.EXITED)], {})[0].reason is EndReason.UNCONTROLLED
+
+
+def test_nothing_is_killed_where_a_run_was_outside_for_a_moment_or_the_pool_is_not_strict() -> None:
+    one = shared("j-1", 700)
+    run = running(one)
+    assert ends_of(strict(one, strict=False), run, [True] * 20) == []
+    assert ends_of(strict(one), run, [True, True, True, True, False] * 4) == []
+    assert ends_of(strict(one), run, [True, True, True, None] * 5) == [], "its arbiter was away"
+    whole = order("j-2", gpus=(0,))
+    assert ends_of(strict(whole), running(whole, share=None), [True] * 20) == []
+    silent = strict(one)
+    silent.note_outside({run.key: True}, now=1.0)
+    assert silent.decide([run], busy=frozenset(), now=80.0) == [], "no sample has come since"
+
+
+def test_an_answer_without_a_leader_leaves_a_pool_as_strict_as_it_was() -> None:
+    one = shared("j-1", 700)
+    made = strict(one)
+    made.observe(NodeDesired(seq=2, runs=(one,)), reported=(), sent_at=2.0)
+    assert ends_of(made, running(one), [True] * 6, second=2.0) == [Kill]
+    made = strict(one)
+    made.observe(NodeDesired(seq=2, runs=(one,), leader=LEADER), reported=(), sent_at=2.0)
+    assert ends_of(made, running(one), [True] * 6, second=2.0) == []

@@ -294,3 +294,13 @@ def test_after_the_store_went_back_no_number_of_a_living_replica_is_given_again(
     rounds(w, 5)
     assert len(ranks(w)) == 2
     assert min(set(ranks(w)) - {0}) > 2
+
+
+def test_a_service_whose_replica_was_killed_outside_its_share_fails_and_is_not_started_again_and_again() -> None:
+    w = world(gpus=4)
+    running(w, service(want=2))
+    end(w, ranks(w)[0], 137, reason=EndReason.UNCONTROLLED)
+    rounds(w)
+    assert w.state("j-1") is S.FAILED
+    assert [step for step in w.steps if step.job_id == "j-1"][-1].cause.code is CauseCode.UNCONTROLLED
+    assert runs(w) == []

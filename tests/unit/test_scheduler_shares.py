@@ -8,7 +8,7 @@ from libs.domain.cluster import NO_CONTEXTS, NO_SECRETS, NO_SERVICES, NO_SHARES,
 from libs.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
 from libs.domain.shares import Share
 from libs.messages.asks import AskKind
-from libs.messages.nodes import JOBS, NodeDesired, StartRun
+from libs.messages.nodes import JOBS, EndReason, Leader, NodeDesired, StartRun
 from services.executor.thinking.orders import runs_of
 from services.scheduler.thinking.answers import Answers
 from services.scheduler.thinking.core import Settings
@@ -68,6 +68,36 @@ def test_a_node_is_told_of_the_share_in_either_form_of_the_answer() -> None:
         assert bool(heard.jobs) == bool(reads)
         shares = {run.job_id: run.share for run in runs_of(heard)}
         assert shares == {"j-1": held(w, "j-1")[0].share, "j-2": None}
+
+
+def test_a_node_of_a_strict_pool_is_told_so_in_every_form_of_the_answer() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.7)
+    w.round()
+    runs, answers, orders_of = w.core.answer("node-1"), Answers(), w.core.picture.desired.orders
+    leader = Leader(pool="default", epoch=1, holder="s-1", seq=1)
+    node = w.nodes["node-1"]
+    for reads, holds in (((), ""), ((JOBS,), ""), ((JOBS,), "same")):
+        node.reads, node.holds = reads, node.holds if holds else ""
+        for strict in (True, False):
+            answer = answers.answer(node.report(), runs, orders_of, leader=leader, strict=strict)
+            assert msgspec.json.decode(msgspec.json.encode(answer), type=NodeDesired).strict is strict
+        node.holds = answer.digest
+    assert answer.unchanged
+
+
+def test_a_job_that_was_killed_outside_its_share_fails_for_good_and_its_neighbour_runs_on() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.7, spec={"retries": {"max": 5}})
+    submit(w, "j-2", 0.3)
+    w.round()
+    w.nodes["node-1"].end(("j-1", 0, 0), 137, reason=EndReason.UNCONTROLLED)
+    w.round()
+    assert (w.state("j-1"), w.state("j-2")) == (S.FAILED, S.RUNNING)
+    last = [step for step in w.steps if step.job_id == "j-1"][-1].cause
+    assert last.code is CauseCode.UNCONTROLLED
+    assert "outside its share" in last.sentence
+    assert last.numbers["exit_code"] == 137.0
 
 
 def test_a_third_waits_with_the_reason_until_one_has_ended() -> None:

@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
+from libs.messages.signals import PairSlowdown
 from services.scorer.metrics import ScoreGauges
-from services.scorer.thinking.interference import ALONE_SECONDS_MAX, Interference, PairSlowdown
+from services.scorer.thinking.interference import ALONE_SECONDS_MAX, Interference
 from tests.support.fleet import Fleet, Rank, Watched, share_all, use
 
 KIND = ("resnet", "worker/1x1/H200/device")

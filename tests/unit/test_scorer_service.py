@@ -15,6 +15,7 @@ from services.scorer import service
 from services.scorer.settings import ScorerSettings
 from tests.support.fleet import Fleet
 from tests.support.virtual_time import run_virtually
+from tests.unit.test_scorer_interference import share_all, told
 
 SLOW = {("node-1", 1): 4 / 3, ("node-4", 2): 1.5}
 
@@ -316,3 +317,23 @@ def test_ranks_that_wait_for_each_other_are_told_to_other_scorers_as_one() -> No
         if pace.step_seconds and pace.alike.endswith("together")
     }
     assert told == {(f"node-{number}", 0) for number in range(1, 7)}
+
+
+def test_how_jobs_slow_each_other_down_is_stored_and_survives_the_scorer() -> None:
+    fleet = Fleet(gpus=4)
+    fleet.run_one_each()
+    fleet.run("j-memory", [("node-1", (0,))], labels={"weft/class": "memory", "weft/workload": "other"})
+    share_all(fleet)
+    told(fleet, lambda: fleet.now >= 1120.0)
+
+    async def program(world: World) -> None:
+        await world.begin("a")
+        await world.pass_seconds(300)
+        await world.kill("a")
+        await world.begin("b")
+        await world.pass_seconds(10)
+        (pair,) = await world.store.slowdowns()
+        assert (pair.job_class, pair.beside) == ("compute", "memory")
+        assert pair.slowdown == pytest.approx(1.25, abs=0.04)
+
+    lived(program, fleet)

@@ -2,13 +2,14 @@
 
 Which GPUs come first depends on the job's kind. Training is alone on its GPU as long as one is free; notebooks go where
 notebooks are; replicas of inference go to different GPUs, those of a service to different nodes, and rather to
-notebooks or a free GPU than to training; none of this keeps a share from the last place there is. Of equals the fastest
-GPU is taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the CPUs that go with
+notebooks or a free GPU than to training; none of this keeps a share from the last place there is. What jobs of two
+classes are known to slow each other down counts as if as much of the GPU were left over. Of equals the fastest GPU is
+taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the CPUs that go with
 them. All placements of whole GPUs leave shares to this one.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from functools import cache, partial
 from math import log2
 
 from libs.domain.cluster import Request
@@ -65,13 +66,14 @@ def _one(
     fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
     fits_node = partial(_node_fits, room, request)
     misfit = partial(_misfit, _octave(request.cpus * WHOLE / share.request))
+    harm = cache(partial(_harm, room.scores, asked.job_class)) if room.scores.slowdowns else None
     if asked.is_service and apart is not None:
-        return _one_of_service(fits, request, share, fits_node, misfit, apart)
+        return _one_of_service(fits, request, share, fits_node, partial(Where, misfit=misfit, harm=harm), apart)
     if apart:
-        found = fits.best(share, request.model, among, Where(fits_node, misfit, apart))
+        found = fits.best(share, request.model, among, Where(fits_node, misfit, apart, harm))
         if found is not None:
             return found
-    return fits.best(share, request.model, among, Where(fits_node, misfit))
+    return fits.best(share, request.model, among, Where(fits_node, misfit, harm=harm))
 
 
 def _one_of_service(
@@ -79,7 +81,7 @@ def _one_of_service(
     request: Request,
     share: Share,
     fits_node: Callable[[str], bool],
-    misfit: Callable[[int], float],
+    where: Callable[..., Where],
     apart: Collection[GpuKey],
 ) -> GpuKey | None:
     """Beside no training if it can be; then on a node, or at least a GPU, without another replica of the service."""
@@ -89,11 +91,11 @@ def _one_of_service(
         return node_id not in nodes and fits_node(node_id)
 
     for among in (_QUIET, (_C.TRAINING,)):
-        found = fits.best(share, request.model, among, Where(other_node, misfit)) if nodes else None
-        found = found or fits.best(share, request.model, among, Where(fits_node, misfit, apart))
+        found = fits.best(share, request.model, among, where(other_node)) if nodes else None
+        found = found or fits.best(share, request.model, among, where(fits_node, apart=apart))
         if found is not None:
             return found
-    return fits.best(share, request.model, (*_QUIET, _C.TRAINING), Where(fits_node, misfit)) if apart else None
+    return fits.best(share, request.model, (*_QUIET, _C.TRAINING), where(fits_node)) if apart else None
 
 
 def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoom]:
@@ -123,7 +125,7 @@ def _entries(scores: Scores, name: str, enough: float, node: NodeRoom) -> list[G
     if node.cpus + CPU_GRAIN < CPUS_LEAST or node.memory <= 0:
         return []
     gpus, node_id = node.gpus, node.node.id
-    of_class, worst = scores.of(name), scores.worst.get(node_id, {})
+    of_class, worst, learnt = scores.of(name), scores.worst.get(node_id, {}), bool(scores.slowdowns)
     breaks = WHOLE_NODES * (len(gpus.whole) - 1) / max(1, len(gpus.models))
     parts = gpus.time_left / WHOLE
     plenty = _octave(node.cpus / (len(gpus.whole) + parts)) if gpus.whole else 0
@@ -133,10 +135,16 @@ def _entries(scores: Scores, name: str, enough: float, node: NodeRoom) -> list[G
         if company is Company.NOBODY:
             cost += SPARING * (1.0 - worst.get(index, TYPICAL)) + breaks
         if left.time > 0:
-            found.append(
-                GpuEntry(company, make, left.time, left.memory, cost, index, plenty if company is _C.NOBODY else 0)
-            )
+            of_row = plenty if company is _C.NOBODY else left.company if learnt else 0
+            found.append(GpuEntry(company, make, left.time, left.memory, cost, index, of_row))
     return found
+
+
+def _harm(scores: Scores, job_class: str, company: int) -> float:
+    """What it costs to be beside jobs of these classes: by how much a step takes longer there, and how much longer one
+    of theirs, as parts of the GPU's time. Leaving as much of a GPU unused costs the same."""
+    own, theirs = scores.beside(job_class, company)
+    return own + theirs - 2 * TYPICAL
 
 
 def _octave(cpus_each: float) -> int:

@@ -301,6 +301,37 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 
 /* Contexts: their memory goes with them ------------------------------------------------------------------------------ */
 
+/* A process with a context is on the GPU: it has an entry, which counts the context, and the arbiter knows of it. */
+static CUresult on_gpu(CUresult status) {
+    if (status == CUDA_SUCCESS)
+        share_entry();
+    return status;
+}
+
+EXPORT CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device) {
+    DRIVER(CtxCreate, CUresult(*)(CUcontext *, unsigned, CUdevice));
+    NEED(driver);
+    return on_gpu(driver(made, flags, device));
+}
+
+EXPORT CUresult cuCtxCreate_v3(CUcontext *made, void *affinities, int count, unsigned flags, CUdevice device) {
+    DRIVER(CtxCreate_v3, CUresult(*)(CUcontext *, void *, int, unsigned, CUdevice));
+    NEED(driver);
+    return on_gpu(driver(made, affinities, count, flags, device));
+}
+
+EXPORT CUresult cuCtxCreate_v4(CUcontext *made, void *parameters, unsigned flags, CUdevice device) {
+    DRIVER(CtxCreate_v4, CUresult(*)(CUcontext *, void *, unsigned, CUdevice));
+    NEED(driver);
+    return on_gpu(driver(made, parameters, flags, device));
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {
+    DRIVER(PrimaryRetain, CUresult(*)(CUcontext *, CUdevice));
+    NEED(driver);
+    return on_gpu(driver(made, device));
+}
+
 EXPORT CUresult cuCtxDestroy_v2(CUcontext which) {
     DRIVER(CtxDestroy, CUresult(*)(CUcontext));
     NEED(driver);

@@ -92,7 +92,7 @@ static struct marker *record(struct slot *slot) {
 }
 
 static long this_thread(CUstream stream) {
-    static __thread long thread;
+    static __thread long thread __attribute__((tls_model("initial-exec"))); /* musl loads no ld-linux for another */
     if (stream != CU_STREAM_PER_THREAD)
         return 0;
     if (!thread)

@@ -38,7 +38,8 @@ static int look_into(struct dl_phdr_info *info, size_t size, void *argument) {
     const uint32_t *hash = NULL, *gnu = NULL;
     (void)size, (void)argument;
     base = base ? base + 1 : name;
-    if (!base || (strncmp(base, "libc.so.", 8) != 0 && strncmp(base, "libdl.so.", 9) != 0))
+    if (!base || (strncmp(base, "libc.so", 7) != 0 && strncmp(base, "libdl.so.", 9) != 0 &&
+                  strncmp(base, "ld-musl-", 8) != 0)) /* musl's loader is its C library */
         return 0;
     for (int at = 0; at < info->dlpi_phnum; at++)
         if (info->dlpi_phdr[at].p_type == PT_DYNAMIC)

@@ -124,6 +124,21 @@ static void child_of_fork(void) {
     pools_forget();
 }
 
+/* pthread_atfork is linked in from glibc and calls this; musl lacks it, and refuses to start a program with a library
+ * that needs it. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
+
+static void watch_forks(void) {
+    int (*watch)(void (*)(void), void (*)(void), void (*)(void));
+    if (__register_atfork) {
+        __register_atfork(NULL, NULL, child_of_fork, NULL); /* NULL: for as long as the process lives */
+        return;
+    }
+    watch = (int (*)(void (*)(void), void (*)(void), void (*)(void)))resolve_symbol("pthread_atfork");
+    if (watch)
+        watch(NULL, NULL, child_of_fork);
+}
+
 /* The job's folder is there, and a page in it is not, or is empty: the arbiter is about to make it. */
 static bool about_to_appear(void) {
     static const char *const names[] = {"", "limits", "use"};
@@ -170,7 +185,7 @@ const volatile struct weft_limits *share_open(void) {
             open_again_at = share_now() + OPEN_AGAIN_NS;
         else if (!fork_watched) {
             fork_watched = true;
-            pthread_atfork(NULL, NULL, child_of_fork);
+            watch_forks();
         }
     }
     pthread_mutex_unlock(&opening);

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from libs.messages.signals import Curve, GpuScore, WorkloadClass
+from libs.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from libs.store.memory.nodes import MemoryNodes
 from libs.store.memory.times import micro
 
@@ -14,6 +14,7 @@ class MemoryLearnt(MemoryNodes):
         super().__init__()
         self._classes: dict[tuple[str, str], WorkloadClass] = {}  # by pool and workload
         self._curves: dict[tuple[str, str], Curve] = {}  # by pool and subject
+        self._slowdowns: dict[tuple[str, str], PairSlowdown] = {}  # by the two classes
         self._scores: dict[tuple[str, int, str], tuple[GpuScore, float]] = {}  # with when it was stored
 
     async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
@@ -28,6 +29,24 @@ class MemoryLearnt(MemoryNodes):
 
     async def forget_classes(self, *, pool: str, before: float) -> None:
         self._classes = {kept: one for kept, one in self._classes.items() if kept[0] != pool or one.at >= micro(before)}
+
+    async def save_slowdowns(self, slowdowns: Sequence[PairSlowdown]) -> None:
+        for one in slowdowns:
+            pair, at = (one.job_class, one.beside), micro(one.at)
+            known = self._slowdowns.get(pair)
+            if known is None or (
+                known.at <= at and known.confidence * 0.5 ** ((at - known.at) / 86400.0) <= one.confidence
+            ):
+                self._slowdowns[pair] = structs.replace(one, at=at)
+
+    async def slowdowns(self) -> list[PairSlowdown]:
+        return [one for _, one in sorted(self._slowdowns.items())]
+
+    async def forget_slowdowns(self, *, before: float) -> int:
+        gone = [pair for pair, one in self._slowdowns.items() if one.at < micro(before)]
+        for pair in gone:
+            del self._slowdowns[pair]
+        return len(gone)
 
     async def forget_curves(self, *, before: float) -> int:
         gone = [key for key, curve in self._curves.items() if curve.at < micro(before)]

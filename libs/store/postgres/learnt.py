@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from libs.messages.signals import Curve, GpuScore, WorkloadClass
+from libs.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from libs.store.asking import Asking
 from libs.store.rows import curve_of
 
@@ -50,6 +50,23 @@ class PostgresLearnt:
 
     async def forget_classes(self, *, pool: str, before: float) -> None:
         await self.asking.row("forget_classes", pool, before)
+
+    async def save_slowdowns(self, slowdowns: Sequence[PairSlowdown]) -> None:
+        await self.asking.row(
+            "save_slowdowns",
+            [one.job_class for one in slowdowns],
+            [one.beside for one in slowdowns],
+            [one.slowdown for one in slowdowns],
+            [one.confidence for one in slowdowns],
+            [one.workloads for one in slowdowns],
+            [one.at for one in slowdowns],
+        )
+
+    async def slowdowns(self) -> list[PairSlowdown]:
+        return [PairSlowdown(**row) for row in await self.asking.rows("slowdowns")]
+
+    async def forget_slowdowns(self, *, before: float) -> int:
+        return await self.asking.count("forget_slowdowns", before)
 
     async def save_curves(self, curves: Sequence[Curve]) -> None:
         await self.asking.row(

@@ -993,6 +993,25 @@ SELECT workload, job_class, compute, memory, samples, extract(epoch FROM at)::fl
 -- name: forget_classes
 DELETE FROM workload_classes WHERE pool = $1 AND at < to_timestamp($2::float8);
 
+-- name: save_slowdowns
+-- What one scorer is less sure of than another was lately replaces nothing: what is known counts half after each day.
+INSERT INTO class_slowdowns AS known (job_class, beside, slowdown, confidence, workloads, at)
+SELECT job_class, beside, slowdown, confidence, workloads, to_timestamp(at)
+  FROM unnest($1::text[], $2::text[], $3::float8[], $4::float8[], $5::int[], $6::float8[])
+       AS new (job_class, beside, slowdown, confidence, workloads, at)
+ON CONFLICT (job_class, beside) DO UPDATE
+   SET slowdown = excluded.slowdown, confidence = excluded.confidence, workloads = excluded.workloads, at = excluded.at
+ WHERE known.at <= excluded.at
+   AND known.confidence * 0.5 ^ (extract(epoch FROM excluded.at - known.at)::float8 / 86400) <= excluded.confidence;
+
+-- name: slowdowns
+SELECT job_class, beside, slowdown, confidence, workloads, extract(epoch FROM at)::float8 AS at
+  FROM class_slowdowns ORDER BY job_class, beside;
+
+-- name: forget_slowdowns
+WITH gone AS (DELETE FROM class_slowdowns WHERE at < to_timestamp($1::float8) RETURNING 1)
+SELECT count(*) AS count FROM gone;
+
 -- name: forget_curves
 WITH gone AS (DELETE FROM curves WHERE at < to_timestamp($1::float8) RETURNING 1) SELECT count(*) AS count FROM gone;
 

@@ -62,6 +62,9 @@ class ReconcilerTimings(Struct, frozen=True, kw_only=True):
     # After a failed try to change limits, or to show members; doubled each time.
     resize_again_seconds: float = 1.0
     resize_again_max: float = 60.0
+    # Seen outside its share for so long, a run is ended by a strict pool: after the arbiter was started anew, a process
+    # that is held to its share may be seen outside it until it has connected again, which takes a second or two.
+    outside_seconds: float = 5.0
 
 
 class Stop(Struct, frozen=True, kw_only=True):
@@ -70,6 +73,7 @@ class Stop(Struct, frozen=True, kw_only=True):
     key: RunKey
     kill_at: float
     fenced: bool = False
+    outside: bool = False  # it used its GPU outside its share
     killed_at: float | None = None
 
 
@@ -108,7 +112,7 @@ class Memory(Struct, frozen=True, kw_only=True):
         """The part that is still valid on the next boot, which has another clock: the runs that were asked to stop.
         Those that are still there had ended before, or end at once.
         """
-        return Memory(stops=tuple(Stop(key=stop.key, kill_at=0.0, fenced=stop.fenced) for stop in self.stops))
+        return Memory(stops=tuple(replace(stop, kill_at=0.0, killed_at=None) for stop in self.stops))
 
 
 class Reconciler:
@@ -129,6 +133,9 @@ class Reconciler:
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
         self._over: dict[RunKey, Run] = {}  # runs that ended and were removed here, the latest last
         self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
+        self._strict = False
+        self._outside: dict[RunKey, float] = {}  # for how long, at the last sample, runs used a GPU outside their share
+        self._sampled_at = 0.0
         self._showing = Showing(
             again_seconds=policy.resize_again_seconds,
             again_max=policy.resize_again_max,
@@ -172,6 +179,8 @@ class Reconciler:
             self._hold(answer, sent_at)
             return
         self._held = False
+        if answer.leader is not None:  # an answer from the store alone does not say
+            self._strict = answer.strict
         if not answer.unchanged:
             self._desire(answer)
         self._sync(sent_at)
@@ -218,6 +227,13 @@ class Reconciler:
             if key not in self._stops:
                 self._stops[key] = Stop(key=key, kill_at=now + self._policy.fence_grace_max, fenced=True)
 
+    def note_outside(self, outside: Mapping[RunKey, bool], *, now: float) -> None:
+        """What the newest sample says of runs with a share: whether a process of theirs uses the GPU outside it. Of
+        runs that it does not name nothing is known, as when their arbiter is away."""
+        passed, self._sampled_at = now - self._sampled_at, now
+        lasting = {key: self._outside[key] + passed for key in self._outside.keys() & outside.keys()}
+        self._outside = {key: lasting.get(key, 0.0) for key, is_outside in outside.items() if is_outside}
+
     def undo(self, action: Action) -> None:
         """An action failed: decide it again."""
         match action:
@@ -226,8 +242,7 @@ class Reconciler:
             case ShowMembers():
                 self.shown(action, "its runtime does not work now")
             case Kill(key) if key in self._stops:
-                stop = self._stops[key]
-                self._stops[key] = Stop(key=key, kill_at=stop.kill_at, fenced=stop.fenced)
+                self._stops[key] = replace(self._stops[key], killed_at=None)
             case _:
                 pass  # Starts and removals are decided from the present runs, so they are repeated anyway.
 
@@ -305,6 +320,8 @@ class Reconciler:
     def _ends(self, run: Run, now: float) -> list[Action]:
         """Ask a live run to stop if it must, then kill it when its grace is over."""
         key, stop, fenced = run.key, self._stops.get(run.key), self.fenced(now)
+        if stop is None and self._breaks_out(key):
+            stop = Stop(key=key, kill_at=now, outside=True)  # at once: its neighbours pay for each second more
         if stop is None:
             if not fenced and not self._closing and (self._desired is None or key in self._desired):
                 self.serving.stays(key)
@@ -319,8 +336,15 @@ class Reconciler:
                 return [Terminate(key)]
         kill_at, killed_at = self._hurried(stop.kill_at, now), stop.killed_at
         due = now >= kill_at and (killed_at is None or now - killed_at >= self._policy.kill_again_seconds)
-        self._stops[key] = Stop(key=key, kill_at=kill_at, fenced=stop.fenced, killed_at=now if due else killed_at)
+        self._stops[key] = replace(stop, kill_at=kill_at, killed_at=now if due else killed_at)
         return [Kill(key)] if due else []
+
+    def _breaks_out(self, key: RunKey) -> bool:
+        """Whether a strict pool ends this run, since it uses its GPU outside its share."""
+        if not self._strict or self._outside.get(key, -1.0) < self._policy.outside_seconds:
+            return False
+        order = (self._desired or {}).get(key)
+        return order is not None and order.share is not None
 
     def _hurried(self, kill_at: float, now: float) -> float:
         """When to kill: bounded by the fence's grace, which counts from its fall: we may have been suspended since."""
@@ -384,7 +408,7 @@ class Reconciler:
         reason, exit_code = run.reason, run.exit_code
         stop = self._stops.get(run.key)
         if stop is not None and not run.live and reason not in NEVER_RAN:
-            reason = EndReason.FENCED if stop.fenced else EndReason.STOPPED  # whatever the exit status, 0 included
+            reason = _why_stopped(stop)  # whatever the exit status, 0 included
             if exit_code is None and stop.killed_at is not None:
                 exit_code = 137
         return RunSeen(
@@ -407,6 +431,12 @@ class Reconciler:
     def _not_applied(self, key: RunKey) -> str:
         limits = self._trying[key].why if key in self._trying else ""
         return "; ".join(why for why in (limits, self._showing.why(key)) if why)
+
+
+def _why_stopped(stop: Stop) -> EndReason:
+    if stop.outside:
+        return EndReason.UNCONTROLLED
+    return EndReason.FENCED if stop.fenced else EndReason.STOPPED
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

@@ -44,7 +44,8 @@ def settled(limits: Limits) -> Limits:
         cpus=cpus if cpus is None or math.isinf(cpus) else quota(cpus) / CPU_STEPS,
         memory=None if memory is None else max(MEMORY_BYTES_MIN, memory // MEMORY_STEP * MEMORY_STEP),
         egress=None if egress is None else min(egress, EGRESS_BYTES_MAX),
-        share=None if limits.share is None else replace(limits.share, kind=""),  # which kind it is holds it to nothing
+        # Of which kind and class a job is holds it to nothing.
+        share=None if limits.share is None else replace(limits.share, kind="", job_class=""),
     )
 
 

@@ -40,18 +40,19 @@ class Answers:
         orders: Mapping[str, JobOrder],
         *,
         leader: Leader | None = None,
+        strict: bool = False,
     ) -> NodeDesired:
         """The answer to a report, in the form that the executor reads."""
         if JOBS not in report.reads:
-            return NodeDesired(seq=report.seq, runs=runs, leader=leader)
+            return NodeDesired(seq=report.seq, runs=runs, leader=leader, strict=strict)
         last = self._last.get(report.node_id)
         if last is None or last[0] != runs:
             jobs = as_jobs(runs, orders)
             last = self._last[report.node_id] = (runs, jobs, digest_of_jobs(jobs))
         _, jobs, digest = last
         if report.holds == digest:
-            return NodeDesired(seq=report.seq, leader=leader, digest=digest, unchanged=True)
-        return NodeDesired(seq=report.seq, leader=leader, jobs=jobs, digest=digest)
+            return NodeDesired(seq=report.seq, leader=leader, digest=digest, unchanged=True, strict=strict)
+        return NodeDesired(seq=report.seq, leader=leader, jobs=jobs, digest=digest, strict=strict)
 
 
 def digest_of_jobs(jobs: Sequence[JobOrder]) -> str:

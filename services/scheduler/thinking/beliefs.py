@@ -4,17 +4,25 @@ from collections.abc import Iterable
 from itertools import islice
 
 from libs.domain.classes import JOB_CLASSES
-from libs.messages.signals import GpuScore, WorkloadClass
-from libs.planning.scores import GpuKey
+from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from libs.planning.scores import GpuKey, Slowdowns
 
+SLOWDOWN_NEWS = 0.01  # a smaller change of a slowdown is no reason for another record
 LEARNT_MAX = 50_000  # the newest workloads with a known class: a tenant may name any number
 
 
 class Beliefs:
-    """`learnt`: the class of each workload. `changes` counts every new score and every new class."""
+    """`learnt`: the class of each workload. `slowdowns`: how jobs of two classes slow each other down on one GPU.
+    `changes` counts every new score, class and slowdown."""
 
-    def __init__(self, scores: Iterable[GpuScore] = (), classes: Iterable[WorkloadClass] = ()) -> None:
+    def __init__(
+        self,
+        scores: Iterable[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
+    ) -> None:
         self.changes = 0
+        self.slowdowns = _slowdowns(slowdowns)
         self.learnt = _classes(classes)
         self._scores: dict[str, dict[GpuKey, GpuScore]] = {}  # by class
         self._note(scores)
@@ -57,6 +65,18 @@ class Beliefs:
         self.learnt = dict(islice(learnt.items(), max(0, len(learnt) - LEARNT_MAX), None))
         return True
 
+    def is_slowed_anew(self, slowdowns: Iterable[PairSlowdown]) -> bool:
+        """Whether these, which are all that are known, differ from what is believed by more than what is noise."""
+        new = _slowdowns(slowdowns)
+        if new.keys() != self.slowdowns.keys():
+            return True
+        return any(abs(new[pair] - self.slowdowns[pair]) >= SLOWDOWN_NEWS for pair in new)
+
+    def slow(self, slowdowns: Iterable[PairSlowdown]) -> None:
+        """Believe these, and no others."""
+        self.slowdowns = _slowdowns(slowdowns)
+        self.changes += 1
+
     def forget(self, node_id: str) -> None:
         """Drop the scores of the GPUs of a removed node."""
         for scores in self._scores.values():
@@ -70,3 +90,8 @@ class Beliefs:
 
 def _classes(classes: Iterable[WorkloadClass]) -> dict[str, str]:
     return {one.workload: one.job_class for one in classes if one.job_class in JOB_CLASSES}
+
+
+def _slowdowns(slowdowns: Iterable[PairSlowdown]) -> Slowdowns:
+    known = {(one.job_class, one.beside): one.believed for one in slowdowns}
+    return {pair: believed for pair, believed in sorted(known.items()) if set(pair) <= set(JOB_CLASSES)}

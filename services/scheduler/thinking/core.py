@@ -24,7 +24,7 @@ from libs.domain.quantity import duration_text
 from libs.domain.quotas import Quota
 from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import CONTEXTS, SECRETS, SERVES, SHARES, NodeReported, RunState, StartRun
-from libs.messages.signals import GpuScore, WorkloadClass
+from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.quota.decay import HALF_LIFE_SECONDS
@@ -78,6 +78,7 @@ class Scheduler:
         held_until: float | None = None,
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
     ) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
         self.picture = Picture(
@@ -85,6 +86,7 @@ class Scheduler:
             locality,
             scores=scores,
             classes=classes,
+            slowdowns=slowdowns,
             quota_runtime_seconds=self.settings.quota_runtime_seconds,
             half_life_seconds=self.settings.half_life_seconds,
         )
@@ -122,6 +124,7 @@ class Scheduler:
         nodes: Iterable[Node],
         scores: Sequence[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
         quotas: Sequence[Quota] = (),
         used: Mapping[str, float] | None = None,
         now: float,
@@ -133,7 +136,7 @@ class Scheduler:
         `went_back_at`: when the scheduler found that the store was restored from a backup. `held_until`: until then an
         earlier leader may hold nodes that this one has not answered.
         """
-        self._begin(held_until, scores, classes)
+        self._begin(held_until, scores, classes, slowdowns)
         self._settling = self._settle(now, went_back_at)
         self.picture.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
         self.picture.pool.strays.forgot_placements = went_back_at is not None

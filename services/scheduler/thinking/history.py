@@ -22,7 +22,7 @@ from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask
 from libs.messages.history import Record
 from libs.messages.nodes import NodeReported, RunSeen, StartRun
-from libs.messages.signals import GpuScore, WorkloadClass
+from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from services.scheduler.thinking.core import Scheduler, Settings
 from services.scheduler.thinking.keeping import pickled
 from services.scheduler.thinking.pool import NodeChange
@@ -50,6 +50,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     held_until: float | None = None
     quotas: tuple[Quota, ...] = ()
     used: dict[str, float] = {}
+    slowdowns: tuple[PairSlowdown, ...] = ()
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -101,6 +102,12 @@ class Rescored(Struct, frozen=True, array_like=True, tag=9):
 
 class Learnt(Struct, frozen=True, array_like=True, tag=12):
     classes: tuple[WorkloadClass, ...]
+
+
+class Slowed(Struct, frozen=True, array_like=True, tag=17):
+    """All that is known of how jobs of two classes slow each other down on one GPU."""
+
+    slowdowns: tuple[PairSlowdown, ...]
 
 
 class QuotasSet(Struct, frozen=True, array_like=True, tag=16):
@@ -165,6 +172,7 @@ Entry: TypeAlias = (
     | Followed
     | Rescored
     | Learnt
+    | Slowed
     | QuotasSet
     | EndsTold
     | Decided
@@ -233,6 +241,7 @@ class Journal:
         held_until: float | None = None,
         quotas: Sequence[Quota] = (),
         used: Mapping[str, float] | None = None,
+        slowdowns: Sequence[PairSlowdown] = (),
     ) -> None:
         """Begin from the store, as leader of this epoch. Entries not stored are dropped: no stored step needs them."""
         self.core.load(
@@ -240,6 +249,7 @@ class Journal:
             nodes=nodes,
             scores=scores,
             classes=classes,
+            slowdowns=slowdowns,
             quotas=quotas,
             used=used,
             now=now,
@@ -260,6 +270,7 @@ class Journal:
             held_until=held_until,
             quotas=tuple(quotas),
             used=dict(used or {}),
+            slowdowns=tuple(slowdowns),
         )
         self._open(loaded, now)
 
@@ -302,6 +313,11 @@ class Journal:
         self.core.picture.learn(classes, now)
         self._flush_answers()
         self._entries.append(Learnt(tuple(classes)))
+
+    def slow(self, slowdowns: Sequence[PairSlowdown]) -> None:
+        self.core.picture.slow(slowdowns)
+        self._flush_answers()
+        self._entries.append(Slowed(tuple(slowdowns)))
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         self.core.picture.limit(quotas, now)

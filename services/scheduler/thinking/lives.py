@@ -34,7 +34,8 @@ _NOT_ITS_FAULT = frozenset(
         _C.SIZE_FAILED,
     }
 )
-_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED, _C.NEVER_READY})  # another try would end the same way
+FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED, _C.NEVER_READY, _C.UNCONTROLLED})
+"""Another try would end the same way."""
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:
@@ -301,8 +302,8 @@ def _over(
         spins = cause.code in (_C.RUN_LOST, _C.ORDERS_FULL)
         wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if spins else 0.0
         return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)
-    if cause.code in _FOR_GOOD or job.attempts >= retries.max:
-        attempts = job.attempts + (cause.code not in _FOR_GOOD)
+    if cause.code in FOR_GOOD or job.attempts >= retries.max:
+        attempts = job.attempts + (cause.code not in FOR_GOOD)
         return picture.go(job, _E.FAILED, cause, now, exit_code=exit_code, progress=progress, attempts=attempts)
     wait = retries.wait_seconds(job.attempts + 1)
     sentence = f"{cause.sentence}; retry {job.attempts + 1} of {retries.max} in {duration_text(wait)}"
@@ -323,7 +324,7 @@ def service_over(
 ) -> list[Step]:
     """No replica of the service is left, and it goes back to the queue, unless it was stopped for good or none of its
     replicas was ever ready, however often that was tried."""
-    if cause.code in _FOR_GOOD:
+    if cause.code in FOR_GOOD:
         return picture.go(job, _E.FAILED, cause, now, progress=progress)
     attempts = job.attempts + (cause.code not in _NOT_ITS_FAULT)
     if never_ready(job, attempts):
@@ -362,7 +363,7 @@ def why_never_ready(attempts: int, last: Cause) -> Cause:
 
 def _fails_at_its_size(job: Job, cause: Cause, now: float) -> bool:
     """Did the job end by its own fault within the cool-down after it took another size?"""
-    own_fault = cause.code not in _NOT_ITS_FAULT | _FOR_GOOD
+    own_fault = cause.code not in _NOT_ITS_FAULT | FOR_GOOD
     return bool(job.worked) and job.worked != job.granted and own_fault and _is_new(job, now)
 
 

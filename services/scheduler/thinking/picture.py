@@ -25,7 +25,7 @@ from libs.domain.job import (
 )
 from libs.domain.quotas import Quota
 from libs.messages.nodes import JOBS, NodeReported
-from libs.messages.signals import GpuScore, WorkloadClass
+from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from libs.planning.capacity import Room
 from libs.planning.lending import loans_text, still_owed
 from libs.planning.locality import Locality
@@ -59,13 +59,15 @@ class Picture:
         *,
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
         quota_runtime_seconds: float = 0.0,
         half_life_seconds: float = HALF_LIFE_SECONDS,
     ) -> None:
         self.policy = policy
         self.jobs = OpenJobs()
-        self.beliefs = Beliefs(scores, classes)
+        self.beliefs = Beliefs(scores, classes, slowdowns)
         room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
+        room.scores.slow(self.beliefs.slowdowns)
         self.pool = Pool(self.jobs, room)
         self.holdings = Holdings(policy.ordering, half_life_seconds)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
@@ -111,6 +113,11 @@ class Picture:
         """Take in new scores of GPUs: later placements use them."""
         for job_class, by_gpu in self.beliefs.rescore(scores).items():
             self.pool.room.rescore(job_class, by_gpu)
+
+    def slow(self, slowdowns: Iterable[PairSlowdown]) -> None:
+        """Take in how jobs of two classes slow each other down on one GPU: later placements use it."""
+        self.beliefs.slow(slowdowns)
+        self.pool.room.scores.slow(self.beliefs.slowdowns)
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         """These quotas are in force from now on, and no others."""

@@ -152,6 +152,7 @@ class Replay:
                     nodes=entry.nodes,
                     scores=entry.scores,
                     classes=entry.classes,
+                    slowdowns=entry.slowdowns,
                     now=entry.now,
                     went_back_at=entry.went_back_at,
                     held_until=entry.held_until,
@@ -196,6 +197,8 @@ class Replay:
                 core.picture.rescore(scores)
             case history.Learnt(classes):
                 core.picture.learn(classes, self._now)
+            case history.Slowed(slowdowns):
+                core.picture.slow(slowdowns)
             case history.QuotasSet(at, quotas):
                 core.picture.limit(quotas, at)
             case history.EndsTold(ends, at):

@@ -283,6 +283,9 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
             return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was cut off")
         case EndReason.STOPPED:
             return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was shut down")
+        case EndReason.UNCONTROLLED:
+            sentence = f"{rank}used its GPU outside its share, and this pool is strict about shares: it was killed"
+            return Cause(code=CauseCode.UNCONTROLLED, sentence=sentence, numbers=numbers)
         case EndReason.LOST:
             return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}vanished from its node. {run.detail}".strip())
         case _:

@@ -90,6 +90,9 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
         cause = Cause(code=_C.RANKS_LEFT, sentence=f"{named(gone)} left: it has {has}")
         return picture.go(job, _E.RESIZED, cause, now, placement=placement)
     why = ends[0][1]
+    broke_out = next((cause for _, cause in ends if cause.code in lives.FOR_GOOD), None)
+    if broke_out is not None:
+        return lives.stop(picture, job, broke_out, now)
     counted = [each for each, cause in ends if cause.code not in _NOT_COUNTED and each.revision == job.revision]
     attempts = _attempts(job, replicas, now) + len(counted)
     wait = lives.wait_seconds(job, attempts) if counted else 0.0

@@ -18,11 +18,11 @@ from libs.domain.classes import JOB_CLASSES, workload_of
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
 from libs.messages.nodes import ProgressSeen
-from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, ScorerPresent, WorkloadClass
+from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, PairSlowdown, ScorerPresent, WorkloadClass
 from libs.planning.scores import GpuKey
 from libs.samples.arrivals import Arrivals
 from libs.variability.estimate import FAR, SUDDEN
-from services.scorer.thinking.interference import Interference, PairSlowdown
+from services.scorer.thinking.interference import Interference
 from services.scorer.thinking.partition import ScorerPeers, owned, owner
 from services.scorer.thinking.readings import SpeedReading, clock_pace, clock_reading, shifted_together
 from services.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares

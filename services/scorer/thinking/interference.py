@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from libs.domain.classes import JOB_CLASSES
-from libs.messages.signals import GpuPace
+from libs.messages.signals import GpuPace, PairSlowdown
 from libs.planning.scores import GpuKey
 from services.scorer.thinking.references import Alike
 from services.scorer.thinking.windows import ScoredRun, Unfit
@@ -34,21 +34,6 @@ V = TypeVar("V")
 
 Pair = tuple[str, str]
 """The class of a job, and that of the others on its GPU."""
-
-
-class PairSlowdown(Struct, frozen=True, kw_only=True):
-    """A job of `job_class` takes `slowdown` times as much of the GPU's own time for a step beside jobs of class
-    `beside`. `confidence`: 0 to 1. `workloads`: how many were seen. `believed`: between 1 and the measured value."""
-
-    job_class: str
-    beside: str
-    slowdown: float
-    confidence: float
-    workloads: int
-
-    @property
-    def believed(self) -> float:
-        return 1.0 + (self.slowdown - 1.0) * self.confidence
 
 
 class _Alone(Struct, frozen=True):
@@ -120,6 +105,7 @@ class Interference:
                 slowdown=median(median(seen.ratios) for seen in workloads.values()),
                 confidence=weight / (weight + PRIOR_WORKLOADS),
                 workloads=len(workloads),
+                at=now,
             )
 
     def _typical(self, kind: Alike, place: GpuKey, now: float) -> float | None:

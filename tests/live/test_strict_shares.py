@@ -1,0 +1,107 @@
+"""A strict pool: telemetry reports a run that drops the hook, the executor kills it, and its neighbour runs on.
+
+The GPU is an emulated one; executor, arbiter, hook and telemetry are the real processes.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from libs.bus.nats import NatsBus
+from libs.domain.shares import Share
+from libs.messages.nodes import EndReason, Leader, StartRun
+from libs.messages.signals import NodeSampled
+from libs.sharing.native import Built
+from services.executor.runs import RunKey
+from tests.support.control_plane import ControlPlane
+from tests.support.executors import executor
+from tests.support.nats_server import NatsServer
+from tests.support.runs import order
+
+pytestmark = pytest.mark.alone
+
+MIB = 1 << 20
+LAUNCHES = """
+import sys, time
+from tests.support.driver_client import Driver
+driver = Driver()
+while True:
+    driver.launch(1000)
+    driver.synchronize()
+"""
+WAITS = """
+import time
+from tests.support.driver_client import Driver
+driver = Driver()
+time.sleep(3600)
+"""
+
+
+def shared(job_id: str, program: str, *before: str) -> StartRun:
+    """A job with half of a GPU."""
+    path = str(Path(__file__).parents[2])
+    made = order(job_id, gpus=(0,), command=(*before, sys.executable, "-c", program), env={"PYTHONPATH": path})
+    return replace(made, share=Share(request=400, memory=64 * MIB, kind="batch"))
+
+
+@asynccontextmanager
+async def telemetry(server: NatsServer, home: Path) -> AsyncIterator[None]:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "WEFT_NATS_URL": server.url,
+        "WEFT_EXIT_WITH_PARENT": "1",
+        "TELEMETRY_NODE_ID": "node-1",
+        "TELEMETRY_HOME": str(home),
+        "TELEMETRY_EMULATED_GPUS": "2",
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.telemetry", env=environ)
+    try:
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_run_that_drops_the_hook_is_killed_in_a_strict_pool_and_only_told_of_in_another(
+    server: NatsServer, control: ControlPlane, tmp_path: Path, built: Built, *, strict: bool
+) -> None:
+    control.leader, control.strict = Leader(pool="default", epoch=1, holder="s-1", seq=1), strict
+    told: dict[str, list[tuple[float, int | None]]] = {"j-out": [], "j-in": [], "j-waits": []}
+
+    async def sampled(message: NodeSampled) -> None:
+        for run in message.runs:
+            told[run.job_id].append((time.monotonic(), None if run.share is None else run.share.outside))
+
+    home = tmp_path / "home"
+    async with (
+        executor(server, home, EXECUTOR_SHARES="hook"),
+        telemetry(server, home),
+        NatsBus.connect(server.url, name="watcher") as bus,
+    ):
+        await bus.subscribe(NodeSampled, sampled, node_id="node-1")
+        out = shared("j-out", LAUNCHES, "env", "-u", "LD_PRELOAD")
+        waits = replace(shared("j-waits", WAITS), gpus=(1,))
+        await control.want(out, shared("j-in", LAUNCHES), waits)
+        for key in (RunKey("j-out", 1, 0), RunKey("j-in", 1, 0), RunKey("j-waits", 1, 0)):
+            await control.hears(key, "running")
+        async with asyncio.timeout(30):
+            while not any(count for _, count in told["j-out"]):  # noqa: ASYNC110 - bounded
+                await asyncio.sleep(0.05)
+        if strict:
+            ended = await control.hears(RunKey("j-out", 1, 0), "exited", seconds_max=30)
+            assert (ended.reason, ended.exit_code) == (EndReason.UNCONTROLLED, 137)
+            await asyncio.sleep(2.0)
+        else:
+            await asyncio.sleep(8.0)
+            assert control.seen[RunKey("j-out", 1, 0)].state == "running"
+        for job_id in ("j-in", "j-waits"):
+            assert control.seen[RunKey(job_id, 1, 0)].state == "running"
+            assert {count for _, count in told[job_id][-3:]} == {0}

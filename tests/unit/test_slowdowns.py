@@ -1,0 +1,158 @@
+"""What jobs of two classes slow each other down on one GPU, from the store to the place of a share."""
+
+from typing import Any
+
+import pytest
+
+from libs.domain.classes import CLASS_LABEL
+from libs.domain.job import Allocation
+from libs.messages.signals import PairSlowdown
+from libs.planning.capacity import Room
+from libs.planning.finding import find
+from libs.planning.scores import Scores
+from libs.planning.shape import PlacementRequest
+from libs.planning.why import why_there
+from services.scheduler.desk import SCORES_SECONDS
+from services.scheduler.thinking import history
+from services.scheduler.thinking.keeping import pickled, unpickled
+from tests.support.lives import Life
+from tests.support.scheduler import World, world
+from tests.support.shared_gpus import shape, single
+from tests.unit.test_scheduler_desk import World as DeskWorld
+
+MEMORY, COMPUTE = PlacementRequest("memory"), PlacementRequest("compute")
+
+
+def room_with(slowdowns: dict[tuple[str, str], float], *sizes: int) -> Room:
+    room = single(*sizes)
+    room.scores.slow(slowdowns)
+    return room
+
+
+def take(room: Room, part: int, asked: PlacementRequest, **more: Any) -> Allocation:
+    found = find(room, shape(part, **more), asked)
+    assert found is not None
+    room.take_all(found)
+    return found[0]
+
+
+def two_shared(slowdowns: dict[tuple[str, str], float], *, of_memory: int = 500, of_compute: int = 500) -> Room:
+    """One node: on GPU 0 a share of a memory job, on GPU 1 one of a compute job. Training avoids training."""
+    room = room_with(slowdowns, 2)
+    assert take(room, of_memory, MEMORY, kind="training").gpus == (0,)
+    assert take(room, of_compute, COMPUTE, kind="training").gpus == (1,)
+    return room
+
+
+SLOW = {("memory", "memory"): 1.3, ("memory", "compute"): 1.02, ("compute", "memory"): 1.04}
+
+
+def test_a_share_goes_beside_the_jobs_that_it_slows_down_least() -> None:
+    assert take(two_shared({}), 300, MEMORY).gpus == (0,)
+    assert take(two_shared(SLOW), 300, MEMORY).gpus == (1,)
+    assert take(two_shared(SLOW), 300, COMPUTE).gpus == (1,)
+    assert take(two_shared({("compute", "compute"): 1.2}), 300, COMPUTE).gpus == (0,)
+
+
+def test_what_jobs_slow_each_other_down_counts_as_much_as_what_is_left_over_of_a_gpu() -> None:
+    """On GPU 0 there is 0.2 less left over. Beside memory a memory job costs 0.6, twice 0.3; beside compute 0.06."""
+    assert take(two_shared(SLOW, of_memory=700), 300, MEMORY).gpus == (1,)
+    little = {**SLOW, ("memory", "memory"): 1.1}
+    assert take(two_shared(little, of_memory=700), 300, MEMORY).gpus == (0,)
+
+
+def test_no_share_is_kept_from_the_last_place_there_is() -> None:
+    room = room_with({("memory", "memory"): 4.0}, 1)
+    take(room, 500, MEMORY)
+    assert take(room, 500, MEMORY).gpus == (0,)
+
+
+def test_the_class_of_a_job_is_known_as_long_as_it_holds_its_share() -> None:
+    room = two_shared(SLOW)
+    held = take(room, 300, MEMORY)
+    assert held.share is not None
+    assert held.share.job_class == "memory"
+    another = take(room, 100, MEMORY)
+    assert another.gpus == (1,), "a memory job is on both by now, and of GPU 1 less is left over"
+    room.give_back_all([held, another])
+    node = room.nodes[held.node_id]
+    assert [node.gpus.shared[gpu].company for gpu in (0, 1)] == [4, 1]
+
+
+def test_the_most_sensitive_class_and_an_unknown_one_are_not_noted() -> None:
+    for job_class in ("compute", "", "odd"):
+        held = take(single(1), 300, PlacementRequest(job_class))
+        assert held.share is not None
+        assert held.share.job_class == ""
+
+
+@pytest.mark.parametrize("company", [0, 1, 4, 7])
+def test_less_than_alone_is_no_gain(company: int) -> None:
+    scores = Scores()
+    scores.slow({("memory", "memory"): 0.7, ("compute", "memory"): 0.9})
+    assert scores.beside("memory", company) == (1.0, 1.0)
+
+
+def test_it_is_told_with_its_numbers_and_only_where_something_is_known() -> None:
+    room = two_shared(SLOW)
+    wanted = shape(300)
+    place = find(room, wanted, MEMORY)
+    assert place is not None
+    why = why_there(room, wanted, MEMORY, place, placement="packed")
+    assert (why.numbers["beside_slowdown"], why.numbers["neighbours_slowdown"]) == (1.02, 1.04)
+    assert "beside the others there a step takes 1.02 times the GPU's time, and theirs 1.04 times" in why.sentence
+    room.scores.slow({})
+    why = why_there(room, wanted, MEMORY, place, placement="packed")
+    assert "beside_slowdown" not in why.numbers
+
+
+# the scheduler
+
+
+def pair(slowdown: float, *, job_class: str = "memory", beside: str = "memory", at: float = 0.0) -> PairSlowdown:
+    return PairSlowdown(job_class=job_class, beside=beside, slowdown=slowdown, confidence=1.0, workloads=9, at=at)
+
+
+def submit(w: World, job_id: str, request: float, job_class: str, kind: str) -> int:
+    role = {"share": {"request": request, "limit": 1.0, "memory": "1GiB"}, "gpus": 0}
+    w.submit(job_id, gpus=0, spec={"role": role, "kind": kind, "labels": {CLASS_LABEL: job_class}})
+    w.round()
+    placement = w.core.picture.jobs[job_id].placement
+    assert placement is not None
+    return placement.allocations[0].gpus[0]
+
+
+@pytest.mark.parametrize(("slowdown", "gpu"), [(1.0, 0), (1.5, 1)])
+def test_a_scheduler_places_by_what_it_was_told_and_another_leader_by_what_is_stored(slowdown: float, gpu: int) -> None:
+    w = world(gpus=2)
+    w.core.picture.slow([pair(slowdown), pair(9.0, beside="odd")])
+    assert submit(w, "j-1", 0.5, "memory", "training") == 0
+    assert submit(w, "j-2", 0.5, "compute", "training") == 1
+    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
+    assert again.picture.beliefs.slowdowns == w.core.picture.beliefs.slowdowns == {("memory", "memory"): slowdown}
+    assert submit(w, "j-3", 0.3, "memory", "batch") == gpu
+
+
+async def test_a_desk_reads_what_scorers_store_at_its_start_and_when_it_changed() -> None:
+    w = DeskWorld()
+    await w.store.save_slowdowns([pair(1.2, at=w.now)])
+    await w.turns()
+    assert w.desk.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.2}
+    before = w.desk.core.picture.beliefs.changes
+    await w.store.save_slowdowns([pair(1.205, at=w.now + 1)])
+    w.now += SCORES_SECONDS
+    await w.turns(2)
+    assert w.desk.core.picture.beliefs.changes == before, "that is noise"
+    await w.store.save_slowdowns([pair(1.4, at=w.now + 2)])
+    w.now += SCORES_SECONDS
+    await w.turns(2)
+    assert w.desk.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.4}
+
+
+async def test_random_lives_have_slowdowns_so_that_their_replays_do() -> None:
+    """What test_history replays has these in it."""
+    life = Life(1)
+    await life.live(200)
+    await life.settle()
+    records = await life.store.history(pool="default", limit=10_000)
+    assert any(isinstance(entry, history.Slowed) for record in records for entry in history.entries_of(record))
