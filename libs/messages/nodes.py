@@ -182,6 +182,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     serve: Serve | None = None  # of a run that serves requests
     revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
     secrets: dict[str, str] = {}  # variable → name of the secret; the node asks for the values as it starts the run
+    secret_files: dict[str, str] = {}  # the same; the variable has the path of a file with the value
     context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
 
 
@@ -267,6 +268,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     serve: Serve | None = None
     revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is this order with its `roles`
     secrets: dict[str, str] = {}
+    secret_files: dict[str, str] = {}
     context: str | None = None
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]

@@ -32,8 +32,8 @@ def why_not_serving(job: Job, nodes: Iterable[Node]) -> str:
     if not earlier:
         return ""
     what = "replica of a service"
-    if job.spec.secrets or job.spec.context:
-        what = "job that has secrets" if job.spec.secrets else "job that has files with it"
+    if job.spec.all_secrets or job.spec.context:
+        what = "job that has secrets" if job.spec.all_secrets else "job that has files with it"
     named = ", ".join(earlier[:NAMED_MAX]) + (f" and {more} more" if (more := len(earlier) - NAMED_MAX) > 0 else "")
     verb, whose = ("starts", "its executor is") if len(earlier) == 1 else ("start", "their executors are")
     return f"{count_text(len(earlier), 'node')} {verb} no {what}, {whose} of an earlier version: {named}"
@@ -46,7 +46,7 @@ def of_earlier_version(job: Job, nodes: Iterable[Node]) -> list[str]:
 
 def _can_start(job: Job, node: Node) -> bool:
     spec = job.spec
-    known = (node.gives_secrets or not spec.secrets) and (node.takes_contexts or not spec.context)
+    known = (node.gives_secrets or not spec.all_secrets) and (node.takes_contexts or not spec.context)
     return known and (node.serves or not spec.is_service)
 
 

@@ -156,6 +156,6 @@ def _request(role: Role, spec: JobSpec, node: str | None, gpu: int | None) -> Re
         gpu=gpu if on_gpus else None,
         share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
         serves=spec.is_service,
-        secrets=bool(spec.secrets),
+        secrets=bool(spec.all_secrets),
         context=spec.context is not None,
     )

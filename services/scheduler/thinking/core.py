@@ -459,7 +459,7 @@ class Scheduler:
             return True
         if run.share is not None and not self.picture.pool.nodes[node_id].gives_shares:
             return False
-        if run.secrets and node_id in self.picture.pool.secretless:
+        if (run.secrets or run.secret_files) and node_id in self.picture.pool.secretless:
             return False
         if run.context and node_id in self.picture.pool.contextless:
             return False
