@@ -65,10 +65,13 @@ NO_SERVICES = "services (no replica is started)"
 NO_SECRETS = "secrets (no job that has any is started)"
 """In `Node.not_enforced`: its executor is of an earlier version, which does not know secrets."""
 
+NO_SECRET_FILES = "secret files (no job that has any is started)"
+"""In `Node.not_enforced`: its executor is of an earlier version, which knows secrets as variables alone."""
+
 NO_CONTEXTS = "contexts (no job that has files with it is started)"
 """In `Node.not_enforced`: its executor is of an earlier version, which does not know contexts."""
 
-OF_EARLIER_VERSION = frozenset({NO_SERVICES, NO_SECRETS, NO_CONTEXTS})
+OF_EARLIER_VERSION = frozenset({NO_SERVICES, NO_SECRETS, NO_SECRET_FILES, NO_CONTEXTS})
 
 
 class NeededVolume(Struct, frozen=True):
@@ -108,6 +111,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return NO_SECRETS not in self.not_enforced
 
     @property
+    def gives_secret_files(self) -> bool:
+        """Can its executor start a job that has secrets as files?"""
+        return NO_SECRET_FILES not in self.not_enforced
+
+    @property
     def takes_contexts(self) -> bool:
         """Can its executor start a job that has files with it?"""
         return NO_CONTEXTS not in self.not_enforced
@@ -124,6 +132,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (
             (self.serves or not request.serves)
             and (self.gives_secrets or not request.secrets)
+            and (self.gives_secret_files or not request.secret_files)
             and (self.takes_contexts or not request.context)
         )
 
@@ -148,5 +157,6 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: Share | None = None
     serves: bool = False  # it is a replica of a service, which only some executors can start
     secrets: bool = False  # its job has secrets, likewise
+    secret_files: bool = False  # its job has secrets as files, likewise
     context: bool = False  # its job has files with it, likewise
     volumes: tuple[NeededVolume, ...] = ()  # that its node must offer

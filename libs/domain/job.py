@@ -134,6 +134,7 @@ class CauseCode(StrEnum):
     UPSCALED = "upscaled"  # a rank has more CPUs, memory or network: that holds it back
     RECLAIMED = "reclaimed"  # a rank has less of what it leaves unused
     REBALANCED = "rebalanced"  # one rank gave to another of the same job
+    KEPT = "kept"  # what was tried paid: the limits or the size stay
     OUTSCALED = "outscaled"  # one more replica of the role that holds it back is tried
     ROLLED_BACK = "rolled-back"  # what was tried did not pay: it is as before, as far as there is room
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs

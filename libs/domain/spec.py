@@ -49,6 +49,13 @@ Secrets = Annotated[
         description="For each variable the name of the secret whose value it has; `weft secret set` stores one.",
     ),
 ]
+SecretFiles = Annotated[
+    dict[EnvName, Token],
+    Meta(
+        max_length=SECRETS_MAX,
+        description="For each variable the name of a secret; the variable has the path of a file with the value.",
+    ),
+]
 Image = Annotated[str, Meta(pattern=IMAGE_PATTERN, description="A container image.")]
 
 
@@ -349,6 +356,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     context: Digest | None = None
     env: Env = {}
     secrets: Secrets = {}
+    secret_files: SecretFiles = {}
     roles: Annotated[dict[Token, Role], Meta(min_length=1, max_length=ROLES_MAX)] = msgspec.field(
         default_factory=lambda: {"worker": Role()}
     )
@@ -388,6 +396,11 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     def folders(self) -> tuple[Volume, ...]:
         """The volumes that are folders of the node by their path."""
         return tuple(volume for volume in self.volumes if not volume.name) if self.volumes else ()
+
+    @property
+    def all_secrets(self) -> dict[str, str]:
+        """By variable, whether that has the value or the path of a file."""
+        return {**self.secrets, **self.secret_files}
 
     @property
     def is_array(self) -> bool:

@@ -18,6 +18,7 @@ from libs.domain.spec import (
     LABEL_NAME_PATTERN,
     PATH_PATTERN,
     REPLICAS_MAX,
+    SECRETS_MAX,
     TOKEN_PATTERN,
     JobSpec,
     Kind,
@@ -122,9 +123,14 @@ def _check_progress(spec: JobSpec) -> None:
 
 
 def _check_secrets(spec: JobSpec) -> None:
-    for name in spec.secrets:
-        if name in spec.env or any(name in role.env for role in spec.roles.values()):
-            raise SpecError(f"secrets.{name}", "is in `env`, too: which of the two would it be?")
+    for field, named in (("secrets", spec.secrets), ("secret_files", spec.secret_files)):
+        for name in named:
+            if name in spec.env or any(name in role.env for role in spec.roles.values()):
+                raise SpecError(f"{field}.{name}", "is in `env`, too: which of the two would it be?")
+            if field == "secret_files" and name in spec.secrets:
+                raise SpecError(f"{field}.{name}", "is in `secrets`, too: is it the value, or the path of a file?")
+    if len(spec.secrets) + len(spec.secret_files) > SECRETS_MAX:
+        raise SpecError("secret_files", f"more than {SECRETS_MAX} together with `secrets`")
 
 
 def _check_context(spec: JobSpec) -> None:

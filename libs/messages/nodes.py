@@ -183,6 +183,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     serve: Serve | None = None  # of a run that serves requests
     revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
     secrets: dict[str, str] = {}  # variable → name of the secret; the node asks for the values as it starts the run
+    secret_files: dict[str, str] = {}  # the same; the variable has the path of a file with the value
     context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
     named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name; apart from `volumes`, as a node of an
     # earlier version reads no volume without a `source`
@@ -199,6 +200,9 @@ SERVES = "serves"
 
 SECRETS = "secrets"
 """In `NodeReported.reads`: this executor understands `StartRun.secrets` and `JobOrder.secrets`."""
+
+SECRET_FILES = "secret-files"
+"""In `NodeReported.reads`: this executor understands `StartRun.secret_files` and `JobOrder.secret_files`."""
 
 CONTEXTS = "contexts"
 """In `NodeReported.reads`: this executor understands `StartRun.context` and `JobOrder.context`."""
@@ -270,6 +274,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     serve: Serve | None = None
     revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is this order with its `roles`
     secrets: dict[str, str] = {}
+    secret_files: dict[str, str] = {}
     context: str | None = None
     named_volumes: tuple[Volume, ...] = ()
     roles: tuple[RoleOrder, ...]

@@ -12,16 +12,16 @@ Url = Annotated[
     str,
     Meta(
         max_length=URL_MAX,
-        pattern=r"^https?://[!-~]+$(?!\n)",
-        description="Of http or https, without a user, a password or a fragment.",
+        pattern=r"^(https?://|mailto:)[!-~]+$(?!\n)",
+        description="Of http or https, without a user, a password or a fragment; or `mailto:` and an address.",
     ),
 ]
 EventName = Annotated[str, Meta(pattern=r"^[a-z-]{1,32}$(?!\n)")]
 
 
 class WebhookWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`events`: names of events of jobs or nodes, or `begin`, `end`, `fail`, `requeue`; none: all. `all_tenants`: for
-    administrators: the events of all jobs, and of nodes."""
+    """`events`: names of events of jobs or nodes, or `begin`, `end`, `fail`, `requeue`; none: all, and by mail those
+    four. `all_tenants`: for administrators: the events of all jobs, and of nodes."""
 
     url: Url
     events: Annotated[tuple[EventName, ...], Meta(max_length=EVENTS_MAX)] = ()
@@ -48,7 +48,7 @@ class WebhookView(Struct, frozen=True, kw_only=True):
 
 
 class WebhookMade(Struct, frozen=True, kw_only=True):
-    """`secret` signs what is posted; it is told this once."""
+    """`secret` signs what is posted; it is told this once. Mail has none."""
 
     webhook: WebhookView
     secret: str

@@ -23,8 +23,8 @@ def why_not_serving(job: Job, nodes: Iterable[Node]) -> str:
     if not earlier:
         return ""
     what = "replica of a service"
-    if job.spec.secrets or job.spec.context:
-        what = "job that has secrets" if job.spec.secrets else "job that has files with it"
+    if job.spec.all_secrets or job.spec.context:
+        what = "job that has secrets" if job.spec.all_secrets else "job that has files with it"
     named = ", ".join(earlier[:NAMED_MAX]) + (f" and {more} more" if (more := len(earlier) - NAMED_MAX) > 0 else "")
     verb, whose = ("starts", "its executor is") if len(earlier) == 1 else ("start", "their executors are")
     return f"{count_text(len(earlier), 'node')} {verb} no {what}, {whose} of an earlier version: {named}"

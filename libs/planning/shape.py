@@ -171,7 +171,8 @@ def _request(
         gpu=gpu if on_gpus else None,
         share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
         serves=spec.is_service,
-        secrets=bool(spec.secrets),
+        secrets=bool(spec.all_secrets),
+        secret_files=bool(spec.secret_files),
         context=spec.context is not None,
         volumes=volumes,
     )

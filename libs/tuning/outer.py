@@ -30,6 +30,7 @@ from libs.tuning.state import (
     measured,
     rolled_back,
     settling,
+    told_kept,
     total_of,
     verifying,
 )
@@ -110,7 +111,8 @@ def _verified(state: TunerState, trial: Trial, job: Job, window: JobWindow | Non
     if is_kept(trial.proposal, gain):
         exponents = {**state.exponents, _role(trial): _exponent(trial, gain)}
         after = structs.replace(kept(state, trial, gain, now), size=job.granted, exponents=exponents)
-        return Moved(state=after, save=True)
+        tune = told_kept(trial, total, gain, epoch=job.epoch, of=" of all ranks")
+        return Moved(state=after, tune=tune, save=True)
     why = f"speed of all ranks {trial.total:.4g} → {total:.4g} per second ({gain:+.1%})"
     return undo(state, trial, job, why, now, gain=gain)
 

@@ -160,6 +160,23 @@ def rolled_back(trial: Trial, words: str, more: str = "") -> Cause:
     )
 
 
+def told_kept(trial: Trial, speed: float, gain: float, *, epoch: int, of: str = "") -> Tune:
+    """Asks for no limits: that the story says what the change gained. `of`: whose speed, if not the job's."""
+    before = trial.total or trial.speed
+    numbers = {
+        "speed_before": before,
+        "speed": speed,
+        "gain": gain,
+        "gain_predicted": trial.proposal.gain,
+        "cost": trial.proposal.cost,
+    }
+    sentence = f"{trial.proposal.sentence} stays: speed{of} {before:.4g} → {speed:.4g} per second ({gain:+.1%})"
+    cause = Cause(
+        code=CauseCode.KEPT, sentence=sentence, numbers={name: round(value, 6) for name, value in numbers.items()}
+    )
+    return Tune(epoch=epoch, ranks=(), cause=cause)
+
+
 def in_vain(state: TunerState, trial: Trial) -> TunerState:
     direction = trial.proposal.direction
     before = state.failed.get(direction)

@@ -38,6 +38,7 @@ from libs.tuning.state import (
     rolled_back,
     settling,
     speed_of,
+    told_kept,
     total_of,
     verifying,
 )
@@ -167,7 +168,8 @@ def _verified(state: TunerState, trial: Trial, job: Job, window: JobWindow | Non
     speed = speed_of(state.measures)
     gain = speed / trial.speed - 1.0
     if is_kept(trial.proposal, gain):
-        return Moved(state=kept(state, trial, gain, now), save=True)
+        tune = told_kept(trial, speed, gain, epoch=job.epoch)
+        return Moved(state=kept(state, trial, gain, now), tune=tune, save=True)
     why = f"speed {trial.speed:.4g} → {speed:.4g} per second ({gain:+.1%})"
     return _undo(state, trial, job, why, now, window=window, gain=gain)
 

@@ -3,7 +3,7 @@ names of secrets."""
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import structs
@@ -26,12 +26,26 @@ def venv_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> 
 def secret_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     what = "variable K has the value of this stored secret; repeat it; K alone: HF_TOKEN is hf-token"
     parser.add_argument("--secret", action="append", default=[], metavar="K=NAME", help=what)
+    _secret_file_option(parser)
+
+
+def _secret_file_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "variable K has the path of a file with the value of this stored secret; repeat it"
+    parser.add_argument("--secret-file", action="append", default=[], metavar="K=NAME", help=what)
 
 
 def secrets_along(args: argparse.Namespace) -> dict[str, str]:
     """For each variable that --secret names, the name of the secret."""
-    pairs = (pair.partition("=") for pair in args.secret)
-    return {name: secret if given else name.lower().replace("_", "-") for name, given, secret in pairs}
+    return _names(args.secret)
+
+
+def secret_files_along(args: argparse.Namespace) -> dict[str, str]:
+    return _names(args.secret_file)
+
+
+def _names(pairs: Sequence[str]) -> dict[str, str]:
+    parts = (pair.partition("=") for pair in pairs)
+    return {name: secret if given else name.lower().replace("_", "-") for name, given, secret in parts}
 
 
 def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, contained: bool) -> dict[str, str]:
@@ -75,7 +89,11 @@ def read_with_env(
         contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
         env = {**spec.env, **env_along(args, environment, contained=contained)}
         added = structs.replace(
-            spec, context=context or spec.context, env=env, secrets={**spec.secrets, **secrets_along(args)}
+            spec,
+            context=context or spec.context,
+            env=env,
+            secrets={**spec.secrets, **secrets_along(args)},
+            secret_files={**spec.secret_files, **secret_files_along(args)},
         )
         return decode_spec(msgspec.json.encode(added))
     except SpecError as error:

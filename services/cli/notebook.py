@@ -19,12 +19,13 @@ from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.http import JobView, Submitted
 from libs.messages.http_services import EndpointsView
 from services.cli import connection, page
-from services.cli.along import env_along, env_option, secret_option, secrets_along, venv_option
+from services.cli.along import env_along, env_option, secret_files_along, secret_option, secrets_along, venv_option
 from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import failure_text
 from services.cli.endpoints import address
 from services.cli.failure import last_words
 from services.cli.spec import option_of, volume_of
+from services.cli.sync import pack, store, sync_option
 from services.cli.wait import seconds
 from services.cli.words import span
 
@@ -75,6 +76,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     env_option(parser)
     venv_option(parser)
     secret_option(parser)
+    sync_option(parser)
     parser.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 8h")
     parser.add_argument("--priority", type=int, metavar="N", help="higher goes first (default: 0)")
     parser.add_argument("--pool", metavar="P", help="default: default")
@@ -88,9 +90,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def notebook(args: argparse.Namespace) -> int:
     if (args.share is None) != (args.gpu_memory is None):
         raise Complaint("say --share and --gpu-memory together", status=2)
-    spec = notebook_spec(args, cwd=os.getcwd(), jupyter=shutil.which("jupyter") or "")
+    packed = pack(args.sync) if args.sync is not None else None
+    context = None if packed is None else packed.digest
+    spec = notebook_spec(args, cwd=os.getcwd(), jupyter=shutil.which("jupyter") or "", context=context)
     place = connection.find_place(args, os.environ)
     async with connection.connected(args, patience=connection.PATIENT_SECONDS) as client:
+        if packed is not None:
+            await store(client, packed)
         try:
             submitted = await client.submit(spec)
         except RefusedError as error:
@@ -104,8 +110,9 @@ async def notebook(args: argparse.Namespace) -> int:
     return 0
 
 
-def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str) -> JobSpec:
-    """The job that these options ask for; `jupyter`: the program as this shell finds it. Raises `Complaint`."""
+def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str, context: str | None = None) -> JobSpec:
+    """The job that these options ask for; `jupyter`: the program as this shell finds it; `context`: the digest of
+    packed files. Raises `Complaint`."""
     share = None if args.share is None else {"request": args.share, "memory": args.gpu_memory}
     worker = {"gpus": args.gpus, "share": share, "cpus": args.cpus, "memory": args.memory}
     asked: dict[str, Any] = {
@@ -120,9 +127,11 @@ def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str) -> JobSpe
             "" if args.image else jupyter,
             "0.0.0.0" if args.image else "",
         ],
-        "workdir": args.workdir or (None if args.image else cwd),
+        "workdir": args.workdir or (None if args.image or context else cwd),
+        "context": context,
         "env": env_along(args, os.environ, contained=args.image is not None),
         "secrets": secrets_along(args) or None,
+        "secret_files": secret_files_along(args) or None,
         "volumes": [volume_of(text, cwd) for text in args.volume],
         "roles": {"worker": _given(worker)},
         "service": {"port": PORT, "path": "/s/{job}/"},

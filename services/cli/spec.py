@@ -11,7 +11,7 @@ import msgspec
 
 from libs.domain.spec import JobSpec
 from libs.domain.spec_decoder import SpecError, decode_spec
-from services.cli.along import env_along, secrets_along
+from services.cli.along import env_along, secret_files_along, secrets_along
 from services.cli.complaint import Complaint
 
 _SCRIPTS = (".py", ".sh", ".bash", ".ipynb", ".jl", ".r", ".lua", ".js")
@@ -20,6 +20,7 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "image": "--image",
     "env": "--env",
     "secrets": "--secret",
+    "secret_files": "--secret-file",
     "kind": "--kind",
     "workdir": "--workdir",
     "context": "--sync",
@@ -98,6 +99,7 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
         "context": context,
         "env": env_along(args, environment, contained=args.image is not None),
         "secrets": secrets_along(args) or None,
+        "secret_files": secret_files_along(args) or None,
         "roles": {"worker": _worker(args)},
         "priority": args.priority,
         "preemptible": False if args.no_preempt else None,

@@ -1,6 +1,7 @@
-"""`weft webhook`: have events of jobs posted to a URL, signed and at least once. docs/telling.md.
+"""`weft webhook`: have events of jobs posted to a URL, signed and at least once, or sent by mail. docs/telling.md.
 
 `--events` takes begin, end, fail, requeue, and every name of docs/events.md. The secret that signs is shown once.
+With mailto:ADDRESS for a URL they come by mail, many in one: begin, end and requeue unless `--events` says which.
 """
 
 import argparse
@@ -13,9 +14,13 @@ from services.cli.drawing.webhooks import webhook_table
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("webhook", help="have events posted to a URL", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="add|list|on|remove")
-    adder = verbs.add_parser("add", help="post events to a URL from now on; prints the secret")
+    adder = verbs.add_parser(
+        "add", help="post events to a URL, or mail them to mailto:ADDRESS, from now on; prints the secret"
+    )
     adder.add_argument("url", metavar="URL")
-    adder.add_argument("--events", default="", metavar="NAMES", help="such as begin,end,fail (default: all)")
+    adder.add_argument(
+        "--events", default="", metavar="NAMES", help="such as begin,end,fail (default: all; by mail begin,end,requeue)"
+    )
     adder.add_argument("--all-tenants", action="store_true", help="for administrators: of all jobs, and of nodes")
     lister = verbs.add_parser("list", help="where events are posted, and how that goes")
     on = verbs.add_parser("on", help="switch one on again that was switched off")
@@ -33,6 +38,8 @@ async def add_(args: argparse.Namespace) -> int:
         made = await client.add_webhook(WebhookWanted(url=args.url, events=events, all_tenants=args.all_tenants))
     if args.json:
         page.json_line(made)
+    elif not made.secret:
+        page.show(made.webhook.id)
     else:
         page.show(f"{made.webhook.id}\n{made.secret}")
         page.note("the second line is the secret that signs what is posted: it is not shown again")

@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from contextlib import suppress
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -30,6 +31,7 @@ from services.executor.logs.retention import Retention
 from services.executor.node import NodeFacts
 from services.executor.progress import ProgressReader
 from services.executor.runs import Runtime, RuntimeUnavailableError
+from services.executor.secrets import SecretFiles, folder_in_memory
 from services.executor.settings import ExecutorSettings
 from services.executor.shares.backend import ShareBackend
 from services.executor.shares.opening import SharesUnavailableError, opened
@@ -48,7 +50,7 @@ async def run(stop: asyncio.Event) -> None:
     _raise_open_files()
     if not settings.fencing:
         logger.warning("fencing is switched off: jobs may run twice")
-    home = Home(settings.home)
+    home = Home(settings.home, secret_files=_secrets_folder(settings))
     keeper = FileKeeper(home, boot_id=boot_id(), now=time.time())
     try:
         node = NodeFacts(
@@ -78,6 +80,13 @@ async def run(stop: asyncio.Event) -> None:
         keeper.close()
 
 
+def _secrets_folder(settings: ExecutorSettings) -> Path | None:
+    """The executor of a container engine may see another shared memory than the engine: it uses what is named."""
+    if settings.secrets_folder is not None:
+        return settings.secrets_folder.absolute() / settings.node_id
+    return folder_in_memory(settings.home) if settings.runtime == "process" else None
+
+
 async def _serve(
     settings: ExecutorSettings, home: Home, keeper: FileKeeper, runtime: Runtime, node: NodeFacts, stop: asyncio.Event
 ) -> None:
@@ -89,6 +98,9 @@ async def _serve(
         clock=boot_clock,
         checkpoints=Checkpoints(node.checkpoints, kept_seconds=settings.checkpoints_kept_days * 86400.0),
     )
+
+    contained = settings.runtime == "docker"
+    secret_files = SecretFiles(home.secret_files, contained=contained, owner=settings.containers.job_user)
 
     async def serve_on(bus: Bus, until: asyncio.Event, *, last: bool = False) -> None:
         await service.run(
@@ -102,6 +114,7 @@ async def _serve(
             clock=boot_clock,
             jitter=random.random,
             retention=retention,
+            secret_files=secret_files,
             stop_jobs_on_exit=settings.stop_jobs_on_exit and last,
         )
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import CONTEXTS, HOLD, JOBS, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import CONTEXTS, HOLD, JOBS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
 from services.executor.contexts import Contexts
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
 from services.executor.progress import ProgressSource
 from services.executor.runs import Run, Runtime, RuntimeUnavailableError
-from services.executor.secrets import with_secrets
+from services.executor.secrets import SecretFiles, with_secrets
 from services.executor.serving.logends import LogEnds
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler
@@ -41,6 +41,7 @@ class Agent:
         progress: ProgressSource,
         settings: ExecutorSettings,
         capacity: Callable[[], Capacity],
+        secret_files: SecretFiles,
         tasks: asyncio.TaskGroup,
         clock: Callable[[], float],
         jitter: Callable[[], float],
@@ -49,10 +50,11 @@ class Agent:
         self._progress, self._settings, self._capacity = progress, settings, capacity
         self._clock, self._jitter = clock, jitter
         self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
+        self._secret_files = secret_files
         self.hands = Hands(
             runtime,
             tasks,
-            with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id),
+            with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id, files=secret_files),
             bring_files=self._contexts.bring,
             permits=lambda key: reconciler.permits(key, clock()),
             done=self.touch,
@@ -116,6 +118,7 @@ class Agent:
                 now = self._clock()
                 self._note_fenced(runs)
                 self._contexts.keep({*(run.key for run in runs), *self.hands.busy})
+                self._secret_files.keep({*(run.key for run in runs if run.live), *self.hands.busy})
                 actions = self._core.decide(runs, busy=self.hands.busy, now=now)
                 self._keeper.save(self._core.memory)  # before the action, so that its cause survives a crash
                 self.gauges.show(runs, actions, fenced=self._core.fenced(now))
@@ -167,7 +170,7 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._settings.rack,
-                    reads=(JOBS, HOLD, SHARES, SERVES, SECRETS, CONTEXTS),
+                    reads=(JOBS, HOLD, SHARES, SERVES, SECRETS, SECRET_FILES, CONTEXTS),
                     holds=self._core.holds,
                 ),
                 NodeDesired,

@@ -26,6 +26,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
     gpus: tuple[Gpu, ...] = ()  # those that this run holds
     checkpoints: str
+    secrets: str = ""  # the folder of those that it has as files
     progress: str
     progress_socket: str = ""
     members: str = ""  # the file; for runs that have members
@@ -45,7 +46,8 @@ def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:
     names = {**_TUNING, "PET_NPROC_PER_NODE": processes}
     if order.members is not None:
         names |= _elastic(order, order.members, facts)
-    return {**names, **order.env, **_contract(order, facts)}
+    files = {name: f"{facts.secrets}/{name}" for name in order.secret_files}
+    return {**names, **order.env, **files, **_contract(order, facts)}
 
 
 def _elastic(order: StartRun, members: Members, facts: RunFacts) -> dict[str, str]:

@@ -103,7 +103,7 @@ class Hands:
 
     async def _start(self, key: RunKey, order: StartRun) -> None:
         why_not = ""
-        if order.secrets:
+        if order.secrets or order.secret_files:
             try:
                 order = await self._with_secrets(order)
             except MissingSecretsError as error:

@@ -15,6 +15,7 @@ members.new           a members.json that is being written
 discarded/            files that runs left in their folders, to be removed (discards.py)
 shares/               a slot folder for each run that holds a share of a GPU (libs/sharing/slots.py, shares/opening.py)
 contexts/<job>-<epoch>/   the files that went along with a job (contexts.py); `packed` and `discarded` beside them
+secrets/<job>-<epoch>-<rank>/   a file for each secret that the run has as one, unless they are elsewhere (secrets.py)
 native/               the hook and the emulated driver, as runs load them (shares/opening.py)
 devices/              the state of each emulated GPU that runs share (libs/sharing/native/emulated.h)
 arbiter.log           what the arbiter of this node said (shares/watch.py)
@@ -44,8 +45,9 @@ READ_TRIES = 3  # a log whose head is dropped while it is read is read again fro
 
 
 class Home:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, secret_files: Path | None = None) -> None:
         self.root = root.absolute()
+        self.secret_files = secret_files or self.root / "secrets"
         self.runs = self.root / "runs"
         self.logs = self.root / "logs"
         self.discarded = self.root / "discarded"
@@ -62,6 +64,9 @@ class Home:
 
     def context(self, key: RunKey) -> str:
         return context_folder(self.root, key)
+
+    def secrets(self, key: RunKey) -> str:
+        return f"{self.secret_files}/{key}"
 
     def log(self, key: RunKey) -> str:
         return f"{self.logs}/{key}.log"

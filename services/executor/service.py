@@ -19,6 +19,7 @@ from services.executor.keeper import Keeper
 from services.executor.logs.retention import Retention
 from services.executor.progress import ProgressSource
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
+from services.executor.secrets import SecretFiles
 from services.executor.serving.probing import TELL_SECONDS, Prober
 from services.executor.sessions.sessions import Sessions
 from services.executor.settings import ExecutorSettings
@@ -52,6 +53,7 @@ async def run(
     clock: Callable[[], float],
     jitter: Callable[[], float],
     retention: Retention | None = None,
+    secret_files: SecretFiles | None = None,
     now: Callable[[], float] = time.time,
     stop_jobs_on_exit: bool = False,
 ) -> None:
@@ -73,6 +75,7 @@ async def run(
             progress=progress,
             settings=settings,
             capacity=capacity,
+            secret_files=secret_files or SecretFiles(settings.home.absolute() / "secrets"),
             tasks=tasks,
             clock=clock,
             jitter=jitter,

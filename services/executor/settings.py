@@ -26,6 +26,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""  # nodes that name the same rack are nearer to each other than to all others
     home: Path
     checkpoints: Path | None = None  # None: in the home
+    secrets_folder: Path | None = None  # None: in memory with plain processes, in the home with containers
     runtime: str = "process"  # or docker
     emulated_gpus: int = 0
     cpus: float = 0.0  # 0: those of the host

@@ -47,6 +47,7 @@ async def run(stop: asyncio.Event) -> None:
                 ADMIN_TENANT: read_secret(settings.admin_token_file),
                 OWN_TENANT: read_secret(settings.scorer_token_file),
             },
+            mail_password=read_secret(settings.mail.mail_password_file),
             certificate=certificate,
         )
 

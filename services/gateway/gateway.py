@@ -101,6 +101,7 @@ class Gateway:
         self.accounts = Accounts(store, now=now, clock=clock)
         self.webhooks_allowed = settings.webhooks
         self.networks = networks_of(settings.webhooks_networks)
+        self.mail_domains = settings.mail.mail_domains
         self.prices = read_prices_file(settings.prices_file)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
         self.foresight = Foresight(store, self.cluster, now=now, clock=clock)

@@ -13,23 +13,25 @@ async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: f
     if spec.context is not None and await store.use_context(tenant, spec.context, at=at) is None:
         why = f"tenant {tenant} has no files of this digest; `--sync DIR` stores those of a folder"
         raise RejectedError(400, "context", why)
-    if not spec.secrets:
+    if not spec.all_secrets:
         return
     stored = {one.name for one in await store.secrets(tenant)}
-    for variable, name in spec.secrets.items():
+    for variable, name in spec.all_secrets.items():
         if name not in stored:
             why = f"tenant {tenant} has no secret {name}; `weft secret set {name}` stores one"
-            raise RejectedError(400, f"secrets.{variable}", why)
+            field = "secrets" if variable in spec.secrets else "secret_files"
+            raise RejectedError(400, f"{field}.{variable}", why)
 
 
 async def read(store: GatewayStore, asked: ReadSecrets) -> SecretsRead:
     """The values for one run, if the job has it on the node that asks, in the epoch that it is in."""
     if (job := await _held(store, asked)) is None:
         return SecretsRead(refused=_not_there(asked))
-    values = await store.secret_values(job.tenant, set(job.spec.secrets.values()))
+    named = job.spec.all_secrets
+    values = await store.secret_values(job.tenant, set(named.values()))
     return SecretsRead(
-        values={variable: values[name] for variable, name in job.spec.secrets.items() if name in values},
-        missing=tuple(sorted({name for name in job.spec.secrets.values() if name not in values})),
+        values={variable: values[name] for variable, name in named.items() if name in values},
+        missing=tuple(sorted({name for name in named.values() if name not in values})),
     )
 
 

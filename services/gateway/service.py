@@ -19,6 +19,7 @@ from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.giving import read, read_context
 from services.gateway.listening import listening
+from services.gateway.mailing import Mailer
 from services.gateway.posting import Poster
 from services.gateway.settings import GatewaySettings
 from services.gateway.submissions import answer_submit
@@ -62,14 +63,16 @@ def _telling(
     now: Callable[[], float],
     clock: Callable[[], float],
     characters: Callable[[int], str],
+    mail_password: str,
 ) -> Teller | None:
     """None: nothing is told outside."""
-    if not settings.webhooks and not settings.otlp_url:
+    if not settings.webhooks and not settings.otlp_url and not settings.mail.mail_host:
         return None
     allowed = networks_of(settings.webhooks_networks)
     return Teller(
         store,
         poster=Poster(allowed) if settings.webhooks else None,
+        mailer=Mailer(settings.mail, mail_password) if settings.mail.mail_host else None,
         tracing=Tracing(store, Poster(None), settings.otlp_url) if settings.otlp_url else None,
         holder=characters(20),
         now=now,
@@ -88,6 +91,7 @@ async def run(
     clock: Callable[[], float],
     characters: Callable[[int], str],
     tokens: Mapping[str, str],
+    mail_password: str = "",
     certificate: ServerCertificate | None = None,
     listens_on: Callable[[int], None] | None = None,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
@@ -105,7 +109,7 @@ async def run(
         settings=settings,
         heartbeat_seconds=heartbeat_seconds,
     )
-    telling = _telling(settings, store, now=now, clock=clock, characters=characters)
+    telling = _telling(settings, store, now=now, clock=clock, characters=characters, mail_password=mail_password)
     for tenant, token in tokens.items():
         if token:
             await keep_file_token(store, token, tenant=tenant, at=now())

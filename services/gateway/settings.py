@@ -1,5 +1,6 @@
 """The gateway's settings: GATEWAY_… in the environment, and WEFT_… for what all services share."""
 
+from enum import Enum
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -10,10 +11,47 @@ from libs.messages.http import LIMIT_MAX, PRIORITY_MAX
 from libs.service import Connections
 from services.gateway.thinking.rates import Rate
 from services.gateway.thinking.telling.addresses import networks_of
+from services.gateway.thinking.telling.mails import domain_of
 
 PerSecond = Annotated[float, Meta(ge=0)]
 Burst = Annotated[float, Meta(ge=1)]
 Bound = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
+
+
+class MailTls(Enum):
+    """How mail is encrypted on its way to the server: after a word in clear, from the first byte, or not at all."""
+
+    STARTTLS = "starttls"
+    TLS = "tls"
+    NONE = "none"
+
+
+class MailSettings(Struct, frozen=True, kw_only=True):
+    """The server that takes mail to tenants. Without a host, a sender and a domain no mail is sent."""
+
+    mail_host: str = ""
+    mail_port: Annotated[int, Meta(ge=1, le=65535)] = 587
+    mail_tls: MailTls = MailTls.STARTTLS
+    mail_ca_file: str = ""  # the authority that the server's certificate is of; empty: those of the machine
+    mail_user: str = ""
+    mail_password_file: str = ""
+    mail_from: str = ""
+    mail_domains: tuple[str, ...] = ()  # to which mail may be sent, such as example.org
+    mail_seconds: Annotated[float, Meta(ge=1)] = 60.0  # from one mail to an address to the next
+
+    def __post_init__(self) -> None:
+        together = (self.mail_host, self.mail_from, self.mail_domains)
+        if any(together) and not all(together):
+            raise ValueError("GATEWAY_MAIL_HOST, GATEWAY_MAIL_FROM and GATEWAY_MAIL_DOMAINS come together")
+        if self.mail_from and not domain_of(self.mail_from):
+            raise ValueError(f"GATEWAY_MAIL_FROM: {self.mail_from} is no address such as weft@example.org")
+        for domain in self.mail_domains:
+            if domain_of(f"any@{domain}") != domain:
+                raise ValueError(f"GATEWAY_MAIL_DOMAINS: {domain} is no domain in lower case such as example.org")
+        if bool(self.mail_user) != bool(self.mail_password_file):
+            raise ValueError("GATEWAY_MAIL_USER and GATEWAY_MAIL_PASSWORD_FILE: a user and its password come together")
+        if self.mail_user and self.mail_tls == MailTls.NONE:
+            raise ValueError("GATEWAY_MAIL_TLS: with none the password of GATEWAY_MAIL_USER would go in clear")
 
 
 class GatewaySettings(Struct, frozen=True, kw_only=True):
@@ -61,6 +99,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     webhooks: bool = True  # tenants may have their events posted to addresses of the Internet
     webhooks_networks: tuple[str, ...] = ()  # that webhooks may reach too, such as 10.1.0.0/16
     webhooks_off_hours: Annotated[float, Meta(gt=0)] = 24.0  # after so long without success
+    mail: MailSettings = MailSettings()
     otlp_url: str = ""  # of a collector that takes traces by OTLP over HTTP; empty: none are sent
     connections: Connections = Connections()
 

@@ -95,7 +95,7 @@ class Submissions:
         """Store a job, or the elements of an array, and tell how many these are. Raises RejectedError,
         TenantFullError, KeyReusedError."""
         name = self._characters(ID_CHARACTERS)
-        if key is not None and (spec.after or spec.is_array or spec.secrets or spec.context):
+        if key is not None and (spec.after or spec.is_array or spec.all_secrets or spec.context):
             before = await self._store.submitted(spec, tenant=who.tenant, key=key)  # what it names may be gone
             if before is not None:
                 return before, 0

@@ -1,4 +1,4 @@
-"""Tells outside what happened: posts events to webhooks, and traces of jobs that are over to a collector.
+"""Tells outside what happened: posts events to webhooks, gathers some into mails, sends traces to a collector.
 
 One gateway of several has this duty at a time, as Postgres has it; if it ends, another goes on from the stored cursors.
 Each webhook has a task of its own while it is behind, so that one slow receiver delays no other.
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from libs.messages.events import Event
 from libs.store import GatewayStore, StoreUnavailableError
 from libs.store.webhooks import WebhookKept
+from services.gateway.mailing import Mailer, MailError
 from services.gateway.posting import Poster, PostError
+from services.gateway.thinking.telling.mails import SCHEME, Gathered, is_mail, mistaken_address
 from services.gateway.thinking.telling.posts import (
     ERROR_CHARACTERS_MAX,
     body_of,
@@ -30,6 +32,7 @@ BEAT_SECONDS = 1.0
 WEBHOOKS_MAX = 2000  # in all
 PAGE = 20  # events of one read: some are large
 READS_AT_ONCE = 3
+MAIL_PAGES_MAX = 1000  # of one mail
 PAGES_MAX = 50  # of one webhook, before its task ends and may begin again
 TYPE = "application/cloudevents+json"
 
@@ -42,6 +45,7 @@ class Teller:
         store: GatewayStore,
         *,
         poster: Poster | None,
+        mailer: Mailer | None = None,
         tracing: Tracing | None,
         holder: str,
         now: Callable[[], float],
@@ -50,6 +54,7 @@ class Teller:
     ) -> None:
         self._store = store
         self._poster = poster
+        self._mailer = mailer
         self._tracing = tracing
         self._holder = holder
         self._now = now
@@ -83,13 +88,12 @@ class Teller:
         newest = await self._store.events(newest=True, limit=1)
         if not newest:
             return
-        known = [] if self._poster is None else await self._store.webhooks(limit=WEBHOOKS_MAX)
+        known = await self._known()
         last, there = place_of(newest[-1].cursor), {one.id for one in known}
         self._passed = {name: at for name, at in self._passed.items() if name in there and place_of(at) <= last}
         for webhook in known:
             behind = place_of(self._from(webhook)) < last
-            due = webhook.not_before is None or webhook.not_before <= self._now()
-            if behind and due and not webhook.off and webhook.id not in self._tasks:
+            if behind and self._is_due(webhook) and not webhook.off and webhook.id not in self._tasks:
                 self._tasks[webhook.id] = asyncio.create_task(self._serve(webhook, newest[-1].cursor))
         if self._tracing is not None and "" not in self._tasks:
             self._tasks[""] = asyncio.create_task(self._tracing.go_on(newest[-1].cursor))
@@ -120,6 +124,19 @@ class Teller:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             self._tasks.clear()
 
+    async def _known(self) -> list[WebhookKept]:
+        """Those for which this gateway has the means."""
+        if self._poster is None and self._mailer is None:
+            return []
+        kept = await self._store.webhooks(limit=WEBHOOKS_MAX)
+        return [one for one in kept if (self._mailer if is_mail(one.url) else self._poster) is not None]
+
+    def _is_due(self, webhook: WebhookKept) -> bool:
+        due = webhook.not_before or 0.0
+        if self._mailer is not None and is_mail(webhook.url):
+            due = max(due, (webhook.delivered_at or 0.0) + self._mailer.settings.mail_seconds)
+        return due <= self._now()
+
     def _from(self, webhook: WebhookKept) -> str:
         passed = self._passed.get(webhook.id, "")
         return passed if place_of(passed) > place_of(webhook.cursor) else webhook.cursor
@@ -127,6 +144,9 @@ class Teller:
     async def _serve(self, webhook: WebhookKept, newest: str) -> None:
         """Post what the webhook is behind, in order, until a try fails."""
         try:
+            if is_mail(webhook.url):
+                await self._mail(webhook, newest)
+                return
             for _ in range(PAGES_MAX):
                 if not await self._page(webhook, newest):
                     return
@@ -151,6 +171,40 @@ class Teller:
             self._passed[webhook.id] = newest  # what is of others is nothing to read again
         return False
 
+    async def _mail(self, webhook: WebhookKept, newest: str) -> None:
+        """Send one mail of all that the webhook is behind."""
+        assert self._mailer is not None, "without one no mail is read"
+        tenant, gathered = None if webhook.all_tenants else webhook.tenant, Gathered()
+        at, reads, ended = self._from(webhook), 0, False
+        while reads < MAIL_PAGES_MAX and not ended:
+            async with self._reading:
+                page = await self._store.events(after=at, tenant=tenant, limit=PAGE)
+            reads, ended = reads + 1, len(page) < PAGE
+            for event in page:
+                if event.event in webhook.events:
+                    gathered.take(event)
+            at = page[-1].cursor if page else at
+        if ended and place_of(newest) > place_of(at):
+            at = newest  # what is of others is nothing to read again
+        if not gathered.count:
+            self._passed[webhook.id] = at
+            if reads > 1:
+                await self._moved(webhook, at, 0)
+            return
+        to, settings = webhook.url.removeprefix(SCHEME), self._mailer.settings
+        mail = gathered.message(
+            to=to, sender=settings.mail_from, webhook=webhook.id, tenant=webhook.tenant, at=self._now()
+        )
+        try:
+            if why := mistaken_address(webhook.url, settings.mail_domains):
+                raise MailError(why)
+            await self._mailer.send(to, mail)
+        except MailError as error:
+            await self._failed(webhook, 0, str(error), final=error.final)
+            return
+        if await self._moved(webhook, at, gathered.count):
+            self._passed[webhook.id] = at
+
     async def _post(self, webhook: WebhookKept, event: Event) -> bool:
         assert self._poster is not None, "without one no webhook is read"
         body = await asyncio.to_thread(body_of, event)
@@ -171,13 +225,13 @@ class Teller:
             webhook.id, cursor=cursor, count=count, at=self._now(), duty=DUTY, holder=self._holder
         )
 
-    async def _failed(self, webhook: WebhookKept, status: int, error: str) -> None:
+    async def _failed(self, webhook: WebhookKept, status: int, error: str, *, final: bool = False) -> None:
         """What is stored of the webhook may be newer than what this task began with."""
         kept = await self._store.webhooks(tenant=webhook.tenant)
         known = next((one for one in kept if one.id == webhook.id), webhook)
         now = self._now()
         failing = 0.0 if known.failing_since is None else now - known.failing_since
-        off = ends_it(status, failing, self._off_seconds)
+        off = error if final else ends_it(status, failing, self._off_seconds)
         if off:
             logger.info("webhook %s of %s is switched off: %s", webhook.id, webhook.tenant, off)
         await self._store.webhook_failed(
@@ -185,7 +239,7 @@ class Teller:
             error=error[:ERROR_CHARACTERS_MAX],
             at=now,
             not_before=now + wait_seconds(known.failures + 1),
-            off=off,
+            off=off[:ERROR_CHARACTERS_MAX],
             duty=DUTY,
             holder=self._holder,
         )

@@ -1,4 +1,4 @@
-"""Webhooks: made, listed, switched on again and removed by their tenant. The secret is shown once."""
+"""Webhooks and mails: made, listed, switched on again and removed by their tenant. The secret is shown once."""
 
 import msgspec
 from aiohttp import web
@@ -6,9 +6,11 @@ from aiohttp import web
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
 from libs.store.webhooks import WebhookKept
 from services.gateway.errors import RejectedError
+from services.gateway.gateway import Gateway
 from services.gateway.route import Call, NoQuery, answer, json_of
 from services.gateway.sight import may_see
 from services.gateway.telling import WEBHOOKS_MAX
+from services.gateway.thinking.telling.mails import UNASKED, is_mail, mistaken_address
 from services.gateway.thinking.telling.posts import events_of, secret_of
 from services.gateway.urls import mistake
 
@@ -26,16 +28,22 @@ async def webhooks(call: Call[NoQuery]) -> web.StreamResponse:
 async def add(call: Call[NoQuery]) -> web.StreamResponse:
     gateway = call.gateway
     wanted = await json_of(call.request, WebhookWanted)
-    if not gateway.webhooks_allowed:
+    by_mail = is_mail(wanted.url)
+    if by_mail and not gateway.mail_domains:
+        raise RejectedError(403, "url", "this cluster sends no mail: GATEWAY_MAIL_HOST is not set")
+    if not by_mail and not gateway.webhooks_allowed:
         raise RejectedError(403, "", "this cluster has no webhooks: GATEWAY_WEBHOOKS is off")
-    if why := mistake(wanted.url, gateway.networks):
+    if why := _mistake(wanted.url, gateway):
         raise RejectedError(400, "url", why)
     if wanted.all_tenants and not call.who.admin:
         raise RejectedError(403, "all_tenants", f"this token is of tenant {call.who.tenant}, and sees that alone")
     try:
-        events = events_of(wanted.events)
+        events = events_of(wanted.events) or (UNASKED if by_mail else ())
     except ValueError as error:
         raise RejectedError(400, "events", str(error)) from None
+    kept = await gateway.store.webhooks(limit=WEBHOOKS_MAX)
+    if by_mail and any(one.tenant == call.who.tenant and one.url.lower() == wanted.url.lower() for one in kept):
+        raise RejectedError(409, "url", f"tenant {call.who.tenant} has mail sent there: remove that one first")
     newest = await gateway.store.events(newest=True, limit=1)
     made = WebhookKept(
         id=f"w-{gateway.characters(ID_CHARACTERS)}",
@@ -43,16 +51,20 @@ async def add(call: Call[NoQuery]) -> web.StreamResponse:
         url=wanted.url,
         events=events,
         all_tenants=wanted.all_tenants,
-        secret=secret_of(gateway.characters(SECRET_CHARACTERS)),
+        secret="" if by_mail else secret_of(gateway.characters(SECRET_CHARACTERS)),
         created_at=gateway.now(),
         cursor=newest[-1].cursor if newest else "",
     )
-    if len(await gateway.store.webhooks(limit=WEBHOOKS_MAX)) >= WEBHOOKS_MAX:
+    if len(kept) >= WEBHOOKS_MAX:
         raise RejectedError(409, "url", f"there are {WEBHOOKS_MAX} webhooks, and no more are kept")
     if not await gateway.store.add_webhook(made, most=PER_TENANT_MAX):
         raise RejectedError(409, "url", f"tenant {made.tenant} has {PER_TENANT_MAX} webhooks: remove one")
     told = WebhookMade(webhook=_view(made), secret=made.secret)
     return answer(told, status=201, headers={"Cache-Control": "no-store"})
+
+
+def _mistake(url: str, gateway: Gateway) -> str:
+    return mistaken_address(url, gateway.mail_domains) if is_mail(url) else mistake(url, gateway.networks)
 
 
 async def remove(call: Call[NoQuery]) -> web.StreamResponse:

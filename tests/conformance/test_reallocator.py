@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Struct, structs
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from libs.domain.job import STEPS, Allocation, Cause, CauseCode, Job, JobEvent, 
 from libs.domain.lease import Lease
 from libs.domain.spec import TuningMode
 from libs.messages.asks import AskKind, AskStored
+from libs.messages.http import EventData
 from libs.messages.signals import PoolReviewed
 from libs.store import GatewayStore, ReviewStore, SchedulerStore
 from libs.store.memory import MemoryStore
@@ -171,12 +173,20 @@ async def test_a_change_is_asked_for_done_verified_and_told(world: World) -> Non
     pool = await Pool.of(world, Trained(Model(roles=STARVED), tuning={"mode": "on", "cpus": 1.6}))
     first = pool.trained.speed
     await pool.run(150, pool.reviewer())
-    assert pool.asked == [CauseCode.REBALANCED]
+    assert pool.asked == [CauseCode.REBALANCED, CauseCode.KEPT]
     assert pool.trained.speed > 1.5 * first
-    assert pool.nudged == 1
+    assert pool.nudged == 2
     story = await world.gateway.story(pool.job.id)
     tuned = [event for event in story if event.event == "tuned"]
-    assert len(tuned) == 1
+    assert len(tuned) == 2
+    changed_, kept = (msgspec.json.decode(event.data, type=EventData).cause for event in tuned)
+    assert changed_ is not None
+    assert kept is not None
+    assert kept.numbers["speed_before"] == pytest.approx(changed_.numbers["speed"])
+    assert kept.numbers["gain"] == pytest.approx(kept.numbers["speed"] / kept.numbers["speed_before"] - 1, abs=1e-5)
+    assert kept.numbers["gain"] > 0.5
+    assert changed_.sentence.partition(":")[0] in kept.sentence
+    assert f"({kept.numbers['gain']:+.1%})" in kept.sentence
     (envelope,) = await world.reallocator.envelopes(pool="default")
     assert envelope.epoch == pool.job.epoch
     assert {one.code for one in pool.reviewed[-1].verdicts if one.rank == -1} == {"cpu-quota-bound"}

@@ -16,6 +16,7 @@ from libs.gpus.emulated import slow_down
 from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
 from services.executor.runs import Limits, RunKey, Runtime
+from services.executor.secrets import SecretFiles
 from tests.support.odd_folders import make_deep, swept
 from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
 from tests.support.runs import find, in_state, logged, processes_of, until, whole_log
@@ -234,6 +235,24 @@ async def test_a_run_on_an_emulated_gpu_reads_its_slowdown_anew_each_time(rig: R
     slow_down(folder, 1, 1.0)
     await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
     assert (await whole_log(rig.runtime, RunKey.of(asked))).decode().splitlines() == ["1.33", "recovered"]
+
+
+async def test_a_run_reads_its_secrets_from_files_and_another_run_has_none_of_them(rig: Rig) -> None:
+    rig.needs("commands")
+    script = 'cat "$TOKEN_FILE"; echo x 2>&- >"$TOKEN_FILE.more" || echo unwritten; ls "$(dirname "$TOKEN_FILE")"'
+    asked = rig.shell(("sh", "-c", script), secret_files={"TOKEN_FILE": "t"})
+    files = SecretFiles(rig.home.secret_files, contained=rig.docker)
+    files.write(RunKey.of(asked), {"TOKEN_FILE": "a value\n"})
+    other = rig.shell(("sh", "-c", "ls /weft/secrets; env | grep -c TOKEN_FILE"))
+    for each in (asked, other):
+        await rig.runtime.start(each)
+        await in_state(rig.runtime, RunKey.of(each), RunState.EXITED)
+    said = (await whole_log(rig.runtime, RunKey.of(asked))).decode().splitlines()
+    assert said[0] == "a value"
+    assert said[-1 if rig.docker else 1].startswith("TOKEN_FILE")
+    assert ("unwritten" in said) == rig.docker, "a plain process is the owner of its folder"
+    assert (await whole_log(rig.runtime, RunKey.of(other))).decode().splitlines()[-1] == "0"
+    files.close()
 
 
 async def test_a_run_can_write_its_progress_and_its_checkpoints(rig: Rig, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Secrets from the command line to the environment of a run, on a whole cluster; and where their values are not."""
 
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from libs.domain.job import JobState
 from libs.servers.postgres import DATABASE, OWNER
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person
+from tests.support.runs import until
 
 VALUE = "a value: $HOME ✓ 5c1d0e77"
 SHOWN = 'printf %s "$HF_TOKEN" | sha256sum | cut -c 1-16'
@@ -41,6 +43,19 @@ async def test_a_stored_value_is_in_the_environment_of_the_run_and_in_nothing_th
     assert filed.out == ran.out
     assert VALUE not in (await person.types("secret", "list")).out
     assert await tables_with(cluster, "5c1d0e77") == {"secrets"}
+    assert files_with(cluster, b"5c1d0e77") == []
+
+
+async def test_a_secret_is_a_file_in_memory_that_goes_with_its_run(
+    cluster: Cluster, person: Person, tmp_path: Path
+) -> None:
+    assert (await person.types("secret", "set", "hf-token", stdin=f"{VALUE}\n".encode())).status == 0
+    script = 'printf %s "$(cat "$TOKEN_FILE")" | sha256sum | cut -c 1-16; stat -c %a "$TOKEN_FILE"; echo "$TOKEN_FILE"'
+    ran = await person.types("run", "--secret-file", "TOKEN_FILE=hf-token", "-f", "--", "sh", "-c", script)
+    hashed, mode, path = ran.out.strip().splitlines()
+    assert (hashed, mode) == (hashlib.sha256(VALUE.encode()).hexdigest()[:16], "400")
+    assert path.startswith("/dev/shm/weft-")
+    await until(lambda: not os.path.lexists(path))
     assert files_with(cluster, b"5c1d0e77") == []
 
 

@@ -57,6 +57,15 @@ async def test_a_job_names_only_what_its_tenant_has_stored(world: World) -> None
         (b'{"name": "a", "command": ["true"], "secrets": {"A-B": "a"}}', "secrets"),
         (b'{"name": "a", "command": ["true"], "secrets": {"A": "../a"}}', "secrets.A"),
         (b'{"name": "a", "command": ["true"], "secrets": ["a"]}', "secrets"),
+        (b'{"name": "a", "command": ["true"], "secret_files": {"A": "none"}}', "secret_files.A"),
+        (b'{"name": "a", "command": ["true"], "secret_files": {"../A": "hf-token"}}', "secret_files"),
+        (b'{"name": "a", "command": ["true"], "secret_files": {"A": "a"}, "env": {"A": "b"}}', "secret_files.A"),
+        (b'{"name": "a", "command": ["true"], "secret_files": {"A": "a"}, "secrets": {"A": "a"}}', "secret_files.A"),
+        (
+            b'{"name": "a", "command": ["true"], "secret_files": {%s}, "secrets": {"A": "a"}}'
+            % b", ".join(b'"B%d": "a"' % number for number in range(32)),
+            "secret_files",
+        ),
     ):
         await world.refuses("/v1/jobs", wrong, field)
 
@@ -87,7 +96,7 @@ async def test_a_tenant_can_store_a_bounded_number(world: World) -> None:
 async def test_values_are_given_to_the_node_of_the_run_and_to_no_other(world: World) -> None:
     await world.alice.set_secret("hf-token", VALUE)
     await world.bob.set_secret("hf-token", "of bob")
-    job = await world.submitted(secrets={"HF_TOKEN": "hf-token", "SAME": "hf-token"})
+    job = await world.submitted(secrets={"HF_TOKEN": "hf-token"}, secret_files={"SAME": "hf-token"})
     assert (await ask(world, job.id)).refused, "it has no place yet"
     job = await world.go(job, JobEvent.PLACED, placement=placement(("node-1", 0)))
     given = await ask(world, job.id)

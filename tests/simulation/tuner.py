@@ -14,7 +14,7 @@ from libs.store.tuning import Envelope
 from tests.simulation.history import History
 
 GIB = 1 << 30
-CODES = (CauseCode.UPSCALED, CauseCode.RECLAIMED, CauseCode.REBALANCED, CauseCode.ROLLED_BACK)
+CODES = (CauseCode.UPSCALED, CauseCode.RECLAIMED, CauseCode.REBALANCED, CauseCode.ROLLED_BACK, CauseCode.KEPT)
 CPUS = (0.25, 0.5, 1.0, 2.0, 4.0, 9.0, 15.0)
 MEMORY = (64 << 20, GIB, 8 * GIB, 40 * GIB)
 NONSENSE = (RankTuning(rank=99, cpus=1.0), RankTuning(rank=0, cpus=-1.0), RankTuning(rank=0, memory=1))

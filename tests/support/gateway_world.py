@@ -86,11 +86,11 @@ class World(msgspec.Struct):
 
 
 @asynccontextmanager
-async def opened(servers: Place) -> AsyncIterator[World]:
+async def opened(servers: Place, settings: GatewaySettings = SETTINGS) -> AsyncIterator[World]:
     """Emptied before; the gateway ends with it."""
     await servers.stores.clear()
     lease = await add_nodes(servers)
-    gateway = RunningGateway(servers, settings=SETTINGS)
+    gateway = RunningGateway(servers, settings=settings)
     await gateway.start()
     async with (
         executors(servers, "node-1", "node-2") as nodes,

@@ -7,6 +7,7 @@ from libs.domain.shares import WHOLE
 from libs.messages.nodes import (
     CONTEXTS,
     JOBS,
+    SECRET_FILES,
     SECRETS,
     SERVES,
     SHARES,
@@ -42,6 +43,7 @@ class ScriptedNode:
             SHARES,
             SERVES,
             SECRETS,
+            SECRET_FILES,
             CONTEXTS,
         )  # empty: an executor of the version before
         self.not_enforced: tuple[str, ...] = ()

@@ -36,10 +36,16 @@ class World:
         ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority)
         return self.keep(self.core.ask(ask, self.now, job=job))
 
-    def tune(self, job_id: str, *ranks: RankTuning, epoch: int | None = None) -> list[Step]:
+    def tune(
+        self,
+        job_id: str,
+        *ranks: RankTuning,
+        epoch: int | None = None,
+        code: CauseCode = CauseCode.UPSCALED,
+    ) -> list[Step]:
         """As the reallocator asks it; nothing comes of what is refused."""
         of = self.stored[job_id].epoch if epoch is None else epoch
-        asked = Tune(epoch=of, ranks=ranks, cause=Cause(code=CauseCode.UPSCALED, sentence="it is held back"))
+        asked = Tune(epoch=of, ranks=ranks, cause=Cause(code=code, sentence="it is held back"))
         ask = Ask(id=1, kind=AskKind.TUNE, subject_id=job_id, tenant="weft", at=self.now, tune=asked)
         return self.keep(self.core.ask(ask, self.now))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Placement
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, TuningMode
 from libs.messages.asks import Scale, Tune
@@ -288,6 +288,7 @@ class Pool:
         self.core = Reallocator(**self.settings)  # type: ignore[arg-type]
         self.now = START
         self.tunes: list[tuple[float, Tune]] = []
+        self.gained: list[Cause] = []  # of changes that were kept
         self.scales: list[tuple[float, Scale]] = []
         self.refuses = False  # to do what it is asked
         self.full = False  # no replica joins
@@ -315,7 +316,9 @@ class Pool:
                 continue
             self.stored[known.job_id] = (known.epoch, known.state)
             self.core.remembered(known)
-            if known.tune is not None:
+            if known.tune is not None and known.tune.cause.code is CauseCode.KEPT:
+                self.gained.append(known.tune.cause)
+            elif known.tune is not None:
                 self.tunes.append((self.now - START, known.tune))
                 if not self.refuses:
                     self.jobs[known.job_id].take(known.tune, self.now)

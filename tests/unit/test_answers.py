@@ -13,7 +13,7 @@ from libs.bus.wire import decode, encode
 from libs.domain.cluster import Capacity, Node
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.messages.asks import RankTuning
-from libs.messages.nodes import CONTEXTS, JOBS, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import CONTEXTS, JOBS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
 from services.executor.keeper import MemoryKeeper
@@ -214,5 +214,6 @@ def test_a_node_says_which_answers_it_reads() -> None:
         SHARES,
         SERVES,
         SECRETS,
+        SECRET_FILES,
         CONTEXTS,
     )

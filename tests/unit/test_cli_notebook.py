@@ -40,6 +40,12 @@ def test_a_notebook_is_a_job_with_one_replica_that_serves_below_its_own_path() -
     assert boxed.command[-2:] == ("", "0.0.0.0")  # nobody but its own network reaches a container's own loopback
 
 
+def test_files_that_go_along_are_where_a_notebook_works() -> None:
+    asked = notebooks.notebook_spec(notebook_args("--sync", "."), cwd="/home/ada", jupyter="", context="ab" * 32)
+    assert (asked.context, asked.workdir) == ("ab" * 32, None)
+    assert notebooks.notebook_spec(notebook_args(), cwd="/home/ada", jupyter="").workdir == "/home/ada"
+
+
 @pytest.mark.parametrize(
     ("typed", "field"),
     [

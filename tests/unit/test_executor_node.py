@@ -222,12 +222,21 @@ def container(
             joined=Joined(network=network, named=named, published=published),
             run_folder="/home/runs/job-1-1-0",
             files="/home/contexts/job-1-1",
+            secrets="/home/secrets/job-1-1-0",
             slowdowns="/home/emulated",
             injection=injection,
             log=LOG_BY_FILE,
         )
     finally:
         client.close()
+
+
+def test_secrets_as_files_are_mounted_for_reading_alone_and_only_where_there_are_some() -> None:
+    given = container(secret_files={"TOKEN_FILE": "hf-token"})
+    mounts = {mount["Target"]: mount for mount in given["host_config"]["Mounts"]}
+    assert (mounts["/weft/secrets"]["Source"], mounts["/weft/secrets"]["ReadOnly"]) == ("/home/secrets/job-1-1-0", True)
+    assert given["environment"]["TOKEN_FILE"] == "/weft/secrets/TOKEN_FILE"
+    assert "/weft/secrets" not in [mount["Target"] for mount in container()["host_config"]["Mounts"]]
 
 
 def test_a_container_can_do_little_and_use_only_its_share() -> None:

@@ -1,7 +1,10 @@
 """The secrets of a run: what its node asks for, puts into the run's environment, and does when it gets none."""
 
 import asyncio
+import os
+import stat
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -9,9 +12,9 @@ from msgspec import structs
 from libs.bus.memory import MemoryBus
 from libs.messages.nodes import EndReason, ReadSecrets, SecretsRead, StartRun
 from services.executor.hands import Hands
-from services.executor.runs import RuntimeUnavailableError
+from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
-from services.executor.secrets import MissingSecretsError, with_secrets
+from services.executor.secrets import MissingSecretsError, SecretFiles, folder_in_memory, with_secrets
 from services.executor.thinking.core import Action, Start
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
@@ -34,7 +37,8 @@ async def filled(*given: SecretsRead) -> tuple[StartRun, list[ReadSecrets]]:
     bus = MemoryBus()
     if given:
         await bus.answer(ReadSecrets, read)
-    return await with_secrets(NAMED, bus, node_id="node-1"), asked
+    files = SecretFiles(Path("/nowhere"))
+    return await with_secrets(NAMED, bus, node_id="node-1", files=files), asked
 
 
 def test_the_values_are_in_the_environment_of_that_run() -> None:
@@ -101,3 +105,94 @@ def test_a_run_whose_secrets_nobody_gives_now_is_not_there() -> None:
 
     host, failed = run_virtually(carried_out(away))
     assert (host.runs(), failed) == ([], [Start(NAMED)])
+
+
+# as files
+
+
+AS_FILES = structs.replace(order("job-1"), secrets={"KEY": "k"}, secret_files={"TOKEN_FILE": "t"})
+KEY = RunKey.of(AS_FILES)
+
+
+async def started(files: SecretFiles, *, values: dict[str, str] | None = None) -> StartRun:
+    async def read(_: ReadSecrets) -> SecretsRead:
+        return SecretsRead(values={"KEY": "1", "TOKEN_FILE": "two\n"} if values is None else values)
+
+    bus = MemoryBus()
+    await bus.answer(ReadSecrets, read)
+    return await with_secrets(AS_FILES, bus, node_id="node-1", files=files)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+async def test_a_file_has_the_value_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    files = SecretFiles(tmp_path / "secrets")
+    asked = await started(files)
+    assert asked.env == {"KEY": "1"}, "the value of a file is in no variable"
+    file = tmp_path / "secrets" / str(KEY) / "TOKEN_FILE"
+    assert file.read_text() == "two\n"
+    assert (mode(file), mode(file.parent), mode(tmp_path / "secrets")) == (0o400, 0o700, 0o700)
+    files.close()
+
+
+async def test_a_start_that_is_tried_again_has_the_new_value_and_what_lies_there_leads_nowhere(tmp_path: Path) -> None:
+    files = SecretFiles(tmp_path / "secrets")
+    (tmp_path / "victim").write_text("mine")
+    folder = tmp_path / "secrets" / str(KEY)
+    folder.mkdir(parents=True)
+    (folder / "TOKEN_FILE").symlink_to(tmp_path / "victim")
+    await started(files)
+    assert (folder / "TOKEN_FILE").read_text() == "two\n"
+    await started(files, values={"KEY": "1", "TOKEN_FILE": "three"})
+    assert (folder / "TOKEN_FILE").read_text() == "three"
+    assert (tmp_path / "victim").read_text() == "mine"
+    files.close()
+
+
+async def test_the_files_go_when_no_run_has_them(tmp_path: Path) -> None:
+    files = SecretFiles(tmp_path / "secrets")
+    await started(files)
+    files.keep({KEY})
+    folder = tmp_path / "secrets" / str(KEY)
+    assert folder.is_dir()
+    files.keep(set())
+    assert not folder.exists()
+    files.keep(set())
+    files.close()
+
+
+async def test_a_containers_file_is_its_users_or_open_in_a_folder_that_others_cannot_reach(tmp_path: Path) -> None:
+    for owner, expected in (("", 0o444), ("weft", 0o444), ("1000:1000", 0o400), ("1000", 0o400)):
+        files = SecretFiles(tmp_path / f"of{owner}", contained=True, owner=owner)
+        await started(files)
+        file = tmp_path / f"of{owner}" / str(KEY) / "TOKEN_FILE"
+        if os.geteuid() == 0 or not owner:
+            assert mode(file) == expected, owner
+        assert (mode(file.parent), mode(file.parent.parent)) == (0o755, 0o700)
+        files.close()
+
+
+async def test_a_folder_that_cannot_be_written_has_the_start_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("a file where a folder should be")
+    with pytest.raises(RuntimeUnavailableError, match="cannot be written"):
+        await started(SecretFiles(tmp_path / "secrets"))
+
+
+def test_a_folder_in_memory_is_the_executors_own_or_none(tmp_path: Path) -> None:
+    folder = folder_in_memory(tmp_path / "home")
+    if folder is None:
+        pytest.skip("this machine has no shared memory")
+    try:
+        assert mode(folder) == 0o700
+        assert folder_in_memory(tmp_path / "home") == folder
+        folder.chmod(0o755)
+        assert folder_in_memory(tmp_path / "home") is None, "others may look into it"
+        folder.rmdir()
+        folder.symlink_to(tmp_path)
+        assert folder_in_memory(tmp_path / "home") is None, "it leads elsewhere"
+        folder.unlink()
+    finally:
+        if folder.is_dir() and not folder.is_symlink():
+            folder.rmdir()

@@ -4,7 +4,7 @@ import msgspec
 
 from libs.domain.cluster import NO_SECRETS
 from libs.domain.job import JobState
-from libs.messages.nodes import JOBS, SECRETS, SERVES, SHARES, NodeDesired, StartRun
+from libs.messages.nodes import JOBS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeDesired, StartRun
 from libs.planning.explain import explain
 from services.executor.thinking.orders import runs_of
 from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
@@ -13,7 +13,8 @@ from tests.support.scheduler import world
 from tests.support.service_lives import rounds
 
 S = JobState
-SPEC = {"secrets": {"HF_TOKEN": "hf-token"}}
+SPEC = {"secrets": {"HF_TOKEN": "hf-token"}, "secret_files": {"KEY_FILE": "key"}}
+AS_FILES = {"secret_files": {"KEY_FILE": "key"}}
 
 
 def test_both_forms_of_an_order_name_the_secrets() -> None:
@@ -26,6 +27,7 @@ def test_both_forms_of_an_order_name_the_secrets() -> None:
     read = list(runs_of(msgspec.json.decode(msgspec.json.encode(shared), type=NodeDesired)))
     assert read == alone
     assert [run.secrets for run in read] == [{"HF_TOKEN": "hf-token"}] * 2
+    assert [run.secret_files for run in read] == [{"KEY_FILE": "key"}] * 2
     assert all("HF_TOKEN" not in run.env for run in read)
 
 
@@ -36,7 +38,7 @@ def test_a_node_of_an_earlier_version_starts_no_job_that_has_secrets() -> None:
     nodes = w.core.picture.pool.nodes
     assert [nodes[name].gives_secrets for name in ("node-1", "node-2")] == [False, True]
     w.submit("j-1", gpus=1, spec=SPEC)
-    w.submit("j-2", gpus=1, spec=SPEC)
+    w.submit("j-2", gpus=1, spec=AS_FILES)
     w.submit("j-3", gpus=1)
     rounds(w)
     assert [w.state(name) for name in ("j-1", "j-2", "j-3")] == [S.RUNNING, S.QUEUED, S.RUNNING]
@@ -44,7 +46,10 @@ def test_a_node_of_an_earlier_version_starts_no_job_that_has_secrets() -> None:
     w.nodes["node-1"].end(("j-3", 0, 0), 0)
     rounds(w)
     assert w.state("j-2") is S.QUEUED
-    w.nodes["node-1"].reads = (JOBS, SHARES, SERVES, SECRETS)
+    w.nodes["node-1"].reads = (JOBS, SHARES, SERVES, SECRETS)  # of the version that knew them as variables alone
+    rounds(w)
+    assert w.state("j-2") is S.QUEUED
+    w.nodes["node-1"].reads = (JOBS, SHARES, SERVES, SECRETS, SECRET_FILES)
     rounds(w)
     assert (w.state("j-2"), places(w.stored["j-2"])) == (S.RUNNING, ["node-1"])
 
@@ -69,5 +74,5 @@ def test_an_order_without_secrets_is_as_it_was_on_the_wire() -> None:
     w.submit("j-1", gpus=1)
     rounds(w)
     [run] = run_orders(w.stored["j-1"], w.core.picture.pool.nodes)["node-1"]
-    assert b"secrets" not in msgspec.json.encode(run)
+    assert b"secret" not in msgspec.json.encode(run)
     assert "secrets" in StartRun.__struct_fields__

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from libs.domain.cluster import NO_CONTEXTS, NO_SECRETS, NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES
+from libs.domain.cluster import NO_CONTEXTS, NO_SECRET_FILES, NO_SECRETS, NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES
 from libs.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
 from libs.domain.shares import Share
 from libs.messages.asks import AskKind
@@ -143,7 +143,13 @@ def test_a_node_of_the_version_before_gets_no_shares() -> None:
     w = world(nodes=2, gpus=1)
     w.nodes["node-1"].reads = (JOBS,)
     w.round()
-    assert w.core.picture.pool.nodes["node-1"].not_enforced == (NO_SHARES, NO_SERVICES, NO_SECRETS, NO_CONTEXTS)
+    assert w.core.picture.pool.nodes["node-1"].not_enforced == (
+        NO_SHARES,
+        NO_SERVICES,
+        NO_SECRETS,
+        NO_SECRET_FILES,
+        NO_CONTEXTS,
+    )
     submit(w, "j-1", 0.6)
     submit(w, "j-2", 0.6)
     w.submit("j-3", gpus=1)

@@ -118,6 +118,20 @@ def test_only_a_running_job_is_tuned_and_only_in_the_epoch_that_was_looked_at() 
     assert len(w.tune("j-1", more, epoch=1)) == 1
 
 
+def test_what_a_kept_change_gained_is_told_and_changes_nothing() -> None:
+    w = world(8.0)
+    running(w)
+    w.tune("j-1", RankTuning(rank=0, cpus=3.0))
+    held, orders = has(w), w.core.answer("node-1")
+    (step,) = w.tune("j-1", code=CauseCode.KEPT)
+    assert (step.event, step.to, step.cause.code, step.ask) == (E.TUNED, S.RUNNING, CauseCode.KEPT, 1)
+    assert (has(w), w.core.answer("node-1")) == (held, orders)
+    assert w.tune("j-1", code=CauseCode.KEPT, epoch=1) == []
+    assert w.tune("j-1") == [], "of another code an ask for nothing is refused"
+    w.ask(AskKind.REQUEUE, "j-1")
+    assert w.tune("j-1", code=CauseCode.KEPT) == []  # stopping
+
+
 def test_ranks_of_one_node_give_to_each_other_where_nothing_is_free() -> None:
     w = world(4.0)
     running(w, replicas=2, cpus=2.0)

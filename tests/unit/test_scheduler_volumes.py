@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import CauseCode, JobState
-from libs.messages.nodes import CONTEXTS, JOBS, SECRETS, SERVES, SHARES
+from libs.messages.nodes import CONTEXTS, JOBS, SECRET_FILES, SECRETS, SERVES, SHARES
 from libs.messages.signals import GpuScore
 from libs.planning.capacity import room_of
 from libs.planning.explain import explain
@@ -26,7 +26,7 @@ S = JobState
 VOLUMES = [{"name": "sets"}]
 NEEDS: dict[str, Any] = {"image": "x", "volumes": VOLUMES}
 OLD = (JOBS, SHARES, SERVES)
-NEW = (JOBS, SHARES, SERVES, SECRETS, CONTEXTS)
+NEW = (JOBS, SHARES, SERVES, SECRETS, SECRET_FILES, CONTEXTS)
 
 
 def places(w: World, job_id: str = "j-1") -> list[str]:

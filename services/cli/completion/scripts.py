@@ -52,7 +52,9 @@ def zsh(verbs: Sequence[Verb]) -> str:
     lines = [
         "#compdef weft",
         "# zsh completion for weft: source <(weft completion zsh)",
-        '_weft_names() { local -a names; names=(${(f)"$(weft completion --names $1 2>/dev/null)"}); compadd -a names }',
+        "# _arguments calls it with options for compadd before its own word",
+        '_weft_names() { local -a names; names=(${(f)"$(weft completion --names $@[-1] 2>/dev/null)"});'
+        ' compadd "${@[1,-2]}" -a names }',
         "_weft() {",
         "    local -a verbs",
         "    verbs=(",
@@ -67,7 +69,9 @@ def zsh(verbs: Sequence[Verb]) -> str:
         specs = [_zsh_option(option, name) for option in verb.options for name in option.names]
         specs.append(f"*:argument:{_zsh_action(verb.words, verb.of)}")
         lines.append(f"    {verb.name}) _arguments -S {' '.join(shlex.quote(spec) for spec in specs)} ;;")
-    lines += ["    esac", "}", "compdef _weft weft"]
+    lines += ["    esac", "}"]
+    # As a file of `fpath` this text is itself the function, which is called as it is read for the first time.
+    lines += ['if [[ $funcstack[1] = _weft ]]; then _weft "$@"; else compdef _weft weft; fi']
     return "\n".join(lines) + "\n"
 
 
@@ -98,7 +102,8 @@ def fish(verbs: Sequence[Verb]) -> str:
             lines.append(f"complete -c weft {seen} {offered}")
         for option in verb.options:
             flags = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
-            value = " ".join(part for part in ("-x", _fish_offer(option.values, option.of)) if part)
+            takes = "-r" if option.of == FILES and not option.values else "-x"  # `-x` offers no files
+            value = " ".join(part for part in (takes, _fish_offer(option.values, option.of)) if part)
             told = _fish(option.summary)
             lines.append(f"complete -c weft {seen} {flags} -d {told}{f' {value}' * option.takes_value}")
     return "\n".join(lines) + "\n"

@@ -58,6 +58,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             serve=order.serve,
             revision=rank.revision,
             secrets=order.secrets,
+            secret_files=order.secret_files,
         )
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from libs.domain.cluster import (
     NO_CONTEXTS,
+    NO_SECRET_FILES,
     NO_SECRETS,
     NO_SERVICES,
     NO_SHARES,
@@ -23,7 +24,7 @@ from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.domain.quotas import Quota
 from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import CONTEXTS, SECRETS, SERVES, SHARES, NodeReported, RunState, StartRun
+from libs.messages.nodes import CONTEXTS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
@@ -209,6 +210,7 @@ class Scheduler:
             words = (*(word for word in words if word != NOT_HELD_TO_SHARES), NO_SHARES)
         words = words if SERVES in report.reads else (*words, NO_SERVICES)
         words = words if SECRETS in report.reads else (*words, NO_SECRETS)
+        words = words if SECRET_FILES in report.reads else (*words, NO_SECRET_FILES)
         return words if CONTEXTS in report.reads else (*words, NO_CONTEXTS)
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
@@ -487,7 +489,8 @@ class Scheduler:
 def _can_start(node: Node, run: StartRun, *, is_service: bool) -> bool:
     known = (
         (node.gives_shares or run.share is None)
-        and (node.gives_secrets or not run.secrets)
+        and (node.gives_secrets or not (run.secrets or run.secret_files))
+        and (node.gives_secret_files or not run.secret_files)
         and (node.takes_contexts or not run.context)
         and (node.serves or not is_service)
     )

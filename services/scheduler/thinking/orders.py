@@ -162,6 +162,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         serve=serve_of(job),
         revisions=_revisions(job),
         secrets=spec.secrets,
+        secret_files=spec.secret_files,
         context=spec.context,
         roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
         ranks=(),
@@ -280,6 +281,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 serve=serve,
                 revision=allocation.revision,
                 secrets=spec.secrets,
+                secret_files=spec.secret_files,
                 context=spec.context,
             )
         )

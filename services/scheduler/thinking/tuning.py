@@ -8,7 +8,7 @@ from math import isfinite
 
 from msgspec import structs
 
-from libs.domain.job import Allocation, Job, JobEvent, JobState, Step
+from libs.domain.job import Allocation, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN
 from libs.messages.asks import Ask, RankTuning, Tune
 from services.scheduler.thinking.picture import Picture
@@ -20,10 +20,14 @@ _GRAIN = 1e-6  # rounding error of adding and subtracting cores
 
 def tune(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
     """The step that `ask` leads to; none if it is refused. On `closed` nodes free capacity is kept for a waiting job:
-    ranks there get no more than their job's specification requests."""
+    ranks there get no more than their job's specification requests. With the code `kept` and no ranks it changes
+    nothing."""
     job, asked = picture.jobs.get(ask.subject_id), ask.tune
     if job is None or asked is None or job.placement is None:
         return []
+    if asked.cause.code is CauseCode.KEPT and not asked.ranks:  # nothing changes: the story says what it gained
+        in_time = job.state is JobState.RUNNING and job.epoch == asked.epoch
+        return picture.go(job, JobEvent.TUNED, asked.cause, now, ask=ask.id, placement=job.placement) if in_time else []
     after = limits_after(job, asked)
     if after is None or not _fits(picture, job, after, closed):
         return []

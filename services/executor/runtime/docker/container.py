@@ -28,6 +28,7 @@ LOG_BY_ASKING = LogConfig(type="json-file", config={"max-size": _WITHOUT_END})
 HOST_NETWORK = "host"
 CHECKPOINTS_INSIDE = "/weft/checkpoints"
 RUN_INSIDE = "/weft/run"
+SECRETS_INSIDE = "/weft/secrets"
 FILES_INSIDE = "/workspace"  # those that went along, unless the job has a workdir
 SLOWDOWNS_INSIDE = "/weft/emulated"
 READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"})
@@ -66,6 +67,7 @@ def container_arguments(
     joined: Joined,
     run_folder: str,
     files: str,
+    secrets: str,
     slowdowns: str,
     injection: str,
     log: LogConfig,
@@ -81,6 +83,7 @@ def container_arguments(
     mounts = [
         Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
         Mount(RUN_INSIDE, run_folder, type="bind"),
+        *([Mount(SECRETS_INSIDE, secrets, type="bind", read_only=True)] if order.secret_files else []),
         *([Mount(files_at, files, type="bind")] if files_at else []),
         *(
             [Mount(SLOWDOWNS_INSIDE, slowdowns, type="bind", read_only=True)]
@@ -219,6 +222,7 @@ def _environment(
     facts = RunFacts(
         gpus=gpus,
         checkpoints=CHECKPOINTS_INSIDE,
+        secrets=SECRETS_INSIDE,
         progress=f"{RUN_INSIDE}/progress",
         progress_socket=f"{RUN_INSIDE}/progress.sock",
         members=f"{RUN_INSIDE}/{MEMBERS}",

@@ -72,6 +72,7 @@ class Starter:
             joined=joined,
             run_folder=self._home.run(key),
             files=self._home.context(key),
+            secrets=self._home.secrets(key),
             slowdowns=str(self._home.emulated),
             injection=self._injection,
             log=self._log,

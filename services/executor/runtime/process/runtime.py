@@ -291,6 +291,7 @@ class ProcessRuntime:
         facts = RunFacts(
             gpus=gpus_of(order, self._node),
             checkpoints=checkpoints,
+            secrets=self._home.secrets(key),
             progress=self._home.progress(key),
             progress_socket=self._home.progress_socket(key),
             members=self._home.members(key),
