@@ -18,6 +18,9 @@ from services.gateway import service
 from services.gateway.settings import GatewaySettings
 from services.gateway.tokens import ADMIN_TENANT, OWN_TENANT
 
+SWITCH_SECONDS = (
+    0.0005  # a thread that works lets the event loop go on after so long: each request needs it several times
+)
 CHARACTERS = string.ascii_lowercase + string.digits
 
 
@@ -26,6 +29,7 @@ def characters(count: int) -> str:
 
 
 async def run(stop: asyncio.Event) -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
     settings = load(GatewaySettings, prefix="GATEWAY_", environ=os.environ)
     servers = settings.connections
     if not servers.pg_dsn:
@@ -48,6 +52,7 @@ async def run(stop: asyncio.Event) -> None:
                 OWN_TENANT: read_secret(settings.scorer_token_file),
             },
             certificate=certificate,
+            processor=time.thread_time,
         )
 
 

@@ -130,7 +130,7 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     gateway = call.gateway
-    async with gateway.reading.one(call.who.tenant):
+    async with gateway.explaining.one(call.who.tenant):
         explained = await explanation(
             gateway.store,
             gateway.snapshots,
