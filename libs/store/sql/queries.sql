@@ -761,10 +761,12 @@ SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 -- Admits at most $6 jobs, and $7 bytes of specifications as stored. A new job is as `all_jobs` shows its submission.
 -- OFFSET 0 has each read by the index, however many are expected.
 WITH page AS (
-    SELECT place, ask_id, spec FROM asks_to_admit_in_turn($5, $6) JOIN asks ON asks.id = ask_id
-      JOIN submissions ON submissions.id = subject_id
+    SELECT place, ask_id, size
+      FROM asks_to_admit_in_turn($5, $6)
+     CROSS JOIN LATERAL (SELECT pg_column_size(spec) AS size FROM asks JOIN submissions ON submissions.id = subject_id
+                          WHERE asks.id = ask_id OFFSET 0) AS asked
 ), sized AS (
-    SELECT ask_id, sum(pg_column_size(spec)) OVER (ORDER BY place) - pg_column_size(spec) AS before FROM page
+    SELECT ask_id, sum(size) OVER (ORDER BY place) - size AS before FROM page
 )
 SELECT job.*
   FROM admit_asks($1, $2, $3, $4, (SELECT COALESCE(array_agg(ask_id), '{}') FROM sized WHERE before < $7))
@@ -807,7 +809,8 @@ SELECT wanted.id, counted.*
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
        share::text AS share, update::text AS update, entry::text AS entry, why::text AS why
-  FROM asks_to_do_in_turn($1, $2) JOIN asks ON asks.id = ask_id ORDER BY place;
+  FROM asks_to_do_in_turn($1, $2) CROSS JOIN LATERAL (SELECT * FROM asks WHERE asks.id = ask_id OFFSET 0) AS asked
+ ORDER BY place;
 
 -- name: drop_asks
 WITH held AS (SELECT must_hold($1, $2, $3))

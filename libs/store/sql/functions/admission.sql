@@ -1,7 +1,9 @@
 -- The asks of a pool to admit submissions: the tenants in turn, the oldest of each first, so that one tenant's thousands delay
 -- another's by one. Tenants are found one behind the other by the index alone, however many asks each has.
 CREATE OR REPLACE FUNCTION asks_to_admit_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
-LANGUAGE sql STABLE SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+BEGIN
+    RETURN QUERY
     WITH RECURSIVE tenants AS (
         (SELECT tenant FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY tenant LIMIT 1)
         UNION ALL
@@ -15,12 +17,14 @@ LANGUAGE sql STABLE SET search_path = public, pg_temp AS $$
                               ORDER BY id LIMIT at_most) AS of_tenant
     )
     SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
-$$;
+END $$;
 
 -- The same of all other asks. What another tenant asked before about the same subject comes first: until that is done, the
 -- later ask is left out.
 CREATE OR REPLACE FUNCTION asks_to_do_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
-LANGUAGE sql STABLE SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+BEGIN
+    RETURN QUERY
     WITH RECURSIVE tenants AS (
         (SELECT tenant FROM asks WHERE pool = of_pool AND kind <> 'submit' ORDER BY tenant LIMIT 1)
         UNION ALL
@@ -37,7 +41,7 @@ LANGUAGE sql STABLE SET search_path = public, pg_temp AS $$
              ORDER BY id LIMIT at_most) AS of_tenant
     )
     SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
-$$;
+END $$;
 
 -- Makes jobs of submissions, for the latest load of their pool only: an admission of an earlier one that lands late would make
 -- jobs that its leader does not know. So would asks that the caller has not seen: it names them. The event `submitted` was
