@@ -26,6 +26,10 @@ GARBAGE_EVERY = (50_000, 50, 20)
 """Allocations, and young and middle collections, between two of Python's garbage collections. Decoded messages
 have no cycles and are freed without a collection, and a full collection costs more the more GPUs there are.
 """
+SWITCH_SECONDS = 0.0005
+"""A thread that computes lets the event loop go on after so long, by Python's default ten times as long: what the loop
+answers takes several turns of it, and would wait so long for each.
+"""
 
 
 def main(
@@ -41,6 +45,7 @@ def main(
     """
     log.configure(name, style=environ.get("WEFT_LOG", "text"), level=environ.get("WEFT_LOG_LEVEL") or "INFO")
     gc.set_threshold(*GARBAGE_EVERY)
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         exit_with_parent(environ.get("WEFT_EXIT_WITH_PARENT", ""))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -18,9 +18,6 @@ from services.gateway import service
 from services.gateway.settings import GatewaySettings
 from services.gateway.tokens import ADMIN_TENANT, OWN_TENANT
 
-SWITCH_SECONDS = (
-    0.0005  # a thread that works lets the event loop go on after so long: each request needs it several times
-)
 CHARACTERS = string.ascii_lowercase + string.digits
 
 
@@ -29,7 +26,6 @@ def characters(count: int) -> str:
 
 
 async def run(stop: asyncio.Event) -> None:
-    sys.setswitchinterval(SWITCH_SECONDS)
     settings = load(GatewaySettings, prefix="GATEWAY_", environ=os.environ)
     servers = settings.connections
     if not servers.pg_dsn:
