@@ -5,10 +5,10 @@ that are read from the wire, and the store's own processor, are not counted: the
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from services.gateway.errors import RejectedError
 from services.gateway.thinking.budgets import Budgets, ProcessorBudget
@@ -94,8 +94,8 @@ class Lanes:
         self._budgets.charge(tenant, seconds, self._clock())
 
 
-class _Steps(Awaitable[T], Generic[T]):
-    """Awaits `work`, and tells of the processor's time of each of its steps."""
+class _Steps(Generator[Any, Any, T]):
+    """Goes through the steps of `work`, and tells of the processor's time of each."""
 
     def __init__(
         self, work: Coroutine[Any, Any, T], processor: Callable[[], float], charge: Callable[[float], None]
@@ -103,21 +103,21 @@ class _Steps(Awaitable[T], Generic[T]):
         self._work, self._processor, self._charge = work, processor, charge
 
     def __await__(self) -> Generator[Any, Any, T]:
-        value: Any = None
-        raised: BaseException | None = None
-        while True:
-            began = self._processor()
-            try:
-                waits_for = self._work.send(value) if raised is None else self._work.throw(raised)
-            except StopIteration as over:
-                found: T = over.value
-                return found
-            finally:
-                self._charge(self._processor() - began)
-            try:
-                value, raised = (yield waits_for), None
-            except BaseException as error:
-                value, raised = None, error
+        return self
+
+    def send(self, value: Any) -> Any:
+        began = self._processor()
+        try:
+            return self._work.send(value)
+        finally:
+            self._charge(self._processor() - began)
+
+    def throw(self, *raised: Any) -> Any:
+        began = self._processor()
+        try:
+            return self._work.throw(*raised)
+        finally:
+            self._charge(self._processor() - began)
 
 
 class PaidThreads(ThreadPoolExecutor):
