@@ -245,11 +245,13 @@ class SchedulerStore(RelayStore, LeaseStore, Protocol):
         """Make jobs of submissions; each is returned once, here or by `open_jobs` of a later load.
 
         `load`: the number of the pool's latest load (0: there was none). At most `limit` jobs, and fewer where their
-        specifications are large. Raises LeaseLostError, LoadedSinceError: then nothing is admitted.
+        specifications are large: of each tenant in turn, its oldest first. Raises LeaseLostError, LoadedSinceError:
+        then nothing is admitted.
         """
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
-        """The users' asks except submissions, oldest first."""
+        """The users' asks except submissions: of each tenant in turn, its oldest first. An ask about a subject of which
+        another tenant asked something before is left out until that is done."""
 
     async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None: ...
 
@@ -259,6 +261,8 @@ class SchedulerStore(RelayStore, LeaseStore, Protocol):
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
     async def job(self, job_id: str) -> Job | None: ...
+
+    async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]: ...
 
     async def ends_of(self, ids: Sequence[str]) -> list[Ends]:
         """How far these jobs and arrays are, of whichever pool; one that is not known has a `total` of 0."""

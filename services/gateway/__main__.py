@@ -49,6 +49,7 @@ async def run(stop: asyncio.Event) -> None:
             },
             mail_password=read_secret(settings.mail.mail_password_file),
             certificate=certificate,
+            processor=time.thread_time,
         )
 
 

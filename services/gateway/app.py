@@ -62,9 +62,12 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
                 gateway.count(who, changes=route.method != "GET")
                 if route.who is Who.ADMIN and not who.admin:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
+                await gateway.lanes.go(who.tenant)
                 turn = await gateway.at_work.take(who.tenant)
             try:
-                response = await route.handler(Call(gateway, request, who, query_of(request, route.query), turn))
+                call = Call(gateway, request, who, query_of(request, route.query), turn)
+                work = route.handler(call)
+                response = await (work if who is NOBODY else gateway.lanes.paid(who.tenant, work))
                 return revalidated(request, response) if route.method == "GET" else response
             finally:
                 turn.end()

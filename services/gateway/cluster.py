@@ -36,6 +36,9 @@ class Newest(Generic[T]):
     def get(self, key: str) -> T | None:
         return self._values.get(key)
 
+    def forget(self, key: str) -> None:
+        self._values.pop(key, None)
+
     def values(self) -> list[T]:
         return list(self._values.values())
 

@@ -91,6 +91,7 @@ async def _stream(
             await write(response, OPENING)
             async with aclosing(events):
                 async for items in events:
+                    await gateway.lanes.write(call.who.tenant)
                     await write(response, _frames(items))
                     if (job_id and items and _is_over(items[-1])) or gone(request):
                         break

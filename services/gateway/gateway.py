@@ -26,6 +26,7 @@ from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
+from services.gateway.lanes import Lanes, no_time
 from services.gateway.live_stream import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.outlook import QueueOutlook
@@ -59,12 +60,14 @@ AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not a
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
 SAME_BEGINNING_MAX = 5  # ids that are told of those that begin alike
+EXPLAINED_AT_ONCE = 2  # each looks at every job of its pool, in a thread
 WHAT_IFS_AT_ONCE = 2  # each of them has two processes
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
 class Gateway:
-    """`now` is the time of day, `clock` does not jump, `characters` is a source of randomness."""
+    """`now` is the time of day, `clock` does not jump, `characters` is a source of randomness, `processor` is the
+    processor's time of the calling thread: with `no_time` tenants pay for none."""
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Gateway:
         characters: Callable[[int], str],
         settings: GatewaySettings,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        processor: Callable[[], float] = no_time,
     ) -> None:
         self.store = store
         self.bus = bus
@@ -86,6 +90,7 @@ class Gateway:
         self.access = AccessCache(store, clock=clock, now=now, refusals=settings.refusals)
         self._reads = Rates(settings.reads)
         self._changes = Rates(settings.changes)
+        self.lanes = Lanes(settings.processor, clock=clock, processor=processor)
         self.snapshots = Snapshots(
             store,
             clock=clock,
@@ -119,6 +124,7 @@ class Gateway:
         self.adding_up = Turns(
             "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
+        self.explaining = Turns("explanations", at_once=EXPLAINED_AT_ONCE, per_tenant=1)
         self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS

@@ -93,6 +93,7 @@ async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> we
                 if piece.data:
                     await write(response, piece.data)
                     reached += len(piece.data)
+                await call.gateway.lanes.write(call.who.tenant)
                 piece = await anext(pieces, None)
             if response.content_length is not None and reached != end:
                 raise ConnectionAbortedError("the log has become shorter")
@@ -242,6 +243,7 @@ async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last
     offset = begin
     try:
         while offset < end:
+            await call.gateway.lanes.write(call.who.tenant)
             got = await runs.read(bus, run, offset=offset, limit=min(runs.CHUNK_BYTES, end - offset))
             if not got.data or got.offset != offset:
                 raise NoAnswerError("the log has become shorter")

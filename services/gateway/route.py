@@ -1,7 +1,7 @@
 """One operation of the API: its parameters, its callers, its answers. The documentation is made from the same table."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -75,7 +75,7 @@ class Route(Struct, Generic[Q], frozen=True, kw_only=True):
     group: str
     summary: str
     description: str = ""
-    handler: Callable[[Call[Q]], Awaitable[web.StreamResponse]]
+    handler: Callable[[Call[Q]], Coroutine[Any, Any, web.StreamResponse]]
     query: type[Q]
     who: Who = Who.TENANT
     body: Any = None

@@ -18,6 +18,7 @@ from services.gateway import contexts
 from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.giving import read, read_context
+from services.gateway.lanes import PaidThreads, no_time
 from services.gateway.listening import listening
 from services.gateway.mailing import Mailer
 from services.gateway.posting import Poster
@@ -35,6 +36,7 @@ SUBMIT_SUBJECT = "weft.submit"
 STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
 REFILL_SECONDS = 60.0  # between two tries; what was filled is not filled again
+THREADS_MAX = 4
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
 
 
@@ -95,10 +97,12 @@ async def run(
     certificate: ServerCertificate | None = None,
     listens_on: Callable[[int], None] | None = None,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    processor: Callable[[], float] | None = None,
 ) -> None:
     """Run until `stop` is set. `tokens`: by tenant, those that come from files; "" is none.
 
-    With a `certificate` the gateway serves HTTPS. `listens_on` is called with the port.
+    With a `certificate` the gateway serves HTTPS. `listens_on` is called with the port. `processor` is the processor's
+    time of the calling thread; without it no tenant is held to its part of the processor.
     """
     gateway = Gateway(
         store=store,
@@ -108,7 +112,11 @@ async def run(
         characters=characters,
         settings=settings,
         heartbeat_seconds=heartbeat_seconds,
+        processor=processor or no_time,
     )
+    if processor is not None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(PaidThreads(gateway.lanes, loop, processor, most=THREADS_MAX))
     telling = _telling(settings, store, now=now, clock=clock, characters=characters, mail_password=mail_password)
     for tenant, token in tokens.items():
         if token:

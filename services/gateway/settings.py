@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from libs.domain.tenants import Allowance
 from libs.messages.http import LIMIT_MAX, PRIORITY_MAX
 from libs.service import Connections
+from services.gateway.thinking.budgets import ProcessorBudget
 from services.gateway.thinking.rates import Rate
 from services.gateway.thinking.telling.addresses import networks_of
 from services.gateway.thinking.telling.mails import domain_of
@@ -82,6 +83,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     reads_burst: Burst = 10_000.0
     changes_per_second: PerSecond = 2000.0
     changes_burst: Burst = 10_000.0
+    tenant_processor_part: Annotated[float, Meta(ge=0, le=16)] = (
+        0.5  # of one, while other tenants are there; 0: no bound
+    )
     refusals_per_second: PerSecond = 5.0
     refusals_burst: Burst = 50.0
     tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
@@ -129,6 +133,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     @property
     def changes(self) -> Rate:
         return Rate(self.changes_per_second, self.changes_burst)
+
+    @property
+    def processor(self) -> ProcessorBudget:
+        return ProcessorBudget(part=self.tenant_processor_part)
 
     @property
     def refusals(self) -> Rate:

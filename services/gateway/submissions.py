@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
+from msgspec import Struct
 
 from libs.bus import RawRequest
 from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
@@ -12,7 +13,7 @@ from libs.domain.elements import elements_of
 from libs.domain.sizes import how_resized, why_never
 from libs.domain.spec import JobSpec, Kind, ResizeHow
 from libs.domain.spec_decoder import SpecError, decode_spec
-from libs.domain.tenants import Allowance
+from libs.domain.tenants import Allowance, Use
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
 from libs.store import GatewayStore, KeyReusedError, StoreUnavailableError, TenantFullError
@@ -20,12 +21,18 @@ from libs.store.submissions import StoredSubmission
 from libs.store.tenants import Access
 from services.gateway.access import AccessCache
 from services.gateway.allowances import Allowances, check, too_much
+from services.gateway.cluster import Newest
 from services.gateway.dependencies import check_element_wise, named
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.giving import check_stored
 from services.gateway.hints import Hints
 from services.gateway.snapshots import Snapshots
+from services.gateway.turns import Turns
 
+DOCUMENTS_AT_ONCE = 2
+LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
+LARGE_AT_ONCE = 2
+FULL_MAX = 1000  # tenants of which it is known that they have no room
 ARRAY_BYTES_MAX = 32 << 20  # of the specifications of all elements
 KEY_CHARACTERS_MAX = 255
 ID_BEGINS = "j-"
@@ -44,6 +51,15 @@ CONTENTS = {
 }
 
 
+class _Full(Struct, frozen=True):
+    """A large body for which its tenant had no room, and what the tenant had open then."""
+
+    size: int
+    use: Use
+    allowance: Allowance | None
+    reason: str
+
+
 class Submissions:
     def __init__(
         self,
@@ -58,8 +74,10 @@ class Submissions:
         self._store = store
         self._snapshots = snapshots
         self._allowances = allowances
-        self._reading = asyncio.Lock()
+        self.documents = Turns("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
+        self.large = Turns("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
         self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
+        self._full: Newest[_Full] = Newest(FULL_MAX)
         self._hints = hints
         self._now = now
         self._characters = characters
@@ -67,7 +85,15 @@ class Submissions:
     async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
         """Check a specification, store it, return when it is durable. Raises RejectedError."""
         _check_key(key)
-        spec = await self._decoded(body, _content(content_type))
+        if len(body) <= LARGE_BYTES:
+            return await self._submit(who, body, content_type=content_type, key=key)
+        async with self.large.one(who.tenant, patient=True):
+            if key is None:
+                await self._refuse_unread(who, len(body))
+            return await self._submit(who, body, content_type=content_type, key=key)
+
+    async def _submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
+        spec = await self._decoded(who.tenant, body, _content(content_type))
         allowance = self._allowances.of(who)
         try:
             check(spec, allowance)
@@ -80,6 +106,8 @@ class Submissions:
         try:
             stored, elements = await self._stored(spec, who, key, allowance)
         except TenantFullError as error:
+            if len(body) > LARGE_BYTES and (use := await self._use(who.tenant)) is not None:
+                self._full.put(who.tenant, _Full(len(body), use, allowance, str(error)))
             raise too_much(str(error)) from None
         except KeyReusedError as error:
             raise RejectedError(409, "Idempotency-Key", str(error)) from None
@@ -88,6 +116,21 @@ class Submissions:
         return http.Submitted(
             id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements
         )
+
+    async def _refuse_unread(self, who: Access, size: int) -> None:
+        """Refuse again, before it is read, what is no smaller than what its tenant had no room for a moment ago, if the
+        tenant has as much as then. Raises RejectedError."""
+        known = self._full.get(who.tenant)
+        if known is None or size < known.size or self._allowances.of(who) != known.allowance:
+            return
+        use = await self._use(who.tenant)
+        if use is not None and use.jobs >= known.use.jobs and use.spec_bytes >= known.use.spec_bytes:
+            raise too_much(known.reason)
+        self._full.forget(who.tenant)
+
+    async def _use(self, tenant: str) -> Use | None:
+        kept = await self._store.tenants(tenant=tenant, limit=1)
+        return kept[0].use if kept else None
 
     async def _stored(
         self, spec: JobSpec, who: Access, key: str | None, allowance: Allowance | None
@@ -133,13 +176,16 @@ class Submissions:
         await check_element_wise(self._store, spec, elements)
         return elements
 
-    async def _decoded(self, body: bytes, content: str) -> JobSpec:
-        """The specification. YAML is read in a thread, one document at a time: that is bounded, but takes long."""
+    async def _decoded(self, tenant: str, body: bytes, content: str) -> JobSpec:
+        """The specification. YAML is read in a thread, one document of a tenant at a time: that is bounded, but takes
+        long."""
         try:
-            if content != "yaml":
-                return decode_spec(body, content=content)
-            async with self._reading:
+            if content == "yaml":
+                async with self.documents.one(tenant, patient=True):
+                    return await asyncio.to_thread(decode_spec, body, content=content)
+            if len(body) > LARGE_BYTES:
                 return await asyncio.to_thread(decode_spec, body, content=content)
+            return decode_spec(body, content=content)
         except SpecError as error:
             raise RejectedError(400, error.field, error.reason, errors=error.mistakes) from None
 

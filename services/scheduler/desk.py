@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from libs.bus import Bus
-from libs.domain.job import JobChange, JobEvent, Step
+from libs.domain.job import Job, JobChange, JobEvent, Step
 from libs.domain.lease import Lease
 from libs.domain.quotas import Quota
-from libs.messages.asks import OutboxFilled
+from libs.messages.asks import Ask, AskKind, OutboxFilled
 from libs.messages.history import Record
 from libs.messages.nodes import HOLD, Leader, NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
@@ -31,6 +31,7 @@ from services.scheduler.leadership import Leadership
 from services.scheduler.standin import StandIn
 from services.scheduler.tally import Tally
 from services.scheduler.thinking.answers import Answers
+from services.scheduler.thinking.appetite import Appetite
 from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.history import HistoryRetention, Journal, JournalPace
 from services.scheduler.thinking.pool import NodeChange
@@ -44,8 +45,11 @@ SCORES_SECONDS = 30.0  # between two reads of scores whose message did not arriv
 QUOTAS_SECONDS = 1.0  # between two reads of quotas
 SCORES_SLACK_SECONDS = 300.0  # the clocks of scorers may differ from ours by this much
 TOUCH_SECONDS = 10.0
-ADMITTED_MAX = 500
-ASKS_MAX = 100
+INTAKE_SECONDS = 0.03  # of one turn, for each of the two:
+ADMITTED_LEAST, ADMITTED_MAX = 50, 500  # submissions
+ASKS_LEAST, ASKS_MAX = 25, 100  # other asks
+ASKED_AGAIN = frozenset({AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE})
+"""Of these one turn takes several about one job, one on top of the other."""
 STEPS_IN_ONE_COMMIT = 1000
 
 
@@ -103,6 +107,9 @@ class Desk:
         self._load_number = 0  # of our latest load, as the store counts them
         self._went_back_at: float | None = None  # when we found that the store went back, until that is settled
         self._reports: list[_Waiting] = []
+        self._admits = Appetite(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
+        self._does = Appetite(seconds=INTAKE_SECONDS, least=ASKS_LEAST, most=ASKS_MAX)
+        self._done = 0  # asks that this turn took in
         self._asked = True
         self._polled_at = 0.0
         self._touched_at = 0.0
@@ -199,7 +206,9 @@ class Desk:
         now = round(self._clock(), 6)  # the precision of stored times: a time that is due now stays due when read back
         self._journal.begin(now)
         steps: list[Step] = []
+        began = self._clock()
         steps += await self._take_in_asks(lease, now)
+        intake_seconds = self._clock() - began
         if wanted := self.core.picture.holds.wanted(now):
             self._journal.tell_ends(await self._store.ends_of(wanted), now)
         await self._take_in_scores(now)
@@ -208,7 +217,9 @@ class Desk:
         with self._tally.deciding():
             decided, changes = self._journal.decide(now)
         steps += decided
+        began = self._clock()
         await self._commit(lease, steps, changes, now)
+        self._does.took(intake_seconds + self._clock() - began, self._done)
         self._joined.update(change.node.id for change in changes if change.event == "joined")
         self._leadership.require()
         if now >= self._leadership.held_until or not self.core.unfollowing:
@@ -334,25 +345,27 @@ class Desk:
             self._journal.learn(new, now)
 
     async def _take_in_asks(self, lease: Lease, now: float) -> list[Step]:
+        self._done = 0
         if not self._asked and now < self._polled_at + POLL_SECONDS:
             return []
         self._asked, self._polled_at = False, now
-        born = await self._store.admit(lease, load=self._load_number, pool=self.core.pool, limit=ADMITTED_MAX)
-        self._journal.admit(born)
-        if len(born) > 1:  # there may be more: a turn limits the jobs and the bytes of specifications that it admits
-            self.asked()
+        await self._admit(lease)
         steps: list[Step] = []
         done: list[int] = []
         decided: set[str] = set()
-        asks = await self._store.asks(pool=self.core.pool, limit=ASKS_MAX)
+        limit = self._does.limit
+        asks = await self._store.asks(pool=self.core.pool, limit=limit)
+        self._done = len(asks)
+        ended = await self._ended(asks)
+        jobs = self.core.picture.jobs
         for ask in asks:
-            if ask.subject_id in decided:
+            if ask.subject_id in decided and (ask.subject_id not in jobs or ask.kind not in ASKED_AGAIN):
                 self.asked()  # the decision on this subject is not stored yet, so the store has an old state of it
                 continue
             decided.add(ask.subject_id)
             job = None
-            if ask.kind not in ("drain", "resume") and ask.subject_id not in self.core.picture.jobs:
-                job = await self._store.job(ask.subject_id)
+            if _is_of_a_job(ask) and ask.subject_id not in jobs:
+                job = ended.get(ask.subject_id)
                 if job is not None and not job.state.final:
                     if job.version > 1:
                         raise WrongPictureError(f"{job.id} is {job.state} and not known here: another may lead")
@@ -365,9 +378,23 @@ class Desk:
                 done.append(ask.id)  # already in the asked state
         if done:
             await self._store.drop_asks(lease, done)
-        if len(asks) == ASKS_MAX:
+        if len(asks) >= limit:
             self.asked()
         return steps
+
+    async def _admit(self, lease: Lease) -> None:
+        began = self._clock()
+        born = await self._store.admit(lease, load=self._load_number, pool=self.core.pool, limit=self._admits.limit)
+        self._journal.admit(born)
+        self._admits.took(self._clock() - began, len(born))
+        if len(born) > 1:  # there may be more: a turn limits the jobs and the bytes of specifications that it admits
+            self.asked()
+
+    async def _ended(self, asks: Sequence[Ask]) -> dict[str, Job]:
+        """The jobs that are asked about and not known to the core: they are over, or not admitted yet."""
+        known = self.core.picture.jobs
+        unknown = {ask.subject_id: None for ask in asks if _is_of_a_job(ask) and ask.subject_id not in known}
+        return {job.id: job for job in await self._store.jobs_of(list(unknown))} if unknown else {}
 
     def _take_in_reports(self, waiting: Sequence[_Waiting], steps: list[Step], now: float) -> list[_Waiting]:
         """Take in the reports; returns those to answer, the newest of each node."""
@@ -479,6 +506,10 @@ class Desk:
             self._touched_at = now
             recent = [node_id for node_id, at in self.core.picture.pool.heard.items() if at > now - TOUCH_SECONDS]
             await self._store.touch_nodes(lease, recent, at=now)
+
+
+def _is_of_a_job(ask: Ask) -> bool:
+    return ask.kind not in (AskKind.DRAIN, AskKind.RESUME)
 
 
 def _if_us(heard: Leader | None, us: Leader | None) -> Leader | None:

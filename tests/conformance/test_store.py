@@ -82,6 +82,41 @@ async def test_without_a_key_every_submission_is_a_job(world: World) -> None:
     assert [job.id for job in await world.gateway.jobs(tenant="alice")] == ["j-2", "j-1", "j-0"]
 
 
+async def test_admitting_takes_the_tenants_in_turn_and_the_oldest_of_each(world: World) -> None:
+    lease = await world.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    for number, tenant in enumerate(("alice", "alice", "alice", "bob", "alice", "carol", "bob")):
+        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant=tenant, key=None, at=AT)
+    taken = [await world.scheduler.admit(lease, load=0, pool="default", limit=limit) for limit in (2, 3, 9)]
+    assert [[job.id for job in jobs] for jobs in taken] == [["j-0", "j-3"], ["j-1", "j-5", "j-6"], ["j-2", "j-4"]]
+
+
+async def test_asks_come_of_the_tenants_in_turn_and_the_oldest_of_each(world: World) -> None:
+    lease = await world.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    for number in range(5):
+        await world.gateway.ask(AskKind.CANCEL, subject_id=f"j-{number}", pool="default", tenant="alice", at=AT)
+    await world.gateway.ask(AskKind.CANCEL, subject_id="j-of-bob", pool="default", tenant="bob", at=AT)
+    await world.gateway.ask(AskKind.CANCEL, subject_id="j-elsewhere", pool="other", tenant="bob", at=AT)
+    asks = await world.scheduler.asks(pool="default", limit=3)
+    assert [ask.subject_id for ask in asks] == ["j-0", "j-of-bob", "j-1"]
+    await world.scheduler.drop_asks(lease, [ask.id for ask in asks])
+    assert [ask.subject_id for ask in await world.scheduler.asks(pool="default", limit=9)] == ["j-2", "j-3", "j-4"]
+
+
+async def test_what_another_tenant_asked_before_about_a_job_comes_first(world: World) -> None:
+    """An administrator's cancel after the tenant's requeue ends the job, however much the tenant asked before."""
+    lease = await world.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    for subject in ("j-1", "j-2", "j-2"):
+        await world.gateway.ask(AskKind.REQUEUE, subject_id=subject, pool="default", tenant="alice", at=AT)
+    await world.gateway.ask(AskKind.CANCEL, subject_id="j-2", pool="default", tenant="admin", at=AT)
+    asks = await world.scheduler.asks(pool="default", limit=9)
+    assert [(ask.subject_id, ask.kind) for ask in asks] == [("j-1", "requeue"), ("j-2", "requeue"), ("j-2", "requeue")]
+    await world.scheduler.drop_asks(lease, [ask.id for ask in asks])
+    assert [ask.tenant for ask in await world.scheduler.asks(pool="default", limit=9)] == ["admin"]
+
+
 async def test_admitting_takes_the_oldest_of_its_pool_each_once(world: World) -> None:
     for number in range(5):
         asked = spec(pool="other" if number == 1 else "default", priority=number)

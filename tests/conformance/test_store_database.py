@@ -70,6 +70,32 @@ async def test_a_load_waits_for_an_admission_under_way_and_then_finds_its_jobs(r
         await connection.close()
 
 
+async def test_an_admission_makes_no_job_of_a_submission_that_it_did_not_see_and_so_would_not_tell_of(
+    real: postgres.Stores,
+) -> None:
+    """What is stored while it waits for its lease comes with the next one, though it is another tenant's turn."""
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    load = await real.scheduler.lead_by(lease, "")
+    for number in range(3):
+        await real.gateway.submit(spec(), job_id=f"j-{number}", tenant="bob", key=None, at=AT)
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            assert await connection.fetchval(QUERIES["lead_by"], "default", "me", 1, "") == load + 1
+            admitting = asyncio.create_task(real.scheduler.admit(lease, load=load + 1, pool="default", limit=2))
+            await asyncio.wait([admitting], timeout=0.5)
+            assert not admitting.done()
+            await real.gateway.submit(spec(), job_id="j-late", tenant="alice", key=None, at=AT)
+    finally:
+        await connection.close()
+    told_of = [job.id for job in await admitting]
+    assert told_of == ["j-0", "j-1"]
+    assert [job.id for job in await real.scheduler.open_jobs(pool="default")] == told_of
+    late = await real.scheduler.admit(lease, load=load + 1, pool="default", limit=9)
+    assert [job.id for job in late] == ["j-2", "j-late"]
+
+
 async def test_an_admission_waits_for_a_load_that_begins_and_is_then_refused(real: postgres.Stores) -> None:
     lease = await real.scheduler.take_lease("default", holder="me", seen=None)
     assert lease is not None

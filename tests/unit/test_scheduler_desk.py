@@ -36,13 +36,16 @@ class FailingStore(MemoryStore):
         self.away = 0
         self.unlawful = ""  # a job of which every step is refused
         self.refuses: Callable[[Step], bool] = lambda step: False  # as a column does that cannot hold it
+        self.takes: Callable[[int], None] = lambda born: None  # how long it takes to admit so many
         self.reads = 0
         self.late = ""  # the next call of this name has no answer in time, and lands once the pool was read anew
         self._landing: Callable[[], Awaitable[object]] | None = None
 
     async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
         if self.late != "admit":
-            return await super().admit(lease, load=load, pool=pool, limit=limit)
+            born = await super().admit(lease, load=load, pool=pool, limit=limit)
+            self.takes(len(born))
+            return born
         self.late = ""
         self._landing = partial(super().admit, lease, load=load, pool=pool, limit=limit)
         raise StoreUnavailableError("on purpose")
@@ -166,6 +169,55 @@ async def test_a_cancel_and_a_requeue_asked_together_both_happen() -> None:
     job = await w.store.job("j-big")
     assert job is not None
     assert (job.state, job.epoch) == (JobState.QUEUED, 1)
+
+
+async def test_one_turn_takes_several_asks_about_one_job_in_their_order() -> None:
+    """A tenant that asks much about one job would otherwise wait a turn for each."""
+    w = World()
+    await w.submit("j-1", gpus=4)
+    await w.turns()
+    for priority in (5, 7, 3):
+        await w.ask(AskKind.PRIORITISE, "j-1", priority)
+    await w.turns()
+    assert await w.store.asks(pool="default", limit=10) == []
+    assert [job.priority for job in await w.store.open_jobs(pool="default")] == [3]
+    assert [event.event for event in await w.store.story("j-1")].count(JobEvent.REPRIORITISED) == 3
+    await w.ask(AskKind.PRIORITISE, "j-1", 9)
+    await w.ask(AskKind.CANCEL, "j-1")
+    await w.ask(AskKind.REQUEUE, "j-1")  # of what is over by then, and read from the store in the next turn
+    await w.turns()
+    assert await w.state("j-1") is JobState.CANCELLED
+    await w.turns()
+    assert await w.state("j-1") is JobState.QUEUED
+
+
+async def test_hundreds_of_asks_of_one_tenant_delay_another_by_no_turn() -> None:
+    w = World()
+    for number in range(300):
+        await w.submit(f"j-{number}")
+    await w.store.submit(spec(gpus=1), job_id="j-of-bob", tenant="bob", key=None, at=w.now)
+    await w.turns()
+    for number in range(300):
+        await w.ask(AskKind.CANCEL, f"j-{number}")
+    await w.store.ask(AskKind.CANCEL, subject_id="j-of-bob", pool="default", tenant="bob", at=w.now)
+    await w.turns()
+    assert await w.state("j-of-bob") is JobState.CANCELLED
+    assert await w.state("j-299") is JobState.QUEUED
+
+
+async def test_a_turn_admits_as_many_as_it_has_time_for_and_one_of_each_tenant_first() -> None:
+    w = World()
+    await w.turns()
+    w.store.takes = lambda born: setattr(w, "now", w.now + 0.001 * born)
+    for number in range(700):
+        await w.submit(f"j-{number}")
+    await w.turns()
+    await w.store.submit(spec(gpus=1), job_id="j-of-bob", tenant="bob", key=None, at=w.now)
+    before = len(await w.store.open_jobs(pool="default"))
+    await w.turns()
+    assert before == 500
+    assert len(await w.store.open_jobs(pool="default")) == before + 50
+    assert "j-of-bob" in {job.id for job in await w.store.open_jobs(pool="default")}
 
 
 async def test_nothing_is_said_that_could_not_be_stored_and_it_is_decided_again() -> None:

@@ -14,6 +14,7 @@ from libs.messages.history import Record
 from libs.store import UnlawfulError
 from libs.store.memory.accounts import MemoryAccounts
 from libs.store.memory.arrays import MemoryArrays
+from libs.store.memory.asks import in_turn
 from libs.store.memory.contexts import MemoryContexts
 from libs.store.memory.history import MemoryHistory
 from libs.store.memory.learnt import MemoryLearnt
@@ -49,7 +50,8 @@ class MemoryStore(
     async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
         self._must_hold(lease)
         self._must_have_loaded_last(lease, load)
-        waiting = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is AskKind.SUBMIT]
+        found = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is AskKind.SUBMIT]
+        waiting = in_turn(found)
         born = [self._submitted[ask.subject_id] for ask in waiting[:limit]]
         for ask in waiting[:limit]:
             del self._asks[ask.id]

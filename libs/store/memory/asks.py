@@ -1,5 +1,6 @@
 """The queue of asks, in memory: what users and the reallocator want done, until the scheduler has done it."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from libs.domain.job import Cause
@@ -7,6 +8,16 @@ from libs.domain.lease import Lease
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.store.memory.leases import MemoryLeases
 from libs.store.memory.times import micro
+
+
+def in_turn(asks: Sequence[Ask]) -> list[Ask]:
+    """The tenants in turn, the oldest ask of each first."""
+    numbers = Counter[str]()
+    placed: list[tuple[int, int, Ask]] = []
+    for ask in asks:
+        numbers[ask.tenant] += 1
+        placed.append((numbers[ask.tenant], ask.id, ask))
+    return [ask for _, _, ask in sorted(placed, key=lambda one: one[:2])]
 
 
 class MemoryAsks(MemoryLeases):
@@ -44,7 +55,14 @@ class MemoryAsks(MemoryLeases):
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
         found = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is not AskKind.SUBMIT]
-        return found[:limit]
+        asked_by: dict[str, set[str]] = {}
+        first: list[Ask] = []
+        for ask in found:
+            by = asked_by.setdefault(ask.subject_id, set())
+            by.add(ask.tenant)
+            if len(by) == 1 or by == {ask.tenant}:
+                first.append(ask)
+        return in_turn(first)[:limit]
 
     async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
         self._must_hold(lease)

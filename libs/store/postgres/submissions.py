@@ -148,7 +148,10 @@ class Submitting:
         return await (self._batching.one(submission) if small else self._alone(submission))
 
     async def _alone(self, submission: Submission) -> Row:
-        return (await self._store([submission]))[0]
+        if len(submission.text) <= BATCHED_BYTES_MAX:
+            return (await self._store([submission]))[0]
+        columns = await asyncio.to_thread(_columns_of, submission)  # it is hashed, which takes a while
+        return (await self._asking.rows("submit", *([column] for column in columns)))[0]
 
     async def _store(self, submissions: Sequence[Submission]) -> list[Row]:
         columns = zip(*map(_columns_of, submissions), strict=True)

@@ -1,15 +1,59 @@
+-- The asks of a pool to admit submissions: the tenants in turn, the oldest of each first, so that one tenant's thousands delay
+-- another's by one. Tenants are found one behind the other by the index alone, however many asks each has.
+CREATE OR REPLACE FUNCTION asks_to_admit_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tenants AS (
+        (SELECT tenant FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY tenant LIMIT 1)
+        UNION ALL
+        SELECT (SELECT asks.tenant FROM asks WHERE pool = of_pool AND kind = 'submit' AND asks.tenant > tenants.tenant
+                 ORDER BY asks.tenant LIMIT 1)
+          FROM tenants WHERE tenants.tenant IS NOT NULL
+    ), first AS (
+        SELECT of_tenant.id, row_number() OVER (PARTITION BY tenants.tenant ORDER BY of_tenant.id) AS number
+          FROM tenants
+         CROSS JOIN LATERAL (SELECT id FROM asks WHERE pool = of_pool AND kind = 'submit' AND asks.tenant = tenants.tenant
+                              ORDER BY id LIMIT at_most) AS of_tenant
+    )
+    SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
+END $$;
+
+-- The same of all other asks. What another tenant asked before about the same subject comes first: until that is done, the
+-- later ask is left out.
+CREATE OR REPLACE FUNCTION asks_to_do_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tenants AS (
+        (SELECT tenant FROM asks WHERE pool = of_pool AND kind <> 'submit' ORDER BY tenant LIMIT 1)
+        UNION ALL
+        SELECT (SELECT asks.tenant FROM asks WHERE pool = of_pool AND kind <> 'submit' AND asks.tenant > tenants.tenant
+                 ORDER BY asks.tenant LIMIT 1)
+          FROM tenants WHERE tenants.tenant IS NOT NULL
+    ), first AS (
+        SELECT of_tenant.id, row_number() OVER (PARTITION BY tenants.tenant ORDER BY of_tenant.id) AS number
+          FROM tenants
+         CROSS JOIN LATERAL (
+            SELECT id FROM asks WHERE pool = of_pool AND kind <> 'submit' AND asks.tenant = tenants.tenant
+               AND NOT EXISTS (SELECT FROM asks AS earlier WHERE earlier.subject_id = asks.subject_id
+                                  AND earlier.kind <> 'submit' AND earlier.id < asks.id AND earlier.tenant <> asks.tenant)
+             ORDER BY id LIMIT at_most) AS of_tenant
+    )
+    SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
+END $$;
+
 -- Makes jobs of submissions, for the latest load of their pool only: an admission of an earlier one that lands late would make
--- jobs that its leader does not know. The event `submitted` was recorded with the submission, as version 1.
-CREATE OR REPLACE FUNCTION admit_submissions(
-    lease_name text, lease_holder text, lease_epoch bigint, of_load bigint, of_pool text, at_most integer
+-- jobs that its leader does not know. So would asks that the caller has not seen: it names them. The event `submitted` was
+-- recorded with the submission, as version 1.
+CREATE OR REPLACE FUNCTION admit_asks(
+    lease_name text, lease_holder text, lease_epoch bigint, of_load bigint, of_asks bigint[]
 ) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     PERFORM must_have_loaded_last(lease_name, lease_holder, lease_epoch, of_load);
     RETURN QUERY
     WITH taken AS (
-        DELETE FROM asks WHERE asks.id IN (
-            SELECT asks.id FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY asks.id LIMIT at_most)
-        RETURNING subject_id
+        DELETE FROM asks WHERE asks.id = ANY (of_asks) AND kind = 'submit' RETURNING subject_id
     )
     INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since)
     SELECT s.id, s.tenant, s.pool, 'queued', 'submitted', 0, 1, COALESCE((s.spec ->> 'priority')::int, 0),

@@ -119,3 +119,23 @@ BEGIN
     ON CONFLICT (tenant, part) DO UPDATE SET jobs = known.jobs + 1, bytes = known.bytes + excluded.bytes;
     RETURN NULL;
 END $$;
+
+-- Makes jobs of the oldest submissions of a pool.
+CREATE OR REPLACE FUNCTION admit_submissions(
+    lease_name text, lease_holder text, lease_epoch bigint, of_load bigint, of_pool text, at_most integer
+) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+    PERFORM must_have_loaded_last(lease_name, lease_holder, lease_epoch, of_load);
+    RETURN QUERY
+    WITH taken AS (
+        DELETE FROM asks WHERE asks.id IN (
+            SELECT asks.id FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY asks.id LIMIT at_most)
+        RETURNING subject_id
+    )
+    INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since)
+    SELECT s.id, s.tenant, s.pool, 'queued', 'submitted', 0, 1, COALESCE((s.spec ->> 'priority')::int, 0),
+           s.submitted_at
+      FROM submissions s JOIN taken ON taken.subject_id = s.id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING jobs.id;
+END $$;

@@ -1,0 +1,31 @@
+"""How much one turn takes in: as much as it has time for."""
+
+from services.scheduler.thinking.appetite import Appetite
+
+
+def appetite() -> Appetite:
+    return Appetite(seconds=0.03, least=25, most=100)
+
+
+def test_it_is_whole_before_anything_is_known() -> None:
+    assert appetite().limit == 100
+
+
+def test_of_what_takes_longer_less_is_taken() -> None:
+    hungry = appetite()
+    hungry.took(0.1, 100)
+    assert hungry.limit == 30
+    for _ in range(50):
+        hungry.took(3.0, 100)
+    assert hungry.limit == 25
+    for _ in range(50):
+        hungry.took(0.001, 25)
+    assert hungry.limit == 100
+
+
+def test_a_few_or_a_clock_that_stands_still_say_nothing() -> None:
+    hungry = appetite()
+    hungry.took(5.0, 3)
+    hungry.took(0.0, 50)
+    hungry.took(-1.0, 50)
+    assert hungry.limit == 100
