@@ -6,11 +6,12 @@ for is the credit that a node has: it keeps at most what was not acknowledged, a
 """
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from libs.messages import Message
+from libs.messages.bounds import Epoch, ExitCode, JobId, Rank, Token, Word
 
 WINDOW_BYTES = 256 << 10  # on the way to a person and not acknowledged, and as many on the way back
 SIDE_MAX = 1000  # of a terminal, in rows or columns
@@ -112,6 +113,26 @@ class SessionWritten(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     taken: int = 0
     gone: bool = False
+
+
+class SessionLeft(Message, frozen=True, kw_only=True):
+    """Executor → gateway, a request: a session ended a while ago, so that its job's story should have that. Asked
+    again until it is answered, by `SessionLeftNoted`. Which session it was, and whose, is in the story of the job.
+    `port`: of a connection."""
+
+    subject: ClassVar[str] = "weft.left.{node_id}"
+    node_id: Token
+    session_id: Word
+    job_id: JobId
+    epoch: Epoch
+    rank: Rank
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    status: ExitCode | None = None
+    reason: Word = ""
+
+
+class SessionLeftNoted(Struct, frozen=True, kw_only=True):
+    """The story has it, or needs it no more."""
 
 
 # between a person's program and the gateway, on one WebSocket

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from libs.bus import Bus
+from libs.bus import Bus, BusError
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from libs.messages.serving import ServicesServed
-from libs.messages.sessions import OpenSession, ReadSession, WriteSession
+from libs.messages.sessions import OpenSession, ReadSession, SessionLeft, SessionLeftNoted, WriteSession
 from libs.messages.signals import NodeSampled
 from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent
@@ -37,6 +37,8 @@ LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
 LOG_READERS_MAX = 512
 SESSIONS_AT_ONCE = 512  # requests in work
 SESSIONS_SECONDS = 0.5
+LEFT_SECONDS = 5.0  # between two tries to tell a gateway of sessions that ended while there was none
+LEFT_ANSWER_SECONDS_MAX = 3.0
 STOP_SECONDS_MAX = 65.0  # the drain of those that serve requests, and the grace
 LEAVE_SECONDS_MAX = 5.0
 
@@ -101,6 +103,21 @@ async def run(
                 runs = await agent.runs()
                 await sessions.tick(None if runs is None else {run.key for run in runs if run.live})
 
+        async def tell_left() -> None:
+            for session in sessions.untold:
+                left = SessionLeft(
+                    node_id=settings.node_id,
+                    session_id=session.id,
+                    job_id=session.key.job_id,
+                    epoch=session.key.epoch,
+                    rank=session.key.rank,
+                    port=session.port,
+                    status=session.exit_status,
+                    reason=session.reason,
+                )
+                await bus.request(left, SessionLeftNoted, seconds_max=LEFT_ANSWER_SECONDS_MAX)
+                session.told = True
+
         async def hinted(_: NodeHinted) -> None:
             agent.hint()
 
@@ -155,6 +172,7 @@ async def run(
                 Every(TELL_SECONDS, prober.tell, wake=prober.news, name="endpoints"),
                 Every(RETENTION_SECONDS, keep_logs),
                 Every(SESSIONS_SECONDS, look_at_sessions, name="sessions"),
+                Every(LEFT_SECONDS, tell_left, retry_on=(BusError,), name="left"),
             ],
             registry=agent.gauges.registry,
             admin_port=settings.admin_port,

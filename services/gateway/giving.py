@@ -4,6 +4,7 @@ from libs.domain.job import FINAL, Job
 from libs.domain.spec import JobSpec
 from libs.messages.contexts import ContextRead, ReadContext
 from libs.messages.nodes import ReadSecrets, SecretsRead
+from libs.messages.sessions import SessionLeft
 from libs.store import GatewayStore
 from services.gateway.errors import RejectedError
 
@@ -25,7 +26,7 @@ async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: f
 
 async def read(store: GatewayStore, asked: ReadSecrets) -> SecretsRead:
     """The values for one run, if the job has it on the node that asks, in the epoch that it is in."""
-    if (job := await _held(store, asked)) is None:
+    if (job := await held(store, asked)) is None:
         return SecretsRead(refused=_not_there(asked))
     named = job.spec.all_secrets
     values = await store.secret_values(job.tenant, set(named.values()))
@@ -37,7 +38,7 @@ async def read(store: GatewayStore, asked: ReadSecrets) -> SecretsRead:
 
 async def read_context(store: GatewayStore, asked: ReadContext, *, at: float) -> ContextRead:
     """A piece of a job's files, for the same runs."""
-    job = await _held(store, asked)
+    job = await held(store, asked)
     if job is None or job.spec.context is None:
         return ContextRead(refused=_not_there(asked) if job is None else f"{asked.job_id} has no files with it")
     if not asked.number:
@@ -46,11 +47,11 @@ async def read_context(store: GatewayStore, asked: ReadContext, *, at: float) ->
     return ContextRead(missing=True) if found is None else ContextRead(data=found[0], size=found[1])
 
 
-async def _held(store: GatewayStore, asked: ReadSecrets | ReadContext) -> Job | None:
+async def held(store: GatewayStore, asked: ReadSecrets | ReadContext | SessionLeft) -> Job | None:
     """The job, if it has that rank on the node that asks, in the epoch that it is in."""
     job = await store.job(asked.job_id)
-    held = () if job is None or job.state in FINAL or job.placement is None else job.placement.allocations
-    here = any((one.node_id, one.rank) == (asked.node_id, asked.rank) for one in held)
+    places = () if job is None or job.state in FINAL or job.placement is None else job.placement.allocations
+    here = any((one.node_id, one.rank) == (asked.node_id, asked.rank) for one in places)
     return job if job is not None and job.epoch == asked.epoch and here else None
 
 

@@ -10,6 +10,7 @@ from libs.messages.asks import SubmitAnswered
 from libs.messages.contexts import ContextRead, ReadContext
 from libs.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
 from libs.messages.serving import EndpointsSeen, ServicesServed
+from libs.messages.sessions import SessionLeft
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from libs.service.keys import ServerCertificate
@@ -174,6 +175,7 @@ async def run(
                     AnswerRaw(SUBMIT_SUBJECT, submit),
                     Answer(ReadSecrets, read_secrets),
                     Answer(ReadContext, give_context),
+                    Answer(SessionLeft, gateway.entries.reported),
                 ],
                 loops=loops,
                 registry=gateway.meters.registry,

@@ -86,6 +86,26 @@ async def test_a_command_gets_this_ones_input_and_gives_its_status_and_the_story
     assert (await cluster.client.job(job)).state is JobState.RUNNING
 
 
+async def test_the_end_of_a_session_whose_gateway_was_killed_is_told_by_the_next_one(
+    cluster: Cluster, job: str, tmp_path: Path
+) -> None:
+    waits = f"until [ -e {tmp_path}/go ]; do sleep 0.1; done; exit 7"
+    headers = {"Authorization": f"Bearer {cluster.local.token}"}
+    url = f"{cluster.local.url}/v1/jobs/{job}/attach?kind=exec&rank=0"
+    async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as socket:
+        await socket.send_json({"command": ["sh", "-c", waits]})
+        assert (await socket.receive_json(timeout=SECONDS_MAX))["rank"] == 0
+        (opened,) = await told(cluster.client, job, 1)
+        pid = cluster.local.pids["gateway"]
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: cluster.local.pids.get("gateway", pid) != pid, seconds_max=SECONDS_MAX)
+    (tmp_path / "go").touch()
+    _, left = await told(cluster.client, job, 2)
+    assert left.startswith(opened.removeprefix("admin opened "))
+    assert "admin left after " in left
+    assert left.endswith(", with status 7")
+
+
 async def test_a_shell_is_a_terminal_with_this_ones_size_and_leaves_it_as_it_was(cluster: Cluster, job: str) -> None:
     terminal = Terminal(Person(cluster, cluster.local.token), "shell", job, "--", "sh", "-c", "echo begun; exec sh")
     await terminal.begin()

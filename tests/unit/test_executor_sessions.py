@@ -8,7 +8,13 @@ from libs.messages.sessions import WINDOW_BYTES, OpenSession, ReadSession, Write
 from services.executor.channel import Channel, SessionWanted
 from services.executor.runs import RunKey
 from services.executor.runtime.fake import FakeHost, FakeRuntime
-from services.executor.sessions.sessions import KEPT_SECONDS, UNASKED_SECONDS_MAX, Sessions
+from services.executor.sessions.sessions import (
+    KEPT_SECONDS,
+    UNASKED_SECONDS_MAX,
+    UNTOLD_KEPT_SECONDS,
+    UNTOLD_SECONDS,
+    Sessions,
+)
 from services.executor.sessions.settings import SessionSettings
 
 KEY = RunKey("j-1", 0, 0)
@@ -161,8 +167,29 @@ async def test_a_session_ends_with_its_run_with_a_dead_line_and_when_nothing_mov
         if clock.now - 100 <= UNASKED_SECONDS_MAX:
             assert not runtime.channels[1].ended
     assert [one.ended for one in runtime.channels] == [True, True, True]
+    assert [one.id for one in sessions.untold] == ["run", "dead", "idle"]
     clock.now += KEPT_SECONDS + 1
+    for session in sessions.untold:
+        session.told = True
     await sessions.tick(None)
     assert (await sessions.read(reads("idle"))).gone
     assert sessions.kept == 0
+    await sessions.close()
+
+
+async def test_how_a_session_ended_is_kept_for_a_gateway_that_comes_back_and_not_for_ever() -> None:
+    sessions, runtime, clock = made()
+    for name in ("closed", "lost"):
+        await sessions.open(opens(name))
+    await sessions.write(writes("closed", b"", end=True))
+    clock.now += UNASKED_SECONDS_MAX + 1
+    await sessions.tick({KEY})
+    assert all(one.ended for one in runtime.channels)
+    assert sessions.untold == [], "a gateway that lives tells it first"
+    clock.now += UNTOLD_SECONDS + 1
+    (lost,) = sessions.untold
+    assert (lost.id, lost.reason) == ("lost", "its line was dead for 30 s")
+    clock.now += UNTOLD_KEPT_SECONDS
+    await sessions.tick({KEY})
+    assert (sessions.untold, sessions.kept) == ([], 0)
     await sessions.close()

@@ -30,6 +30,8 @@ class Session:
     ) -> None:
         self.id, self.key = session_id, key
         self.line = 1
+        self.port = 0  # of a connection
+        self.told = False  # the story of its job has its end, or a gateway sees to that
         self.asked_at = self.moved_at = clock()
         self.over_at: float | None = None
         self.exit_status: int | None = None

@@ -25,6 +25,8 @@ from services.executor.sessions.settings import SessionSettings
 logger = logging.getLogger(__name__)
 
 UNASKED_SECONDS_MAX = 30.0  # without a request from a gateway: the person's line is dead, and nothing came back
+UNTOLD_SECONDS = 30.0  # after its end: by then the story has it, if the gateway that read of it lives
+UNTOLD_KEPT_SECONDS = 600.0  # for which a gateway is looked for that notes its end
 KEPT_SECONDS = 60.0  # after its end, so that it can be read to its end and how it ended
 READ_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 128 << 10
@@ -98,6 +100,8 @@ class Sessions:
         if session.line != ask.line:
             return SessionRead(elsewhere=True)
         ended = session.over and not data and (ask.looks or ask.offset >= session.window.ends)
+        if ended and session.port:  # a gateway tells of all connections to a port together, when the last is over
+            session.told = True
         return SessionRead(
             data=data,
             stream=stream,
@@ -115,6 +119,7 @@ class Sessions:
         if ask.data or ask.over:
             await session.write(ask.offset, ask.data, over=ask.over)
         if ask.end:
+            session.told = True
             await session.end("it was closed")
         return SessionWritten(taken=session.taken)
 
@@ -124,7 +129,7 @@ class Sessions:
         ends: list[tuple[Session, str]] = []
         for session in list(self._open.values()):
             if session.over_at is not None:
-                if now - session.over_at > KEPT_SECONDS:
+                if now - session.over_at > (KEPT_SECONDS if session.told else UNTOLD_KEPT_SECONDS):
                     session.drop()
                     del self._open[session.id]
                     self._flows.pop(session.id, None)
@@ -135,6 +140,13 @@ class Sessions:
             elif idle and now - session.moved_at > idle:
                 ends.append((session, f"nothing was typed or written for {idle:g} s"))
         await asyncio.gather(*(session.end(why) for session, why in ends))
+
+    @property
+    def untold(self) -> list[Session]:
+        """Those that were over a while ago, and of which no gateway has said that the story has it: the one that read
+        how it ended may have been killed, also with the answer on its way."""
+        before = self._clock() - UNTOLD_SECONDS
+        return [one for one in self._open.values() if one.over_at is not None and one.over_at < before and not one.told]
 
     async def close(self) -> None:
         """End all, as the executor leaves."""
@@ -169,7 +181,9 @@ class Sessions:
             port=ask.port,
         )
         channel = await self._runtime.enter(key, wanted)
-        self._open[ask.session_id] = Session(ask.session_id, key, channel, clock=self._clock, pace=self._pace)
+        session = Session(ask.session_id, key, channel, clock=self._clock, pace=self._pace)
+        session.port = ask.port if ask.kind is SessionKind.PORT else 0
+        self._open[ask.session_id] = session
         return SessionOpened(line=1)
 
     def _pace(self, session: Session, moved: int) -> float:

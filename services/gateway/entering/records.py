@@ -6,20 +6,24 @@ after the session until its node has ended it, or another line has it.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from libs.bus import Bus, BusError
-from libs.domain.job import Cause, CauseCode, Job
+from libs.domain.job import Cause, CauseCode, Job, JobEvent
 from libs.messages.asks import AskKind, Entrance
-from libs.messages.sessions import ReadSession, SessionKind, SessionRead
+from libs.messages.http import EventData
+from libs.messages.sessions import ReadSession, SessionKind, SessionLeft, SessionLeftNoted, SessionRead
 from libs.store import GatewayStore, StoreUnavailableError
 from libs.store.tenants import Access
 from services.gateway.entering.line import Over
+from services.gateway.giving import held
 from services.gateway.hints import Hints
 from services.gateway.runs import RankRun
 
@@ -29,8 +33,12 @@ COMMAND_CHARACTERS, PART_CHARACTERS = 200, 80
 PORT_REST_SECONDS = 30.0
 LOOK_SECONDS = 5.0
 LOOKS_MAX = 24
+NOTED_MAX = 1000
 STORE_TRIES, STORE_PAUSE_SECONDS = 10, 1.0
 WORDS = {SessionKind.SHELL: "a shell", SessionKind.EXEC: "a command", SessionKind.COPY: "a copy of files"}
+
+
+_data = msgspec.json.Decoder(EventData).decode
 
 
 class Wish(Protocol):
@@ -53,6 +61,7 @@ class Stay(Struct, kw_only=True):
     epoch: int
     rank: int
     what: str
+    number: int
     began: float
     connections: int = 0
     open: int = 0
@@ -66,6 +75,9 @@ class Records:
         self._now, self._clock = now, clock
         self._visits: dict[str, Stay] = {}  # by session, and by job, run, tenant and port
         self._tasks: set[asyncio.Task[None]] = set()
+        self._noted: dict[
+            tuple[int, float], None
+        ] = {}  # of which nodes told, and which the scheduler may not have stored yet
 
     def begun(
         self, who: Access, job: Job, run: RankRun, wish: Wish, session_id: str, command: tuple[str, ...]
@@ -73,7 +85,7 @@ class Records:
         name = session_id
         what = f"{WORDS.get(wish.kind, '')} in rank {run.rank}"
         if wish.kind is SessionKind.PORT:
-            name = f"{job.id} {run.epoch} {run.rank} {wish.port} {who.tenant}"
+            name = _port_name(job.id, run.epoch, run.rank, wish.port, who.tenant)
             what = f"connections to port {wish.port} of rank {run.rank}"
         elif command:
             what += f": {shown(command)}"
@@ -84,6 +96,7 @@ class Records:
             epoch=run.epoch,
             rank=run.rank,
             what=what,
+            number=number_of(name),
             began=self._clock(),
         )
         is_new = name not in self._visits and not wish.session
@@ -92,7 +105,12 @@ class Records:
 
     async def tell(self, visit: Stay, code: CauseCode, sentence: str, **numbers: float) -> None:
         """Raises StoreUnavailableError."""
-        cause = Cause(code=code, sentence=sentence, by=visit.tenant, numbers={"rank": visit.rank, **numbers})
+        cause = Cause(
+            code=code,
+            sentence=sentence,
+            by=visit.tenant,
+            numbers={"rank": visit.rank, "session": visit.number, **numbers},
+        )
         await self._store.ask(
             AskKind.ENTER,
             subject_id=visit.job_id,
@@ -112,6 +130,56 @@ class Records:
 
     async def left(self, name: str, visit: Stay, status: int | None, reason: str) -> None:
         self.forget(name)
+        for _ in range(STORE_TRIES):
+            try:
+                await self._tell_left(visit, status, reason)
+                return
+            except StoreUnavailableError:
+                await asyncio.sleep(STORE_PAUSE_SECONDS)
+        logger.warning("the story of %s lacks the end of a session: the store is away", visit.job_id)
+
+    async def reported(self, ask: SessionLeft) -> SessionLeftNoted:
+        """A node tells of a session that ended when no gateway had it any more. Only what the story lacks is told, of
+        a run that the node has. Raises StoreUnavailableError."""
+        job = await held(self._store, ask)
+        if job is None or ask.session_id in self._visits:
+            return SessionLeftNoted()
+        for number, (cause, at) in (await self._open_stays(job.id)).items():
+            port = number_of(_port_name(job.id, ask.epoch, ask.rank, ask.port, cause.by)) if ask.port else -1
+            if number not in (number_of(ask.session_id), port) or (number, at) in self._noted:
+                continue
+            visit = Stay(
+                tenant=cause.by,
+                job_id=job.id,
+                pool=job.pool,
+                epoch=ask.epoch,
+                rank=ask.rank,
+                what=cause.sentence.removeprefix(f"{cause.by} opened "),
+                number=number,
+                began=self._clock() - max(0.0, self._now() - at),
+            )
+            await self._tell_left(visit, ask.status, ask.reason)
+            self._noted[number, at] = None
+            while len(self._noted) > NOTED_MAX:
+                del self._noted[next(iter(self._noted))]
+        return SessionLeftNoted()
+
+    async def _open_stays(self, job_id: str) -> dict[int, tuple[Cause, float]]:
+        """By number: how each began that has not ended, as far as the story says."""
+        found: dict[int, tuple[Cause, float]] = {}
+        for event in await self._store.story(job_id):
+            cause = _data(event.data).cause if event.event == JobEvent.ENTERED.value else None
+            if cause is None or "session" not in cause.numbers:
+                continue
+            number = int(cause.numbers["session"])
+            if cause.code is CauseCode.ENTERED:
+                found[number] = (cause, event.at)
+            else:
+                found.pop(number, None)
+        return found
+
+    async def _tell_left(self, visit: Stay, status: int | None, reason: str) -> None:
+        """Raises StoreUnavailableError."""
         seconds = self._clock() - visit.began
         ended = f"{visit.what}: {visit.tenant} left after {_duration(seconds)}"
         if status is not None:
@@ -121,13 +189,7 @@ class Records:
         numbers = {"seconds": round(seconds, 1)} | ({} if status is None else {"status": float(status)})
         if visit.connections:
             numbers["connections"] = float(visit.connections)
-        for _ in range(STORE_TRIES):
-            try:
-                await self.tell(visit, CauseCode.LEFT, ended, **numbers)
-                return
-            except StoreUnavailableError:
-                await asyncio.sleep(STORE_PAUSE_SECONDS)
-        logger.warning("the story of %s lacks the end of a session: the store is away", visit.job_id)
+        await self.tell(visit, CauseCode.LEFT, ended, **numbers)
 
     async def watch(self, name: str, visit: Stay, asked: ReadSession) -> None:
         """Look after a session whose line broke, until its node has ended it or another line has it."""
@@ -187,6 +249,15 @@ class StayRecord:
             assert self._run.node_id is not None
             asked = ReadSession(node_id=self._run.node_id, session_id=self._session_id, line=number, looks=True)
             records.later(asyncio.create_task(records.watch(self._name, visit, asked)))
+
+
+def number_of(name: str) -> int:
+    """What a story calls a session, from which its name cannot be found: with the name one goes on with it."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
+
+
+def _port_name(job_id: str, epoch: int, rank: int, port: int, tenant: str) -> str:
+    return f"{job_id} {epoch} {rank} {port} {tenant}"
 
 
 def shown(command: tuple[str, ...]) -> str:
