@@ -141,6 +141,7 @@ async def _serve(
         await silence.end()
     if settings.stop_jobs_on_exit:
         await serve_on(SilentBus(), stop, last=True)
+    secret_files.close()
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:

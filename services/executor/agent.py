@@ -131,6 +131,7 @@ class Agent:
         while (runs := await self.runs()) is None or any(run.live for run in runs):
             await self.reconcile()
             await asyncio.sleep(STOP_LOOK_SECONDS)
+        self._secret_files.keep(self.hands.busy)
 
     async def leave(self) -> None:
         """Return when the control plane knows the end of every run, so that no record of them is needed."""

@@ -12,11 +12,13 @@ import stat
 import zlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from msgspec import structs
 
 from libs.bus import Bus, BusError
+from libs.domain.spec import SECRETS_MAX
 from libs.messages.nodes import ReadSecrets, SecretsRead, StartRun
 from services.executor.discards import Discards
 from services.executor.runs import RunKey, RuntimeUnavailableError
@@ -60,10 +62,15 @@ class SecretFiles:
         except OSError:
             return
         for name in names:
+            _empty(f"{self._folder}/{name}")
             self._discards.take(f"{self._folder}/{name}")
 
     def close(self) -> None:
+        """Leave no folder where no run has any secret."""
         self._discards.close()
+        for folder in (f"{self._folder}/discarded", self._folder):
+            with suppress(OSError):
+                os.rmdir(folder)
 
     def _write(self, path: str, value: bytes) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
@@ -82,6 +89,14 @@ class SecretFiles:
         except OSError:
             return False
         return True
+
+
+def _empty(folder: str) -> None:
+    """Of its files at once, as many as a run can have: what else a job put there is removed by and by."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in islice(entries, SECRETS_MAX):
+            with suppress(OSError):
+                os.unlink(entry.path)
 
 
 def folder_in_memory(home: Path) -> Path | None:

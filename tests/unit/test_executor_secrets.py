@@ -16,7 +16,7 @@ from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.secrets import MissingSecretsError, SecretFiles, folder_in_memory, with_secrets
 from services.executor.thinking.core import Action, Start
-from tests.support.runs import order
+from tests.support.runs import order, until
 from tests.support.virtual_time import run_virtually
 
 NAMED = structs.replace(order("job-1"), env={"A": "a"}, secrets={"TOKEN": "t", "KEY": "k"})
@@ -157,10 +157,21 @@ async def test_the_files_go_when_no_run_has_them(tmp_path: Path) -> None:
     files.keep({KEY})
     folder = tmp_path / "secrets" / str(KEY)
     assert folder.is_dir()
+    files.close()
+    assert folder.is_dir(), "its run goes on without this executor"
+    kept = os.open(folder / "TOKEN_FILE", os.O_RDONLY)
     files.keep(set())
     assert not folder.exists()
+    assert os.fstat(kept).st_nlink == 0, "the value is gone at once, not when its folder is"
+    os.close(kept)
     files.keep(set())
-    files.close()
+    again = SecretFiles(tmp_path / "secrets")
+    await until(lambda: os.listdir(tmp_path / "secrets") in ([], ["discarded"]))
+    await until(
+        lambda: not (tmp_path / "secrets" / "discarded").exists() or not os.listdir(folder.parent / "discarded")
+    )
+    again.close()
+    assert not (tmp_path / "secrets").exists()
 
 
 async def test_a_containers_file_is_its_users_or_open_in_a_folder_that_others_cannot_reach(tmp_path: Path) -> None:
