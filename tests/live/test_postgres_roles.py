@@ -115,6 +115,7 @@ MAY_NOT_READ = {
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
         "retention",
+        "class_slowdowns",
         "event_offset",
         "tenant_submitted",
         "tenant_ended",
