@@ -49,7 +49,6 @@ class EndReason(StrEnum):
     START_FAILED = "start-failed"  # never ran: `detail` has the reason
     PORT_TAKEN = "port-taken"  # never ran: something else listens where rank 0 should; another epoch has another port
     LOST = "lost"  # it is gone and left no exit status
-    UNCONTROLLED = "uncontrolled"  # the node ended it, because it used its GPU outside its share in a strict pool
 
 
 NEVER_RAN = frozenset({EndReason.START_FAILED, EndReason.PORT_TAKEN})
@@ -82,6 +81,9 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     port: Port | None = None  # of a run that serves requests: where it listens, at the node's address
     ready: bool | None = None  # of a run that serves requests: does it take them? None: no such run, or not known
     not_applied: Text = ""  # which of its order's limits a live run could not be given so far, and why
+    # With `stopped`: because it used its GPU outside its share, in a strict pool. No reason of its own: a scheduler of
+    # an earlier version would refuse the whole report.
+    uncontrolled: bool = False
 
 
 class NodeReported(Message, frozen=True, kw_only=True):

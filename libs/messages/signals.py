@@ -139,7 +139,8 @@ class ShareSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     turn on the GPU to getting it, of the latest turns. Memory in bytes, as the run's processes count it; of them all,
     `refused` allocations were beyond the limit, `overruns` turns were taken from processes that kept them too long, and
     `given_up` launches went on without a turn since the arbiter did not answer. `outside`: how many processes of the
-    run use the GPU and are not held to the share, such as those that dropped the hook.
+    run use the GPU and are not held to the share, such as those that dropped the hook. `uncounted`: bytes that the
+    run's processes have of the GPU's memory, as the GPU's driver counts, beyond `memory_used` and their contexts.
     """
 
     gpu_uuid: Word
@@ -155,6 +156,7 @@ class ShareSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     overruns: Whole | None = None
     given_up: Whole | None = None
     outside: Whole | None = None
+    uncounted: Whole | None = None
 
 
 class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):

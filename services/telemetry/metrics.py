@@ -101,6 +101,7 @@ _SHARE: Final[Sequence[_Gauge]] = (
     ("weft_share_wait_p99_seconds", "wait_p99_seconds", "From asking for a turn on the GPU to getting it", 1),
     ("weft_share_memory_used_bytes", "memory_used", "GPU memory that the run's processes hold", 1),
     ("weft_share_memory_limit_bytes", "memory_limit", "GPU memory that they may hold", 1),
+    ("weft_share_memory_uncounted_bytes", "uncounted", "GPU memory of the run beyond what its processes count", 1),
     ("weft_share_processes_outside", "outside", "Processes of the run on the GPU that are not held to the share", 1),
 )
 _SHARE_TOTALS: Final[Sequence[_Gauge]] = (

@@ -71,10 +71,11 @@ class Telemetry:
         return NodeCounters(host=read_host(disk=self._disk), runs=readings, shares=shares), gpus
 
 
-def _on(gpus: Iterable[GpuSample], key: RunKey, uuid: str) -> frozenset[int]:
-    """The processes of a run on one GPU."""
+def _on(gpus: Iterable[GpuSample], key: RunKey, uuid: str) -> dict[int, int | None]:
+    """The processes of a run on one GPU, and the memory of each there."""
     processes = (process for gpu in gpus if gpu.uuid == uuid for process in gpu.processes)
-    return frozenset(process.pid for process in processes if (process.job_id, process.epoch, process.rank) == key)
+    of_run = (process for process in processes if (process.job_id, process.epoch, process.rank) == key)
+    return {process.pid: process.memory_used for process in of_run}
 
 
 async def run(settings: TelemetrySettings, telemetry: Telemetry, *, bus: Bus, stop: asyncio.Event) -> None:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from libs.domain.cluster import NOT_HELD_TO_SHARES, Gpu
 from libs.domain.shares import Share
 from libs.messages.nodes import StartRun
+from libs.sharing.emulated import read_device
 from libs.sharing.native import Built, NotBuilt, build
 from services.executor.home import Home
 from services.executor.runs import RunKey
@@ -48,6 +50,20 @@ print(cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(int(sys.argv[1]))))
 """
 
 
+SATURATE = """
+from tests.support.driver_client import Driver
+driver = Driver()
+driver.launch(1000)
+driver.synchronize()
+print("ready", flush=True)
+while True:
+    for _ in range(8):
+        driver.launch(1000)
+    driver.synchronize()
+"""
+WARM_SECONDS, WATCHED_SECONDS = 1.0, 2.0
+
+
 class Backends:
     """Back-ends of one name on one home, one after the other, as executors open them."""
 
@@ -68,21 +84,53 @@ class Backends:
     def holds(self) -> bool:
         return NOT_HELD_TO_SHARES not in self.now.not_enforced
 
-    def allocated(self, attached: Attached, size: int) -> int:
-        """The driver's answer to a process of the run that allocates so many bytes."""
-        device = self._folder / "d"
-        device.mkdir(exist_ok=True)
+    @property
+    def device(self) -> Path:
+        """Where a run's emulated GPU keeps its account, unless the back-end gives it another one."""
+        folder = self._folder / "d"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def environment(self, attached: Attached) -> dict[str, str]:
+        """Of a process of the run."""
         env = {
             **os.environ,
             "LD_LIBRARY_PATH": str(self._driver.driver_folder),
-            "WEFT_EMULATED_DEVICE": str(device),
+            "WEFT_EMULATED_DEVICE": str(self.device),
             "WEFT_EMULATED_MEMORY": str(GPU.memory),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
         }
+        return attached.added_to(env)
+
+    def allocated(self, attached: Attached, size: int) -> int:
+        """The driver's answer to a process of the run that allocates so many bytes."""
         command = [sys.executable, "-c", ALLOCATE, str(size)]
         done = subprocess.run(
-            command, env=attached.added_to(env), capture_output=True, text=True, timeout=60, check=True
+            command, env=self.environment(attached), capture_output=True, text=True, timeout=60, check=True
         )
         return int(done.stdout)
+
+    def first_part(self, *runs: Attached) -> float:
+        """Of the device time that two saturating processes got together, what the first got, by the GPU's account."""
+        jobs: list[subprocess.Popen[str]] = []
+        try:
+            for run in runs:
+                command = [sys.executable, "-c", SATURATE]
+                jobs.append(subprocess.Popen(command, env=self.environment(run), stdout=subprocess.PIPE, text=True))
+            for job in jobs:
+                assert job.stdout is not None
+                assert job.stdout.readline() == "ready\n"
+            time.sleep(WARM_SECONDS)
+            folder = Path(self.environment(runs[0])["WEFT_EMULATED_DEVICE"])
+            before = read_device(folder)
+            time.sleep(WATCHED_SECONDS)
+            after = read_device(folder)
+        finally:
+            for job in jobs:
+                job.kill()
+                job.communicate()
+        first, second = (after.busy_of(job.pid) - before.busy_of(job.pid) for job in jobs)
+        return first / (first + second)
 
 
 @pytest.fixture(params=[choice for choice in CHOICES if choice != AUTO])
@@ -204,3 +252,16 @@ async def test_memory_beyond_the_share_is_refused_as_the_driver_refuses_it_or_no
             while await allocated(SHARE.memory - MIB) == 0:  # noqa: ASYNC110 - what is waited for is of another process
                 await asyncio.sleep(0.1)
         assert await allocated(OTHER.memory - MIB) == 0
+
+
+async def test_each_run_gets_its_part_of_the_time_or_as_much_as_the_other(backends: Backends) -> None:
+    share = Share(request=750, memory=64 * MIB, kind="batch")
+    one = await attach(backends.now, replace(ORDER, share=share))
+    two = await attach(backends.now, replace(BESIDE, share=replace(share, request=250)))
+    part = await asyncio.to_thread(backends.first_part, one, two)
+    assert part == pytest.approx(0.75 if backends.holds else 0.5, abs=0.1)
+    if backends.holds:
+        for key, request in ((KEY, 250), (RunKey.of(BESIDE), 750)):
+            assert await backends.now.resize(key, replace(share, request=request)) == ""
+        part = await asyncio.to_thread(backends.first_part, one, two)
+        assert part == pytest.approx(0.25, abs=0.1)

@@ -97,7 +97,7 @@ async def test_a_run_that_drops_the_hook_is_killed_in_a_strict_pool_and_only_tol
                 await asyncio.sleep(0.05)
         if strict:
             ended = await control.hears(RunKey("j-out", 1, 0), "exited", seconds_max=30)
-            assert (ended.reason, ended.exit_code) == (EndReason.UNCONTROLLED, 137)
+            assert (ended.reason, ended.exit_code, ended.uncontrolled) == (EndReason.STOPPED, 137, True)
             await asyncio.sleep(2.0)
         else:
             await asyncio.sleep(8.0)

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,3 +152,63 @@ async def test_a_process_outside_the_share_of_its_run_is_told_of_at_the_second_l
             told.append([of_job(runs, name).outside for name in jobs])
             await asyncio.sleep(1.0)
     assert told == [[0, 0], [0, 1], [0, 1]]
+
+
+HOLDS = """
+import time
+from tests.support.driver_client import Driver
+driver = Driver()
+driver.allocate(16 << 20)
+driver.launch(1000)
+driver.synchronize()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def holding(environ: dict[str, str]) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", HOLDS]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+async def test_memory_on_the_gpu_that_a_run_does_not_count_is_told(tmp_path: Path) -> None:
+    if isinstance(built := native.build(), native.NotBuilt):
+        pytest.skip(built.reason)
+    with rig() as made:
+        device_of(tmp_path, GPU).symlink_to(made.device)
+        jobs = {}
+        for name, slot in (("counted", slot_of("counted", 1, 0)), ("uncounted", None)):
+            made.share(slot_of(name, 1, 0), 300)
+            environ = {**made.environment(slot), "PYTHONPATH": str(Path(__file__).parents[2])}
+            jobs[name] = holding(environ)
+        try:
+            for job in jobs.values():
+                assert job.stdout is not None
+                assert await asyncio.to_thread(job.stdout.readline) == "ready\n"
+
+            found = [FoundRun(job_id=name, epoch=1, rank=0, pid=job.pid, cgroups={}) for name, job in jobs.items()]
+
+            class Jobs:
+                async def find(self) -> list[FoundRun]:
+                    return found
+
+            telemetry = Telemetry(
+                node_id="node-1",
+                pool="default",
+                finder=Jobs(),
+                gpus=GpuWatch((Gpu(index=0, uuid=GPU, model="emulated", memory=1 << 30, emulated=True),)),
+                disk=tmp_path,
+                shares=ShareReader(made.root),
+                devices=EmulatedDevices(tmp_path),
+            )
+            await telemetry.look()
+            within(10, lambda: (seen := read_seen(made.root / slot_of("counted", 1, 0))) is not None and seen.memory)
+            runs = (await telemetry.sample(at=time.time())).runs
+        finally:
+            for job in jobs.values():
+                job.kill()
+                job.communicate()
+    assert [(of_job(runs, name).memory_used, of_job(runs, name).uncounted) for name in jobs] == [
+        (16 << 20, 0),
+        (0, 16 << 20),
+    ]

@@ -123,6 +123,15 @@ class ScriptedNode:
         return same or any(part + _part(order) > WHOLE for part in used.values())
 
     def end(self, key: Key, exit_code: int, *, reason: EndReason = EndReason.EXIT, detail: str = "") -> None:
+        self._end(key, exit_code, reason, detail)
+
+    def end_outside(self, key: Key) -> None:
+        """As a node does in a strict pool: the run used its GPU outside its share."""
+        self._end(key, 137, EndReason.STOPPED, uncontrolled=True)
+
+    def _end(
+        self, key: Key, exit_code: int, reason: EndReason, detail: str = "", *, uncontrolled: bool = False
+    ) -> None:
         self.runs[key] = RunSeen(
             job_id=key[0],
             epoch=key[1],
@@ -131,6 +140,7 @@ class ScriptedNode:
             exit_code=exit_code,
             reason=reason,
             detail=detail,
+            uncontrolled=uncontrolled,
         )
 
     @property

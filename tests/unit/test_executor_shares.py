@@ -127,10 +127,10 @@ def test_a_strict_pool_kills_a_run_that_stays_outside_its_share_and_reports_why(
     assert made.decide([run, beside], busy=frozenset(), now=6.0) == [Kill(run.key)]
     ended = replace(run, state=RunState.EXITED, exit_code=None)
     told = {seen.job_id: seen for seen in made.report([ended, beside], {})}
-    assert (told["j-1"].reason, told["j-1"].exit_code) == (EndReason.UNCONTROLLED, 137)
-    assert told["j-2"].reason is None
+    assert (told["j-1"].reason, told["j-1"].exit_code) == (EndReason.STOPPED, 137)
+    assert (told["j-1"].uncontrolled, told["j-2"].uncontrolled) == (True, False)
     after = Reconciler(ReconcilerTimings(), made.memory)
-    assert after.report([ended], {})[0].reason is EndReason.UNCONTROLLED, "an executor that was started again knows why"
+    assert after.report([ended], {})[0].uncontrolled, "an executor that was started again knows why"
 
 
 def test_a_kill_that_failed_is_tried_again_and_stays_what_it_was_for() -> None:
@@ -139,7 +139,7 @@ def test_a_kill_that_failed_is_tried_again_and_stays_what_it_was_for() -> None:
     ends_of(made, run, [True] * 6)
     made.undo(Kill(run.key))
     assert made.decide([run], busy=frozenset(), now=6.5) == [Kill(run.key)]
-    assert made.report([replace(run, state=RunState.EXITED)], {})[0].reason is EndReason.UNCONTROLLED
+    assert made.report([replace(run, state=RunState.EXITED)], {})[0].uncontrolled
 
 
 def test_nothing_is_killed_where_a_run_was_outside_for_a_moment_or_the_pool_is_not_strict() -> None:

@@ -299,7 +299,8 @@ def test_after_the_store_went_back_no_number_of_a_living_replica_is_given_again(
 def test_a_service_whose_replica_was_killed_outside_its_share_fails_and_is_not_started_again_and_again() -> None:
     w = world(gpus=4)
     running(w, service(want=2))
-    end(w, ranks(w)[0], 137, reason=EndReason.UNCONTROLLED)
+    first = next(key for key in runs(w) if key[2] == ranks(w)[0])
+    next(node for node in w.nodes.values() if first in node.live).end_outside(first)
     rounds(w)
     assert w.state("j-1") is S.FAILED
     assert [step for step in w.steps if step.job_id == "j-1"][-1].cause.code is CauseCode.UNCONTROLLED

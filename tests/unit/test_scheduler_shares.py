@@ -8,7 +8,7 @@ from libs.domain.cluster import NO_CONTEXTS, NO_SECRET_FILES, NO_SECRETS, NO_SER
 from libs.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
 from libs.domain.shares import Share
 from libs.messages.asks import AskKind
-from libs.messages.nodes import JOBS, EndReason, Leader, NodeDesired, StartRun
+from libs.messages.nodes import JOBS, Leader, NodeDesired, StartRun
 from services.executor.thinking.orders import runs_of
 from services.scheduler.thinking.answers import Answers
 from services.scheduler.thinking.core import Settings
@@ -91,13 +91,25 @@ def test_a_job_that_was_killed_outside_its_share_fails_for_good_and_its_neighbou
     submit(w, "j-1", 0.7, spec={"retries": {"max": 5}})
     submit(w, "j-2", 0.3)
     w.round()
-    w.nodes["node-1"].end(("j-1", 0, 0), 137, reason=EndReason.UNCONTROLLED)
+    w.nodes["node-1"].end_outside(("j-1", 0, 0))
     w.round()
     assert (w.state("j-1"), w.state("j-2")) == (S.FAILED, S.RUNNING)
     last = [step for step in w.steps if step.job_id == "j-1"][-1].cause
     assert last.code is CauseCode.UNCONTROLLED
     assert "outside its share" in last.sentence
     assert last.numbers["exit_code"] == 137.0
+
+
+def test_a_gang_fails_for_the_rank_outside_its_share_and_not_for_those_that_missed_it() -> None:
+    w = world(gpus=2)
+    submit(w, "j-1", 0.7, replicas=2, spec={"retries": {"max": 5}})
+    w.round()
+    w.nodes["node-1"].end_outside(("j-1", 0, 1))
+    w.nodes["node-1"].end(("j-1", 0, 0), 1)
+    w.round()
+    assert w.state("j-1") is S.FAILED
+    last = [step for step in w.steps if step.job_id == "j-1"][-1].cause
+    assert (last.code, last.numbers["rank"]) == (CauseCode.UNCONTROLLED, 1.0)
 
 
 def test_a_third_waits_with_the_reason_until_one_has_ended() -> None:

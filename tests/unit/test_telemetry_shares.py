@@ -95,7 +95,7 @@ def test_processes_on_the_gpu_that_the_arbiter_does_not_know_are_told_of_once_th
 
     def outside(second: float, on_gpu: set[int], known: tuple[int, ...], **more: Any) -> int | None:
         one = reading(second, counted_at=second, **more)
-        one = replace(one, on_gpu=frozenset(on_gpu), seen=replace(one.seen, pids=known))
+        one = replace(one, on_gpu=dict.fromkeys(on_gpu), seen=replace(one.seen, pids=known))
         return rates.sampled({KEY: one})[KEY].outside
 
     assert outside(10.0, {7, 8}, (7,)) == 0, "8 may have come a moment ago"
@@ -104,6 +104,25 @@ def test_processes_on_the_gpu_that_the_arbiter_does_not_know_are_told_of_once_th
     assert outside(13.0, {9}, ()) == 1
     assert outside(14.0, {9}, (0,)) is None, "the arbiter does not see which processes these are"
     assert outside(18.0, {9}, (), beat_at=15.0) is None, "the arbiter is silent"
+
+
+def test_memory_that_the_driver_counts_and_the_processes_do_not_is_told() -> None:
+    rates = ShareRates()
+
+    def uncounted(
+        on_gpu: dict[int, int | None], counted: int, *, context: int = 512, second: float = 10.0
+    ) -> int | None:
+        one = reading(second, counted_at=second, memory=counted)
+        one = replace(one, on_gpu=on_gpu, share=replace(one.share, context_mib=context))
+        return rates.sampled({KEY: one})[KEY].uncounted
+
+    mib = 1 << 20
+    assert uncounted({7: 812 * mib, 8: 712 * mib}, 500 * mib) == 0
+    assert uncounted({7: 812 * mib, 8: 712 * mib}, 400 * mib) == 100 * mib
+    assert uncounted({7: 300 * mib}, 500 * mib) == 0, "a context may be smaller than is reckoned"
+    assert uncounted({7: 300 * mib}, 100 * mib, context=0) == 200 * mib
+    assert uncounted({}, 100 * mib) is None
+    assert uncounted({7: 1 << 60, 8: None}, 100 * mib) is None
 
 
 def test_processes_on_emulated_gpus_are_those_that_live_and_launched(tmp_path: Path, native_built: Built) -> None:

@@ -7,6 +7,7 @@ from libs.planning.explain import BesideSeen, ShareSeen
 from services.cli.words import clean, count, share_text
 
 NOTABLE = 0.005  # of the GPU's time: less is shown as nothing
+UNCOUNTED_NOTABLE = 64 << 20  # bytes: a driver rounds allocations up, and a context may be larger than is reckoned
 
 
 def share_lines(shares: Sequence[ShareSeen]) -> list[str]:
@@ -35,6 +36,8 @@ def _got(share: ShareSeen) -> list[str]:
         told.append(f"99 of 100 turns came within {got.wait_p99_seconds * 1000:.3g} ms")
     if got.memory_used is not None:
         told.append(f"{size_text(got.memory_used)} in use")
+    if (got.uncounted or 0) > UNCOUNTED_NOTABLE:
+        told.append(f"{size_text(got.uncounted or 0)} more of it on the GPU than it counts")
     if got.refused:
         told.append(f"{count(got.refused, 'allocation')} beyond its memory refused")
     if got.overruns:

@@ -408,7 +408,7 @@ class Reconciler:
         reason, exit_code = run.reason, run.exit_code
         stop = self._stops.get(run.key)
         if stop is not None and not run.live and reason not in NEVER_RAN:
-            reason = _why_stopped(stop)  # whatever the exit status, 0 included
+            reason = EndReason.FENCED if stop.fenced else EndReason.STOPPED  # whatever the exit status, 0 included
             if exit_code is None and stop.killed_at is not None:
                 exit_code = 137
         return RunSeen(
@@ -426,17 +426,12 @@ class Reconciler:
             port=run.port if run.live else None,
             ready=self.serving.ready(run.key) if run.live else None,
             not_applied=self._not_applied(run.key) if run.live else "",
+            uncontrolled=stop is not None and stop.outside and reason is EndReason.STOPPED,
         )
 
     def _not_applied(self, key: RunKey) -> str:
         limits = self._trying[key].why if key in self._trying else ""
         return "; ".join(why for why in (limits, self._showing.why(key)) if why)
-
-
-def _why_stopped(stop: Stop) -> EndReason:
-    if stop.outside:
-        return EndReason.UNCONTROLLED
-    return EndReason.FENCED if stop.fenced else EndReason.STOPPED
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

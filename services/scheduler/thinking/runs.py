@@ -47,9 +47,10 @@ class Ranks(Struct, frozen=True):
 
     @property
     def first_ended_badly(self) -> Cause | None:
-        """Why the job ends: the first rank that failed, rather than the ranks that were stopped because of it."""
+        """Why the job ends: the first rank that failed, rather than the ranks that were stopped because of it. A rank
+        that was killed outside its share comes before all: the job must not be tried again."""
         bad = [run for run in self.seen if run is not None and run.state is RunState.EXITED and not _succeeded(run)]
-        first = min(bad, key=lambda run: (run.reason in TOLD_TO_STOP, run.ended_at or inf, run.rank), default=None)
+        first = min(bad, key=_how_late, default=None)
         return None if first is None else _cause(first, of=len(self.seen))
 
     @property
@@ -261,8 +262,17 @@ def _succeeded(run: RunSeen) -> bool:
     return run.state is RunState.EXITED and run.reason is EndReason.EXIT and run.exit_code == 0
 
 
+def _how_late(run: RunSeen) -> tuple[bool, bool, float, int]:
+    return _told_to_stop(run), not run.uncontrolled, run.ended_at or inf, run.rank
+
+
+def _told_to_stop(run: RunSeen) -> bool:
+    """Whether it ended through no fault of its own."""
+    return run.reason in TOLD_TO_STOP and not run.uncontrolled
+
+
 def _stopped_with_0(run: RunSeen) -> bool:
-    return run.state is RunState.EXITED and run.reason in TOLD_TO_STOP and run.exit_code == 0
+    return run.state is RunState.EXITED and _told_to_stop(run) and run.exit_code == 0
 
 
 def _cause(run: RunSeen, *, of: int) -> Cause:
@@ -281,11 +291,11 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
             return Cause(code=CauseCode.EXITED, sentence=sentence, numbers=numbers)
         case EndReason.FENCED:
             return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was cut off")
-        case EndReason.STOPPED:
-            return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was shut down")
-        case EndReason.UNCONTROLLED:
+        case EndReason.STOPPED if run.uncontrolled:
             sentence = f"{rank}used its GPU outside its share, and this pool is strict about shares: it was killed"
             return Cause(code=CauseCode.UNCONTROLLED, sentence=sentence, numbers=numbers)
+        case EndReason.STOPPED:
+            return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was shut down")
         case EndReason.LOST:
             return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}vanished from its node. {run.detail}".strip())
         case _:

@@ -26,7 +26,9 @@ class ShareReading(Struct, frozen=True, kw_only=True):
     seen: SlotSeen | None = None
     beat_ns: int | None = None
     at_ns: int = 0
-    on_gpu: frozenset[int] = frozenset()  # the pids of the run's processes that are on the GPU
+    on_gpu: Mapping[
+        int, int | None
+    ] = {}  # the run's processes on the GPU by pid, and their memory as its driver counts
 
 
 class _Rates(Struct, frozen=True):
@@ -64,9 +66,10 @@ class ShareRates:
                 known[key] = now
             found[key] = _sample(reading, now)
             if now is not None and 0 not in now.seen.pids:  # the arbiter sees which processes these are
-                outside = reading.on_gpu.difference(now.seen.pids)
+                outside = frozenset(reading.on_gpu).difference(now.seen.pids)
                 # A process that has just come may not be among those that the arbiter wrote down last.
-                found[key] = structs.replace(found[key], outside=len(outside & self._outside.get(key, frozenset())))
+                lasting = len(outside & self._outside.get(key, frozenset()))
+                found[key] = structs.replace(found[key], outside=lasting, uncounted=_uncounted(reading, now.seen))
                 beside[key] = outside
         self._known, self._outside = known, beside
         return found
@@ -127,6 +130,15 @@ def _sample(reading: ShareReading, known: _Known | None) -> ShareSample:
         overruns=_count(seen.overruns),
         given_up=_count(seen.given_up),
     )
+
+
+def _uncounted(reading: ShareReading, seen: SlotSeen) -> int | None:
+    """None while no process is seen on the GPU, or the driver does not tell the memory of one."""
+    told = list(reading.on_gpu.values())
+    if not told or None in told:
+        return None
+    contexts = len(told) * (reading.share.context_mib << 20)
+    return _count(sum(each for each in told if each is not None) - contexts - _count(seen.memory))
 
 
 def _count(number: int) -> int:
