@@ -26,22 +26,6 @@ GARBAGE_EVERY = (50_000, 50, 20)
 """Allocations, and young and middle collections, between two of Python's garbage collections. Decoded messages
 have no cycles and are freed without a collection, and a full collection costs more the more GPUs there are.
 """
-SWITCH_SECONDS = 0.0005
-"""A thread that computes lets the event loop go on after so long, by Python's default ten times as long: what the loop
-answers takes several turns of it, and would wait so long for each.
-"""
-M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
-ARENAS_MAX = 2
-MAPPED_BYTES = 512 << 10
-
-
-def keep_memory_together() -> None:
-    """With glibc: few heaps, however many threads there are, and what is large is given back once it is freed. By
-    default each thread that reads megabytes keeps as many for itself."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_ARENA_MAX, ARENAS_MAX)
-        libc.mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def main(
@@ -57,8 +41,6 @@ def main(
     """
     log.configure(name, style=environ.get("WEFT_LOG", "text"), level=environ.get("WEFT_LOG_LEVEL") or "INFO")
     gc.set_threshold(*GARBAGE_EVERY)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    keep_memory_together()
     try:
         exit_with_parent(environ.get("WEFT_EXIT_WITH_PARENT", ""))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -12,6 +12,7 @@ from libs.bus.nats import NatsBus
 from libs.service import SettingsError, load, main
 from libs.service.config import read_secret
 from libs.service.keys import ServerCertificate, nats_keys, pg_keys
+from libs.service.threads import suit_threads
 from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.gateway import service
@@ -26,6 +27,7 @@ def characters(count: int) -> str:
 
 
 async def run(stop: asyncio.Event) -> None:
+    suit_threads()
     settings = load(GatewaySettings, prefix="GATEWAY_", environ=os.environ)
     servers = settings.connections
     if not servers.pg_dsn:

@@ -2,7 +2,16 @@
 -- another's by one. Tenants are found one behind the other by the index alone, however many asks each has.
 CREATE OR REPLACE FUNCTION asks_to_admit_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
 LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+DECLARE
+    oldest bigint[];
+    tenants_count integer;
 BEGIN
+    SELECT array_agg(few.id ORDER BY few.id), count(DISTINCT few.tenant) INTO oldest, tenants_count
+      FROM (SELECT asks.id, asks.tenant FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY asks.id LIMIT at_most + 1) AS few;
+    IF oldest IS NULL OR (tenants_count = 1 AND cardinality(oldest) <= at_most) THEN  -- the usual case, in which none waits
+        RETURN QUERY SELECT * FROM unnest(oldest) WITH ORDINALITY;
+        RETURN;
+    END IF;
     RETURN QUERY
     WITH RECURSIVE tenants AS (
         (SELECT tenant FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY tenant LIMIT 1)
@@ -23,7 +32,16 @@ END $$;
 -- later ask is left out.
 CREATE OR REPLACE FUNCTION asks_to_do_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
 LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+DECLARE
+    oldest bigint[];
+    tenants_count integer;
 BEGIN
+    SELECT array_agg(few.id ORDER BY few.id), count(DISTINCT few.tenant) INTO oldest, tenants_count
+      FROM (SELECT asks.id, asks.tenant FROM asks WHERE pool = of_pool AND kind <> 'submit' ORDER BY asks.id LIMIT at_most + 1) AS few;
+    IF oldest IS NULL OR (tenants_count = 1 AND cardinality(oldest) <= at_most) THEN  -- the usual case, in which none waits
+        RETURN QUERY SELECT * FROM unnest(oldest) WITH ORDINALITY;
+        RETURN;
+    END IF;
     RETURN QUERY
     WITH RECURSIVE tenants AS (
         (SELECT tenant FROM asks WHERE pool = of_pool AND kind <> 'submit' ORDER BY tenant LIMIT 1)
