@@ -38,7 +38,8 @@ MAY_WRITE = {
     "gateway": {
         "INSERT": {
             *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
-            *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces"},
+            *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces", "pushed_images"},
+            "pushed_image_pieces",
         },
         "UPDATE": {
             "quotas",
@@ -52,9 +53,10 @@ MAY_WRITE = {
             "webhooks",
             "secrets",
             "contexts",
+            "pushed_images",
             "duties",
         },
-        "DELETE": {"tokens", "quotas", "webhooks", "secrets", "contexts"},
+        "DELETE": {"tokens", "quotas", "webhooks", "secrets", "contexts", "pushed_images"},
     },
     "scheduler": {
         "INSERT": {
@@ -72,7 +74,10 @@ MAY_WRITE = {
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
     "router": {},
 }
-OF_GATEWAYS = {"webhooks", "duties", "secrets", "contexts", "context_pieces"}
+OF_GATEWAYS = {
+    *{"webhooks", "duties", "secrets", "contexts", "context_pieces"},
+    *{"pushed_images", "pushed_image_pieces"},
+}
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations", "rungs"},
     "scheduler": {
