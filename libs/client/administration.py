@@ -9,11 +9,13 @@ from libs.messages.accounts import By
 from libs.messages.contexts import ContextView
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
+from libs.messages.images import ImageDeleted, ImagesView, ImageView
 from libs.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
 
 UPLOAD_SECONDS_MAX = 1800.0
+IMAGE_SECONDS_MAX = 7200.0
 
 
 class AdministrationRequests:
@@ -123,6 +125,25 @@ class AdministrationRequests:
             headers={"Content-Type": "application/zip"},
             seconds=UPLOAD_SECONDS_MAX,
         )
+
+    async def images(self) -> ImagesView:
+        """The images that were pushed, for an administrator."""
+        return await self._wire.ask("GET", "/v1/images", ImagesView)
+
+    async def push_image(self, name: str, digest: str, archive: str) -> ImageView:
+        """Store an image: the path of an archive of `docker save`, and its SHA-256 as hexadecimal digits."""
+        return await self._wire.ask(
+            "PUT",
+            f"/v1/images/{path_part(digest)}",
+            ImageView,
+            query={"name": name},
+            headers={"Content-Type": "application/x-tar"},
+            seconds=IMAGE_SECONDS_MAX,
+            file=archive,
+        )
+
+    async def delete_image(self, name: str) -> ImageDeleted:
+        return await self._wire.ask("DELETE", "/v1/images", ImageDeleted, query={"name": name}, once=True)
 
     async def secrets(self) -> SecretsView:
         """The names of the secrets of this token's tenant."""

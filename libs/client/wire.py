@@ -5,7 +5,7 @@ import io
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import aiohttp
 import msgspec
@@ -80,12 +80,15 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
         seconds: float = ANSWER_SECONDS_MAX,
+        file: str | None = None,
     ) -> T:
         """One answer, decoded. Repeated while none comes; with `once` only if the request surely had no effect.
 
         `seconds`: how long one try may take.
         """
-        answer = await self.read(method, path, query=query, body=body, headers=headers, once=once, seconds=seconds)
+        answer = await self.read(
+            method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
+        )
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
@@ -101,7 +104,9 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
         seconds: float = ANSWER_SECONDS_MAX,
+        file: str | None = None,
     ) -> bytes:
+        """The bytes of one answer. `file`: the path of what is sent, in place of a body."""
         retrying = self.retrying()
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS_MAX)
         while True:
@@ -110,11 +115,11 @@ class Wire:
                     method,
                     f"{self._url}{path}",
                     params=query,
-                    data=io.BytesIO(body) if body is not None else None,
+                    data=_content(body, file),
                     headers=headers,
                     timeout=timeout,
                     allow_redirects=False,
-                    expect100=body is not None and len(body) > ASKED_FIRST_BYTES,
+                    expect100=file is not None or (body is not None and len(body) > ASKED_FIRST_BYTES),
                 ) as response:
                     self._seconds = self._retry_seconds
                     answer = await response.read()
@@ -226,6 +231,13 @@ def worth_another(error: RefusedError) -> RefusedError:
 
 def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def _content(body: bytes | None, file: str | None) -> IO[bytes] | None:
+    """Opened anew for each try: what was sent is closed."""
+    if file is not None:
+        return open(file, "rb")
+    return None if body is None else io.BytesIO(body)
 
 
 def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedError:

@@ -64,6 +64,7 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
             "weft.submit",
             "weft.secrets.*",
             "weft.contexts.*",
+            "weft.images.*",
             "weft.left.*",
             "weft.progress.*",
             "weft.telemetry.*",
@@ -113,6 +114,7 @@ def node_permissions(node: str) -> dict[str, Permissions]:
                 f"weft.endpoints.{node}",
                 f"weft.secrets.{node}",
                 f"weft.contexts.{node}",
+                f"weft.images.{node}",
                 f"weft.left.{node}",
             ),
             subscribe=(

@@ -32,6 +32,7 @@ from libs.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from libs.store.accounts import AccountStore
 from libs.store.arrays import ArrayStore
 from libs.store.contexts import ContextStore
+from libs.store.images import ImageStore
 from libs.store.leases import LeaseStore
 from libs.store.quotas import QuotaStore
 from libs.store.secrets import SecretStore
@@ -116,6 +117,7 @@ class GatewayStore(
     WebhookStore,
     SecretStore,
     ContextStore,
+    ImageStore,
     Protocol,
 ):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""

@@ -70,6 +70,7 @@ _CLUSTER = {
     **_commands("quota", quota="what tenants are guaranteed, and may hold"),
     **_commands("webhook", webhook="have events posted to a URL"),
     **_commands("secret", secret="store values that jobs name"),
+    **_commands("image", image="push images to nodes without a registry"),
     **_commands("tenant", tenant="what each tenant may take, and has taken"),
 }
 _BEGIN = {

@@ -16,6 +16,7 @@ from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
 from services.executor.progress import ProgressSource
+from services.executor.pushed import PushedImages
 from services.executor.runs import Run, Runtime, RuntimeUnavailableError
 from services.executor.secrets import SecretFiles, with_secrets
 from services.executor.serving.logends import LogEnds
@@ -56,6 +57,7 @@ class Agent:
             tasks,
             with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id, files=secret_files),
             bring_files=self._contexts.bring,
+            bring_image=PushedImages(settings.home.absolute(), bus, runtime, node_id=settings.node_id).bring,
             permits=lambda key: reconciler.permits(key, clock()),
             done=self.touch,
             failed=reconciler.undo,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from libs.messages.nodes import StartRun
 from services.executor.contexts import BadContextError
+from services.executor.pushed import BadImageError
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from services.executor.secrets import MissingSecretsError
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
@@ -33,6 +34,7 @@ class Hands:
         *,
         with_secrets: Callable[[StartRun], Awaitable[StartRun]],
         bring_files: Callable[[StartRun], Awaitable[None]],
+        bring_image: Callable[[StartRun], Awaitable[None]],
         permits: Callable[[RunKey], bool],
         done: Callable[[], None],
         failed: Callable[[Action], None],
@@ -43,6 +45,7 @@ class Hands:
         self._tasks = tasks
         self._with_secrets = with_secrets
         self._bring_files = bring_files
+        self._bring_image = bring_image
         self._permits = permits
         self._done = done
         self._failed = failed
@@ -112,6 +115,11 @@ class Hands:
             try:
                 await self._bring_files(order)
             except BadContextError as error:
+                why_not = str(error)
+        if order.image and not why_not:
+            try:
+                await self._bring_image(order)
+            except BadImageError as error:
                 why_not = str(error)
         await self._runtime.start(order, permitted=lambda: self._permits(key), why_not=why_not)
         logger.info("started %s", key)

@@ -3,6 +3,7 @@
 from libs.domain.job import FINAL, Job
 from libs.domain.spec import JobSpec
 from libs.messages.contexts import ContextRead, ReadContext
+from libs.messages.images import ReadImage
 from libs.messages.nodes import ReadSecrets, SecretsRead
 from libs.messages.sessions import SessionLeft
 from libs.store import GatewayStore
@@ -27,7 +28,7 @@ async def check_stored(store: GatewayStore, tenant: str, spec: JobSpec, *, at: f
 async def read(store: GatewayStore, asked: ReadSecrets) -> SecretsRead:
     """The values for one run, if the job has it on the node that asks, in the epoch that it is in."""
     if (job := await held(store, asked)) is None:
-        return SecretsRead(refused=_not_there(asked))
+        return SecretsRead(refused=not_there(asked))
     named = job.spec.all_secrets
     values = await store.secret_values(job.tenant, set(named.values()))
     return SecretsRead(
@@ -40,14 +41,14 @@ async def read_context(store: GatewayStore, asked: ReadContext, *, at: float) ->
     """A piece of a job's files, for the same runs."""
     job = await held(store, asked)
     if job is None or job.spec.context is None:
-        return ContextRead(refused=_not_there(asked) if job is None else f"{asked.job_id} has no files with it")
+        return ContextRead(refused=not_there(asked) if job is None else f"{asked.job_id} has no files with it")
     if not asked.number:
         await store.use_context(job.tenant, job.spec.context, at=at)
     found = await store.context_piece(job.tenant, job.spec.context, asked.number)
     return ContextRead(missing=True) if found is None else ContextRead(data=found[0], size=found[1])
 
 
-async def held(store: GatewayStore, asked: ReadSecrets | ReadContext | SessionLeft) -> Job | None:
+async def held(store: GatewayStore, asked: ReadSecrets | ReadContext | ReadImage | SessionLeft) -> Job | None:
     """The job, if it has that rank on the node that asks, in the epoch that it is in."""
     job = await store.job(asked.job_id)
     places = () if job is None or job.state in FINAL or job.placement is None else job.placement.allocations
@@ -55,5 +56,5 @@ async def held(store: GatewayStore, asked: ReadSecrets | ReadContext | SessionLe
     return job if job is not None and job.epoch == asked.epoch and here else None
 
 
-def _not_there(asked: ReadSecrets | ReadContext) -> str:
+def not_there(asked: ReadSecrets | ReadContext | ReadImage) -> str:
     return f"{asked.job_id} has no rank {asked.rank} of epoch {asked.epoch} on {asked.node_id}"

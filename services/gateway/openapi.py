@@ -58,6 +58,7 @@ _CONFLICTS = (
     ("POST", "/v1/webhooks"),
     ("PUT", "/v1/secrets/{name}"),
     ("PUT", "/v1/contexts/{digest}"),
+    ("PUT", "/v1/images/{digest}"),
 )
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \

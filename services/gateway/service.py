@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from libs.bus import Bus, RawRequest
 from libs.messages.asks import SubmitAnswered
 from libs.messages.contexts import ContextRead, ReadContext
+from libs.messages.images import ImageRead, ReadImage
 from libs.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
 from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.sessions import SessionLeft
@@ -19,6 +20,7 @@ from services.gateway import contexts
 from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.giving import read, read_context
+from services.gateway.images import forget_images, read_image
 from services.gateway.lanes import PaidThreads, no_time
 from services.gateway.listening import listening
 from services.gateway.mailing import Mailer
@@ -138,6 +140,13 @@ async def run(
         kept_seconds = settings.contexts_kept_days * 86400.0 or math.inf
         await contexts.forget(store, now=now(), kept_seconds=min(kept_seconds, now()))
 
+    async def give_image(asked: ReadImage) -> ImageRead:
+        return await read_image(store, asked, at=now())
+
+    async def forget_unused_images() -> None:
+        kept_seconds = settings.images_kept_days * 86400.0 or math.inf
+        await forget_images(store, now=now(), kept_seconds=min(kept_seconds, now()))
+
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
     loops.append(Every(REFILL_SECONDS, gateway.refill, retry_on=(StoreUnavailableError,), name="refill"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
@@ -147,6 +156,7 @@ async def run(
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
     loops.append(Every(FORGET_SECONDS, forget_contexts, retry_on=(StoreUnavailableError,), name="contexts"))
+    loops.append(Every(FORGET_SECONDS, forget_unused_images, retry_on=(StoreUnavailableError,), name="images"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
     async with listening(
@@ -175,6 +185,7 @@ async def run(
                     AnswerRaw(SUBMIT_SUBJECT, submit),
                     Answer(ReadSecrets, read_secrets),
                     Answer(ReadContext, give_context),
+                    Answer(ReadImage, give_image),
                     Answer(SessionLeft, gateway.entries.reported),
                 ],
                 loops=loops,

@@ -93,6 +93,8 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tenant_spec_bytes_max: Bound = 64 << 20
     tenant_context_bytes_max: Bound = 1 << 30  # of files that went along with jobs, packed
     contexts_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were used last; 0: for ever
+    images_bytes_max: Bound = 8 << 30  # of all pushed images; 0: none is taken
+    images_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after a node asked for them last; 0: for ever
     tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 100
     tenant_may_be_unpreemptible: bool = False
     tls_cert_file: str = ""

@@ -38,7 +38,8 @@ MAY_WRITE = {
     "gateway": {
         "INSERT": {
             *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
-            *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces"},
+            *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces", "pushed_images"},
+            "pushed_image_pieces",
         },
         "UPDATE": {
             "quotas",
@@ -52,9 +53,10 @@ MAY_WRITE = {
             "webhooks",
             "secrets",
             "contexts",
+            "pushed_images",
             "duties",
         },
-        "DELETE": {"tokens", "quotas", "webhooks", "secrets", "contexts"},
+        "DELETE": {"tokens", "quotas", "webhooks", "secrets", "contexts", "pushed_images"},
     },
     "scheduler": {
         "INSERT": {
@@ -72,7 +74,10 @@ MAY_WRITE = {
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
     "router": {},
 }
-OF_GATEWAYS = {"webhooks", "duties", "secrets", "contexts", "context_pieces"}
+OF_GATEWAYS = {
+    *{"webhooks", "duties", "secrets", "contexts", "context_pieces"},
+    *{"pushed_images", "pushed_image_pieces"},
+}
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations", "rungs"},
     "scheduler": {
@@ -192,7 +197,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 31
+    assert len(tables) == 33
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

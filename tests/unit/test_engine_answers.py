@@ -83,6 +83,7 @@ async def carry_out(runtime: DockerRuntime, action: Action) -> None:
             tasks,
             with_secrets=unasked,
             bring_files=unneeded,
+            bring_image=unneeded,
             permits=lambda _: True,
             done=done.set,
             failed=lambda _: done.set(),

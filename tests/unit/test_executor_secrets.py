@@ -78,6 +78,7 @@ async def carried_out(answers: Callable[[StartRun], Awaitable[StartRun]]) -> tup
             tasks,
             with_secrets=answers,
             bring_files=nothing,
+            bring_image=nothing,
             permits=lambda _: True,
             done=done.set,
             failed=fail,

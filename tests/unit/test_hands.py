@@ -50,6 +50,7 @@ async def tried(runtime: SpoiltRuntime) -> list[Action]:
             tasks,
             with_secrets=same,
             bring_files=nothing,
+            bring_image=nothing,
             permits=lambda _: True,
             done=woken.set,
             failed=failed.append,

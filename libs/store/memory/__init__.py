@@ -17,6 +17,7 @@ from libs.store.memory.arrays import MemoryArrays
 from libs.store.memory.asks import in_turn
 from libs.store.memory.contexts import MemoryContexts
 from libs.store.memory.history import MemoryHistory
+from libs.store.memory.images import MemoryImages
 from libs.store.memory.learnt import MemoryLearnt
 from libs.store.memory.quotas import MemoryQuotas
 from libs.store.memory.retention import MemoryRetention
@@ -40,6 +41,7 @@ class MemoryStore(
     MemoryWebhooks,
     MemorySecrets,
     MemoryContexts,
+    MemoryImages,
 ):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 

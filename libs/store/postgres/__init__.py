@@ -17,6 +17,7 @@ from libs.store.postgres.asks import PostgresAsks
 from libs.store.postgres.contexts import PostgresContexts
 from libs.store.postgres.events import PostgresEvents
 from libs.store.postgres.history import PostgresHistory
+from libs.store.postgres.images import PostgresImages
 from libs.store.postgres.jobs import decoded
 from libs.store.postgres.learnt import PostgresLearnt
 from libs.store.postgres.leases import PostgresLeases
@@ -52,6 +53,7 @@ class PostgresStore(
     PostgresWebhooks,
     PostgresSecrets,
     PostgresContexts,
+    PostgresImages,
 ):
     """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
 

@@ -5,10 +5,11 @@ from typing import Any
 from libs.messages.contexts import PACKED_BYTES_MAX, ContextView
 from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
+from libs.messages.images import IMAGE_BYTES_MAX, ImageDeleted, ImagesView, ImageView
 from libs.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
-from services.gateway import contexts, quotas, secrets, tenants, tokens, usage, webhooks
+from services.gateway import contexts, images, quotas, secrets, tenants, tokens, usage, webhooks
 from services.gateway.billing import CSV
 from services.gateway.quotas import QuotasQuery
 from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
@@ -230,5 +231,43 @@ TENANTS: tuple[Route[Any], ...] = (
         handler=secrets.delete,
         query=NoQuery,
         answers={200: RouteAnswer(description="Which.", type=SecretDeleted)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/images",
+        group="images",
+        summary="List pushed images",
+        handler=images.images,
+        query=NoQuery,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="Those that are stored, by name.", type=ImagesView)},
+    ),
+    Route(
+        method="PUT",
+        path="/v1/images/{digest}",
+        group="images",
+        summary="Push an image",
+        description="An archive as `docker save` writes it, under its SHA-256, in the place of any other of its name. A"
+        " node that starts a run of a job which names it, and has no such image, loads it: docs/images.md.",
+        handler=images.push,
+        query=images.ImageNamed,
+        who=Who.ADMIN,
+        body=bytes,
+        body_media=("application/x-tar",),
+        body_bytes_max=IMAGE_BYTES_MAX,
+        answers={200: RouteAnswer(description="It is stored.", type=ImageView)},
+        example="--data-binary @image.tar",
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/images",
+        group="images",
+        summary="Forget a pushed image",
+        description="Nodes that have it keep it.",
+        handler=images.delete,
+        query=images.ImageNamed,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="Its name.", type=ImageDeleted)},
+        example="?name=base:1",
     ),
 )

@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import docker
 import requests.exceptions
@@ -102,6 +102,25 @@ class DockerEngine:
             return _words(error)
         except requests.exceptions.ReadTimeout:
             return "the registry sends nothing more"
+        return ""
+
+    async def load(self, archive: str, *, seconds_max: float) -> str:
+        """Load an archive of `docker save`. Empty, or why that failed."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pulls, lambda: _translated(lambda: self._load(archive, seconds_max))
+        )
+
+    def _load(self, archive: str, seconds_max: float) -> str:
+        deadline = time.monotonic() + seconds_max
+        try:
+            with open(archive, "rb") as file:
+                for news in cast(Any, self.puller).load_image(file):
+                    if "error" in news:
+                        return str(news["error"])
+                    if self._closed or time.monotonic() > deadline:
+                        return f"not loaded within {seconds_max:g} s"
+        except APIError as error:
+            return _words(error)
         return ""
 
     async def remove(self, container: str) -> None:

@@ -151,6 +151,23 @@ class DockerRuntime:
         """Whether the containers' output is copied from the engine's own files, which are then kept small."""
         return bool(self._engine_folder)
 
+    async def has_image(self, name: str) -> bool:
+        try:
+            await self._engine.call(self._engine.client.inspect_image, name)
+        except MissingError:
+            return False
+        except EngineRefusedError:  # Of a name that it does not take: the start says so.
+            return True
+        return True
+
+    async def load_image(self, name: str, archive: str) -> str:
+        if why := await self._engine.load(archive, seconds_max=self._settings.pull_seconds_max):
+            return why
+        if not await self.has_image(name):
+            return "the engine has no image of that name after it"
+        await self._images.fetched(name)
+        return ""
+
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         key = RunKey.of(order)
         if key in self._starting or key in self._over or not permitted():
