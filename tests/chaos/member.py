@@ -70,7 +70,10 @@ class Member:
         if self.pid is not None:
             self._told_to_end |= number in (signal.SIGKILL, signal.SIGTERM)
             with suppress(ProcessLookupError, FileNotFoundError, IndexError):  # it has ended, or not yet begun
-                os.kill(self.pid if self._host is None else child_of(self.pid), number)
+                if self._host is not None:
+                    os.kill(child_of(self.pid), number)
+                if self._host is None or number is signal.SIGCONT:  # nsenter stops itself when its child is stopped
+                    os.kill(self.pid, number)
 
     def hold(self, by: str = "") -> None:
         """Once it has ended it stays down until it is released by all that hold it."""

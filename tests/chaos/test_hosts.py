@@ -1,17 +1,22 @@
 """A short run of the chaos over three hosts: the primary's host is switched off, then the leader's split off."""
 
 import asyncio
+import signal
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from services.cli.local.plan import Service, Stage
 from services.cli.local.ports import free_port
 from tests.chaos.audit import FAULTY
 from tests.chaos.faults import LEADER, PRIMARY, Fault
 from tests.chaos.front import Front
+from tests.chaos.member import Member
 from tests.chaos.run import Asked, chaos
-from tests.hosts.laboratory import why_no_laboratory
+from tests.hosts.laboratory import Laboratory, why_no_laboratory
+from tests.support.nats_cluster import until
 
 SECONDS, SEED = 16.0, 7
 STRUCK = (
@@ -34,6 +39,27 @@ async def test_nothing_is_lost_or_run_twice_when_a_host_is_switched_off_and_anot
     assert figures["acknowledged"] == jobs > 5
     assert figures["faults_done"] == len(STRUCK)
     assert figures["faults_failed"] == []
+
+
+async def test_a_service_of_a_host_that_was_stopped_goes_on_and_is_started_again_when_it_ends(tmp_path: Path) -> None:
+    if why := why_no_laboratory(engines=False):
+        pytest.skip(why)
+    service = Service(name="web", module="http.server", stage=Stage.NODE, settings={}, log=tmp_path / "log")
+    with Laboratory(1, engines=False) as laboratory:
+        member = Member(service, laboratory.hosts[0])
+        member.start()
+        try:
+            await until(lambda: member.pid and Path(f"/proc/{member.pid}/task/{member.pid}/children").read_text())
+            parent = member.pid
+            member.send(signal.SIGSTOP)
+            await until(lambda: Path(f"/proc/{parent}/stat").read_text().split()[2] == "T")
+            member.send(signal.SIGCONT)
+            await until(lambda: Path(f"/proc/{parent}/stat").read_text().split()[2] == "S")
+            member.send(signal.SIGKILL)
+            await until(lambda: member.starts == 2)
+            assert member.exits == []
+        finally:
+            await member.stop()
 
 
 async def test_whoever_connects_reaches_a_gateway_that_takes_connections() -> None:
