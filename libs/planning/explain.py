@@ -21,11 +21,11 @@ from libs.messages.signals import ShareSample
 from libs.planning.capacity import Room, room_of
 from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.finding import find
-from libs.planning.in_order import order_of, place_in, shares_of
-from libs.planning.jobs import asked_by, ends_at
+from libs.planning.in_order import KnownPlaces, order_of, shares_of
+from libs.planning.jobs import asked_by, ends_at, standing_of
 from libs.planning.lending import still_owed, why_nobody_lends
-from libs.planning.order.standing import Order
 from libs.planning.pins import in_the_way, with_holders
+from libs.planning.queue import place_of
 from libs.planning.quota.amounts import ledger_of, lendable, wanted_by
 from libs.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held
 from libs.planning.refusals import never_fits, why_not
@@ -168,12 +168,14 @@ def explain(
     policy: str = "",
     slow: SlowGpus | None = None,
     quotas: Sequence[Quota] = (),
+    places: KnownPlaces | None = None,
 ) -> Explanation:
     """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment; of a placed job that is no
     service and lends nothing, `holding` and `queued` may be empty.
 
     `ended_for` is the cause of a final job's last event; `policy`, by which the pool is led, as `Policy` writes itself;
-    `slow`, what is known now of GPUs for a job of its class; `quotas`, those of the pool.
+    `slow`, what is known now of GPUs for a job of its class; `quotas`, those of the pool; `places`, those that an
+    earlier look at the queue found.
     """
     if job.state.final:
         return _of_ended(job, ended_for)
@@ -181,19 +183,17 @@ def explain(
         placed = _with_short(_of_placed(job, slow), job, nodes, holding)
         placed = _with_earlier(_with_update(placed, job, nodes, holding), job, nodes)
         return _with_lent(_with_size(_with_class(_with_silent(placed, job, nodes, now), job), job), job, holding)
-    found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=order_of(policy))
+    order = order_of(policy)
+    places = KnownPlaces(order) if places is None or places.order is not order else places
+    found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, places=places)
     found = _with_quota(_with_earlier(structs.replace(found, policy=policy), job, nodes), job, nodes, holding, quotas)
     return _with_lent(_with_size(_with_class(found, job), job), job, holding)
 
 
 def _of_waiting(
-    job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float, order: Order
+    job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float, places: KnownPlaces
 ) -> Explanation:
-    shares = shares_of(nodes, holding)
-    place = place_in(order, job, shares, now)
-    ahead = sum(
-        place_in(order, other, shares, now) < place for other in queued if other.not_before <= now and not other.is_held
-    )
+    ahead = _ahead_of(job, nodes=nodes, holding=holding, queued=queued, now=now, places=places)
     cause = job.waiting_for
     if job.not_before > now and (cause is None or cause.code is not CauseCode.ORDERS_FULL):
         sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"
@@ -230,6 +230,23 @@ def _of_waiting(
         job, cause.code, cause.sentence, cause.numbers, ahead=ahead, holders=holders, estimate_at=estimate_at
     )
     return structs.replace(waiting, closed=closed)
+
+
+def _ahead_of(
+    job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float, places: KnownPlaces
+) -> int:
+    """How many of the waiting jobs are served before it."""
+    shares = shares_of(nodes, holding) if places.order.by_share else None
+    own = place_of(places.order, standing_of(job, now, places.order))
+    count = 0
+    for place, other in places.of(queued, now):
+        if other.not_before > now or other.is_held:
+            continue
+        if shares is None or other.tenant == job.tenant:
+            count += place < own
+        else:
+            count += (shares.of(other.tenant), place) < (shares.of(job.tenant), own)
+    return count
 
 
 def _is_where_it_starts(job: Job, room: Room, shape: Shape) -> bool:

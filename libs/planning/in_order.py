@@ -1,6 +1,7 @@
 """A pool's queue as its scheduler serves it: every waiting job with its place."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -10,6 +11,7 @@ from libs.planning.jobs import standing_of
 from libs.planning.order.standing import Order
 from libs.planning.policy import ORDERS, Policy
 from libs.planning.queue import Place, place_of
+from libs.planning.shape import Shape, shape_of_job
 from libs.planning.shares import Shares
 
 
@@ -40,25 +42,40 @@ def place_in(order: Order, job: Job, shares: Shares, now: float) -> tuple[float,
     return (shares.of(job.tenant) if order.by_share else 0.0, place_of(order, standing_of(job, now, order)))
 
 
+class _Known(NamedTuple):
+    job: Job
+    place: Place
+    shape: Shape
+
+
 class KnownPlaces:
-    """Places of waiting jobs under one order, kept from one look to the next: the place of a job that has never held
-    GPUs is always the same."""
+    """Places and shapes of waiting jobs under one order, kept from one look to the next: the place of a job that has
+    never held GPUs is always the same. Two looks at once are in no way of each other."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self._known: dict[str, tuple[Job, Place]] = {}
+        self._known: dict[str, _Known] = {}
 
     def of(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job]]:
         """Forgets all other jobs."""
-        known, self._known = self._known, {}
-        found: list[tuple[Place, Job]] = []
+        return [(known.place, known.job) for known in self._look_up(queued, now)]
+
+    def with_shapes(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job, Shape]]:
+        """Jobs of one shape have the same object. Forgets all other jobs."""
+        return [(known.place, known.job, known.shape) for known in self._look_up(queued, now)]
+
+    def _look_up(self, queued: Sequence[Job], now: float) -> list[_Known]:
+        before, after = self._known, dict[str, _Known]()
+        shapes: dict[Shape, Shape] = {}
         for job in queued:
-            kept = known.get(job.id)
-            if kept is None or kept[0] is not job or job.attained_seconds:
-                kept = (job, place_of(self.order, standing_of(job, now, self.order)))
-            self._known[job.id] = kept
-            found.append((kept[1], job))
-        return found
+            known = before.get(job.id)
+            if known is None or known.job is not job or job.attained_seconds:
+                shape = shape_of_job(job)
+                place = place_of(self.order, standing_of(job, now, self.order))
+                known = _Known(job, place, shapes.setdefault(shape, shape))
+            after[job.id] = known
+        self._known = after
+        return list(after.values()) if len(after) == len(queued) else [after[job.id] for job in queued]
 
 
 def in_order(

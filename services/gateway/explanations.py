@@ -54,10 +54,21 @@ async def explanation(
     policy = await store.policy(pool=job.pool)
     quotas = await snapshots.quotas(job.pool) if job.state is JobState.QUEUED else []
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
-    there = nodes.of(job.pool)
-    pool = await foresight.pool_of(job, nodes=there, holding=holding, queued=queued, policy=policy, quotas=quotas)
+    there, places = nodes.of(job.pool), snapshots.places(job.pool, policy)
+    pool = await foresight.pool_of(
+        job, nodes=there, holding=holding, queued=queued, policy=policy, quotas=quotas, places=places
+    )
     full = await asyncio.to_thread(  # it looks at every job of the pool: other requests must not wait for that
-        explain, job, nodes=there, holding=holding, queued=queued, now=now, policy=policy, slow=slow, quotas=quotas
+        explain,
+        job,
+        nodes=there,
+        holding=holding,
+        queued=queued,
+        now=now,
+        policy=policy,
+        slow=slow,
+        quotas=quotas,
+        places=places,
     )
     eta, helps = await asyncio.to_thread(to_come, job, pool)
     if eta is not None:

@@ -15,6 +15,7 @@ from libs.planning.eta.ends import Steps
 from libs.planning.eta.learnt import Lasted, learn
 from libs.planning.eta.record import Track, TrackRecords
 from libs.planning.eta.starts import Foreseen, PoolToCome
+from libs.planning.in_order import KnownPlaces
 from libs.store import GatewayStore
 from services.gateway.cluster import LiveCluster
 from services.gateway.snapshots import Fresh
@@ -118,6 +119,7 @@ class Foresight:
         queued: Sequence[Job],
         policy: str,
         quotas: Sequence[Quota],
+        places: KnownPlaces | None = None,
     ) -> Callable[[], PoolToCome]:
         """What makes the pool's picture; it looks at every job of the pool, so it is called in a thread."""
         durations, records = await self.durations(job.pool), self.records(job.pool)
@@ -132,6 +134,7 @@ class Foresight:
             steps=steps,
             records=records,
             quotas=quotas,
+            places=places,
         )
 
 

@@ -16,7 +16,7 @@ from libs.domain.quantity import duration_text
 from libs.domain.spec import TOKEN_PATTERN, Kind
 from libs.messages.eta import Estimate
 from libs.messages.live import QueueRow
-from libs.planning.in_order import InQueue, KnownPlaces, in_order, order_of
+from libs.planning.in_order import InQueue, in_order
 from libs.store import GatewayStore
 from libs.store.tenants import Access
 from services.gateway.endings import endings
@@ -89,7 +89,6 @@ class Lines:
         self._outlook = outlook
         self._clock = clock
         self._now = now
-        self._places: dict[str, KnownPlaces] = {}
         self._again_at = 0.0
         self._lines: Fresh[dict[str, Line]] = Fresh(self._read, clock=clock, seconds=SECONDS)
         self._answers: dict[tuple[object, ...], bytes] = {}
@@ -122,10 +121,7 @@ class Lines:
         nodes = await self._snapshots.nodes.get()
         holding, queued = await self._snapshots.holding(pool), await self._snapshots.queued(pool)
         policy, now = await self._store.policy(pool=pool), self._now()
-        order = order_of(policy)
-        places = self._places.get(pool)
-        if places is None or places.order.name != order.name:
-            places = self._places[pool] = KnownPlaces(order)
+        places = self._snapshots.places(pool, policy)
         held = {job.id for job in holding}  # it was placed between the two reads
         queued = [job for job in queued if job.id not in held]
         waiting = await asyncio.to_thread(
@@ -139,7 +135,7 @@ class Lines:
         starts = await self._outlook.of(
             pool, nodes=nodes.of(pool), holding=holding, queued=in_turn, policy=policy, quotas=quotas
         )
-        return Line(now, order.name, waiting, tenants, starts)
+        return Line(now, places.order.name, waiting, tenants, starts)
 
     async def _made(self, lines: dict[str, Line], who: Access, query: QueueQuery, states: Sequence[JobState]) -> bytes:
         lines = {pool: line for pool, line in lines.items() if query.pool in (None, pool)}

@@ -11,6 +11,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.quotas import Quota
 from libs.messages.signals import GpuScore, WorkloadClass
+from libs.planning.in_order import KnownPlaces, order_of
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.thinking.admission import Admission
 
@@ -135,6 +136,7 @@ class Snapshots:
         self._scores: dict[str, Fresh[list[GpuScore]]] = {}
         self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
         self._quotas: dict[str, Fresh[list[Quota]]] = {}
+        self._places: dict[str, KnownPlaces] = {}
 
     async def holding(self, pool: str, *, aside: bool = False) -> list[Job]:
         """The jobs that hold resources. Only for known pools: each pool's snapshot stays in memory. `aside`: for work
@@ -148,6 +150,13 @@ class Snapshots:
         if pool not in self._queued:
             self._queued[pool] = Fresh(partial(self._read_queued, pool), clock=self._clock, quick=True)
         return await (self._queued[pool].aside() if aside else self._queued[pool].get())
+
+    def places(self, pool: str, policy: str) -> KnownPlaces:
+        """The places that earlier looks at the pool's queue found. Only for known pools: they stay in memory."""
+        order, known = order_of(policy), self._places.get(pool)
+        if known is None or known.order is not order:
+            known = self._places[pool] = KnownPlaces(order)
+        return known
 
     async def quotas(self, pool: str) -> list[Quota]:
         """Only for known pools: each pool's snapshot stays in memory."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from libs.domain.job import Job, JobState
+from libs.planning.eta.starts import PoolToCome
 from libs.planning.explain import explain
 from libs.planning.in_order import KnownPlaces, in_order, order_of
 from libs.planning.policy import ORDERS
@@ -63,9 +64,29 @@ def test_the_place_of_a_job_is_what_its_explanation_says(order: str, several: li
     in_order(queued[:first], nodes=NODES, holding=[], places=places, now=NOW - 3600)  # something to remember
     shown = in_order(queued, nodes=NODES, holding=[running], places=places, now=NOW)
     assert sorted(each.job.id for each in shown) == sorted(each.id for each in queued)
+    policy = f"{order}+packed+easy"
     for each in shown:
-        told = explain(each.job, nodes=NODES, holding=[running], queued=queued, now=NOW, policy=f"{order}+packed+easy")
+        told = explain(each.job, nodes=NODES, holding=[running], queued=queued, now=NOW, policy=policy)
         assert each.ahead == told.ahead
+        again = explain(each.job, nodes=NODES, holding=[running], queued=queued, now=NOW, policy=policy, places=places)
+        assert again == told
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@settings(deadline=None, max_examples=40)
+@given(several=st.lists(waiting, min_size=1, max_size=12), first=st.integers(0, 12))
+def test_what_is_foretold_is_the_same_whatever_is_remembered_of_the_queue(
+    order: str, several: list[dict[str, Any]], first: int
+) -> None:
+    queued = [made(index, fields) for index, fields in enumerate(several)]
+    policy = f"{order}+packed+easy"
+    places = KnownPlaces(order_of(policy))
+    in_order(queued[:first], nodes=NODES, holding=[], places=places, now=NOW - 3600)
+    fresh = PoolToCome(NODES, [], queued, now=NOW, policy=policy)
+    remembered = PoolToCome(NODES, [], queued, now=NOW, policy=policy, places=places)
+    assert remembered.places == fresh.places
+    assert list(remembered.queue) == list(fresh.queue)
+    assert [remembered.start_of(each) for each in queued] == [fresh.start_of(each) for each in queued]
 
 
 def test_an_order_of_a_later_version_is_shown_as_priority() -> None:

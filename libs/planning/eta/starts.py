@@ -1,9 +1,10 @@
 """When jobs that wait start, from what is stored of a pool."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any
+from operator import itemgetter
+from typing import Any, overload
 
 from msgspec import Struct, structs
 
@@ -28,6 +29,7 @@ from libs.planning.eta.learnt import Lasted
 from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from libs.planning.eta.spread import TimeSpread
 from libs.planning.finding import find
+from libs.planning.in_order import KnownPlaces
 from libs.planning.jobs import asked_by, ends_at, standing_of
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.planning.queue import place_of
@@ -39,6 +41,8 @@ QUEUE_MAX = 2_000  # jobs ahead, beyond which nothing is foretold
 SHAPES_MAX = 64  # shapes that are tried in the empty pool
 TICK_S = 1.0  # what fits is placed within about that
 _HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
+
+_place = itemgetter(0)
 
 
 class Foreseen(Struct, frozen=True):
@@ -102,12 +106,13 @@ class LookAhead:
 
     def _look(self, one: WaitingJob, looks: int, ahead: int) -> tuple[tuple[Range, Basis], bool, bool]:
         """The range; whether GPUs were only counted; whether even that was too much work."""
-        others = [other for other in self.queue if other.job_id != one.job_id]
         if ahead <= EXACT_MAX:  # those far behind are not looked at
-            forward = self._forward([*others[:EXACT_MAX], one], exact=True, looks=looks)
+            first = [other for other in self.queue[: EXACT_MAX + 1] if other.job_id != one.job_id]
+            forward = self._forward([*first[:EXACT_MAX], one], exact=True, looks=looks)
             found = forward.look(one.job_id)
             if forward.scenarios:
                 return _raw(found.get(one.job_id, []), forward.scenarios), False, False
+        others = [other for other in self.queue if other.job_id != one.job_id]
         forward = self._forward([*others, one], exact=False, looks=looks * LOOKS_COUNTED // LOOKS_EXACT)
         found = forward.look(one.job_id)
         return _raw(found.get(one.job_id, []), forward.scenarios), True, not forward.scenarios
@@ -137,9 +142,35 @@ class LookAhead:
         return Foreseen(eta, None if basis is Basis.LIMITS else raw, told)
 
 
+class _Waiting(Sequence[WaitingJob]):
+    """Jobs of a queue, each made when it is first looked at: few questions look at all."""
+
+    def __init__(self, jobs: Sequence[Job], make: Callable[[Job], WaitingJob]) -> None:
+        self._jobs = jobs
+        self._make = make
+        self._made: dict[int, WaitingJob] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @overload
+    def __getitem__(self, index: int) -> WaitingJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[WaitingJob]: ...
+    def __getitem__(self, index: int | slice) -> WaitingJob | list[WaitingJob]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self._jobs)))]
+        job = self._jobs[index]  # also of an index from the end, and raises what a list raises
+        at = index % len(self._jobs)
+        made = self._made.get(at)
+        if made is None:
+            made = self._made[at] = self._make(job)
+        return made
+
+
 class PoolToCome(LookAhead):
     """The same from what is stored of a pool. `durations`: of jobs that ended; `steps`: what running jobs report
-    lately."""
+    lately; `places`: those that an earlier look at the queue found."""
 
     def __init__(
         self,
@@ -153,6 +184,7 @@ class PoolToCome(LookAhead):
         steps: Mapping[str, Steps] | None = None,
         records: TrackRecords[Any] | None = None,
         quotas: Sequence[Quota] = (),
+        places: KnownPlaces | None = None,
     ) -> None:
         self.nodes = nodes
         self.holding = holding
@@ -162,6 +194,8 @@ class PoolToCome(LookAhead):
         self.steps = steps
         self._empty = empty_room(nodes)
         self._never: dict[Shape, bool] = {}
+        self._shape: Shape = ()  # the one asked about last: most are asked about many times in a row
+        self._shape_never_fits = True
         held = [
             Holds(
                 job_id=job.id,
@@ -189,11 +223,15 @@ class PoolToCome(LookAhead):
         )
         self._without_anything = QuotasAhead(quotas, nodes)
         order = self.policy.ordering
-        fitting = [job for job in queued if not job.is_held and not self._never_fits(job)]
-        places = [place_of(order, standing_of(job, now, order)) for job in fitting]
-        in_order = sorted(zip(places, fitting, strict=True), key=lambda one: one[0])
-        self.places = [place for place, _ in in_order]
-        self.queue = [self.waiting(job) for _, job in in_order[: QUEUE_MAX + 1]]
+        places = KnownPlaces(order) if places is None or places.order is not order else places
+        fitting = [
+            (place, job)
+            for place, job, shape in places.with_shapes(queued, now)
+            if not job.is_held and not self._never_fits(shape)
+        ]
+        fitting.sort(key=_place)
+        self.places = [place for place, _ in fitting]
+        self.queue = _Waiting([job for _, job in fitting[: QUEUE_MAX + 1]], self.waiting)
 
     def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
         """The job as it waits, or as it would wait with another shape or priority."""
@@ -218,19 +256,21 @@ class PoolToCome(LookAhead):
             preemptible=job.spec.preemptible,
         )
 
-    def _never_fits(self, job: Job) -> bool:
-        shape = shape_of_job(job)
+    def _never_fits(self, shape: Shape) -> bool:
+        if shape is self._shape:
+            return self._shape_never_fits
         if shape not in self._never:
             if len(self._never) >= SHAPES_MAX:
                 return False
             self._never[shape] = find(self._empty, shape) is None
-        return self._never[shape]
+        self._shape, self._shape_never_fits = shape, self._never[shape]
+        return self._shape_never_fits
 
     def start_of(self, job: Job) -> Foreseen:
         """When a waiting job starts, if nothing new comes and the pool stays as it is."""
         if job.is_held:
             return nobody_can_tell("it waits for another job, whatever room there is")
-        if self._never_fits(job):
+        if self._never_fits(shape_of_job(job)):
             return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
         preemptible, shape = job.spec.preemptible, shape_of_job(job)
         if not self._without_anything.may_start(job.tenant, shape, preemptible=preemptible):
