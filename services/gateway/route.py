@@ -92,8 +92,6 @@ def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | Non
 
 def query_of(request: web.Request, kind: type[Q]) -> Q:
     """The query decoded as `kind`. A name given twice is a list for those of its `LISTS`, a mistake for all others."""
-    if not request.query_string:
-        return kind()
     given: dict[str, str] = {}
     lists = getattr(kind, "LISTS", _LISTS)
     for name, value in request.query.items():

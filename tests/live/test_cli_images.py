@@ -1,6 +1,7 @@
 """Images that an administrator pushes, from the command line to a container on a real engine that had none."""
 
 import hashlib
+import io
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -90,7 +91,9 @@ async def test_administrators_alone_push_and_what_lies_about_itself_is_refused(
         ):
             answered = await http.put(f"{url}/{path}", params={"name": name}, data=body)
             assert answered.status == status, (name, await answered.text())
-        huge = await http.put(f"{url}/{'0' * 64}", params={"name": "b:1"}, data=b"x" * 100_000_001, expect100=True)
+        huge = await http.put(
+            f"{url}/{'0' * 64}", params={"name": "b:1"}, data=io.BytesIO(b"x" * 100_000_001), expect100=True
+        )
         assert huge.status == 413
         assert (await http.put(f"{url}/{digest}", data=b"x")).status == 400
     assert [one.name for one in (await cluster.client.images()).images] == ["a:latest"]
