@@ -44,6 +44,14 @@ def test_shares_of_one_gpu_start_beside_each_other_and_wait_for_what_is_more_tha
     assert started(core(whole, two), replace(running(two), key=RunKey.of(whole))) == []
 
 
+def test_what_a_run_gives_up_of_its_gpu_is_given_away_once_it_is_held_to_less() -> None:
+    one, two = shared("j-1", 700), shared("j-2", 600)
+    less = replace(one, share=Share(request=400, memory=GIB, kind="batch"))
+    made = core(less, two)
+    assert started(made, running(one)) == []
+    assert started(made, running(less)) == ["j-2"]
+
+
 def test_what_a_run_holds_of_its_gpu_survives_a_restart_of_the_executor() -> None:
     one, two, three = shared("j-1", 700), shared("j-2", 300), shared("j-3", 400)
     before = core(one)

@@ -393,7 +393,7 @@ class Reconciler:
         ranks = {(key.job_id, key.rank) for key in here}
         held = Counter[int]()
         for key in here & self._holding.keys():
-            held.update(dict.fromkeys(self._holding[key].gpus, self._holding[key].part))
+            held.update(dict.fromkeys(self._holding[key].gpus, self._part_of(key, found.get(key))))
         starts: list[Action] = []
         for key, order in sorted(self._desired.items()):
             if key in found or key in self._over or (key.job_id, key.rank) in ranks:
@@ -403,6 +403,11 @@ class Reconciler:
                 held.update(dict.fromkeys(wanted.gpus, wanted.part))
                 starts.append(Start(order))
         return starts
+
+    def _part_of(self, key: RunKey, run: Run | None) -> int:
+        """The part of its GPUs that a run has: that of its order, or the present one while that is larger."""
+        share = None if run is None else run.limits.share
+        return self._holding[key].part if share is None else max(self._holding[key].part, share.request)
 
     def _seen(self, run: Run, progress: dict[str, float], last_words: str) -> RunSeen:
         reason, exit_code = run.reason, run.exit_code
