@@ -1,4 +1,4 @@
-"""Each tenant's lane: who had more than its part of this gateway's processor goes on alone and later, others pass.
+"""Each tenant's lane: a tenant that had more than its part of this gateway's processor goes on later, and others pass.
 
 What a request costs is measured where it is worked on: the steps of its coroutine, and its work in threads. Messages
 that are read from the wire, and the store's own processor, are not counted: they come in proportion.
@@ -121,7 +121,7 @@ class _Steps(Generator[Any, Any, T]):
 
 
 class PaidThreads(ThreadPoolExecutor):
-    """Threads of an event loop whose work is paid for by the tenant for which it is done."""
+    """Threads of an event loop whose work is charged to the tenant for which it is done."""
 
     def __init__(
         self, lanes: Lanes, loop: asyncio.AbstractEventLoop, processor: Callable[[], float], *, most: int
