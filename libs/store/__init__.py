@@ -7,6 +7,7 @@ Errors: StoreError
         ├── StoreUnavailableError   cannot be reached, or did not answer in time: whether a write happened is unknown
         ├── LeaseLostError          another owner has taken the lease: nothing was written
         ├── LoadedSinceError        a later load of the pool has begun: nothing was written
+        ├── RecordsLostError        the record before this one is not there: nothing was written, the store went back
         ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
         ├── DoubleAllocationError   a GPU given beyond what it has: nothing was written, the caller's state is wrong
         ├── KeyReusedError          the idempotency key was used before, for another specification
@@ -56,6 +57,10 @@ class LeaseLostError(StoreError):
 
 class LoadedSinceError(StoreError):
     """A later load of the pool has begun."""
+
+
+class RecordsLostError(StoreError):
+    """The store lacks the record before this one: it went back in time since."""
 
 
 class DoubleAllocationError(StoreError):
@@ -275,11 +280,14 @@ class SchedulerStore(RelayStore, LeaseStore, Protocol):
         steps in one call; with a step that is left out, its later ones are too. GPUs are compared once all are taken.
 
         A step with an `ask` deletes that ask. `record`: the decision's inputs; no step is stored without it.
-        Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then nothing is taken.
+        Raises LeaseLostError, RecordsLostError, DoubleAllocationError, UnlawfulError: then nothing is taken.
         """
 
     async def record(self, lease: Lease, record: Record) -> None:
-        """Add one record to the history of the lease's pool. Raises LeaseLostError."""
+        """Add one record to the history of the lease's pool. Raises LeaseLostError, RecordsLostError.
+
+        A record that does not begin follows the one numbered before it, which must be there.
+        """
 
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
         """Drop records older than `before`, and the oldest beyond `bytes_max`; returns how many were dropped.

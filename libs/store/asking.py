@@ -10,7 +10,14 @@ from typing import Any
 import asyncpg
 
 from libs.sockets import notice_death
-from libs.store import DoubleAllocationError, LeaseLostError, LoadedSinceError, StoreUnavailableError, UnlawfulError
+from libs.store import (
+    DoubleAllocationError,
+    LeaseLostError,
+    LoadedSinceError,
+    RecordsLostError,
+    StoreUnavailableError,
+    UnlawfulError,
+)
 from libs.store.hosts import Hosts, Open
 from libs.store.sql import QUERIES
 
@@ -155,6 +162,8 @@ class Asking:
                 raise LeaseLostError(str(error)) from error
             if error.sqlstate == "WL002":
                 raise LoadedSinceError(str(error)) from error
+            if error.sqlstate == "WL003":
+                raise RecordsLostError(str(error)) from error
             if isinstance(error, UNREACHABLE):
                 await self._forget(error)
                 raise StoreUnavailableError(f"{query}: {error}") from error

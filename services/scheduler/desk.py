@@ -23,6 +23,7 @@ from libs.store import (
     DoubleAllocationError,
     LeaseLostError,
     LoadedSinceError,
+    RecordsLostError,
     SchedulerStore,
     StoreUnavailableError,
     UnlawfulError,
@@ -55,6 +56,9 @@ STEPS_IN_ONE_COMMIT = 1000
 
 class WrongPictureError(Exception):
     """The store refused a decision of the core: the core must load anew."""
+
+
+_WRONG_PICTURE = (LeaseLostError, LoadedSinceError, RecordsLostError, DoubleAllocationError, WrongPictureError)
 
 
 class _Waiting:
@@ -182,7 +186,7 @@ class Desk:
             lease = self._leadership.lease
             if lease is not None:
                 await self._lead(lease, waiting)
-        except (LeaseLostError, LoadedSinceError, DoubleAllocationError, WrongPictureError) as error:
+        except _WRONG_PICTURE as error:
             logger.warning("the picture was wrong and is loaded anew", extra={"error": str(error)})
             self._loaded_for = 0
             if isinstance(error, LeaseLostError):

@@ -6,7 +6,7 @@ import pytest
 
 from libs.domain.job import Cause, CauseCode, JobEvent, JobState, changed
 from libs.messages.history import Record
-from libs.store import DoubleAllocationError, LeaseLostError
+from libs.store import DoubleAllocationError, LeaseLostError, RecordsLostError
 from tests.support.steps import placement, step
 from tests.support.stores import AT, World
 
@@ -27,7 +27,7 @@ async def numbers(world: World, **fields: Any) -> list[int]:
 async def test_a_history_is_kept_in_order_and_read_page_by_page(world: World) -> None:
     lease = await world.lead()
     for number in (1, 2, 4, 5, 3):  # one was long on its way
-        await world.scheduler.record(lease, record(number, begins=number == 1, at=AT + number / 4))
+        await world.scheduler.record(lease, record(number, begins=number in (1, 4), at=AT + number / 4))
     await world.scheduler.record(lease, record(1, begins=True, epoch=2))
     first, second = await world.gateway.history(pool="default", limit=2)
     assert first == record(1, begins=True, at=AT + 0.25)
@@ -46,7 +46,7 @@ async def test_steps_and_what_they_were_decided_from_are_stored_together_or_not_
     first, second = await world.admitted(lease, "j-1", "j-2")
     fits = Cause(code=CauseCode.FITS)
     placed = changed(first, step(first, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0))))
-    assert await world.scheduler.take(lease, [placed], record=record(1)) == [True]
+    assert await world.scheduler.take(lease, [placed], record=record(1, begins=True)) == [True]
     assert await numbers(world) == [1]
     twice = changed(second, step(second, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0))))
     with pytest.raises(DoubleAllocationError):
@@ -54,6 +54,23 @@ async def test_steps_and_what_they_were_decided_from_are_stored_together_or_not_
     assert await numbers(world) == [1]
     assert await world.scheduler.take(lease, [placed], record=record(2)) == [False]  # it was decided all the same
     assert await numbers(world) == [1, 2]
+
+
+async def test_a_record_without_the_one_before_it_is_refused_with_its_steps(world: World) -> None:
+    """The store went back in time, and who decided knows more than it."""
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    await world.scheduler.record(lease, record(1, begins=True))
+    cancelled = changed(job, step(job, _E.CANCELLED, at=AT))
+    for late in (record(3), record(2, epoch=2), record(1, epoch=2)):
+        with pytest.raises(RecordsLostError):
+            await world.scheduler.record(lease, late)
+        with pytest.raises(RecordsLostError):
+            await world.scheduler.take(lease, [cancelled], record=late)
+    assert await numbers(world) == [1]
+    assert await world.scheduler.take(lease, [cancelled], record=record(2)) == [True]
+    await world.scheduler.record(lease, record(4, begins=True))
+    assert await numbers(world) == [1, 2, 4]
 
 
 async def test_who_lost_the_lease_writes_no_history(world: World) -> None:

@@ -183,6 +183,9 @@ class World:
 
     async def end(self) -> None:
         """All that was submitted comes to its end, and nothing is left or lost."""
+        if self.history.counts["restores"]:
+            for node_id in sorted(self.client.resumed):  # maybe in a time that was lost: its user sees it drained again
+                self.begin(self.client.ask(AskKind.RESUME, node_id))
         if await self._all_ended():
             await asyncio.sleep(SETTLE_SECONDS)
             stream = self.cluster.network.stream

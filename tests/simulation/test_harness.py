@@ -8,17 +8,20 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from libs.domain import job
 from libs.domain.job import CauseCode
+from libs.messages.asks import AskKind
 from libs.messages.nodes import EndReason
 from services.executor.runs import RunKey
 from services.scheduler import service as scheduler_service
 from services.scheduler.thinking import lives, pool, sizing, tuning, updating
 from tests.simulation import mutants
 from tests.simulation.history import History
-from tests.simulation.simulate import Result, Variation, simulate
+from tests.simulation.machine import DO, Plan
+from tests.simulation.simulate import Result, Variation, World, simulate
 from tests.simulation.witness import Told, Witness
 from tests.support.runs import order
 from tests.support.virtual_time import DeadlockError, Process, StuckError, VirtualTimeLoop, run_virtually
@@ -221,3 +224,29 @@ def test_a_run_whose_number_two_lost_times_gave_is_no_second_start() -> None:
     live("node-3")
     assert [failure.what for failure in witness.history.failures] == ["started twice: job-1-1-0, now on node-3"]
     loop.close()
+
+
+async def _resumed_in_a_time_that_is_lost(world: World) -> None:
+    cluster = world.cluster
+    await cluster.let_clients_in()
+    cluster.begin()
+    await asyncio.sleep(6.0)
+    world.client = world.make_client()
+    await world.client.ask(AskKind.DRAIN, "node-1")
+    await asyncio.sleep(5.0)
+    backup, memory = cluster.database.back_up(), cluster.witness.remember()
+    await world.client.ask(AskKind.RESUME, "node-1")
+    await asyncio.sleep(5.0)
+    cluster.history.counts["restores"] += 1
+    cluster.database.restore(backup)
+    cluster.witness.went_back(memory, forgotten=())
+    env = {DO: msgspec.json.encode(Plan(tries=({"seconds": 1.0},))).decode()}
+    world.begin(world.client.submit({"name": "job-1", "command": ["true"], "env": env}, keyed=True))
+    await asyncio.sleep(5.0)
+    await world.end()
+
+
+def test_a_user_resumes_again_what_a_restored_store_has_drained() -> None:
+    shape = {"nodes": 1, "schedulers": 1, "gateways": 1, "nats_servers": 1}
+    result = simulate(1, variation=Variation(shape=shape, live=_resumed_in_a_time_that_is_lost))
+    assert [str(failure) for failure in result.failures] == []

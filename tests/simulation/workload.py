@@ -184,6 +184,7 @@ class Client:
         self._witness = witness
         self._clock = clock
         self.waiting = 0
+        self.resumed: set[str] = set()  # nodes
 
     async def submit(self, spec: dict[str, Any], *, keyed: bool) -> str:
         """With a key, until it is acknowledged; without, once. Returns the job's id, or nothing."""
@@ -246,6 +247,8 @@ class Client:
                 except StoreError:
                     await asyncio.sleep(self._dice.uniform(0.2, AGAIN_SECONDS))
             self._history.counts["asks"] += 1
+            if kind is AskKind.RESUME:
+                self.resumed.add(subject_id)
             await self._bus.publish(AskStored(pool="default"))
         finally:
             self.waiting -= 1

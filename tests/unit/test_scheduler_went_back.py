@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -194,6 +195,28 @@ async def test_a_leader_that_goes_on_through_it_knows_by_its_own_lease() -> None
     assert w.lease.went_back
     assert w.lease.epoch > epoch
     assert await w.job("j-1") == (JobState.QUEUED, CauseCode.STORE_RESTORED)
+
+
+async def test_what_was_decided_from_a_lost_time_is_refused_before_any_renewal_tells_of_it() -> None:
+    """The store is back so soon that the desk asks nothing of it meanwhile. Its records leave no gap."""
+    w = World()
+    await w.rounds()
+    backup = w.store.backup()
+    await w.submit("j-1")
+    await w.rounds()
+    w.store.restore(backup)
+    await w.submit("j-2")
+    w.process.desk.asked()
+    await w.process.desk.turn()
+    stored = await w.store.job("j-2")
+    assert stored is not None
+    assert stored.placement is None
+    await w.rounds()
+    assert w.lease.went_back
+    records = await w.store.history(pool="default", limit=1000, bytes_max=1 << 30)
+    follows = [(one.epoch, one.number) == (last.epoch, last.number + 1) for last, one in pairwise(records)]
+    assert all(follows or one.begins for follows, one in zip(follows, records[1:], strict=True))
+    assert await w.job("j-2") == (JobState.QUEUED, CauseCode.STORE_RESTORED)
 
 
 async def test_an_epoch_that_was_given_twice_is_told_apart_by_its_holder() -> None:

@@ -64,6 +64,8 @@ class MemoryStore(
         if not changes:
             return []
         self._must_hold(lease)
+        if record is not None:
+            self._must_follow(lease, record)
         # All steps are checked first: if one is refused, nothing changes.
         moved: dict[str, Job] = {}
         left_out: set[str] = set()

@@ -4,6 +4,7 @@ from msgspec import structs
 
 from libs.domain.lease import Lease
 from libs.messages.history import Record
+from libs.store import RecordsLostError
 from libs.store.memory.leases import MemoryLeases
 from libs.store.memory.times import micro
 
@@ -27,9 +28,15 @@ class MemoryHistory(MemoryLeases):
 
     async def record(self, lease: Lease, record: Record) -> None:
         self._must_hold(lease)
+        self._must_follow(lease, record)
         place, records = (record.epoch, record.number), self._records.setdefault(lease.name, {})
         assert place not in records, f"record {place} is written twice"
         records[place] = structs.replace(record, at=micro(record.at), until=micro(record.until))
+
+    def _must_follow(self, lease: Lease, record: Record) -> None:
+        before = (record.epoch, record.number - 1)
+        if not record.begins and before not in self._records.get(lease.name, {}):
+            raise RecordsLostError(f"record {before[1]} of epoch {before[0]} of {lease.name} is not stored any more")
 
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
         self._must_hold(lease)

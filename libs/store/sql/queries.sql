@@ -866,19 +866,24 @@ SELECT ordinal FROM store_steps($1, $2, $3, $4::jsonb, $5::jsonb) AS ordinal;
 
 -- name: take_recorded
 -- Stores steps and the record of their decision in one statement, so that neither is stored without the other.
-WITH recorded AS (
+WITH held AS (
+    SELECT must_hold($1, $2, $3)
+), follows AS (
+    SELECT must_follow($1, $6::bigint, $7::int, $9::boolean) FROM held
+), recorded AS (
     INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
-    VALUES ($1, $6, $7, $8, $9, to_timestamp($10::float8), to_timestamp($11::float8), $12, $13, $14::bytea,
-            history_bytes($1) + octet_length($14::bytea))
+    SELECT $1::text, $6::bigint, $7::int, $8::int, $9::boolean, to_timestamp($10::float8), to_timestamp($11::float8), $12::int,
+           $13::int, $14::bytea, history_bytes($1) + octet_length($14::bytea)
+      FROM follows
 )
 SELECT ordinal FROM store_steps($1, $2, $3, $4::jsonb, $5::jsonb) AS ordinal;
 
 -- name: record
-WITH held AS (SELECT must_hold($1, $2, $3))
+WITH held AS (SELECT must_hold($1, $2, $3)), follows AS (SELECT must_follow($1, $4::bigint, $5::int, $7::boolean) FROM held)
 INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
 SELECT $1::text, $4::bigint, $5::int, $6::int, $7::boolean, to_timestamp($8::float8), to_timestamp($9::float8), $10::int, $11::int,
        $12::bytea, history_bytes($1) + octet_length($12::bytea)
-  FROM held;
+  FROM follows;
 
 -- name: history_cut
 -- Cuts at a record that begins: the last that is too old itself, or the first with few enough bytes behind it.
