@@ -12,6 +12,18 @@ from libs.domain.spec import JobSpec, ResizeHow
 Size = Mapping[str, int]
 """Replicas by role."""
 
+RESTART_SECONDS_MAX = 86_400.0
+
+
+class RestartCost(Struct, frozen=True, kw_only=True):
+    """How long a job of the workload took when one last restarted with another size: `seconds` from its stop until it
+    ran again, `at` that time. `measured`: how many restarts were."""
+
+    workload: str
+    seconds: float
+    at: float
+    measured: int = 1
+
 
 class RoleSize(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many replicas of a role a job has (`granted`, without those that leave), should have, and may have.

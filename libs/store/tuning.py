@@ -6,6 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from libs.domain.job import Cause
+from libs.domain.sizes import RestartCost
 from libs.domain.sweeps import RungReached
 from libs.messages.asks import Reshare, Scale, Tune
 
@@ -28,6 +29,16 @@ class TuningStore(Protocol):
 
     async def drop_envelopes(self, *, pool: str) -> int:
         """Delete the envelopes of final jobs; returns how many."""
+
+    async def save_restart_costs(self, costs: Sequence[RestartCost], *, pool: str) -> None:
+        """Keep each cost that is newer than the stored one of its workload, and add up how many were measured. At most
+        one cost of a workload."""
+
+    async def restart_costs(self, *, pool: str, limit: int) -> list[RestartCost]:
+        """The newest costs, the newest first."""
+
+    async def forget_restart_costs(self, *, pool: str, before: float, keep: int) -> int:
+        """Delete costs from before then, and all but the `keep` newest ones; returns how many."""
 
     async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
         """Store the envelope and ask for other limits, in one statement. False, and nothing is written: the job does

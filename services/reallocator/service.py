@@ -161,6 +161,8 @@ class Review:
 
     async def clean(self) -> None:
         await self._store.drop_envelopes(pool=self._core.pool)
+        if self._sizes is not None:
+            await self._sizes.clean(self._clock())
 
     async def _look(self, now: float) -> None:
         if not self._recalled:

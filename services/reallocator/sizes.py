@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Container, Sequence
+from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -15,9 +16,12 @@ from libs.domain.spec import TuningMode
 from libs.messages.asks import AskStored
 from libs.messages.signals import Finding
 from libs.store import ReviewStore
-from services.reallocator.thinking.partitioning import JOBS_MAX, SizePlanner
+from services.reallocator.thinking.partitioning import JOBS_MAX, RESTARTS_KEPT, SizePlanner
 
 logger = logging.getLogger(__name__)
+
+RECALL_SECONDS = 60.0  # between two looks at what other reallocators measured
+COSTS_KEPT_SECONDS = 90 * 86_400.0
 
 
 class Sizes:
@@ -34,9 +38,14 @@ class Sizes:
         self._partitioning, self._pool, self._mode = partitioning, pool, mode
         self._bus, self._store = bus, store
         self._queued: dict[str, Job] = {}
+        self._recalled_at = -inf
         self.findings: tuple[Finding, ...] = ()  # of the last plan
         self._asked = Counter("weft_reallocator_sizes_asked", "Sizes asked for by the planner.", registry=registry)
         self._seconds = Histogram("weft_reallocator_plan_seconds", "How long a plan took.", registry=registry)
+
+    async def clean(self, now: float) -> None:
+        """Delete what restarts cost long ago, and that of too many workloads."""
+        await self._store.forget_restart_costs(pool=self._pool, before=now - COSTS_KEPT_SECONDS, keep=RESTARTS_KEPT)
 
     async def review(
         self, holding: Sequence[Job], nodes: Sequence[Node], now: float, *, under_trial: Container[str] = ()
@@ -44,6 +53,7 @@ class Sizes:
         """Plan the sizes of all jobs if that is due, and ask for those that should change. Jobs `under_trial` keep
         theirs."""
         self._partitioning.watch(holding)
+        await self._remember(now)
         if not self._partitioning.may_plan(now):
             return
         self._queued = {job.id: job for job in await self._store.queued_jobs(pool=self._pool, known=self._queued)}
@@ -76,3 +86,12 @@ class Sizes:
             self._asked.inc(len(asked))
             if asked:
                 await self._bus.publish(AskStored(pool=self._pool))
+
+    async def _remember(self, now: float) -> None:
+        """Store what restarts were measured to cost, and read what others stored."""
+        if costs := self._partitioning.unsaved:
+            await self._store.save_restart_costs(costs, pool=self._pool)
+            self._partitioning.saved(costs)
+        if now - self._recalled_at >= RECALL_SECONDS:
+            self._partitioning.recall(await self._store.restart_costs(pool=self._pool, limit=RESTARTS_KEPT))
+            self._recalled_at = now

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.domain.lease import Lease
+from libs.domain.sizes import RESTART_SECONDS_MAX, RestartCost
 from libs.messages.asks import AskKind, RankTuning, Reshare, Scale, Tune
 from libs.messages.signals import Curve, CurvePoint, GpuScore, PairSlowdown, WorkloadClass
 from libs.store import DoubleAllocationError
@@ -339,3 +340,35 @@ async def test_the_surest_slowdown_of_two_classes_wins_until_it_is_old(world: Wo
     assert await world.scheduler.slowdowns() == [other, later]
     assert await world.scorer.forget_slowdowns(before=AT + 1) == 1
     assert await world.scheduler.slowdowns() == [later]
+
+
+# what restarts cost
+
+
+async def test_the_newest_cost_of_a_restart_wins_and_each_restart_is_counted_once(world: World) -> None:
+    def cost(workload: str, seconds: float, *, at: float = AT, measured: int = 1) -> RestartCost:
+        return RestartCost(workload=workload, seconds=seconds, at=at, measured=measured)
+
+    store = world.reallocator
+    await store.save_restart_costs([], pool="default")
+    least, most = cost("b", 0.0, at=AT + 0.25), cost("é" * 253, RESTART_SECONDS_MAX, at=AT + 1, measured=2**40)
+    await store.save_restart_costs([most, cost("a", 12.5), least], pool="default")
+    await store.save_restart_costs([cost("a", 99.0)], pool="other")
+    assert await store.restart_costs(pool="default", limit=9) == [most, least, cost("a", 12.5)]
+    await store.save_restart_costs([cost("a", 12.5), cost("b", 1.0)], pool="default")
+    assert await store.restart_costs(pool="default", limit=2) == [most, least], "both are known already"
+    await store.save_restart_costs([cost("a", 7.0, at=AT + 2, measured=3)], pool="default")
+    assert (await store.restart_costs(pool="default", limit=1)) == [cost("a", 7.0, at=AT + 2, measured=4)]
+    assert await store.restart_costs(pool="other", limit=9) == [cost("a", 99.0)]
+
+
+async def test_costs_of_restarts_are_forgotten_by_age_and_beyond_so_many(world: World) -> None:
+    store = world.reallocator
+    costs = [RestartCost(workload=f"w-{number}", seconds=1.0, at=AT + number) for number in range(5)]
+    for pool in ("default", "other"):
+        await store.save_restart_costs(costs, pool=pool)
+    assert await store.forget_restart_costs(pool="default", before=AT, keep=5) == 0
+    assert await store.forget_restart_costs(pool="default", before=AT + 1, keep=3) == 2
+    assert await store.restart_costs(pool="default", limit=9) == costs[:1:-1]
+    assert await store.forget_restart_costs(pool="default", before=AT + 9, keep=9) == 3
+    assert len(await store.restart_costs(pool="other", limit=9)) == 5

@@ -71,7 +71,11 @@ MAY_WRITE = {
         "UPDATE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
         "DELETE": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
     },
-    "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
+    "reallocator": {
+        "INSERT": {"envelopes", "restart_costs"},
+        "UPDATE": {"envelopes", "restart_costs"},
+        "DELETE": {"envelopes", "restart_costs"},
+    },
     "router": {},
 }
 OF_GATEWAYS = {
@@ -79,7 +83,7 @@ OF_GATEWAYS = {
     *{"pushed_images", "pushed_image_pieces"},
 }
 MAY_NOT_READ = {
-    "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations", "rungs"},
+    "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations", "rungs", "restart_costs"},
     "scheduler": {
         *OF_GATEWAYS,
         "tenants",
@@ -87,6 +91,7 @@ MAY_NOT_READ = {
         "migrations",
         "envelopes",
         "rungs",
+        "restart_costs",
         "retention",
         "event_offset",
         "tenant_submitted",
@@ -109,6 +114,7 @@ MAY_NOT_READ = {
             "migrations",
             "envelopes",
             "rungs",
+            "restart_costs",
             "retention",
             "event_offset",
             "tenant_submitted",
@@ -129,7 +135,7 @@ MAY_NOT_READ = {
         *OF_GATEWAYS,
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
         *{"quotas", "event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
-        *{"envelopes", "rungs", "gpu_scores", "workload_classes", "curves", "class_slowdowns"},
+        *{"envelopes", "rungs", "restart_costs", "gpu_scores", "workload_classes", "curves", "class_slowdowns"},
     },
 }
 MAY_NOT_DO = (
@@ -197,7 +203,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 33
+    assert len(tables) == 34
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():
@@ -289,6 +295,9 @@ async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> N
             stores.reallocator.save_classes([], pool="default"),
             stores.scheduler.save_curves([]),
             stores.scheduler.save_envelope(Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), at=AT),
+            stores.scheduler.save_restart_costs([], pool="default"),
+            stores.gateway.restart_costs(pool="default", limit=1),
+            stores.scorer.forget_restart_costs(pool="default", before=AT, keep=1),
             stores.gateway.ask_tune(Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), TUNE, at=AT),
             stores.gateway.ask_scale(
                 Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), Scale(size={"worker": 1}), at=AT

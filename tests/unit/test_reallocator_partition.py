@@ -5,16 +5,22 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
+from libs.bus.memory import MemoryBus
 from libs.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
 from libs.domain.quotas import ALL, Quota
 from libs.domain.shares import WHOLE
+from libs.domain.sizes import RESTART_SECONDS_MAX, RestartCost
 from libs.domain.spec import TuningMode
 from libs.messages.signals import Curve, CurvePoint, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
 from libs.planning.partition.weft import weft
+from libs.store import StoreUnavailableError
+from libs.store.memory import MemoryStore
 from services.reallocator.settings import ReallocatorSettings
-from services.reallocator.thinking.partitioning import Plans, SizePlanner, speeds_of, without
+from services.reallocator.sizes import COSTS_KEPT_SECONDS, RECALL_SECONDS, Sizes
+from services.reallocator.thinking.partitioning import RESTARTS_KEPT, Plans, SizePlanner, speeds_of, without
 from tests.support.builders import GIB, job, node
 
 NOW = 10_000.0
@@ -155,9 +161,152 @@ def test_the_cost_of_a_restart_is_measured_and_used() -> None:
     assert running.placement is not None
     stopping = elastic("j-1", has=2, spec=spec, state=JobState.STOPPING, next_placement=running.placement, since=NOW)
     partitioning.watch([stopping])
-    partitioning.watch([elastic("j-1", has=2, spec=spec, started_at=NOW + 12.5)])
+    partitioning.watch([elastic("j-1", has=2, spec=spec, epoch=1, started_at=NOW + 12.5)])
     partitioning.plan(holding=[running], queued=[], nodes=[node()], curves={}, now=NOW)
     assert seen[-1].restart_s == 12.5
+
+
+BY_RESTART = {"resize": {}, "checkpoints": {"on_stop": True}}
+UNKNOWN = 60.0  # half a minute and its grace
+
+
+def restarting(job_id: str = "j-1", *, since: float = NOW, epoch: int = 0, workload: str = "w") -> Job:
+    spec = {**BY_RESTART, "labels": {"weft/workload": workload}}
+    running = elastic(job_id, has=2, spec=spec)
+    fields: dict[str, Any] = {"next_placement": running.placement, "since": since, "epoch": epoch}
+    return elastic(job_id, has=2, spec=spec, state=JobState.STOPPING, **fields)
+
+
+def began(job: Job, at: float, *, epoch: int = 1, state: JobState = JobState.RUNNING) -> Job:
+    started_at = at if state is JobState.RUNNING else None
+    return replace(job, state=state, next_placement=None, since=at, epoch=epoch, started_at=started_at)
+
+
+def test_what_a_restart_was_measured_to_cost_is_to_be_stored_once() -> None:
+    partitioning = SizePlanner(ON, weft)
+    one, two = restarting(), restarting("j-2", since=NOW + 1.0)
+    partitioning.watch([one, two])
+    partitioning.watch([began(one, NOW + 5.0, state=JobState.STARTING), two])
+    assert partitioning.unsaved == ()
+    partitioning.watch([began(one, NOW + 12.5), began(two, NOW + 9.0)])
+    both = RestartCost(workload="w", seconds=12.5, at=NOW + 12.5, measured=2)
+    assert partitioning.unsaved == (both,)
+    partitioning.watch([began(one, NOW + 12.5), began(two, NOW + 9.0)])
+    assert partitioning.unsaved == (both,), "they are the same restarts"
+    partitioning.saved([replace(both, measured=1)])
+    assert partitioning.unsaved == (both,), "another was stored"
+    partitioning.saved([both])
+    assert partitioning.unsaved == ()
+    assert partitioning.restart_cost(one) == 12.5
+
+
+def test_a_recalled_cost_is_used_and_the_newer_one_wins() -> None:
+    partitioning, one = SizePlanner(ON, weft), restarting()
+    assert partitioning.restart_cost(one) == UNKNOWN
+    partitioning.recall(
+        [RestartCost(workload="w", seconds=7.0, at=NOW), RestartCost(workload="x", seconds=9.0, at=NOW)]
+    )
+    assert partitioning.restart_cost(one) == 7.0
+    assert partitioning.unsaved == ()
+    partitioning.recall([RestartCost(workload="w", seconds=8.0, at=NOW - 1.0)])
+    assert partitioning.restart_cost(one) == 7.0
+    partitioning.watch([one])
+    partitioning.watch([began(one, NOW + 4.0)])
+    assert partitioning.restart_cost(one) == 4.0
+    partitioning.recall([RestartCost(workload="w", seconds=5.0, at=NOW + 9.0)])
+    assert partitioning.restart_cost(one) == 5.0
+    assert partitioning.restart_cost(restarting(workload="never-seen")) == UNKNOWN
+
+
+def test_no_cost_is_below_nothing_or_above_a_day() -> None:
+    for at, seconds in ((NOW - 5.0, 0.0), (NOW + 1e9, RESTART_SECONDS_MAX), (float("inf"), RESTART_SECONDS_MAX)):
+        partitioning, one = SizePlanner(ON, weft), restarting()
+        partitioning.watch([one])
+        partitioning.watch([began(one, at)])
+        assert [cost.seconds for cost in partitioning.unsaved] == [seconds]
+
+
+def test_the_wait_in_the_queue_of_a_job_that_lost_its_place_is_no_cost_of_a_restart() -> None:
+    partitioning, one = SizePlanner(ON, weft), restarting()
+    partitioning.watch([one])
+    partitioning.watch([])  # a node of its next place was lost: it waits
+    partitioning.watch([began(one, NOW + 5000.0)])
+    partitioning.watch([one])
+    partitioning.watch([began(one, NOW + 5000.0, epoch=2)])
+    assert partitioning.unsaved == ()
+    assert partitioning.restart_cost(one) == UNKNOWN
+
+
+def test_costs_are_known_of_so_many_workloads_and_the_oldest_go_first() -> None:
+    partitioning = SizePlanner(ON, weft)
+    many = [restarting(f"j-{n}", workload=f"w-{n}") for n in range(RESTARTS_KEPT + 2)]
+    partitioning.watch(many)
+    partitioning.watch([began(one, NOW + 1.0 + n) for n, one in enumerate(many)])
+    assert len(partitioning.unsaved) == RESTARTS_KEPT
+    assert [partitioning.restart_cost(one) for one in many[:3]] == [UNKNOWN, UNKNOWN, 3.0]
+    partitioning.recall([RestartCost(workload="old", seconds=1.0, at=0.0)])
+    assert partitioning.restart_cost(restarting(workload="old")) == UNKNOWN
+    partitioning.recall([RestartCost(workload="new", seconds=1.0, at=2 * NOW)])
+    assert [partitioning.restart_cost(one) for one in many[2:4]] == [UNKNOWN, 4.0]
+
+
+def sizes(partitioning: SizePlanner, store: MemoryStore, pool: str = "default") -> Sizes:
+    registry = CollectorRegistry()
+    return Sizes(partitioning, pool=pool, mode=TuningMode.OFF, bus=MemoryBus(), store=store, registry=registry)
+
+
+async def test_a_reallocator_that_starts_and_a_second_one_know_what_another_measured() -> None:
+    store, one = MemoryStore(), restarting()
+    first, second, later = SizePlanner(ON, weft), SizePlanner(ON, weft), SizePlanner(ON, weft)
+    measures, reads = sizes(first, store), sizes(second, store)
+    await measures.review([one], [], NOW)
+    await reads.review([], [], NOW)
+    again = began(one, NOW + 12.5)
+    await measures.review([again], [], NOW + 15.0)
+    assert first.unsaved == ()
+    await reads.review([again], [], NOW + RECALL_SECONDS - 1.0)
+    assert second.restart_cost(one) == UNKNOWN
+    await reads.review([again], [], NOW + RECALL_SECONDS)
+    await sizes(later, store).review([again], [], NOW + 20.0)
+    assert second.restart_cost(one) == later.restart_cost(one) == 12.5
+    elsewhere = SizePlanner(ON, weft)
+    await sizes(elsewhere, store, "other").review([], [], NOW + 20.0)
+    assert elsewhere.restart_cost(one) == UNKNOWN
+
+
+async def test_two_reallocators_that_see_one_restart_count_it_once() -> None:
+    store, one = MemoryStore(), restarting()
+    for each in (sizes(SizePlanner(ON, weft), store), sizes(SizePlanner(ON, weft), store)):
+        await each.review([one], [], NOW)
+        await each.review([began(one, NOW + 3.0)], [], NOW + 5.0)
+    assert await store.restart_costs(pool="default", limit=10) == [RestartCost(workload="w", seconds=3.0, at=NOW + 3.0)]
+
+
+async def test_a_cost_that_no_store_could_take_is_stored_later() -> None:
+    class Failing(MemoryStore):
+        fails = True
+
+        async def save_restart_costs(self, costs: Sequence[RestartCost], *, pool: str) -> None:
+            if self.fails:
+                raise StoreUnavailableError("gone")
+            await super().save_restart_costs(costs, pool=pool)
+
+    store, one = Failing(), restarting()
+    measures = sizes(SizePlanner(ON, weft), store)
+    await measures.review([one], [], NOW)
+    with pytest.raises(StoreUnavailableError):
+        await measures.review([began(one, NOW + 3.0)], [], NOW + 5.0)
+    store.fails = False
+    await measures.review([], [], NOW + 6.0)
+    assert [cost.measured for cost in await store.restart_costs(pool="default", limit=10)] == [1]
+
+
+async def test_costs_of_long_ago_are_deleted() -> None:
+    store = MemoryStore()
+    costs = [RestartCost(workload=f"w-{at}", seconds=1.0, at=float(at)) for at in (0, 1)]
+    await store.save_restart_costs(costs, pool="default")
+    await sizes(SizePlanner(ON, weft), store).clean(COSTS_KEPT_SECONDS + 1.0)
+    assert await store.restart_costs(pool="default", limit=10) == costs[1:]
 
 
 def test_what_a_change_costs_stands_in_its_sentence() -> None:

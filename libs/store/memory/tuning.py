@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from libs.domain.job import Cause, JobState
+from libs.domain.sizes import RestartCost
 from libs.domain.sweeps import RungReached
 from libs.messages.asks import AskKind, Reshare, Scale, Tune
 from libs.store.memory.jobs import MemoryJobs
@@ -17,6 +20,7 @@ class MemoryTuning(MemoryJobs):
         super().__init__()
         self._envelopes: dict[str, Envelope] = {}
         self._rungs: dict[tuple[str, str, int], RungReached] = {}
+        self._restart_costs: dict[tuple[str, str], RestartCost] = {}  # by pool and workload
 
     async def envelopes(self, *, pool: str) -> list[Envelope]:
         return [
@@ -37,6 +41,24 @@ class MemoryTuning(MemoryJobs):
         ]
         for job_id in gone:
             del self._envelopes[job_id]
+        return len(gone)
+
+    async def save_restart_costs(self, costs: Sequence[RestartCost], *, pool: str) -> None:
+        for cost in costs:
+            known, at = self._restart_costs.get((pool, cost.workload)), micro(cost.at)
+            if known is None or known.at < at:
+                measured = cost.measured + (0 if known is None else known.measured)
+                self._restart_costs[pool, cost.workload] = structs.replace(cost, measured=measured, at=at)
+
+    async def restart_costs(self, *, pool: str, limit: int) -> list[RestartCost]:
+        of_pool = (cost for (name, _), cost in self._restart_costs.items() if name == pool)
+        return sorted(of_pool, key=lambda cost: (-cost.at, cost.workload))[:limit]
+
+    async def forget_restart_costs(self, *, pool: str, before: float, keep: int) -> int:
+        costs = await self.restart_costs(pool=pool, limit=len(self._restart_costs))
+        gone = [cost for place, cost in enumerate(costs) if place >= keep or cost.at < micro(before)]
+        for cost in gone:
+            del self._restart_costs[pool, cost.workload]
         return len(gone)
 
     async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:

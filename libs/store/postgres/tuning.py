@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from libs.domain.job import Cause
+from libs.domain.sizes import RestartCost
 from libs.domain.sweeps import RungReached
 from libs.messages.asks import Reshare, Scale, Tune
 from libs.store.asking import Asking
@@ -27,6 +28,22 @@ class PostgresTuning:
 
     async def drop_envelopes(self, *, pool: str) -> int:
         return await self.asking.count("drop_envelopes", pool)
+
+    async def save_restart_costs(self, costs: Sequence[RestartCost], *, pool: str) -> None:
+        await self.asking.row(
+            "save_restart_costs",
+            pool,
+            [cost.workload for cost in costs],
+            [cost.seconds for cost in costs],
+            [cost.measured for cost in costs],
+            [cost.at for cost in costs],
+        )
+
+    async def restart_costs(self, *, pool: str, limit: int) -> list[RestartCost]:
+        return [RestartCost(**row) for row in await self.asking.rows("restart_costs", pool, limit)]
+
+    async def forget_restart_costs(self, *, pool: str, before: float, keep: int) -> int:
+        return await self.asking.count("forget_restart_costs", pool, before, keep)
 
     async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
         what = msgspec.json.encode(tune).decode()

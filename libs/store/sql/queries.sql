@@ -1104,6 +1104,30 @@ VALUES ($1, $2, $3, $4::text::jsonb, to_timestamp($5::float8))
 ON CONFLICT (job_id) DO UPDATE
    SET pool = excluded.pool, epoch = excluded.epoch, state = excluded.state, at = excluded.at;
 
+-- name: save_restart_costs
+-- A restart that another reallocator stored is not counted again. Rows are locked in one order.
+INSERT INTO restart_costs AS known (pool, workload, seconds, measured, at)
+SELECT $1, workload, seconds, measured, to_timestamp(at)
+  FROM unnest($2::text[], $3::float8[], $4::bigint[], $5::float8[]) AS new (workload, seconds, measured, at)
+ ORDER BY workload
+ON CONFLICT (pool, workload) DO UPDATE
+   SET seconds = excluded.seconds, measured = known.measured + excluded.measured, at = excluded.at
+ WHERE known.at < excluded.at;
+
+-- name: restart_costs
+SELECT workload, seconds, measured, extract(epoch FROM r.at)::float8 AS at
+  FROM restart_costs r WHERE pool = $1 ORDER BY r.at DESC, workload LIMIT $2;
+
+-- name: forget_restart_costs
+WITH gone AS (
+    DELETE FROM restart_costs
+     WHERE pool = $1
+       AND (at < to_timestamp($2::float8)
+            OR workload IN (SELECT workload FROM restart_costs WHERE pool = $1 ORDER BY at DESC, workload OFFSET $3))
+    RETURNING 1
+)
+SELECT count(*) AS count FROM gone;
+
 -- name: ask_sizes
 SELECT job_id FROM ask_sizes($1, $2::text::jsonb, to_timestamp($3::float8)) AS asked (job_id) ORDER BY job_id;
 

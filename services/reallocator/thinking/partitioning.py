@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import ceil, inf
+from operator import attrgetter
 
 from msgspec import Struct, structs
 
@@ -19,7 +20,7 @@ from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.domain.quotas import ALL, Quota
 from libs.domain.shares import WHOLE, gpus_held
-from libs.domain.sizes import how_resized
+from libs.domain.sizes import RESTART_SECONDS_MAX, RestartCost, how_resized
 from libs.domain.spec import ResizeHow, Role, TuningMode
 from libs.messages.asks import Scale
 from libs.messages.signals import Curve, Finding, GpuScore
@@ -35,7 +36,7 @@ from libs.variability.curves import EXPONENT_USUAL, speed_at
 JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
 RESTARTS_IN_COOL_DOWN = 10.0
 RESTART_SECONDS = 30.0  # of a workload that never restarted, besides its grace and its lost work
-RESTARTS_KEPT = 1000
+RESTARTS_KEPT = 1000  # workloads of which it is known what a restart costs
 EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
 
 
@@ -64,31 +65,63 @@ class SizePlanner:
         self._planner = planner
         self._planned_at = -inf
         self._known: frozenset[tuple[str, bool]] = frozenset()  # the jobs of the last plan, and whether each held GPUs
-        self._restarting: dict[str, float] = {}  # by job that restarts with another size: when it stopped
-        self._restart_s: dict[str, float] = {}  # by workload: from the stop until it ran again
+        self._restarting: dict[str, tuple[float, int]] = {}  # by job that stops for it: since when, in which epoch
+        self._costs: dict[str, RestartCost] = {}  # by workload
+        self._unsaved: dict[str, RestartCost] = {}
 
     def restart_cost(self, job: Job) -> float:
         """Seconds that another size costs the job: its restart, and the work since its last checkpoint; 0 if it
         resizes live."""
         if how_resized(job.spec) is not ResizeHow.RESTART:
             return 0.0
-        known = self._restart_s.get(workload_of(job.spec))
-        cost = RESTART_SECONDS + job.spec.grace_seconds if known is None else known
+        known = self._costs.get(workload_of(job.spec))
+        cost = RESTART_SECONDS + job.spec.grace_seconds if known is None else known.seconds
         return cost + (lost_seconds(job.spec) or 0.0)
 
     def watch(self, holding: Iterable[Job]) -> None:
-        """Measure how long jobs take to restart with another size."""
+        """Measure how long jobs take to restart with another size. `holding`: all jobs that hold something; one that
+        does not, goes back to the queue or is over, and is not measured."""
+        restarting: dict[str, tuple[float, int]] = {}
         for job in holding:
             if job.next_placement is not None:
-                self._restarting.setdefault(job.id, job.since)
-            elif job.id in self._restarting and job.state is JobState.RUNNING and job.started_at is not None:
-                took = job.started_at - self._restarting.pop(job.id)
-                self._restart_s.pop(workload := workload_of(job.spec), None)
-                self._restart_s[workload] = max(0.0, took)
-        while len(self._restart_s) > RESTARTS_KEPT:
-            del self._restart_s[next(iter(self._restart_s))]
-        if len(self._restarting) > RESTARTS_KEPT:
-            self._restarting.clear()
+                restarting[job.id] = (job.since, job.epoch)
+                continue
+            stopped_at, epoch = self._restarting.get(job.id, (0.0, job.epoch))
+            if job.epoch != epoch + 1:
+                continue
+            if job.state is JobState.RUNNING and job.started_at is not None:
+                self._measured(workload_of(job.spec), job.started_at - stopped_at, at=job.started_at)
+            else:
+                restarting[job.id] = (stopped_at, epoch)
+        self._restarting = restarting
+
+    @property
+    def unsaved(self) -> Sequence[RestartCost]:
+        """What restarts were measured to cost, and no store has."""
+        return tuple(self._unsaved.values())
+
+    def saved(self, costs: Iterable[RestartCost]) -> None:
+        for cost in costs:
+            if self._unsaved.get(cost.workload) == cost:
+                del self._unsaved[cost.workload]
+
+    def recall(self, costs: Iterable[RestartCost]) -> None:
+        """Take over what a store has; what is known and newer stays."""
+        for cost in costs:
+            known = self._costs.get(cost.workload)
+            if known is None or known.at <= cost.at:
+                self._costs[cost.workload] = cost
+        self._costs = _newest(self._costs)
+
+    def _measured(self, workload: str, seconds: float, *, at: float) -> None:
+        cost = RestartCost(workload=workload, seconds=min(RESTART_SECONDS_MAX, max(0.0, seconds)), at=at)
+        before = self._unsaved.get(workload)
+        if before is not None:
+            newer = max(before, cost, key=attrgetter("at"))
+            cost = structs.replace(newer, measured=before.measured + 1)
+        self._unsaved[workload] = cost
+        self._unsaved = _newest(self._unsaved)
+        self.recall([cost])
 
     def may_plan(self, now: float) -> bool:
         """Was the last plan long enough ago?"""
@@ -177,6 +210,14 @@ class SizePlanner:
         settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
         cool = now - since >= max(self._plans.cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s)
         return settled and cool and how_resized(job.spec) is not ResizeHow.NEVER
+
+
+def _newest(costs: dict[str, RestartCost]) -> dict[str, RestartCost]:
+    """The newest costs, as many as are kept."""
+    if len(costs) <= RESTARTS_KEPT:
+        return costs
+    newest = sorted(costs.values(), key=lambda cost: (-cost.at, cost.workload))[:RESTARTS_KEPT]
+    return {cost.workload: cost for cost in newest}
 
 
 class _UnderQuotas:
