@@ -20,6 +20,8 @@ from libs.serving.starts import LATE, StartTimes
 SHORT_SECONDS = 5.0  # replicas that are missing for so long have no GPU
 SETTLED_SECONDS = 10.0  # after a replica became ready: until then, late requests say nothing of the size
 TOLD_AGAIN_SECONDS = 10.0  # between two computations of what cannot be kept
+RESERVE_KEPT = 0.9  # a reserve is not made smaller for less
+SEEN_SECONDS = 1.5  # from the beginning of a burst until more replicas are asked for
 FAILED_SIZES_MAX = 32
 WAIT_SECONDS = 4.0  # stands for the latency of a service without an objective
 
@@ -48,6 +50,7 @@ class Weft:
         self._share_asked: tuple[float, int] | None = None
         self._share_most, self._share_most_until = 1000, -inf
         self._cannot, self._cannot_at = "", -inf
+        self._reserved = 0
 
     @property
     def _hold(self) -> float:
@@ -124,8 +127,9 @@ class Weft:
         aim = rules.aim + (1.0 - rules.aim) * self.demand.unsure
         ready = len(there) - len(starting)
         # Whether those that are there suffice takes one computation; how many would, takes several.
-        suffice = not trouble and have > 0 and self.capacity.fits(have, rate, share=share, aim=aim)
-        need = have if suffice else self._needed(rate, share, aim)
+        reserve = self._reserve(share, load.at)
+        suffice = not trouble and have >= max(1, reserve) and self.capacity.fits(have, rate, share=share, aim=aim)
+        need = have if suffice else max(reserve, self._needed(rate, share, aim))
         more = min(need, self._backlog(load, share, ready)) if trouble else 0
         need += more
         larger = None
@@ -133,7 +137,7 @@ class Weft:
         if short and share is not None and (most := self._share_bound(load.at)) > share:
             # In a burst all of it: it may rise further, costs little for a minute, and replicas take far longer.
             larger = most if trouble else self._larger(have, rate, share, most, aim)
-            need = self._needed(rate, larger, aim)
+            need = max(self._needed(rate, larger, aim), self._reserve(larger, load.at))
             if trouble:
                 need += min(more, self._backlog(load, larger, ready))
         if alarm and settled and larger is None:
@@ -176,6 +180,23 @@ class Weft:
         if rate * max(self.starts.seconds, self._rules.window) < 0.5:
             return 0
         return self.capacity.need(rate, share=share, aim=self._rules.aim if aim is None else aim, most=self._goal.most)
+
+    def _reserve(self, share: int | None, at: float) -> int:
+        """The replicas that are kept for the bursts to come, those for the usual rate included."""
+        if self._goal.latency is None or self._rules.reserve <= 0.0:
+            return 0
+        if share is not None and self._goal.share_most is not None:
+            share = max(share, self._share_bound(at))  # it is raised faster than a burst comes
+        each = self.capacity.each(share)
+        if each <= 0.0:
+            return 0
+        # What comes in the last seconds of a start waits, and is still in time.
+        late = max(1.0, self.starts.usual + SEEN_SECONDS - max(0.0, self._goal.latency - self._goal.concurrency / each))
+        allowed = self._rules.reserve * (1.0 - self._goal.percentile / 100.0)
+        most = self.demand.bursts.headroom(at, late=late, allowed=allowed) * self.demand.calm / each
+        if not self._reserved * RESERVE_KEPT - 1.0 <= most <= self._reserved + 0.5:
+            self._reserved = min(self._goal.most, ceil(most - 0.5))
+        return self._reserved
 
     def _backlog(self, load: ServiceLoad, share: int | None, ready: int) -> int:
         """The replicas beyond those for the rate that answer what waits, once they are ready: what waits now, and what
@@ -252,7 +273,7 @@ class Weft:
         rate = max(self.demand.peak(hold, at=at), self.demand.bound())
         step = max(1, wanted // rules.down_part)
         step = min(step, borrowed) if borrowed else step
-        floor = max(goal.least, 1)
+        floor = max(goal.least, 1, self._reserve(share, at))
         for replicas in sorted({max(floor, wanted - step), max(floor, wanted - 1)}):
             if replicas < wanted and self._suffices(replicas, rate, share, at):
                 self._shrank_at = at

@@ -3,6 +3,7 @@
 from collections import deque
 from math import sqrt
 
+from libs.serving.bursts import STEADY_SECONDS, PastBursts
 from libs.serving.forecast import DAY_SECONDS, Forecast
 from libs.serving.loads import ServiceLoad
 from libs.serving.rules import ScalingRules
@@ -13,6 +14,8 @@ VARIATION_HALF_LIFE = 300.0  # samples
 FIRST_DEVIATIONS = 2.0  # by so many the rate of less than a window may be too high
 CHANGED_AT = 6.0  # the logarithm of a likelihood
 TREND_MOST, TREND_NOW_SECONDS = 1.25, 20.0
+CALM_SECONDS = 180.0  # of the mean without bursts
+FALL_DEVIATIONS = 2.0  # by so many the rate after a fall may be higher
 CLIPPED_AT = 16.0  # times the mean: a jump of the rate is no variation
 
 
@@ -23,8 +26,10 @@ class ServiceDemand:
         self._rules = rules
         self.windows = CountWindows()
         self.forecast = Forecast(day=day)
+        self.bursts = PastBursts()
         self.rate = 0.0
         self.measured = 0.0  # of the last minute
+        self.calm = 0.0  # of the last minutes, without bursts
         self.foreseen = 0.0
         self.unsure = 1.0  # how little is known of the rate: 1 at first, 0 after two windows
         self.burst = False
@@ -32,6 +37,7 @@ class ServiceDemand:
         self.arrived_at: float | None = None  # when a request arrived last
         self._peaks: deque[tuple[float, float]] = deque()  # rates that fall, the newest last
         self._squares, self._counts = 0.0, 0.0
+        self._since_fall: float | None = None  # the window in which less arrived, beyond doubt, than before it
         self._before: tuple[float, float] | None = None  # how long the last sample lasted, and how many came in it
 
     def take(self, load: ServiceLoad, *, start: float) -> None:
@@ -43,13 +49,21 @@ class ServiceDemand:
             self.arrived_at = load.at
         if is_news:
             self._vary(count, lasted)
+        self._since_fall = self._fall()
         self.measured = windows.rate(rules.window)
         self.unsure = max(0.0, 1.0 - windows.known_seconds() / (2.0 * rules.window))
         rate = max(self._at_least(), self._trend(start))
         self.burst = False
         if rules.sees_bursts:
-            burst = self._burst()
-            self.burst, rate = burst > rate, max(burst, rate)
+            burst, before = self._burst()
+            self.burst = burst > rate
+            self.bursts.take(
+                load.at, burst=burst if self.burst else 0.0, before=before, rate=windows.rate(STEADY_SECONDS)
+            )
+            rate = max(burst, rate)
+        if self.bursts.before is None and lasted > 0.0 and is_news:
+            known = min(windows.known_seconds(), CALM_SECONDS)
+            self.calm += (count / lasted - self.calm) * min(1.0, lasted / max(known, lasted))
         self.foreseen = 0.0
         if rules.forecasts:
             if windows.known_seconds() >= rules.window:
@@ -67,6 +81,10 @@ class ServiceDemand:
         """What the measured rate will hardly ever exceed, if arrivals go on as they do: the rate of the last minutes,
         as far as it did not change in them, with what chance adds to that and to each window."""
         rules, windows = self._rules, self.windows
+        if self._since_fall is not None:
+            late, seconds = windows.arrivals(self._since_fall)
+            rate = late / seconds + rules.rate_deviations * sqrt(self.variation * max(late, 1.0)) / seconds
+            return rate + rules.noise * sqrt(self.variation * max(rate, 1.0 / rules.window) / rules.window)
         late, seconds = windows.arrivals(rules.window)
         early, early_seconds = windows.arrivals(rules.steady * rules.window, rules.window)
         changed = likelihood_of_change(late, seconds, early, early_seconds) / self.variation >= CHANGED_AT
@@ -86,6 +104,9 @@ class ServiceDemand:
 
     def _at_least(self) -> float:
         """The measured rate; in the first window, in which few requests say little, what it surely is."""
+        if self._since_fall is not None:
+            late, seconds = self.windows.arrivals(self._since_fall)
+            return min(self.measured, (late + FALL_DEVIATIONS * sqrt(self.variation * max(late, 1.0))) / seconds)
         if self.unsure <= 0.0 or self.measured <= 0.0:
             return self.measured
         count = self.measured * max(self.windows.known_seconds(), 1e-9)
@@ -106,18 +127,31 @@ class ServiceDemand:
                 most = max(most, min(bound, now + (now - then) / half * (start + half / 2)))
         return most
 
-    def _burst(self) -> float:
-        """The rate of a window that is beyond doubt higher than that before it; 0: there is none."""
-        most = 0.0
+    def _burst(self) -> tuple[float, float]:
+        """The rate of a window that is beyond doubt higher than that before it, and the rate before; 0: there is
+        none."""
+        most, before = 0.0, 0.0
         for window in self._rules.bursts:
             count, lasted = self.windows.arrivals(window)
             early, early_seconds = self.windows.arrivals(window + self._rules.window, window)
             if lasted <= 0.0 or early_seconds < window or count * early_seconds <= early * lasted:
                 continue
             sure = likelihood_of_change(count, lasted, early, early_seconds) / self.variation
-            if sure >= self._rules.likelihood:
-                most = max(most, count / lasted)
-        return most
+            if sure >= self._rules.likelihood and count / lasted > most:
+                most, before = count / lasted, early / early_seconds
+        return most, before
+
+    def _fall(self) -> float | None:
+        """The shortest window in which beyond doubt less arrived than before it, within the usual one; None: there is
+        none."""
+        for window in self._rules.falls:
+            count, lasted = self.windows.arrivals(window)
+            early, early_seconds = self.windows.arrivals(self._rules.window, window)
+            if lasted < 0.9 * window or early_seconds < window or count * early_seconds >= early * lasted:
+                continue
+            if likelihood_of_change(count, lasted, early, early_seconds) / self.variation >= self._rules.likelihood:
+                return window
+        return None
 
     def _vary(self, count: int, lasted: float) -> None:
         """Of the differences between neighbouring samples, so that a trend does not count as variation."""

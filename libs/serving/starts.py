@@ -20,6 +20,7 @@ class StartTimes:
         self._took: deque[float] = deque(maxlen=STARTS_MAX)
         self._seen: dict[tuple[int, float], None] = {}
         self.seconds = self._expected  # the 95th percentile
+        self.usual = self._expected  # the median
 
     @property
     def measured(self) -> tuple[float, ...]:
@@ -40,3 +41,4 @@ class StartTimes:
         if fresh:
             ordered = sorted(self._took)
             self.seconds = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+            self.usual = ordered[len(ordered) // 2]

@@ -482,3 +482,69 @@ def test_what_is_told_comes_in_parts_that_a_message_holds() -> None:
     assert len(parts) > 3
     assert [one for part in parts for one in part] == many
     assert [*parted([])] == [()]
+
+
+def answered_in(seconds: float, *, queue: int = 3, concurrency: int = 1) -> tuple[Routing, RoutedService]:
+    """A service with an objective of a second, whose one replica has answered each request in so many seconds."""
+    there = service(replica(0), concurrency=concurrency, queue=queue, latency=1.0)
+    routing = Routing()
+    routing.know([there], 0.0)
+    for ticket in range(-50, 0):
+        visit = routing.ask(ticket, there, 0.0)
+        assert isinstance(visit, Visit)
+        routing.ended(visit.number, 0.0, status=200, first=seconds, took=seconds)
+    return routing, there
+
+
+def test_what_cannot_keep_the_objective_any_more_goes_after_what_still_can() -> None:
+    routing, there = answered_in(0.2)
+    first = routing.ask(1, there, 0.0)
+    assert isinstance(first, Visit)
+    assert [routing.ask(ticket, there, at) for ticket, at in ((2, 0.1), (3, 0.9), (4, 1.0))] == [None] * 3
+    order, now, visit = [], 1.1, first
+    while True:
+        answers = routing.ended(visit.number, now, status=200, first=0.2, took=0.2)
+        if not answers:
+            break
+        ((ticket, answer),) = answers
+        assert isinstance(answer, Visit)
+        order.append(ticket)
+        visit, now = answer, now + 0.2
+    assert order == [3, 4, 2]
+    assert routing.waiting == 0
+
+
+def test_of_a_full_queue_what_is_late_in_any_case_leaves_its_place() -> None:
+    routing, there = answered_in(0.2, queue=2, concurrency=1)
+    first = routing.ask(1, there, 0.0)
+    assert isinstance(first, Visit)
+    assert [routing.ask(2, there, 0.0), routing.ask(3, there, 0.1)] == [None, None]
+    refused = routing.ask(4, there, 0.2)
+    assert isinstance(refused, Refused), "none of those that wait is late yet"
+    assert routing.tick(2.0) == []
+    assert routing.ask(5, there, 2.0) is None
+    ((ticket, answer),) = routing.tick(2.1)
+    assert (ticket, isinstance(answer, Refused) and answer.status) == (2, 429)
+    assert routing.lanes["j-1"].served(2.1).queued == 2
+    assert routing.lanes["j-1"].served(2.1).oldest_wait == pytest.approx(2.0)
+
+
+def test_where_no_request_can_keep_the_objective_all_go_in_order_of_arrival() -> None:
+    routing, there = answered_in(3.0)
+    visit = routing.ask(1, there, 0.0)
+    assert isinstance(visit, Visit)
+    assert [routing.ask(ticket, there, float(ticket)) for ticket in (2, 3, 4)] == [None] * 3
+    ((ticket, _),) = routing.ended(visit.number, 5.0, status=200, first=3.0, took=3.0)
+    assert ticket == 2
+
+
+def test_what_waits_behind_ends_with_its_service_and_its_time() -> None:
+    routing, there = answered_in(0.2, queue=10)
+    assert isinstance(routing.ask(1, there, 0.0), Visit)
+    assert [routing.ask(ticket, there, 0.0) for ticket in (2, 3)] == [None, None]
+    routing.tick(5.0)
+    assert routing.ask(4, there, 5.0) is None
+    assert sorted(ticket for ticket, _ in routing.tick(10.0)) == [2, 3]
+    routing.tick(14.0)
+    assert [ticket for ticket, _ in routing.forget(["j-1"])] == [4]
+    assert routing.waiting == 0

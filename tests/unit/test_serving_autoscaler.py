@@ -179,13 +179,52 @@ def test_from_zero_with_the_times_of_requests_known_what_waits_is_sized_at_once(
 
 
 def test_a_size_that_failed_in_a_burst_is_not_held_against_the_rate_after_it() -> None:
-    run = served(lambda at: 80.0 if 600.0 <= at < 690.0 else 20.0, wanted=16, start=40.0)
+    rules = ScalingRules(reserve=0.0)
+    run = served(lambda at: 80.0 if 600.0 <= at < 690.0 else 20.0, wanted=16, start=40.0, rules=rules)
     run.run(600.0)
     before = run.wanted
     run.run(120.0)
     assert run.wanted >= 40
     run.run(600.0)
     assert run.wanted <= before + 1, "the hour in which failed sizes are remembered is not over"
+
+
+def test_after_a_burst_a_reserve_is_kept_that_takes_the_next_one() -> None:
+    late = {}
+    for reserve in (0.0, 0.5):
+        run = served(
+            lambda at: 80.0 if at % 1200.0 >= 1110.0 and at < 3600.0 else 20.0,
+            wanted=16,
+            start=40.0,
+            rules=ScalingRules(reserve=reserve),
+        )
+        run.run(1110.0)
+        calm = run.wanted
+        run.run(590.0)
+        kept, before = run.wanted, run.late
+        run.run(700.0)
+        late[reserve] = run.late - before
+    assert kept >= 2 * calm
+    assert late[0.5] < 0.2 * late[0.0]
+
+
+def test_a_rate_that_grew_for_good_is_no_burst() -> None:
+    run = served(lambda at: 80.0 if at >= 300.0 else 20.0, wanted=16)
+    run.run(1300.0)
+    without = served(lambda at: 80.0 if at >= 300.0 else 20.0, wanted=16, rules=ScalingRules(reserve=0.0))
+    without.run(1300.0)
+    assert run.wanted <= without.wanted + 1
+
+
+def test_a_service_without_an_objective_keeps_no_reserve() -> None:
+    goal = structs.replace(GOAL, latency=None)
+    sizes = []
+    for reserve in (0.0, 0.5):
+        rules = ScalingRules(reserve=reserve)
+        run = served(lambda at: 80.0 if 300.0 <= at < 360.0 else 20.0, goal=goal, wanted=16, rules=rules)
+        run.run(600.0)
+        sizes.append(run.sizes)
+    assert sizes[0] == sizes[1] != []
 
 
 def test_a_size_that_failed_at_a_rate_is_not_tried_again_at_that_rate() -> None:

@@ -7,7 +7,9 @@ from time import process_time
 import pytest
 
 from libs.serving.autoscaler import Weft
+from libs.serving.bursts import PastBursts
 from libs.serving.forecast import SLOTS_A_DAY, Forecast
+from libs.serving.lateness import AnswerTimes
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
 from libs.serving.queueing import Shape, late_alone, late_by_waiting, waiting_makes_at_most, waiting_part
 from libs.serving.slowdown import Slowdown
@@ -225,3 +227,48 @@ def test_a_decision_on_a_thousand_services_takes_little_time_of_the_processor() 
             rule.decide(load)
         spent.append(process_time() - began)
     assert sorted(spent)[35] < 1.0, f"{sorted(spent)[35]:.3f} s; about a tenth of a second on a quiet machine"
+
+
+def test_the_reserve_is_the_least_with_which_past_bursts_make_no_more_late_than_allowed() -> None:
+    random = Random(7)
+    for _ in range(200):
+        past, at, made = PastBursts(), AT, []
+        past.take(at, burst=0.0, before=1.0, rate=1.0)
+        for _ in range(random.randint(1, 8)):
+            times = random.uniform(1.5, 8.0)
+            made.append(times)
+            past.take(at, burst=times, before=1.0, rate=times)
+            past.take(at + 5.0, burst=0.0, before=1.0, rate=1.0)
+            at += random.uniform(600.0, 3000.0)
+        seconds, late, allowed = max(at - AT, 3600.0), random.uniform(1.0, 60.0), random.uniform(0.0001, 0.05)
+        found = past.headroom(at, late=late, allowed=allowed)
+
+        def missed(room: float, made: list[float] = made, late: float = late, seconds: float = seconds) -> float:
+            return sum(max(0.0, times - room) for times in made) * late / seconds
+
+        assert missed(found) <= allowed * (1 + 1e-9)
+        assert found == 0.0 or missed(found - 0.01) > allowed
+
+
+def test_bursts_of_more_than_a_day_ago_are_forgotten_and_without_any_nothing_is_kept() -> None:
+    past = PastBursts()
+    past.take(AT, burst=0.0, before=5.0, rate=5.0)
+    assert past.headroom(AT + 10.0, late=20.0, allowed=0.0) == 0.0
+    past.take(AT + 60.0, burst=40.0, before=5.0, rate=40.0)
+    past.take(AT + 90.0, burst=0.0, before=5.0, rate=5.0)
+    assert past.headroom(AT + 100.0, late=20.0, allowed=1e-9) == pytest.approx(8.0, rel=1e-3)
+    past.take(AT + 90_000.0, burst=0.0, before=5.0, rate=5.0)
+    assert past.headroom(AT + 90_000.0, late=20.0, allowed=1e-9) == 0.0
+
+
+def test_a_request_may_wait_for_what_its_answer_leaves_of_the_latency() -> None:
+    times = AnswerTimes()
+    assert times.patience(1.0) == float("inf"), "nothing is known"
+    for _ in range(500):
+        times.take(0.3)
+    assert times.patience(1.0) == pytest.approx(0.7, abs=0.01)
+    assert times.patience(0.2) == float("inf"), "all are late: they go in order of arrival"
+    random = Random(3)
+    for _ in range(2000):
+        times.take(random.uniform(0.0, 0.6))
+    assert 0.0 < times.patience(1.0) < 0.6

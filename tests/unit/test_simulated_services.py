@@ -167,6 +167,25 @@ def test_a_request_beyond_the_queue_is_refused_and_one_that_waits_too_long_is_lo
     assert found.attainment == 0.0
 
 
+def test_in_a_burst_what_is_late_in_any_case_waits_behind_so_that_the_rest_is_in_time() -> None:
+    burst = RequestRate(steps=((0.0, 8.0), (100.0, 40.0), (160.0, 2.0)))
+    bad = {}
+    for late_last in (True, False):
+        found = only(ran(service(rate=burst, want=1, most=1, late_last=late_last), lasts_s=300.0))
+        assert found.arrived == found.answered + found.refused + found.failed + found.open
+        bad[late_last] = found.bad
+    assert bad[True] < 0.85 * bad[False]
+
+
+@pytest.mark.parametrize("late_last", [True, False])
+def test_a_full_queue_refuses_what_is_late_in_any_case_first(late_last: bool) -> None:
+    burst = RequestRate(steps=((0.0, 8.0), (100.0, 40.0)))
+    found = only(ran(service(rate=burst, want=1, most=1, queue=20, late_last=late_last), lasts_s=200.0))
+    assert found.refused > 0
+    assert found.arrived == found.answered + found.refused + found.failed + found.open
+    assert (found.bad < 0.8 * found.arrived) is late_last
+
+
 def test_requests_of_a_replica_whose_node_fails_are_tried_again() -> None:
     one = service(rate=RequestRate(mean=20.0), work=Spread(mean_s=1.0), want=8, most=8, concurrency=4)
     found = only(ran(one, failures_per_node_day=2000.0, repair_s=20.0))

@@ -37,6 +37,7 @@ OURS: Mapping[str, ScalingRules] = {
     "weft-without-shares": ScalingRules(shares=False),
     "weft-without-forecast": ScalingRules(forecasts=False),
     "weft-without-bursts": ScalingRules(sees_bursts=False),
+    "weft-without-reserve": ScalingRules(reserve=0.0),
     "weft-without-alarm": ScalingRules(alarms=False),
     "weft-quick": QUICK,
 }

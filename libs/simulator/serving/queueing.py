@@ -1,4 +1,4 @@
-"""The requests of one service, one by one: a queue in order of arrival, and replicas that each take so many at once.
+"""The requests of one service, one by one: a queue as routers have it, and replicas that each take so many at once.
 
 Every request has the same arrival and the same work whatever an autoscaler does: only the replicas differ.
 """
@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from math import ceil, inf, log
 
 from libs.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_MAX
+from libs.serving.lateness import AnswerTimes
 from libs.simulator.serving.rates import Times
 
 _GROWTH = log(BUCKET_GROWTH)
@@ -36,7 +37,8 @@ class ReplicaServer:
 
 class Requests:
     """`latency`: of each request, by its place: seconds to its answer; infinite if it was refused or lost; nan as long
-    as it waits or is worked on. Counts are as in `ServiceLoad`."""
+    as it waits or is worked on. Counts are as in `ServiceLoad`. `late_last`: requests that cannot be answered within
+    `late_s` any more are served after all others, as routers do; else all are served in order of arrival."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Requests:
         queue: int,
         timeout_s: float,
         late_s: float | None,
+        late_last: bool = True,
     ) -> None:
         self.arrivals: Sequence[float] = arrivals.tolist()
         self._works: Sequence[float] = works.tolist()
@@ -59,6 +62,9 @@ class Requests:
         self.services: dict[int, int] = {}
         self.totals: dict[int, int] = {}
         self.waiting: deque[int] = deque()
+        self.behind: deque[int] = deque()  # late in any case: they wait until no other does
+        self._late_last = late_last and late_s is not None
+        self._times = AnswerTimes()
         self.servers: dict[int, ReplicaServer] = {}
         self._busy: list[tuple[float, int, int, int, float]] = []  # end, rank, slot, request, begun
         self._idle: list[tuple[int, float, int]] = []  # slot, slowness, rank
@@ -67,6 +73,16 @@ class Requests:
     def next_at(self) -> float:
         """When the next request arrives."""
         return self.arrivals[self.arrived] if self.arrived < len(self.arrivals) else inf
+
+    @property
+    def queued(self) -> int:
+        return len(self.waiting) + len(self.behind)
+
+    @property
+    def oldest(self) -> int | None:
+        """The request that has waited longest, by its place."""
+        heads = [line[0] for line in (self.waiting, self.behind) if line]
+        return min(heads, default=None)
 
     @property
     def in_flight(self) -> int:
@@ -94,7 +110,7 @@ class Requests:
                 taken = self._take_idle()
                 if taken is not None:
                     self._start(arrives, request, *taken)
-                elif len(self.waiting) >= self._bound and not self._forget_lost(arrives):
+                elif self.queued >= self._bound and not self._forget_lost(arrives) and not self._refuse_late(arrives):
                     self.refused += 1
                     self.latency[request] = NEVER
                 else:
@@ -124,15 +140,37 @@ class Requests:
 
     def hand_out(self, at: float) -> None:
         """Requests that wait go to replicas with room."""
-        while self.waiting and (taken := self._take_idle()) is not None:
-            self._start(at, self.waiting.popleft(), *taken)
+        while (self.waiting or self.behind) and (taken := self._take_idle()) is not None:
+            self._start(at, self._next(at), *taken)
 
     def _free(self, at: float, rank: int, slot: int, server: ReplicaServer) -> None:
         self._forget_lost(at)
-        if self.waiting:
-            self._start(at, self.waiting.popleft(), slot, rank, server)
+        if self.waiting or self.behind:
+            self._start(at, self._next(at), slot, rank, server)
         else:
             heappush(self._idle, (slot, server.slowness, rank))
+
+    def _next(self, at: float) -> int:
+        """The request that is served next, of those that wait."""
+        self._put_behind(at)
+        return self.waiting.popleft() if self.waiting else self.behind.popleft()
+
+    def _put_behind(self, at: float) -> None:
+        if not self._late_last:
+            return
+        since = at - self._times.patience(self._late_s)
+        waiting, arrivals = self.waiting, self.arrivals
+        while waiting and arrivals[waiting[0]] < since:
+            self.behind.append(waiting.popleft())
+
+    def _refuse_late(self, at: float) -> bool:
+        """Refuse a request that is late in any case, so that one that is not has room; whether there was one."""
+        self._put_behind(at)
+        if not self.behind:
+            return False
+        self.latency[self.behind.popleft()] = NEVER
+        self.refused += 1
+        return True
 
     def _take_idle(self) -> tuple[int, int, ReplicaServer] | None:
         """A slot of a replica that has few requests, of those the fastest."""
@@ -158,6 +196,7 @@ class Requests:
         server.busy_s += end - begun
         self.answered += 1
         self.late += total > self._late_s
+        self._times.take(end - begun)
         bucket = bucket_of(end - begun)
         self.services[bucket] = self.services.get(bucket, 0) + 1
         bucket = bucket_of(total)
@@ -166,8 +205,9 @@ class Requests:
     def _forget_lost(self, now: float) -> bool:
         """Requests that waited too long are lost; whether any was."""
         lost = False
-        while self.waiting and self.arrivals[self.waiting[0]] + self._timeout_s <= now:
-            self.latency[self.waiting.popleft()] = NEVER
-            self.failed += 1
-            lost = True
+        for line in (self.behind, self.waiting):
+            while line and self.arrivals[line[0]] + self._timeout_s <= now:
+                self.latency[line.popleft()] = NEVER
+                self.failed += 1
+                lost = True
         return lost

@@ -56,6 +56,7 @@ class SimulatedService:
             queue=trace.queue,
             timeout_s=trace.timeout_s,
             late_s=trace.latency_s,
+            late_last=trace.late_last,
         )
         self.changes: list[tuple[float, float]] = []  # time, and how the capacity changed
         self.loans = self.evicted_jobs = self.starts = 0
@@ -174,7 +175,7 @@ class SimulatedService:
 
     def load(self, now: float, room: int | None) -> ServiceLoad:
         requests = self.requests
-        oldest = now - requests.arrivals[requests.waiting[0]] if requests.waiting else 0.0
+        oldest = 0.0 if requests.oldest is None else now - requests.arrivals[requests.oldest]
         return ServiceLoad(
             at=now,
             replicas=tuple(self._replica_load(replica) for replica in self.replicas.values()),
@@ -184,7 +185,7 @@ class SimulatedService:
             refused=requests.refused,
             failed=requests.failed,
             late=requests.late,
-            queued=len(requests.waiting),
+            queued=requests.queued,
             oldest_wait=oldest,
             in_flight=requests.in_flight,
             waits=dict(requests.waits),

@@ -30,6 +30,7 @@ class TraceService(Struct, frozen=True, kw_only=True):
     `concurrency` requests at once, each in the same time. `start`: from a replica's place until it is ready. `queue`:
     the most requests that wait, beyond which they are refused; `timeout_s`: how long one waits before it is lost.
     `gpus`: whole GPUs of each replica; or `share`, up to `share_most`: thousandths of one GPU.
+    `late_last`: requests that cannot keep the objective any more are served after all others; else in order of arrival.
     `want`: the replicas that it has, all of them ready, when the simulation begins.
     """
 
@@ -50,6 +51,7 @@ class TraceService(Struct, frozen=True, kw_only=True):
     share: int | None = None
     share_most: int | None = None
     gpu_part: float = 1.0
+    late_last: bool = True
 
     @property
     def goal(self) -> Goal:

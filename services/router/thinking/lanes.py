@@ -1,4 +1,7 @@
-"""One service's requests: those that wait, in the order of their arrival, and its replicas, which take them."""
+"""One service's requests: those that wait, in the order of their arrival, and its replicas, which take them.
+
+With an objective, requests that cannot keep it any more wait behind all that still can (`libs.serving.lateness`).
+"""
 
 import math
 from collections import OrderedDict
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from libs.messages.serving import ReplicaServed, ServiceServed
+from libs.serving.lateness import AnswerTimes
 from services.router.thinking.counting import Counts, bucket_of
 from services.router.thinking.seats import Seat, Visit
 from services.router.thinking.table import RoutedService, RunKey
@@ -36,11 +40,13 @@ class Lane:
     def __init__(self, service: RoutedService) -> None:
         self.service = service
         self.line: OrderedDict[int, Waiter] = OrderedDict()
+        self.behind: OrderedDict[int, Waiter] = OrderedDict()  # late in any case
         self.seats: dict[RunKey, Seat] = {}
         self.counts = Counts()
         self.routers = 1  # that have requests of this service, this one included
         self.over = False  # the service is no more
         self._next = 0
+        self._times = AnswerTimes()
         self.know(service)
 
     def know(self, service: RoutedService) -> None:
@@ -67,6 +73,37 @@ class Lane:
     def clear(self, seat: Seat) -> None:
         if seat.gone and not seat.visits:
             self.seats.pop(seat.replica.key, None)
+
+    # what waits
+
+    @property
+    def waiting(self) -> int:
+        return len(self.line) + len(self.behind)
+
+    @property
+    def waiters(self) -> list[Waiter]:
+        return [*self.line.values(), *self.behind.values()]
+
+    def first(self, now: float) -> Waiter | None:
+        """The request that goes next; None: none waits."""
+        if not self.line and not self.behind:
+            return None
+        self._put_behind(now)
+        return next(iter((self.line or self.behind).values()))
+
+    def remove(self, ticket: int) -> None:
+        del (self.line if ticket in self.line else self.behind)[ticket]
+
+    def _put_behind(self, now: float) -> None:
+        latency = self.service.latency
+        if latency is None or not self.line:
+            return
+        since = now - self._times.patience(latency)
+        while self.line:
+            ticket, waiter = next(iter(self.line.items()))
+            if waiter.arrived >= since or waiter.upgraded:
+                break
+            self.behind[ticket] = self.line.pop(ticket)
 
     # giving requests to replicas
 
@@ -131,8 +168,8 @@ class Lane:
         """Why one more request cannot wait; None: it can."""
         expected = self.expected_wait()
         again = min(max(1.0, expected or 1.0), RETRY_SECONDS_MAX)
-        if len(self.line) >= self.service.queue:
-            return Refused(429, f"{len(self.line)} requests wait for this service already", again)
+        if self.waiting >= self.service.queue:
+            return Refused(429, f"{self.waiting} requests wait for this service already", again)
         if self.service.latency is not None and expected is not None and expected > self.service.timeout:
             words = f"this service would need {expected:.1f} s until it takes one more request"
             return Refused(429, f"{words}, and lets none wait longer than {self.service.timeout:g} s", again)
@@ -149,7 +186,9 @@ class Lane:
         visit.seat.did(took, timed=not visit.upgraded)
         if visit.upgraded:
             return
-        total = visit.granted - visit.arrived + (took if first is None else first)
+        begun = took if first is None else first
+        self._times.take(begun)
+        total = visit.granted - visit.arrived + begun
         self.counts.services[bucket_of(took)] += 1
         self.counts.totals[bucket_of(total)] += 1
         if self.service.latency is not None and total > self.service.latency:
@@ -160,7 +199,7 @@ class Lane:
     @property
     def wants_replica(self) -> bool:
         """Does a request wait, and no replica is there that could take it?"""
-        return bool(self.line) and not any(seat.replica.takes and not seat.gone for seat in self.seats.values())
+        return self.waiting > 0 and not any(seat.replica.takes and not seat.gone for seat in self.seats.values())
 
     def served(self, now: float) -> ServiceServed:
         counts = self.counts
@@ -171,8 +210,10 @@ class Lane:
             refused=counts.refused,
             failed=counts.failed,
             late=counts.late,
-            queued=len(self.line),
-            oldest_wait=max(0.0, now - next(iter(self.line.values())).since) if self.line else 0.0,
+            queued=self.waiting,
+            oldest_wait=max(
+                (now - next(iter(part.values())).since for part in (self.line, self.behind) if part), default=0.0
+            ),
             waits=dict(counts.waits),
             services=dict(counts.services),
             totals=dict(counts.totals),

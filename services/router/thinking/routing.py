@@ -1,7 +1,8 @@
 """Which request goes where, and when: all services of one router.
 
 A request asks, and goes to a replica, waits, or is refused. What waits is given a replica in the order of arrival, each
-as soon as one has room, and is refused once it has waited as long as its service lets it.
+as soon as one has room, and is refused once it has waited as long as its service lets it. What cannot keep the
+objective of its service any more goes after what still can.
 """
 
 from collections import Counter
@@ -72,8 +73,8 @@ class Routing:
     def _end(self, lane: Lane) -> list[Answer]:
         lane.end()
         refusal = Refused(503, "this service has ended")
-        answers: list[Answer] = [(ticket, refusal) for ticket in lane.line]
-        for ticket in [*lane.line]:
+        answers: list[Answer] = [(waiter.ticket, refusal) for waiter in lane.waiters]
+        for ticket, _ in answers:
             self._leave(lane, ticket)
         if not lane.seats:
             del self.lanes[lane.service.job_id]
@@ -117,6 +118,10 @@ class Routing:
 
     def _full(self, lane: Lane) -> Refused | None:
         refusal = lane.full()
+        if refusal is not None and lane.behind and lane.waiting >= lane.service.queue:
+            # One that is late in any case leaves its place.
+            self._give_way(lane, next(iter(lane.behind)), refusal)
+            return None
         if refusal is None and self.waiting >= self._waiting_max and not self._make_room(lane.service.tenant):
             refusal = self._no_room()
         return refusal
@@ -130,13 +135,15 @@ class Routing:
         most, count = self._waiting_of.most_common(1)[0]
         if self._waiting_of[tenant] + 1 >= count:
             return False
-        theirs = (lane for lane in self.lanes.values() if lane.line and lane.service.tenant == most)
-        lane = max(theirs, key=lambda one: len(one.line))
-        ticket = next(reversed(lane.line))
+        theirs = (lane for lane in self.lanes.values() if lane.waiting and lane.service.tenant == most)
+        lane = max(theirs, key=lambda one: one.waiting)
+        self._give_way(lane, next(reversed(lane.behind or lane.line)), self._no_room())
+        return True
+
+    def _give_way(self, lane: Lane, ticket: int, refusal: Refused) -> None:
         self._leave(lane, ticket)
         lane.counts.refused += 1
-        self._gave_way.append((ticket, self._no_room()))
-        return True
+        self._gave_way.append((ticket, refusal))
 
     def gone(self, ticket: int) -> None:
         """The client left while its request waited."""
@@ -144,7 +151,8 @@ class Routing:
             self._leave(lane, ticket)
 
     def _leave(self, lane: Lane, ticket: int) -> None:
-        del lane.line[ticket], self._places[ticket]
+        lane.remove(ticket)
+        del self._places[ticket]
         self.waiting -= 1
         tenant = lane.service.tenant
         self._waiting_of[tenant] -= 1
@@ -170,13 +178,12 @@ class Routing:
     def _go_on(self, lane: Lane, now: float) -> list[Answer]:
         """Give what waits to whichever replica has room."""
         answers: list[Answer] = []
-        while lane.line:
-            ticket, waiter = next(iter(lane.line.items()))
+        while (waiter := lane.first(now)) is not None:
             seat = lane.free(now, waiter.avoid)
             if seat is None:
                 break
-            self._leave(lane, ticket)
-            answers.append((ticket, self._give(lane, waiter, seat, now)))
+            self._leave(lane, waiter.ticket)
+            answers.append((waiter.ticket, self._give(lane, waiter, seat, now)))
         return answers
 
     # their ends
@@ -228,11 +235,14 @@ class Routing:
         lane.clear(seat)
         if lane.over and not lane.seats:
             self.lanes.pop(lane.service.job_id, None)
-        if lane.line and seat.room(lane.service.concurrency, lane.routers, now) == 1:  # the usual case: it was full
-            ticket, waiter = next(iter(lane.line.items()))
-            if waiter.avoid is None:
-                self._leave(lane, ticket)
-                return [(ticket, self._give(lane, waiter, seat, now))]
+        waiter = lane.first(now)
+        if waiter is None:
+            return []
+        if (
+            waiter.avoid is None and seat.room(lane.service.concurrency, lane.routers, now) == 1
+        ):  # as usual: it was full
+            self._leave(lane, waiter.ticket)
+            return [(waiter.ticket, self._give(lane, waiter, seat, now))]
         return self._go_on(lane, now)
 
     # from time to time
@@ -243,7 +253,7 @@ class Routing:
         answers, self._gave_way = self._gave_way, []
         for lane in {id(lane): lane for lane in self._places.values()}.values():
             answers += self._go_on(lane, now)
-            for ticket in [ticket for ticket, waiter in lane.line.items() if waiter.deadline <= now]:
+            for ticket in [waiter.ticket for waiter in lane.waiters if waiter.deadline <= now]:
                 self._leave(lane, ticket)
                 lane.counts.failed += 1
                 answers.append((ticket, _waited_too_long(lane)))

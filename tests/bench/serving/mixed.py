@@ -37,6 +37,7 @@ WITHOUT = {
     "weft-without-forecast": "autoscaler: no forecast",
     "weft-without-bursts": "autoscaler: no window of seconds",
     "weft-without-alarm": "autoscaler: no alarm",
+    "weft-without-reserve": "autoscaler: no reserve",
     "no-loans": "training lends nothing",
     "no-sharing": "whole GPUs",
     "fixed-mean": "plain Kubernetes, replicas for the mean",
