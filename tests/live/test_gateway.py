@@ -296,7 +296,7 @@ async def test_what_is_asked_is_stored_for_the_scheduler(world: World) -> None:
     await world.alice.prioritise(job.id, 7)
     await world.admin.drain("node-1")
     await world.admin.resume("node-1")
-    asks = await world.place.stores.scheduler.asks(pool="default", limit=10)
+    asks = await world.take_asks()
     assert [(ask.kind, ask.subject_id, ask.tenant, ask.priority) for ask in asks] == [
         (AskKind.CANCEL, job.id, "alice", 0),
         (AskKind.REQUEUE, job.id, "alice", 0),

@@ -23,8 +23,7 @@ TWO = placement(("node-1", 0), ("node-1", 1))
 
 
 async def asks(world: World) -> list[tuple[AskKind, str, str, Scale | None]]:
-    stored = await world.place.stores.scheduler.asks(pool="default", limit=5000)
-    return [(ask.kind, ask.subject_id, ask.tenant, ask.scale) for ask in stored]
+    return [(ask.kind, ask.subject_id, ask.tenant, ask.scale) for ask in await world.take_asks()]
 
 
 async def test_the_size_that_is_asked_for_is_stored_for_the_scheduler(world: World) -> None:

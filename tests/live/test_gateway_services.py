@@ -38,8 +38,7 @@ async def shown_service(world: World, job: Job) -> ServiceView:
 
 
 async def updates(world: World) -> list[tuple[AskKind, str, str, Update | None]]:
-    stored = await world.place.stores.scheduler.asks(pool="default", limit=100)
-    return [(ask.kind, ask.subject_id, ask.tenant, ask.update) for ask in stored]
+    return [(ask.kind, ask.subject_id, ask.tenant, ask.update) for ask in await world.take_asks()]
 
 
 async def test_an_update_is_stored_for_the_scheduler(world: World) -> None:

@@ -32,7 +32,7 @@ async def test_the_share_that_is_asked_for_is_stored_for_the_scheduler(world: Wo
     accepted = await world.alice.share(job.id, request=0.5, limit=0.8)
     assert (accepted.id, accepted.ask, accepted.state) == (job.id, AskKind.SHARE, "running")
     await world.admin.share(job.id, limit=1.0, role="worker")
-    stored = await world.place.stores.scheduler.asks(pool="default", limit=10)
+    stored = await world.take_asks()
     assert [(ask.kind, ask.subject_id, ask.tenant, ask.share) for ask in stored] == [
         (AskKind.SHARE, job.id, "alice", Reshare(request=500, limit=800)),
         (AskKind.SHARE, job.id, "admin", Reshare(limit=1000, role="worker")),

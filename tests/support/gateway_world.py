@@ -11,6 +11,7 @@ import msgspec
 from libs.client import Client
 from libs.domain.job import Job, JobEvent
 from libs.domain.lease import Lease
+from libs.messages.asks import Ask
 from libs.messages.http import ErrorView
 from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
@@ -77,6 +78,15 @@ class World(msgspec.Struct):
             job = await go(self.place.stores.scheduler, self.lease, job, event, at=time.time(), **fields)
             fields = {}
         return job
+
+    async def take_asks(self) -> list[Ask]:
+        """All asks, the oldest first, done as the scheduler does them: what another tenant asked of the same subject
+        comes once the earlier ask is done."""
+        store, taken = self.place.stores.scheduler, list[Ask]()
+        while asks := await store.asks(pool="default", limit=100):
+            taken += asks
+            await store.drop_asks(self.lease, [ask.id for ask in asks])
+        return sorted(taken, key=lambda ask: ask.id)
 
     async def running(self, **fields: Any) -> Job:
         """A job of alice's that runs on the first GPU of node-1."""
