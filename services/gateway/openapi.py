@@ -231,7 +231,8 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.who is Who.ADMIN or route.path in _ALLOWED_IN_PART:
         yield 403
     submits = route.path == "/v1/jobs" and route.method == "POST"
-    if "{" in route.path or submits or route.path in _IN_A_POOL or route.path == "/v1/samples":
+    of_one_thing = "{" in route.path or route.method == "DELETE" or route.path == "/v1/samples"
+    if of_one_thing or submits or route.path in _IN_A_POOL:
         yield 404
     changes_a_job = route.method == "POST" and ("{job}" in route.path or "{array}" in route.path)
     if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:

@@ -32,6 +32,7 @@ from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes,
 from tests.support.steps import go, placement
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")
+schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 CASES_PER_OPERATION = 25
 ANSWER_SECONDS_MAX = 20
 # What the document promises, and what no caller may bring about.
