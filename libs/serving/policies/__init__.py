@@ -22,6 +22,7 @@ OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
 QUICK = ScalingRules(
     window=6.0,
     bursts=(1.0, 2.0, 4.0),
+    reserve=0.0,
     hold_least=4.0,
     hold_most=10.0,
     hold_starts=1.0,
