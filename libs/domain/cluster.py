@@ -28,7 +28,8 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OfferedVolume(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A folder that the owner of a node offers to jobs by its name. `tenants`: whose jobs; empty: all tenants'."""
+    """A folder that the owner of a node offers to jobs by its name. `tenants`: the tenants
+    whose jobs may have it; empty: all."""
 
     name: Token
     read_only: bool = False
