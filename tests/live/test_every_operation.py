@@ -35,6 +35,9 @@ schemathesis.serializer.alias("application/zip", "application/octet-stream")
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 CASES_PER_OPERATION = 25
 ANSWER_SECONDS_MAX = 20
+# A header that the generator made up under one of these names would tell of another body than the one that is sent, so
+# that the gateway waits for a rest that never comes.
+FRAMING = frozenset({"connection", "content-length", "expect", "transfer-encoding", "upgrade"})
 # What the document promises, and what no caller may bring about.
 PROMISES = [
     not_a_server_error,
@@ -180,7 +183,8 @@ async def test_whatever_is_sent_the_gateway_keeps_what_its_document_says(world: 
                 case.query.pop("follow", None)  # a stream has no end
             if case.path == "/v1/live":
                 case.query = {**(case.query if isinstance(case.query, dict) else {}), "follow": 0}
-            case.headers = {**(case.headers or {}), "Authorization": f"Bearer {token}"}
+            made = {name: value for name, value in (case.headers or {}).items() if name.lower() not in FRAMING}
+            case.headers = {**made, "Authorization": f"Bearer {token}"}
             if "Accept" in case.headers and "event-stream" in str(case.headers["Accept"]):
                 del case.headers["Accept"]
             answer = case.call(base_url=world.gateway.url, timeout=ANSWER_SECONDS_MAX)

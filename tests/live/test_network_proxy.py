@@ -153,6 +153,22 @@ async def test_who_is_reset_hears_it_and_may_come_back() -> None:
         again.writer.close()
 
 
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_connection_on_its_way_is_reset_with_those_that_are_open(steps: int) -> None:
+    """However many steps of the event loop it has had."""
+    async with echo() as link:
+        with socket.create_connection(("127.0.0.1", link.port), SOON) as on_its_way:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            link.refuse()
+            link.reset()
+            on_its_way.setblocking(False)
+            with pytest.raises(ConnectionResetError):
+                async with asyncio.timeout(SOON):
+                    await asyncio.get_running_loop().sock_recv(on_its_way, 1)
+            await until(lambda: not link.connections, seconds_max=SOON)
+
+
 async def test_who_is_refused_comes_in_when_it_is_mended() -> None:
     async with linked() as (link, ends):
         link.refuse()

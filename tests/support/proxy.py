@@ -27,6 +27,7 @@ import struct
 from collections import Counter
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -176,13 +177,22 @@ class Proxy:
                 await asyncio.sleep(0.01)  # shut down, or out of descriptors: look again
                 continue
             self.accepted += 1
-            task = loop.create_task(self._carry(client))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            link = _Link(client, socket.socket(), swallowed=self.fault is Fault.SWALLOW)
+            if self.fault is Fault.REFUSE:  # it came a moment before that
+                link.close(told=False)
+                continue
+            self._links.add(link)  # at once: a reset before the first step of its task ends it, too
+            link.task = loop.create_task(self._carry(link))
+            self._tasks.add(link.task)
+            link.task.add_done_callback(partial(self._carried, link))
 
-    async def _carry(self, client: socket.socket) -> None:
-        link = _Link(client, socket.socket(), asyncio.current_task(), swallowed=self.fault is Fault.SWALLOW)
-        self._links.add(link)
+    def _carried(self, link: "_Link", task: asyncio.Task[None]) -> None:
+        """The link is used up. A task that was cancelled before its first step has closed nothing."""
+        link.close(told=False)
+        self._links.discard(link)
+        self._tasks.discard(task)
+
+    async def _carry(self, link: "_Link") -> None:
         try:
             with link:
                 await self._flowing[Way.TO_SERVER].wait()
@@ -194,8 +204,6 @@ class Proxy:
                         tasks.create_task(self._pump(link, Way.TO_CLIENT))
         except* OSError:
             pass  # one end is gone, so the other was told
-        finally:
-            self._links.discard(link)
 
     async def _reach(self, server: socket.socket) -> None:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
@@ -255,13 +263,12 @@ class Proxy:
 class _Link:
     """One connection: its two ends, and the task that carries between them. Used up, both ends are closed."""
 
-    def __init__(
-        self, client: socket.socket, server: socket.socket, task: "asyncio.Task[None] | None", *, swallowed: bool
-    ) -> None:
+    task: "asyncio.Task[None] | None" = None
+
+    def __init__(self, client: socket.socket, server: socket.socket, *, swallowed: bool) -> None:
         self.client = client
         self.server = server
         self.swallowed = swallowed
-        self._task = task
         for end in self.ends:
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -271,8 +278,8 @@ class _Link:
         return self.client, self.server
 
     def reset(self) -> None:
-        assert self._task is not None
-        self._task.cancel()
+        assert self.task is not None
+        self.task.cancel()
 
     def __enter__(self) -> None:
         return None
@@ -281,8 +288,12 @@ class _Link:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Where it did not end by itself, on both sides, it ends with RST to both."""
+        self.close(told=kind is None)
+
+    def close(self, *, told: bool) -> None:
+        """Close both ends, with RST unless both were `told` of the end. To close again does nothing."""
         for end in self.ends:
-            if kind is not None:
+            if not told:
                 with suppress(OSError):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             end.close()
