@@ -26,7 +26,7 @@ class By(StrEnum):
     HOUR = "hour"
 
 
-class JobFacts(Struct, frozen=True, kw_only=True):
+class JobFacts(Struct, frozen=True, kw_only=True, gc=False):
     """What accounting has to know of a job beside its story. `wanted`: thousandths of GPUs that it waits for while it
     waits, by the size that it should have now."""
 

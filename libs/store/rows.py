@@ -295,16 +295,21 @@ def node_of(row: Row) -> Node:
 
 
 def event_of(row: Row) -> Event:
-    return _event(dict(row))
-
-
-def _event(fields: dict[str, Any]) -> Event:
-    return Event(**{**fields, "data": msgspec.Raw(fields["data"].encode())})
+    return Event(
+        id=row["id"],
+        xid=row["xid"],
+        topic=row["topic"],
+        event=row["event"],
+        subject_id=row["subject_id"],
+        version=row["version"],
+        tenant=row["tenant"],
+        at=row["at"],
+        data=msgspec.Raw(row["data"].encode()),
+    )
 
 
 def unsent_of(row: Row) -> Unsent:
-    fields = dict(row)
-    return Unsent(entry=fields.pop("entry"), event=_event(fields))
+    return Unsent(entry=row["entry"], event=event_of(row))
 
 
 def curve_of(row: Row) -> Curve:

@@ -21,6 +21,7 @@ PARTS_MAX = 1_000_000  # changes of what was held, in one time
 JOBS_AT_ONCE = 500  # in one statement
 KEPT_MAX = 2  # accounts: each may be large
 KEPT_SECONDS = 10.0
+_Page = tuple[list[JobFacts], list[Event]]
 
 
 class GpuAccount(Struct, frozen=True, kw_only=True):
@@ -79,11 +80,12 @@ async def account_of(
     stretches: list[EpochStretch] = []
     waits: list[Wait] = []
     parts = 0
+    following = await _page(store, ids[:JOBS_AT_ONCE], begins, ends)
     for place in range(0, len(ids), JOBS_AT_ONCE):
-        some = ids[place : place + JOBS_AT_ONCE]
-        facts = await store.job_facts(some)
-        told = await store.accounts(some, begins=begins, ends=ends)
-        held, waited = await asyncio.to_thread(_folded, facts, told, first, last)
+        some = ids[place + JOBS_AT_ONCE : place + 2 * JOBS_AT_ONCE]
+        (held, waited), following = await asyncio.gather(
+            asyncio.to_thread(_folded, following, first, last), _page(store, some, begins, ends)
+        )
         stretches += held
         waits += waited
         parts += sum(len(one.parts) for one in held)
@@ -93,9 +95,14 @@ async def account_of(
     return GpuAccount(begins=first, ends=last, whole_since=whole_since, stretches=stretches, nodes=nodes, pools=pools)
 
 
-def _folded(
-    facts: Iterable[JobFacts], told: Sequence[Event], begins: int, ends: int
-) -> tuple[list[EpochStretch], list[Wait]]:
+async def _page(store: GatewayStore, ids: Sequence[str], begins: float, ends: float) -> _Page:
+    if not ids:
+        return [], []
+    return await store.job_facts(ids), await store.accounts(ids, begins=begins, ends=ends)
+
+
+def _folded(page: _Page, begins: int, ends: int) -> tuple[list[EpochStretch], list[Wait]]:
+    facts, told = page
     stories = {job_id: list(of) for job_id, of in groupby(told, key=lambda event: event.subject_id)}
     stretches: list[EpochStretch] = []
     waits: list[Wait] = []

@@ -1,5 +1,6 @@
 """Accounts add up: to what each second had, to the capacity, to the gateway's usage, whatever they are cut by."""
 
+import gc
 import random
 
 import pytest
@@ -57,6 +58,25 @@ async def test_every_way_to_cut_an_account_adds_up_to_what_was_held_and_to_the_c
         for row in view.rows:
             assert 0 <= row.lost_failed + row.lost_moved + row.lost_preempted <= row.gpu_seconds_held + 1e-6
             assert row.gpu_seconds_used is None or not row.gpu_seconds_held
+
+
+async def test_the_garbage_collector_looks_at_nothing_that_an_account_keeps_of_a_job() -> None:
+    store = MemoryStore()
+    last = await tell_at_random(store, store, random.Random(1), begins=BEGAN, jobs=6, things=150)
+    account = await account_of(store, BEGAN, last)
+    assert account.stretches
+    for _ in range(3):  # each lets go of tuples that hold nothing any more that it looks at
+        gc.collect()
+    for stretch in account.stretches:
+        kept = [
+            stretch,
+            stretch.job,
+            stretch.told,
+            stretch.parts,
+            *stretch.parts,
+            *(part.held for part in stretch.parts),
+        ]
+        assert [what for what in kept if gc.is_tracked(what)] == []
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,7 +14,7 @@ from libs.store.memory import MemoryStore
 from services.gateway.thinking.accounting.lost import kind_of, lost_since
 from services.gateway.thinking.accounting.prices import HOUR, PricesError, cost, read_prices
 from services.gateway.thinking.accounting.stretches import EpochStretch, Part
-from services.gateway.thinking.accounting.used import Used, UsedLedger, total
+from services.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
 from services.gateway.thinking.telling.posts import BODY_BYTES_MAX, body_of, events_of, secret_of, signed, wait_seconds
 from services.gateway.thinking.telling.spans import SPANS_MAX, trace_id, trace_of
 from tests.support.held_story import tell_at_random
@@ -59,7 +59,7 @@ def test_a_price_list_that_makes_no_sense_is_refused_by_the_field(text: str, fie
 def stretch(code: str = "preempted", **fields: object) -> EpochStretch:
     """Of 100 s on two GPUs, of a job with the specification that `fields` say."""
     job = JobFacts(id="j", tenant="t", pool="p", name="n", kind="training", **fields.pop("job", {}))  # type: ignore[arg-type]
-    usual = {"event": "requeued", "code": code, "parts": [Part(0, 100_000_000, {("n", 0): 1000, ("n", 1): 1000})]}
+    usual = {"event": "requeued", "code": code, "parts": (Part(0, 100_000_000, (("n", 0, 1000), ("n", 1, 1000))),)}
     return EpochStretch(job=job, epoch=0, began=0, **{**usual, **fields})  # type: ignore[arg-type]
 
 
@@ -88,14 +88,20 @@ def test_what_was_thrown_away_is_the_end_of_an_epoch(fields: dict[str, object], 
     assert kind_of(found) == ("preempted" if basis else "")
 
 
+def total(held: int, known: Used) -> tuple[int | None, float | None]:
+    found = UsedSum()
+    found.add(held, known)
+    return found.total
+
+
 def test_what_is_not_sampled_is_unknown_and_little_is_filled_up() -> None:
     ledger = UsedLedger(most=3)
     of = ("j", 0, "A")
     ledger.put(of, 10, Used(sampled=95, used=19, powered=95, joules=9.5))
-    assert total([(100, ledger.of(of, 0, 100))]) == (20, pytest.approx(10.0))
-    assert total([(106, ledger.of(of, 0, 100))]) == (None, None)
-    assert total([(100, ledger.of(("j", 1, "A"), 0, 100))]) == (None, None)
-    assert total([]) == (0, 0.0)
+    assert total(100, ledger.of(of, 0, 100)) == (20, pytest.approx(10.0))
+    assert total(106, ledger.of(of, 0, 100)) == (None, None)
+    assert total(100, ledger.of(("j", 1, "A"), 0, 100)) == (None, None)
+    assert UsedSum().total == (0, 0.0)
     for hour in range(1, 4):
         ledger.put(of, hour * 3_600_000_000, Used(sampled=1))
     assert ledger.of(of, 0, 3_600_000_000).sampled == 0, "the oldest hour gave way"

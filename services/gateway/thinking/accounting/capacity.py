@@ -92,7 +92,7 @@ def split(
     """By pool, from `begins` until `ends`."""
     lines = {node_id: _Line(states) for node_id, states in nodes.states.items()}
     for part in parts:
-        for (node_id, gpu), by in part.held.items():
+        for node_id, gpu, by in part.held:
             line = lines.setdefault(node_id, _Line())
             line.held.append((part.begins, gpu, by))
             line.held.append((part.ends, gpu, -by))

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from msgspec import Struct, field, structs
 
@@ -10,12 +11,13 @@ from libs.messages.accounts import AccountRow, By
 from services.gateway.thinking.accounting.capacity import NodesPast
 from services.gateway.thinking.accounting.lost import kind_of, lost_since
 from services.gateway.thinking.accounting.prices import Prices, cost
-from services.gateway.thinking.accounting.stretches import EpochStretch, Part, amount
-from services.gateway.thinking.accounting.used import Used, UsedLedger, total
+from services.gateway.thinking.accounting.stretches import EpochStretch, Held, Part
+from services.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
 
 NANO = 1e-9
 STEPS = {By.DAY: 86_400 * 1_000_000, By.HOUR: 3_600 * 1_000_000}
 TOTAL = "total"
+TIMES_KEPT = 1_024  # days and hours, as texts
 
 
 class Books(Struct, frozen=True, kw_only=True):
@@ -26,15 +28,22 @@ class Books(Struct, frozen=True, kw_only=True):
     ledger: UsedLedger
 
 
-class _Piece(Struct, frozen=True):
-    """What a stretch held of one model, at one time if rows are about time. Amounts in thousandths of a GPU times
-    microseconds."""
+class _Piece(Struct):
+    """What a stretch held of one model, at one time if rows are about time, from when to when. Amounts in thousandths
+    of a GPU times microseconds."""
 
-    key: str
-    model: str
-    held: int
-    lost: int
-    used: Used
+    begins: int
+    ends: int
+    held: int = 0
+    lost: int = 0
+
+
+class _Of(Struct, frozen=True):
+    """A stretch, its job's id and epoch, and why it ended before its job was done."""
+
+    stretch: EpochStretch
+    epoch: tuple[str, int]
+    why: str
 
 
 class _Sum(Struct):
@@ -42,17 +51,17 @@ class _Sum(Struct):
     lost: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by why
     jobs: set[str] = field(default_factory=set)
     epochs: set[tuple[str, int]] = field(default_factory=set)
-    used: list[tuple[int, Used]] = field(default_factory=list)
+    used: UsedSum = field(default_factory=UsedSum)
     last: EpochStretch | None = None
 
-    def take(self, stretch: EpochStretch, piece: _Piece, why: str) -> None:
-        self.held[piece.model] += piece.held
+    def take(self, of: _Of, model: str, piece: _Piece, used: Used) -> None:
+        self.held[model] += piece.held
         if piece.lost:
-            self.lost[why] += piece.lost
-        self.jobs.add(stretch.job.id)
-        self.epochs.add((stretch.job.id, stretch.epoch))
-        self.used.append((piece.held, piece.used))
-        self.last = stretch
+            self.lost[of.why] += piece.lost
+        self.jobs.add(of.stretch.job.id)
+        self.epochs.add(of.epoch)
+        self.used.add(piece.held, used)
+        self.last = of.stretch
 
 
 def rows_of(
@@ -63,10 +72,11 @@ def rows_of(
     everything = _Sum()
     key = _key(by, label)
     for stretch in stretches:
-        why = kind_of(stretch)
-        for piece in _pieces(stretch, by, key, books):
-            sums[piece.key].take(stretch, piece, why)
-            everything.take(stretch, piece, why)
+        of = _Of(stretch, (stretch.job.id, stretch.epoch), kind_of(stretch))
+        for (name, model), piece in _pieces(stretch, by, key, books.nodes).items():
+            used = books.ledger.of((*of.epoch, model), piece.begins, piece.ends)
+            sums[name].take(of, model, piece, used)
+            everything.take(of, model, piece, used)
     made = [_detailed(_row(name, found, books), found, by) for name, found in sums.items()]
     if by in STEPS:
         made.sort(key=lambda row: row.key)
@@ -88,49 +98,52 @@ def _key(by: By, label: str) -> Callable[[EpochStretch], str]:
     return keys.get(by, lambda _: "")
 
 
-def _pieces(stretch: EpochStretch, by: By, key: Callable[[EpochStretch], str], books: Books) -> Iterator[_Piece]:
-    found: dict[tuple[str, str], list[Part]] = defaultdict(list)
+def _pieces(
+    stretch: EpochStretch, by: By, key: Callable[[EpochStretch], str], nodes: NodesPast
+) -> dict[tuple[str, str], _Piece]:
+    """By the name of its row and the model."""
+    found: dict[tuple[str, str], _Piece] = {}
+    step, (since, _) = STEPS.get(by, 0), lost_since(stretch)
+    named = "" if step or by is By.MODEL else key(stretch)
     for part in stretch.parts:
-        for cut in _cut(part, STEPS.get(by, 0)):
-            for model, of_model in _by_model(cut, books.nodes):
-                name = _time_text(cut.begins, by) if by in STEPS else model if by is By.MODEL else key(stretch)
-                found[name, model].append(of_model)
-    since, _ = lost_since(stretch)
-    for (name, model), parts in found.items():
-        yield _Piece(
-            name,
-            model,
-            sum(amount(part) for part in parts),
-            sum(sum(part.held.values()) * max(0, part.ends - max(part.begins, since)) for part in parts),
-            books.ledger.of((stretch.job.id, stretch.epoch, model), parts[0].begins, parts[-1].ends),
-        )
+        for begins, ends in _cut(part, step):
+            for model, weight in _by_model(part.held, nodes, begins).items():
+                name = _time_text(begins // step * step, by) if step else model if by is By.MODEL else named
+                piece = found.get((name, model))
+                if piece is None:
+                    piece = found[name, model] = _Piece(begins, ends)
+                piece.ends = ends
+                piece.held += weight * (ends - begins)
+                piece.lost += weight * max(0, ends - max(begins, since))
+    return found
 
 
-def _cut(part: Part, step: int) -> Iterator[Part]:
+def _cut(part: Part, step: int) -> Iterator[tuple[int, int]]:
     """At the ends of days or hours."""
     begins = part.begins
     while step and begins // step < (part.ends - 1) // step:
         until = (begins // step + 1) * step
-        yield Part(begins, until, part.held)
+        yield begins, until
         begins = until
-    yield Part(begins, part.ends, part.held)
+    yield begins, part.ends
 
 
-def _by_model(part: Part, nodes: NodesPast) -> Iterator[tuple[str, Part]]:
-    models: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
-    for (node_id, gpu), by in part.held.items():
-        models[nodes.model(node_id, gpu, part.begins)][node_id, gpu] = by
-    for model, held in models.items():
-        yield model, Part(part.begins, part.ends, held)
+def _by_model(held: Held, nodes: NodesPast, at: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node_id, gpu, by in held:
+        model = nodes.model(node_id, gpu, at)
+        found[model] = found.get(model, 0) + by
+    return found
 
 
+@lru_cache(maxsize=TIMES_KEPT)
 def _time_text(at: int, by: By) -> str:
     moment = datetime.fromtimestamp(at // 1_000_000, UTC)
     return moment.strftime("%Y-%m-%d" if by is By.DAY else "%Y-%m-%dT%H:00Z")
 
 
 def _row(key: str, found: _Sum, books: Books) -> AccountRow:
-    used, joules = total(found.used)
+    used, joules = found.used.total
     return AccountRow(
         key=key,
         gpu_seconds_held=sum(found.held.values()) * NANO,

@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from libs.domain.job import HELD_FOR, Allocation, CauseCode, JobEvent, Placement, beside
 from libs.domain.shares import WHOLE
 from libs.messages.accounts import JobFacts
 from libs.messages.events import Event
 
-Gpu = tuple[str, int]
-"""A node and the index of a GPU there."""
+Held = tuple[tuple[str, int, int], ...]
+"""Each GPU once: its node, its index there, and how many thousandths of it. Nothing in it is looked at by the garbage
+collector, which would hold up everything else for as long as it looks at a month of jobs."""
 
 _WAITS = frozenset({JobEvent.SUBMITTED, JobEvent.REQUEUED})
 _ENDS = frozenset({JobEvent.SUCCEEDED, JobEvent.FAILED, JobEvent.CANCELLED})
@@ -33,15 +34,15 @@ _NO_GPU_WOULD_HELP = frozenset(
 )
 
 
-class Part(Struct, frozen=True):
+class Part(Struct, frozen=True, gc=False):
     """From when to when (microseconds since 1970) a job held these thousandths of GPUs."""
 
     begins: int
     ends: int
-    held: dict[Gpu, int]
+    held: Held
 
 
-class EpochStretch(Struct, kw_only=True):
+class EpochStretch(Struct, kw_only=True, gc=False):
     """One epoch of a job as far as it is in the window. `began`: when the epoch had its first GPUs, perhaps before it.
 
     `event` and `code`: how it ended, empty while it goes on. `asked`: it was told to stop, and had its grace. `told`:
@@ -51,11 +52,11 @@ class EpochStretch(Struct, kw_only=True):
     job: JobFacts
     epoch: int
     began: int
-    parts: list[Part] = field(default_factory=list)
+    parts: tuple[Part, ...] = ()
     event: str = ""
     code: str = ""
     asked: bool = False
-    told: dict[str, float] = field(default_factory=dict)
+    told: dict[str, float] = {}
     saved: float = 0.0
 
     @property
@@ -71,7 +72,7 @@ class EpochStretch(Struct, kw_only=True):
         return self.parts[-1].ends if self.parts else self.began
 
 
-class Wait(Struct, frozen=True):
+class Wait(Struct, frozen=True, gc=False):
     """From when to when a job waited that could have run, and the thousandths of GPUs that it waited for."""
 
     pool: str
@@ -80,11 +81,11 @@ class Wait(Struct, frozen=True):
     wanted: int
 
 
-class _Cause(Struct, frozen=True):
+class _Cause(Struct, frozen=True, gc=False):
     code: CauseCode = CauseCode.OTHER
 
 
-class _Data(Struct, frozen=True):
+class _Data(Struct, frozen=True, gc=False):
     """What of an event's data matters here."""
 
     epoch: int = 0
@@ -95,8 +96,11 @@ class _Data(Struct, frozen=True):
     not_before: float | None = None
 
 
+_DATA = msgspec.json.Decoder(_Data)
+
+
 def amount(part: Part) -> int:
-    return sum(part.held.values()) * (part.ends - part.begins)
+    return sum(by for _, _, by in part.held) * (part.ends - part.begins)
 
 
 def folded(job: JobFacts, story: Sequence[Event], *, begins: int, ends: int) -> tuple[list[EpochStretch], list[Wait]]:
@@ -115,7 +119,8 @@ class _Fold:
         self._stretches: list[EpochStretch] = []
         self._waits: list[Wait] = []
         self._now: EpochStretch | None = None
-        self._held: dict[Gpu, int] = {}
+        self._parts: list[Part] = []  # of it
+        self._held: Held = ()
         self._place: Placement | None = None
         self._waiting = False  # and could run
         self._from = 0  # not before this time
@@ -125,7 +130,7 @@ class _Fold:
         """A time that goes back counts as the last one."""
         at = max(self._at, round(event.at * 1e6))
         self._until(at)
-        kind, data = JobEvent(event.event), msgspec.json.decode(event.data, type=_Data)
+        kind, data = JobEvent(event.event), _DATA.decode(event.data)
         self._place = data.placement or self._place
         if kind in _WAITS or kind in _ENDS:
             self._end(kind, data)
@@ -139,8 +144,7 @@ class _Fold:
 
     def over(self) -> tuple[list[EpochStretch], list[Wait]]:
         self._until(self._ends)
-        if self._now is not None:
-            self._stretches.append(self._now)
+        self._close()
         return [one for one in self._stretches if one.parts], self._waits
 
     def _until(self, at: int) -> None:
@@ -148,7 +152,7 @@ class _Fold:
         begins, ends = max(self._at, self._begins), min(at, self._ends)
         self._at = at
         if self._now is not None and self._held and begins < ends:
-            self._now.parts.append(Part(begins, ends, self._held))
+            self._parts.append(Part(begins, ends, self._held))
         if self._waiting and self._job.wanted and max(begins, self._from) < ends:
             self._waits.append(Wait(self._job.pool, max(begins, self._from), ends, self._job.wanted))
 
@@ -171,16 +175,21 @@ class _Fold:
         if self._now is not None:
             told = self._now.told = told or self._now.told
             self._now.event, self._now.code = kind.value, data.cause.code.value
-            self._stretches.append(self._now)
         self._saved = (told or {}).get("checkpoint", 0.0)
-        self._now, self._held = None, {}
+        self._close()
+
+    def _close(self) -> None:
+        if self._now is not None:
+            self._now.parts = tuple(self._parts)
+            self._stretches.append(self._now)
+        self._now, self._parts, self._held = None, [], ()
 
 
-def _by_gpu(allocations: Iterable[Allocation]) -> dict[Gpu, int]:
-    found: dict[Gpu, int] = {}
+def _by_gpu(allocations: Iterable[Allocation]) -> Held:
+    found: dict[tuple[str, int], int] = {}
     for allocation in allocations:
         part = WHOLE if allocation.share is None else allocation.share.request
         for index in allocation.gpus:
             gpu = (allocation.node_id, index)
             found[gpu] = found.get(gpu, 0) + part
-    return found
+    return tuple((node_id, index, part) for (node_id, index), part in found.items())

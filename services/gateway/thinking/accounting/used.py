@@ -1,7 +1,6 @@
 """What was sampled of the GPUs that jobs held: in hours, by job, epoch and model, in memory that has a bound."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -12,7 +11,7 @@ Of = tuple[str, int, str]
 """A job, an epoch and a model."""
 
 
-class Used(Struct):
+class Used(Struct, gc=False):
     """`sampled` and `used` in thousandths of a GPU times microseconds; `powered` of `sampled` came with the power that
     was drawn, and was worth `joules`."""
 
@@ -58,22 +57,33 @@ class UsedLedger:
         return found
 
 
-def total(parts: Iterable[tuple[int, Used]]) -> tuple[int | None, float | None]:
-    """What was used, and the joules, of so much that was held, each with what was sampled of it; None: less than nine
-    tenths was sampled."""
-    held = sampled = powered = 0
-    used = joules = 0.0
-    for amount, known in parts:
-        held += amount
+class UsedSum(Struct):
+    """What was used, and the joules, of parts that were held, each with what was sampled of it."""
+
+    held: int = 0
+    sampled: int = 0
+    powered: int = 0
+    used: float = 0.0
+    joules: float = 0.0
+
+    def add(self, held: int, known: Used) -> None:
+        self.held += held
         if known.sampled:
-            sampled += min(amount, known.sampled)
-            used += min(amount, known.sampled) * known.used / known.sampled
+            sampled = min(held, known.sampled)
+            self.sampled += sampled
+            self.used += sampled * known.used / known.sampled
         if known.powered:
-            powered += min(amount, known.powered)
-            joules += min(amount, known.powered) * known.joules / known.powered
-    if not held:
-        return 0, 0.0
-    return (
-        round(used * held / sampled) if sampled >= SAMPLED_LEAST * held else None,
-        joules * held / powered if powered >= SAMPLED_LEAST * held else None,
-    )
+            powered = min(held, known.powered)
+            self.powered += powered
+            self.joules += powered * known.joules / known.powered
+
+    @property
+    def total(self) -> tuple[int | None, float | None]:
+        """None: less than nine tenths was sampled."""
+        held = self.held
+        if not held:
+            return 0, 0.0
+        return (
+            round(self.used * held / self.sampled) if self.sampled >= SAMPLED_LEAST * held else None,
+            self.joules * held / self.powered if self.powered >= SAMPLED_LEAST * held else None,
+        )
