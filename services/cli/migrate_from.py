@@ -5,6 +5,7 @@ What has no counterpart is named at the head of the file that is written, and on
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -59,4 +60,6 @@ def _translated(args: argparse.Namespace, body: bytes) -> Translated:
         raise Complaint(f"{clean(args.file)} is no text: it has a NUL character")
     if args.system == "determined":
         return from_determined(body, path=path, folder=here)
+    if not re.search(rb"\A#!|^#SBATCH", body, re.MULTILINE):
+        raise Complaint(f"{clean(args.file)} is no batch script: it does not begin with #!, and has no line #SBATCH")
     return from_slurm(body.decode(errors="replace"), path=path, folder=here)

@@ -103,8 +103,9 @@ def test_a_script_of_slurm_becomes_a_gang_that_runs_it() -> None:
         {"node": "node-7"},
     )
     told = remarks_of(translated)
-    for part in ("line 3, --gres: type h100", "line 6, --array", "--mail-type", "line 7, --bogus", "line 10: module"):
+    for part in ("line 3, --gres: type h100", "--mail-type", "line 7, --bogus", "line 10: module"):
         assert part in told
+    assert spec["array"] == "1-40%8"
     assert "\x1b" not in page_of(translated, "\x1b")
 
 
@@ -120,6 +121,37 @@ def test_the_script_runs_as_it_is_written_on_every_rank() -> None:
         check=True,
     )
     assert done.stdout == "1 of 2 a  b\n"
+
+
+def test_an_array_of_slurm_is_an_array_whose_script_finds_its_index() -> None:
+    options = "#SBATCH --array=0-8:4,9%2 --dependency=singleton"
+    script = f"#!/bin/sh\n{options}\necho $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_JOB_ID\n"
+    translated = from_slurm(script, path="run.sh", folder="/")
+    spec = spec_of(translated)
+    assert (spec["array"], spec["singleton"]) == ("0-8:4,9%2", True)
+    assert "array" not in remarks_of(translated).lower()
+    done = subprocess.run(
+        spec["command"],
+        env={"PATH": os.environ["PATH"], "WEFT_ARRAY_INDEX": "4", "WEFT_ARRAY_ID": "a-1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "4 of a-1\n"
+
+
+@pytest.mark.parametrize("indices", ["1-99999999", "0-9%0", "%4", "9-1", "1,1", "x", "", "0-20000"])
+def test_an_array_that_weft_would_refuse_is_named_and_left_out(indices: str) -> None:
+    script = (
+        f"#!/bin/sh\n#SBATCH --array={indices} --dependency=afterok:12?afterany:13 --bogus\necho $SLURM_ARRAY_TASK_ID\n"
+    )
+    translated = from_slurm(script, path="run.sh", folder="/")
+    assert "array" not in spec_of(translated)
+    told = remarks_of(translated)
+    for part in ("line 2, --array", "SLURM_ARRAY_…: is set in an array alone", "--dependency: names jobs of Slurm"):
+        assert part in told
+    assert "()" not in told
 
 
 @pytest.mark.parametrize(
@@ -223,6 +255,10 @@ def test_a_translation_names_on_stderr_what_it_leaves(tmp_path: Path, capsys: Sa
     assert "\x1b" not in said.err
     assert decode_spec(out.read_bytes(), content="yaml").name == "my-train"
     assert main(["migrate-from", "slurm", str(tmp_path / "none.sh")]) == 1
+    for text in ("", "name: x\n", "x #SBATCH -n 2\n"):
+        (tmp_path / "other").write_text(text)
+        assert main(["migrate-from", "slurm", str(tmp_path / "other")]) == 1
+        assert "is no batch script" in capsys.readouterr().err
     (tmp_path / "zero").write_bytes(b"\0")
     assert main(["migrate-from", "determined", str(tmp_path / "zero")]) == 1
 

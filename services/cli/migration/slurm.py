@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from libs.domain.arrays import IndicesError, indices_of
 from libs.domain.spec import ENV_NAME_PATTERN
 from services.cli.migration.slurm_values import (
     NoValueError,
@@ -43,19 +44,18 @@ _SHORT = {
 _WITHOUT_VALUE = frozenset({"requeue", "no-requeue", "exclusive", "hold", "overcommit", "oversubscribe", "parsable"})
 _NO_COUNTERPART = {
     "account": "a job belongs to the tenant of the token that submits it; `weft usage` sums up by tenant",
-    "array": "weft runs arrays with its own field: docs/arrays.md",
     "begin": "nothing delays a job; submit it when it may start",
     "clusters": "choose the cluster with --url or WEFT_URL",
     "constraint": "nodes have no features; gpu_model and pin choose where it runs",
-    "dependency": "weft has dependencies of its own: docs/arrays.md",
+    "dependency": "names jobs of Slurm: name those of Weft in `after`, docs/arrays.md",
     "error": "stdout and stderr are one log, kept by the cluster: `weft logs`",
     "exclude": "no node can be excluded; pin chooses one",
     "exclusive": "a node is not taken whole; ask for all of its GPUs",
     "hold": "no job is held by hand; give it a low priority",
     "input": "a job has no standard input; read a file",
     "licenses": "licences are not counted",
-    "mail-type": "events tell what happens: `weft events -f`, docs/events.md",
-    "mail-user": "events tell what happens: `weft events -f`, docs/events.md",
+    "mail-type": "a tenant's events come by mail or webhook: docs/telling.md",
+    "mail-user": "a tenant's events come by mail or webhook: docs/telling.md",
     "nice": "set priority: -1000 to 1000, higher goes first",
     "output": "the cluster keeps the log: `weft logs`; redirect in the script to have a file",
     "partition": "nodes form pools: set pool, if your operator has more than `default`",
@@ -76,6 +76,11 @@ srun() {{  # takes its own options away, with their values
   done
   "$@"
 }}
+"""
+_ARRAY_PRELUDE = """\
+export SLURM_ARRAY_JOB_ID="$WEFT_ARRAY_ID" SLURM_ARRAY_TASK_ID="$WEFT_ARRAY_INDEX"
+export SLURM_ARRAY_TASK_COUNT="$WEFT_ARRAY_COUNT" SLURM_ARRAY_TASK_MIN="$WEFT_ARRAY_MIN"
+export SLURM_ARRAY_TASK_MAX="$WEFT_ARRAY_MAX"
 """
 _GIB = 1 << 30
 
@@ -107,17 +112,20 @@ def from_slurm(text: str, *, path: str, folder: str) -> Translated:
         _read_options(where, words, script)
     name = name_of(script.take("job-name", str, "") or path.rpartition("/")[2].rpartition(".")[0] or path)
     role = _role(script)
+    many = _many(script)
     spec: dict[str, Any] = {"name": name}
     if (image := script.take("container-image", str)) is not None:
         spec["image"] = image.replace("#", "/")
-    spec["command"] = _command(lines, name, role)
+    spec["command"] = _command(lines, name, role, of_array="array" in many)
     spec["workdir"] = script.take("chdir", str, folder)
     spec |= _environment(script)
     spec["roles"] = {"worker": role}
-    spec |= _treatment(script)
-    _look_through(lines, script)
+    spec |= _treatment(script) | many
+    _look_through(lines, script, of_array="array" in many)
     for left, (value, where) in script.options.items():
-        script.remarks.append(Remark(where, _NO_COUNTERPART.get(left, f"has no counterpart ({value[:60]})")))
+        script.remarks.append(
+            Remark(where, _NO_COUNTERPART.get(left, "has no counterpart" + (f" ({value[:60]})" if value else "")))
+        )
     return Translated(spec=spec, remarks=tuple(script.remarks))
 
 
@@ -215,6 +223,28 @@ def _environment(script: _Script) -> dict[str, Any]:
     return {"env": env} if env else {}
 
 
+def _many(script: _Script) -> dict[str, Any]:
+    """An array, and the one dependency that names no job of Slurm."""
+    spec: dict[str, Any] = {}
+    if (indices := script.take("array", _indices)) is not None:
+        spec["array"] = indices
+    if script.options.get("dependency", ("", ""))[0] == "singleton":
+        del script.options["dependency"]
+        spec["singleton"] = True
+    return spec
+
+
+def _indices(text: str) -> str:
+    """As Weft writes them, which is as Slurm does."""
+    try:
+        indices, _ = indices_of(text)
+    except IndicesError as error:
+        raise NoValueError(str(error)) from None
+    if not indices:
+        raise NoValueError("expected indices such as 0-9 or 1-40%8")
+    return text
+
+
 def _treatment(script: _Script) -> dict[str, Any]:
     spec: dict[str, Any] = {}
     limit = script.take("time", seconds_of)
@@ -236,7 +266,7 @@ def _treatment(script: _Script) -> dict[str, Any]:
     return spec
 
 
-def _command(lines: list[str], name: str, role: dict[str, Any]) -> list[str]:
+def _command(lines: list[str], name: str, role: dict[str, Any], *, of_array: bool) -> list[str]:
     """The script as it is, without its directives, behind the variables of Slurm."""
     shell = "bash"
     if lines and lines[0].startswith("#!"):
@@ -249,23 +279,25 @@ def _command(lines: list[str], name: str, role: dict[str, Any]) -> list[str]:
     while body and not body[0].strip():
         body.pop(0)
     head = _PRELUDE.format(name=shlex.quote(name), cpus=role["cpus"])
+    head += _ARRAY_PRELUDE if of_array else ""
     return [shell, "-c", head + "\n".join(body) + "\n"]
 
 
 _HABITS = (
     (r"\bmodule\s+(load|purge|use)\b", "module: the nodes may have no modules; an image has what the job needs"),
     (r"\b(mpirun|mpiexec)\b", "mpirun: starts ranks by itself; here every replica is a rank already: RANK, WORLD_SIZE"),
-    (r"\bSLURM_ARRAY_\w+", "SLURM_ARRAY_…: docs/arrays.md has the variables of an array"),
     (r"\bSLURM_JOB_NODELIST\b|\bscontrol\b", "the nodes of a job: MASTER_ADDR and MASTER_PORT are set already"),
     (r"\b(sbatch|squeue|scancel|sacct)\b", "commands of Slurm are not there: weft submit, ps, cancel, describe"),
     (r"\bconda\s+activate\b|\bsource\s+\S*activate\b", "activates an environment: the nodes must have it at that path"),
     (r"\$\{?(SLURM_TMPDIR|TMPDIR|SCRATCH)\b", "a folder for scratch: WEFT_CHECKPOINT_DIR stays, /tmp is of the node"),
 )
 
+_HABITS_OF_ARRAYS = ((r"\bSLURM_ARRAY_\w+", "SLURM_ARRAY_…: is set in an array alone; docs/arrays.md"),)
 
-def _look_through(lines: list[str], script: _Script) -> None:
+
+def _look_through(lines: list[str], script: _Script, *, of_array: bool) -> None:
     """Remarks on what the script does that is otherwise here, at its first line only."""
-    for pattern, sentence in _HABITS:
+    for pattern, sentence in (*_HABITS, *(() if of_array else _HABITS_OF_ARRAYS)):
         found = next((number for number, line in enumerate(lines, start=1) if _says(line, pattern)), None)
         if found is not None:
             script.remarks.append(Remark(f"line {found}", sentence))
