@@ -1,4 +1,5 @@
-"""Carries out the core's decisions: many actions at once, one at a time for each run, none blocking another.
+"""Carries out the core's decisions: many actions at once, one at a time for each run, none blocking another. Starts go
+in turn by tenant.
 
 An action that fails, for whatever reason, is that run's failure alone: it is logged and decided again. The executor of
 a node must outlive it, because everything else that runs there depends on the executor.
@@ -16,10 +17,12 @@ from services.executor.secrets import MissingSecretsError
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
 from services.executor.thinking.members import ShowMembers
 from services.executor.thinking.rounding import shown
+from services.executor.turns import StartTurns
 
 logger = logging.getLogger(__name__)
 
 STARTS_AT_ONCE = 8  # a pull may take minutes: such starts must leave room for ends
+STARTS_PER_TENANT_MAX = 6  # and for the starts of other tenants
 ENDS_AT_ONCE = 16
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 5.0  # after failures in a row; an end is always tried again after RETRY_SECONDS
@@ -54,7 +57,7 @@ class Hands:
         self._in_hand: dict[RunKey, asyncio.Task[None]] = {}
         self._beginning: set[RunKey] = set()
         self._failures: dict[RunKey, int] = {}  # in a row
-        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._starts = StartTurns(at_once=STARTS_AT_ONCE, per_tenant=STARTS_PER_TENANT_MAX)
         self._ends = asyncio.Semaphore(ENDS_AT_ONCE)
 
     @property
@@ -80,7 +83,7 @@ class Hands:
 
     async def _carry_out(self, action: Action) -> None:
         try:
-            async with self._starts if isinstance(action, Start) else self._ends:
+            async with self._starts.one(action.order.tenant) if isinstance(action, Start) else self._ends:
                 await self._do(action)
             self._failures.pop(action.key, None)
         except RuntimeUnavailableError as error:

@@ -13,6 +13,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.selection import ID_PREFIX_LEAST
 from libs.domain.spec import TOKEN_PATTERN
+from libs.messages.http import Submitted
 from libs.store import GatewayStore
 from libs.store.tenants import Access
 from services.gateway.access import AccessCache, source_of
@@ -56,6 +57,9 @@ TENANTS_AT_ONCE = 3  # with long reads at once: the other connections to the sto
 AT_WORK_MAX = 256  # requests in work; the others wait for their tenant's turn
 AT_WORK_PER_TENANT_MAX = 8
 AT_WORK_WAITING_MAX = 4096  # of one tenant
+OVER_NATS_WAITING_MAX = 120  # submissions of one tenant
+RECEIVED_SECONDS_PER_BYTE = 5e-9  # of a specification, which is read from the wire outside of what is measured
+STORED_SECONDS_PER_BYTE = 3e-8  # of the store's processor: about 30 ms for a megabyte
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
@@ -118,6 +122,12 @@ class Gateway:
         self.at_work = Turns(
             "requests", at_once=AT_WORK_MAX, per_tenant=AT_WORK_PER_TENANT_MAX, waiting_max=AT_WORK_WAITING_MAX
         )
+        self.over_nats = Turns(
+            "submissions over NATS",
+            at_once=AT_WORK_MAX,
+            per_tenant=AT_WORK_PER_TENANT_MAX,
+            waiting_max=OVER_NATS_WAITING_MAX,
+        )
         self.looking_back = Turns(
             "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
@@ -167,6 +177,14 @@ class Gateway:
         if wait := rates.take(who.tenant, self.clock()):
             reason = f"tenant {who.tenant} may make {rates.rate.per_second:g} {what} a second here"
             raise too_fast("", reason, wait)
+
+    async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> Submitted:
+        """A submission, which its tenant pays for by its bytes too. Raises RejectedError, StoreUnavailableError."""
+        self.lanes.charge(who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
+        submitted = await self.submissions.submit(who, body, content_type=content_type, key=key)
+        if submitted.created:
+            self.lanes.charge(who.tenant, STORED_SECONDS_PER_BYTE * len(body))
+        return submitted
 
     async def sample(self) -> None:
         """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""

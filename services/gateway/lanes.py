@@ -1,12 +1,14 @@
 """Each tenant's lane: a tenant that had more than its part of this gateway's processor goes on later, and others pass.
 
-What a request costs is measured where it is worked on: the steps of its coroutine, and its work in threads. Messages
-that are read from the wire, and the store's own processor, are not counted: they come in proportion.
+What a request costs is measured where it is worked on: the steps of its coroutine, and its work in threads. What other
+processes do for it is charged where that is much beside it: a read of the past by its time in the store, a piece of a
+log by its bytes, a large specification by its own, an ask by a price. The rest comes in proportion.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -89,6 +91,15 @@ class Lanes:
             return await _Steps(work, self._processor, lambda seconds: self.charge(tenant, seconds))
         finally:
             PAYER.reset(token)
+
+    @contextmanager
+    def elsewhere(self, tenant: str) -> Iterator[None]:
+        """For as long as another process works for the tenant, it pays as if this were one of our steps."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self.charge(tenant, self._clock() - began)
 
     def charge(self, tenant: str, seconds: float) -> None:
         self._budgets.charge(tenant, seconds, self._clock())

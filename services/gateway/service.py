@@ -24,9 +24,9 @@ from services.gateway.images import forget_images, read_image
 from services.gateway.lanes import PaidThreads, no_time
 from services.gateway.listening import listening
 from services.gateway.mailing import Mailer
+from services.gateway.over_nats import SUBMIT_SUBJECT, SUBMITS_AT_ONCE, answer_submit
 from services.gateway.posting import Poster
 from services.gateway.settings import GatewaySettings
-from services.gateway.submissions import answer_submit
 from services.gateway.telling import BEAT_SECONDS, Teller
 from services.gateway.thinking.rings import FINE_SECONDS
 from services.gateway.thinking.telling.addresses import networks_of
@@ -35,7 +35,6 @@ from services.gateway.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
-SUBMIT_SUBJECT = "weft.submit"
 STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
 REFILL_SECONDS = 60.0  # between two tries; what was filled is not filled again
@@ -126,9 +125,7 @@ async def run(
             await keep_file_token(store, token, tenant=tenant, at=now())
 
     async def submit(asked: RawRequest) -> SubmitAnswered:
-        return await answer_submit(
-            gateway.submissions, gateway.access, lambda who: gateway.count(who, changes=True), asked
-        )
+        return await answer_submit(gateway, asked)
 
     async def read_secrets(asked: ReadSecrets) -> SecretsRead:
         return await read(store, asked)
@@ -182,7 +179,7 @@ async def run(
                     Listen(ServicesServed, gateway.cluster.serving.hear_served, group=""),
                 ],
                 answers=[
-                    AnswerRaw(SUBMIT_SUBJECT, submit),
+                    AnswerRaw(SUBMIT_SUBJECT, submit, at_once=SUBMITS_AT_ONCE),
                     Answer(ReadSecrets, read_secrets),
                     Answer(ReadContext, give_context),
                     Answer(ReadImage, give_image),

@@ -1,4 +1,4 @@
-"""The one path of a submission, over HTTP or NATS."""
+"""The one path of a submission, over HTTP or NATS (`over_nats.py`)."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from libs.bus import RawRequest
 from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from libs.domain.checkpoints import lost_seconds
 from libs.domain.elements import elements_of
@@ -15,15 +14,13 @@ from libs.domain.spec import JobSpec, Kind, ResizeHow
 from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.domain.tenants import Allowance, Use
 from libs.messages import http
-from libs.messages.asks import SubmitAnswered
-from libs.store import GatewayStore, KeyReusedError, StoreUnavailableError, TenantFullError
+from libs.store import GatewayStore, KeyReusedError, TenantFullError
 from libs.store.submissions import StoredSubmission
 from libs.store.tenants import Access
-from services.gateway.access import AccessCache
 from services.gateway.allowances import Allowances, check, too_much
 from services.gateway.cluster import Newest
 from services.gateway.dependencies import check_element_wise, named
-from services.gateway.errors import RejectedError, unavailable
+from services.gateway.errors import RejectedError
 from services.gateway.giving import check_stored
 from services.gateway.hints import Hints
 from services.gateway.snapshots import Snapshots
@@ -37,7 +34,6 @@ ARRAY_BYTES_MAX = 32 << 20  # of the specifications of all elements
 KEY_CHARACTERS_MAX = 255
 ID_BEGINS = "j-"
 ID_CHARACTERS = 10
-NATS_SOURCE = "NATS"  # a request over NATS has no source address
 
 # curl's default, the form type, is taken for JSON.
 CONTENTS = {
@@ -212,26 +208,6 @@ def notes_on(spec: JobSpec) -> tuple[str, ...]:
     if how_resized(spec) is ResizeHow.RESTART and lost_seconds(spec) is None:
         notes.append("it restarts to take another size, but writes no checkpoints: then it begins its work anew")
     return tuple(notes)
-
-
-async def answer_submit(
-    submissions: Submissions, access: AccessCache, count: Callable[[Access], None], asked: RawRequest
-) -> SubmitAnswered:
-    """A request on `weft.submit`: the same as `POST /v1/jobs`. `count` refuses a tenant that exceeds its rate."""
-    headers = {name.lower(): value for name, value in asked.headers.items()}
-    try:
-        try:
-            who = await access.of(headers.get("authorization"), source=NATS_SOURCE)
-            count(who)
-            submitted = await submissions.submit(
-                who, asked.payload, content_type=headers.get("content-type", ""), key=headers.get("idempotency-key")
-            )
-        except StoreUnavailableError:
-            raise unavailable() from None
-    except RejectedError as error:
-        later = error.retry_after if error.status in (429, 503) else 0.0
-        return SubmitAnswered(error=error.reason, field=error.field, retry_after=later)
-    return SubmitAnswered(job_id=submitted.id, created=submitted.created)
 
 
 def _content(content_type: str) -> str:

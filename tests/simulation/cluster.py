@@ -29,9 +29,8 @@ from services.executor.runs import RuntimeUnavailableError
 from services.executor.runtime.fake import FakeProgress
 from services.executor.settings import ExecutorSettings
 from services.gateway.gateway import Gateway
-from services.gateway.service import SUBMIT_SUBJECT
+from services.gateway.over_nats import SUBMIT_SUBJECT, answer_submit
 from services.gateway.settings import GatewaySettings
-from services.gateway.submissions import answer_submit
 from services.reallocator import service as reallocator
 from services.reallocator.settings import ReallocatorSettings
 from services.scheduler import service as scheduler
@@ -388,9 +387,7 @@ class Cluster:
             )
 
             async def submit(asked: Any) -> Any:
-                return await answer_submit(
-                    gateway.submissions, gateway.access, lambda who: gateway.count(who, changes=True), asked
-                )
+                return await answer_submit(gateway, asked)
 
             await serve(
                 "gateway",

@@ -126,6 +126,18 @@ async def test_what_is_done_for_a_tenant_in_a_thread_is_charged_to_it() -> None:
     loop.set_default_executor(ThreadPoolExecutor(1))
 
 
+async def test_the_time_in_which_another_process_works_for_a_tenant_is_charged_to_it_even_if_that_fails() -> None:
+    times = Times()
+    lanes = times.lanes()
+    await lanes.go("quiet")
+    await lanes.go("busy")
+    with suppress(ValueError), lanes.elsewhere("busy"):
+        times.now += 0.5
+        raise ValueError("no")
+    assert await is_held(lanes, "busy")
+    assert not await is_held(lanes, "quiet")
+
+
 async def test_of_many_streams_of_a_tenant_one_is_written_in_one_go_of_the_loop() -> None:
     lanes = Times().lanes()
     wrote: list[int] = []
