@@ -16,8 +16,8 @@ RESTART_SECONDS_MAX = 86_400.0
 
 
 class RestartCost(Struct, frozen=True, kw_only=True):
-    """How long a job of the workload took when one last restarted with another size: `seconds` from its stop until it
-    ran again, `at` that time. `measured`: how many restarts were."""
+    """How long a job of the workload took when one last restarted with another size: `seconds` from its stop until its
+    first step, or until it ran again if it reports no steps; `at` that time. `measured`: how many restarts were."""
 
     workload: str
     seconds: float

@@ -89,6 +89,7 @@ async def run(
 
     async def hear_progress(seen: ProgressSeen) -> None:
         reallocator.observe(seen, now=clock())
+        sizes.hear(seen, now=clock())
         early.hear(seen)
 
     beat = min(BEAT_SECONDS, settings.review_seconds, settings.window_seconds)

@@ -14,6 +14,7 @@ from libs.domain.job import Job
 from libs.domain.sizes import is_elastic
 from libs.domain.spec import TuningMode
 from libs.messages.asks import AskStored
+from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import Finding
 from libs.store import ReviewStore
 from services.reallocator.thinking.partitioning import JOBS_MAX, RESTARTS_KEPT, SizePlanner
@@ -42,6 +43,10 @@ class Sizes:
         self.findings: tuple[Finding, ...] = ()  # of the last plan
         self._asked = Counter("weft_reallocator_sizes_asked", "Sizes asked for by the planner.", registry=registry)
         self._seconds = Histogram("weft_reallocator_plan_seconds", "How long a plan took.", registry=registry)
+
+    def hear(self, seen: ProgressSeen, *, now: float) -> None:
+        """The first steps of jobs that restart with another size."""
+        self._partitioning.hear(seen, now=now)
 
     async def clean(self, now: float) -> None:
         """Delete what restarts cost long ago, and that of too many workloads."""

@@ -1,6 +1,8 @@
-"""Ten elastic jobs on two nodes, as real processes: fixed sizes, Dorm's partitions, and ours.
+"""Ten elastic jobs on two nodes, really run: fixed sizes, Dorm's partitions, and ours.
 
-    python -m tests.bench elastic [--quick] [--seed N]
+    python -m tests.bench elastic [--quick] [--seed N] [--as containers|processes]
+
+They are containers where an engine and the image of `WEFT_JOB_IMAGE` are there, else processes.
 
 The jobs are data-parallel, or a parameter server with workers; most resize live, the others by a restart from their
 checkpoint. A piece of their work takes time but no processor (emulated work: the machine has fewer cores than the jobs
@@ -10,10 +12,12 @@ the times of changes and restarts are real.
 
 import argparse
 import asyncio
+import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,14 +25,19 @@ from random import Random
 from statistics import mean, median
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from libs.client import Client
 from libs.domain.job import FINAL, CauseCode, JobEvent, JobState
 from libs.domain.spec import JobSpec
 from libs.messages.http import EventView, JobView
 from services.cli.demo.parts import program
+from services.cli.demo.programs import elastic as elastic_program
+from services.cli.local import Options, running
 from tests.bench.figures import Aim, Figures, line_of
+from tests.bench.nearchus.image import base, has_base, remove_network
 from tests.support.builders import spec
-from tests.support.cluster import Cluster, embedded_cluster
+from tests.support.cluster import Cluster
 
 NODES, GPUS = 2, 8
 JOBS = 10
@@ -36,6 +45,7 @@ STATIC, LEAST, MOST = 2, 1, 8
 PIECE_SECONDS = 0.1
 APART_SECONDS = 4.0  # between two submissions, in the mean
 CHANGES, CHANGES_QUICK = 10, 4
+CPUS, MEMORY = 8.0, 4 << 30  # of a node of containers: their work is emulated, and takes next to none
 JOINS = re.compile(rb"joins at ([0-9.]+)")
 SECONDS_MAX = 600.0
 PLANNER = {
@@ -45,6 +55,7 @@ PLANNER = {
     "REALLOCATOR_PARTITION_COOL_DOWN_SECONDS": "4",
     "REALLOCATOR_REVIEW_SECONDS": "1",
 }
+CONTAINERS = {"EXECUTOR_RUNTIME": "docker", "TELEMETRY_RUNTIME": "docker", "EXECUTOR_PULL": "0"}
 POLICIES: Mapping[str, Mapping[str, str]] = {
     "static": {},
     "dorm": {**PLANNER, "REALLOCATOR_PARTITION_PLANNER": "dorm"},
@@ -66,15 +77,19 @@ class Application(Struct, frozen=True, kw_only=True):
         workers = STATIC + self.server  # the parameter server does pieces as well
         return self.pieces * PIECE_SECONDS / workers
 
-    def spec(self, *, elastic: bool) -> JobSpec:
-        command = list(program("elastic", "--idle", "--seconds", str(PIECE_SECONDS), "--pieces", str(self.pieces)))
+    def spec(self, *, elastic: bool, image: str = "") -> JobSpec:
+        arguments = ("--idle", "--seconds", str(PIECE_SECONDS), "--pieces", str(self.pieces))
+        command = program("elastic", *arguments)
+        if image:
+            command = ("python3", "-c", Path(elastic_program.__file__).read_text(), *arguments)
         sizes = {"min": LEAST, "want": STATIC, "max": MOST} if elastic else {"want": STATIC}
         worker = {"gpus": 1, "cpus": 0.5, "memory": "128MiB", "replicas": sizes}
         ps = {"cpus": 0.5, "memory": "128MiB"}
         how = {"checkpoints": {"on_stop": True}} if self.restarts else {"resize": {"how": "live"}}
         return spec(
             self.name,
-            command=command,
+            command=list(command),
+            image=image or None,
             roles={"ps": ps, "worker": worker} if self.server else {"worker": worker},
             grace="5s",
             **(how if elastic else {}),
@@ -113,14 +128,35 @@ def applications(seed: int, *, quick: bool) -> list[Application]:
     return found
 
 
-async def run(policy: str, apps: Sequence[Application], home: Path) -> dict[str, Ran]:
-    async with embedded_cluster(home, nodes=NODES, gpus=GPUS, settings=POLICIES[policy]) as cluster:
+@asynccontextmanager
+async def _cluster(image: str, settings: Mapping[str, str]) -> AsyncIterator[Cluster]:
+    """A cluster whose jobs are containers of the image, or processes if there is none."""
+    with (
+        tempfile.TemporaryDirectory(prefix="weft-bench-", ignore_cleanup_errors=True) as folder,
+        ExitStack() as leaving,
+    ):
+        home = Path(folder)
+        options = Options(nodes=NODES, emulated_gpus=GPUS, port=0, settings=settings)
+        if image:
+            os.chmod(home, 0o711)  # so that Postgres' own user reaches its folder
+            name = {"EXECUTOR_CLUSTER": home.name}
+            options = replace(options, cpus=CPUS, memory=MEMORY, settings={**settings, **CONTAINERS, **name})
+            leaving.callback(remove_network, f"{home.name}-alone")
+        async with (
+            running(home / "home", options, erase=True) as local,
+            Client(local.url, local.token) as client,
+        ):
+            yield Cluster(local, client)
+
+
+async def run(policy: str, apps: Sequence[Application], image: str) -> dict[str, Ran]:
+    async with _cluster(image, POLICIES[policy]) as cluster:
         loop = asyncio.get_running_loop()
         began = loop.time()
         ids: dict[str, str] = {}
         for app in apps:
             await asyncio.sleep(max(0.0, began + app.after_s - loop.time()))
-            ids[app.name] = (await cluster.client.submit(app.spec(elastic=policy != "static"))).id
+            ids[app.name] = (await cluster.client.submit(app.spec(elastic=policy != "static", image=image))).id
         found: dict[str, Ran] = {}
         for app in apps:
             view = await cluster.ended(ids[app.name], seconds_max=SECONDS_MAX)
@@ -185,17 +221,17 @@ def _at(event: EventView) -> float:
     return datetime.fromisoformat(event.time).timestamp()
 
 
-async def changes(home: Path, *, quick: bool) -> tuple[list[float], list[float], int]:
-    """Seconds from the ask to the first work of the rank that joined, of a live job; from the stop to running again, of
-    one that restarts; and the saved pieces that were done again."""
+async def changes(image: str, *, quick: bool) -> tuple[list[float], list[float], int]:
+    """Seconds from the ask to the first work of the rank that joined, of a live job; from the stop to the first work
+    after it of a rank that fetches its work, of one that restarts; and the saved pieces that were done again."""
     live: list[float] = []
     restarts: list[float] = []
-    async with embedded_cluster(home, nodes=NODES, gpus=GPUS) as cluster:
+    async with _cluster(image, {}) as cluster:
         apps = [
-            Application(name=name, pieces=100_000, after_s=0.0, server=False, restarts=restarts)
-            for name, restarts in (("live", False), ("restarting", True))
+            Application(name=name, pieces=100_000, after_s=0.0, server=False, restarts=restarting)
+            for name, restarting in (("live", False), ("restarting", True))
         ]
-        ids = {app.name: (await cluster.client.submit(app.spec(elastic=True))).id for app in apps}
+        ids = {app.name: (await cluster.client.submit(app.spec(elastic=True, image=image))).id for app in apps}
         for job_id in ids.values():
             await cluster.state(job_id, JobState.RUNNING)
         for turn in range(CHANGES_QUICK if quick else CHANGES):
@@ -210,9 +246,10 @@ async def changes(home: Path, *, quick: bool) -> tuple[list[float], list[float],
             epoch = (await cluster.client.job(ids["restarting"])).epoch
             await cluster.client.scale(ids["restarting"], {"worker": size})
             await cluster.until(ids["restarting"], partial(_runs_anew, after=epoch))
+            stopped = _stopped(await cluster.client.story(ids["restarting"]))
+            restarts.append(await _joined(cluster, ids["restarting"], 1, after=stopped) - stopped)
             await cluster.until(ids["live"], lambda job: job.gpus == LEAST)
         ran = _ran(await cluster.client.story(ids["restarting"]), _lost(cluster, ids["restarting"]), 0)
-        restarts += ran.restart_s
         for job_id in ids.values():
             await cluster.client.cancel(job_id)
             await cluster.ended(job_id)
@@ -227,12 +264,18 @@ def _runs_anew(job: JobView, *, after: int) -> bool:
     return job.epoch > after and job.state is JobState.RUNNING
 
 
-async def _joined(cluster: Cluster, job_id: str, rank: int) -> float:
+def _stopped(story: Sequence[EventView]) -> float:
+    return max(_at(event) for event in story if event.type.rpartition(".")[2] == JobEvent.STOPPING)
+
+
+async def _joined(cluster: Cluster, job_id: str, rank: int, *, after: float = 0.0) -> float:
     """When this rank began to work, by its own clock, which is this machine's."""
     async with asyncio.timeout(SECONDS_MAX):
-        while not (found := JOINS.search(await cluster.client.read_log(job_id, rank=rank))):  # noqa: ASYNC110
+        while True:
+            for found in JOINS.findall(await cluster.client.read_log(job_id, rank=rank)):
+                if float(found) > after:
+                    return float(found)
             await asyncio.sleep(0.05)
-    return float(found[1])
 
 
 def aims(apps: Sequence[Application], ran: Mapping[str, Mapping[str, Ran]], figures: Figures) -> dict[str, Aim]:
@@ -275,18 +318,17 @@ def _span(apps: Sequence[Application], ran: Mapping[str, Ran]) -> float:
     return max(app.after_s + ran[app.name].jct_s for app in apps)
 
 
-async def measure(*, seed: int, quick: bool) -> int:
+async def measure(*, seed: int, quick: bool, image: str) -> int:
     figures = Figures()
+    figures.add("the jobs are", f"containers of {image}" if image else "processes")
     apps = applications(seed, quick=quick)
     ran: dict[str, dict[str, Ran]] = {}
     for policy in POLICIES:
-        with tempfile.TemporaryDirectory(prefix="weft-bench-") as home:
-            ran[policy] = await run(policy, apps, Path(home))
+        ran[policy] = await run(policy, apps, image)
     found = aims(apps, ran, figures)
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as home:
-        live, restarts, lost = await changes(Path(home), quick=quick)
+    live, restarts, lost = await changes(image, quick=quick)
     figures.add(f"a live change, from the ask to the new rank's first work ({len(live)})", _seconds(live))
-    figures.add(f"a restart with another size, from the stop to running ({len(restarts)})", _seconds(restarts))
+    figures.add(f"a restart with another size, from the stop to the first work ({len(restarts)})", _seconds(restarts))
     figures.add("saved work that restarts lost", f"{lost} pieces")
     found["live_change_s"] = Aim(value=round(median(live), 2), aim=5.0)
     found["restart_s"] = Aim(value=round(median(restarts), 2), aim=10.0)
@@ -300,5 +342,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench elastic", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less than half of the work")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--as", dest="kind", choices=("containers", "processes"), help="what the jobs are run as")
     asked = parser.parse_args(arguments)
-    return asyncio.run(measure(seed=asked.seed, quick=asked.quick))
+    there = asked.kind != "processes" and has_base()
+    if asked.kind == "containers" and not there:
+        parser.error(f"no Docker engine, or no image {base()}")
+    return asyncio.run(measure(seed=asked.seed, quick=asked.quick, image=base() if there else ""))

@@ -13,6 +13,7 @@ from libs.domain.quotas import ALL, Quota
 from libs.domain.shares import WHOLE
 from libs.domain.sizes import RESTART_SECONDS_MAX, RestartCost
 from libs.domain.spec import TuningMode
+from libs.messages.nodes import ProgressSeen, RunProgressed
 from libs.messages.signals import Curve, CurvePoint, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
 from libs.planning.partition.weft import weft
@@ -224,6 +225,57 @@ def test_no_cost_is_below_nothing_or_above_a_day() -> None:
         partitioning.watch([one])
         partitioning.watch([began(one, at)])
         assert [cost.seconds for cost in partitioning.unsaved] == [seconds]
+
+
+def heard(
+    partitioning: SizePlanner, at: float, *, epoch: int = 1, read_at: float | None = None, **progress: float
+) -> None:
+    run = RunProgressed(job_id="j-1", epoch=epoch, rank=0, progress=progress, at=at if read_at is None else read_at)
+    partitioning.hear(ProgressSeen(node_id="n-1", runs=(run,)), now=at)
+
+
+def test_a_restart_of_a_job_that_reports_steps_lasts_until_its_first_step() -> None:
+    partitioning, one = SizePlanner(ON, weft), replace(restarting(), progress={"step": 100.0})
+    heard(partitioning, NOW - 1.0, epoch=0, step=99.0)
+    partitioning.watch([one])
+    heard(partitioning, NOW + 1.0, epoch=0, step=100.0)  # what it still did before it stopped
+    partitioning.watch([began(one, NOW + 5.0)])
+    heard(partitioning, NOW + 9.0, loss=0.5)
+    partitioning.watch([began(one, NOW + 5.0)])
+    assert partitioning.unsaved == (), "it runs, and loads its checkpoint"
+    heard(partitioning, NOW + 47.5, read_at=NOW + 47.0, step=101.0)
+    heard(partitioning, NOW + 48.0, step=102.0)
+    partitioning.watch([began(one, NOW + 5.0)])
+    assert partitioning.unsaved == (RestartCost(workload="w", seconds=47.0, at=NOW + 47.0),)
+    heard(partitioning, NOW + 60.0, step=110.0)
+    partitioning.watch([began(one, NOW + 5.0)])
+    assert [cost.measured for cost in partitioning.unsaved] == [1]
+
+
+def test_a_job_that_stops_again_before_its_first_step_is_measured_from_its_second_stop() -> None:
+    partitioning, one = SizePlanner(ON, weft), replace(restarting(), progress={"step": 100.0})
+    partitioning.watch([one])
+    partitioning.watch([began(one, NOW + 5.0)])
+    partitioning.watch([replace(one, since=NOW + 20.0, epoch=1)])
+    heard(partitioning, NOW + 21.0, epoch=1, step=101.0)
+    partitioning.watch([began(one, NOW + 25.0, epoch=2)])
+    assert partitioning.unsaved == ()
+    heard(partitioning, NOW + 30.0, epoch=2, step=101.0)
+    partitioning.watch([began(one, NOW + 25.0, epoch=2)])
+    assert [cost.seconds for cost in partitioning.unsaved] == [10.0]
+
+
+@pytest.mark.parametrize(
+    ("read_at", "seconds"), [(0.0, 30.0), (NOW + 1e9, 30.0), (NOW - 1e6, 5.0)], ids=["none", "ahead", "behind"]
+)
+def test_a_node_with_a_wrong_clock_makes_a_restart_no_shorter_than_its_start_and_no_longer_than_it_was(
+    read_at: float, seconds: float
+) -> None:
+    partitioning, one = SizePlanner(ON, weft), replace(restarting(), progress={"step": 100.0})
+    partitioning.watch([one])
+    heard(partitioning, NOW + 30.0, read_at=read_at, step=1.0)
+    partitioning.watch([began(one, NOW + 5.0)])
+    assert [cost.seconds for cost in partitioning.unsaved] == [seconds]
 
 
 def test_the_wait_in_the_queue_of_a_job_that_lost_its_place_is_no_cost_of_a_restart() -> None:

@@ -23,6 +23,7 @@ from libs.domain.shares import WHOLE, gpus_held
 from libs.domain.sizes import RESTART_SECONDS_MAX, RestartCost, how_resized
 from libs.domain.spec import ResizeHow, Role, TuningMode
 from libs.messages.asks import Scale
+from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import Curve, Finding, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
 from libs.planning.quota.amounts import ledger_of
@@ -32,6 +33,7 @@ from libs.planning.quota.ranks import left_to
 from libs.planning.scores import GpuKey, Scores
 from libs.planning.shares import NOTHING, Amounts
 from libs.variability.curves import EXPONENT_USUAL, speed_at
+from services.reallocator.thinking.halving import STEP
 
 JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
 RESTARTS_IN_COOL_DOWN = 10.0
@@ -66,6 +68,7 @@ class SizePlanner:
         self._planned_at = -inf
         self._known: frozenset[tuple[str, bool]] = frozenset()  # the jobs of the last plan, and whether each held GPUs
         self._restarting: dict[str, tuple[float, int]] = {}  # by job that stops for it: since when, in which epoch
+        self._first_steps: dict[str, float] = {}  # by job that restarts: when its new epoch first reported a step
         self._costs: dict[str, RestartCost] = {}  # by workload
         self._unsaved: dict[str, RestartCost] = {}
 
@@ -78,9 +81,17 @@ class SizePlanner:
         cost = RESTART_SECONDS + job.spec.grace_seconds if known is None else known.seconds
         return cost + (lost_seconds(job.spec) or 0.0)
 
+    def hear(self, seen: ProgressSeen, *, now: float) -> None:
+        """When jobs that restart report their first step; a clock that is ahead of ours is not believed."""
+        for run in seen.runs:
+            restarting = self._restarting.get(run.job_id)
+            if restarting is not None and run.epoch == restarting[1] + 1 and STEP in run.progress:
+                self._first_steps.setdefault(run.job_id, min(run.at or now, now))
+
     def watch(self, holding: Iterable[Job]) -> None:
-        """Measure how long jobs take to restart with another size. `holding`: all jobs that hold something; one that
-        does not, goes back to the queue or is over, and is not measured."""
+        """Measure how long jobs take to restart with another size: until their first step, if they reported steps
+        before, else until they run. `holding`: all jobs that hold something; one that does not, goes back to the queue
+        or is over, and is not measured."""
         restarting: dict[str, tuple[float, int]] = {}
         for job in holding:
             if job.next_placement is not None:
@@ -89,11 +100,23 @@ class SizePlanner:
             stopped_at, epoch = self._restarting.get(job.id, (0.0, job.epoch))
             if job.epoch != epoch + 1:
                 continue
-            if job.state is JobState.RUNNING and job.started_at is not None:
-                self._measured(workload_of(job.spec), job.started_at - stopped_at, at=job.started_at)
-            else:
+            ready_at = self._ready_at(job)
+            if ready_at is None:
                 restarting[job.id] = (stopped_at, epoch)
+            else:
+                self._measured(workload_of(job.spec), ready_at - stopped_at, at=ready_at)
+        self._first_steps = {job_id: at for job_id, at in self._first_steps.items() if job_id in restarting}
         self._restarting = restarting
+
+    def _ready_at(self, job: Job) -> float | None:
+        """When a job that restarted works again; None if it does not yet. What it has reported until it stopped is
+        stored with it: without a step, none is waited for."""
+        if job.state is not JobState.RUNNING or job.started_at is None:
+            return None
+        if STEP not in job.progress:
+            return job.started_at
+        first = self._first_steps.get(job.id)
+        return None if first is None else max(first, job.started_at)
 
     @property
     def unsaved(self) -> Sequence[RestartCost]:

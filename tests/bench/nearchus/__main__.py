@@ -73,7 +73,9 @@ def _asked() -> argparse.Namespace:
     run.add_argument("--reps", type=int, default=1)
     run.add_argument("--fixed", type=float, default=Lengths().fixed, help="seconds of a run with a fixed split")
     run.add_argument("--ours", type=float, default=Lengths().ours, help="seconds of a run of ours, search included")
-    run.add_argument("--grid", type=float, default=Lengths().grid, help="seconds at each point of the oracle's grid")
+    run.add_argument(
+        "--grid", type=float, default=Lengths().grid, help="seconds at each point of the oracle's grid; 0: no oracle"
+    )
     run.add_argument("--steps", type=int, default=STEPS, help="of each job of S4")
     run.add_argument("--cores", type=float, default=CPUS, help="that each job of S4 asks for")
     run.add_argument("--outscale", action="store_true", help="one side more: ours, which may try more replicas")

@@ -33,7 +33,8 @@ async def compare(
     tell: Callable[[str], None],
     outscales: bool = False,
 ) -> None:
-    """The grid first, which finds the oracle's split; then all sides, `reps` times. With `outscales` one side more."""
+    """The grid first, which finds the oracle's split; then all sides, `reps` times. With `outscales` one side more;
+    where no time is left for the grid, there is no oracle."""
 
     async def one(side: str, share: Share, rep: int) -> Measured:
         tuned = side in (OURS, OUTSCALED)
@@ -44,16 +45,19 @@ async def compare(
         tell(f"{scenario.name} {side} {dict(share.cpus)}: {result.speed:.0f}/s, elsewhere {result.elsewhere:.2f} cores")
         return result
 
-    best = scenario.grid[0]
+    best = None
     fastest = -1.0
-    for share in scenario.grid:
+    for share in scenario.grid if lengths.grid else ():
         if (result := await one(GRID, share, 0)).settled > fastest:
             best, fastest = share, result.settled
-    turn = [(EQUAL, scenario.equal), (OURS, scenario.equal), (ORACLE, best)]
+    turn = [(EQUAL, scenario.equal)]
     if scenario.asked != scenario.equal:
-        turn.insert(1, (ASKED, scenario.asked))
+        turn.append((ASKED, scenario.asked))
+    turn.append((OURS, scenario.equal))
     if outscales and scenario.most:
-        turn.insert(-1, (OUTSCALED, scenario.equal))
+        turn.append((OUTSCALED, scenario.equal))
+    if best is not None:
+        turn.append((ORACLE, best))
     for rep in range(reps):
         for side, share in turn if rep % 2 == 0 else turn[::-1]:
             await one(side, share, rep)

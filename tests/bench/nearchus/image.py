@@ -26,6 +26,21 @@ def base() -> str:
     return os.environ.get("WEFT_JOB_IMAGE", "weft-job-python:local")
 
 
+def has_base() -> bool:
+    """Whether there are an engine and the image that all others are made of. Blocks."""
+    try:
+        engine = docker.from_env()
+    except DockerException:
+        return False
+    try:
+        engine.images.get(base())
+    except DockerException:
+        return False
+    finally:
+        engine.close()
+    return True
+
+
 def make_image() -> str:
     """Its name, once it is there and made of what is here now. Blocks. Raises ImageMissingError."""
     try:
