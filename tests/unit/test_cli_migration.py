@@ -200,8 +200,8 @@ resources: {slots_per_trial: 16, priority: 30, resource_pool: a100, shm_size: 10
 environment:
   image: {cuda: "determinedai/pytorch:1", cpu: x}
   environment_variables: [A=1, B]
-hyperparameters: {lr: {type: log, minval: -5}, batch: 64, dropout: {type: const, val: 0.25}}
-searcher: {name: adaptive_asha, metric: loss}
+hyperparameters: {lr: {type: log, minval: -5, maxval: -1}, batch: 64, dropout: {type: const, val: 0.25}}
+searcher: {name: adaptive_asha, metric: loss, max_trials: 20, max_length: {batches: 1024}, max_concurrent_trials: 4}
 max_restarts: 2
 bind_mounts: [{host_path: /data, container_path: /data, read_only: true}, 7]
 labels: [a, B c]
@@ -219,7 +219,10 @@ def test_a_configuration_of_determined_becomes_a_job() -> None:
     assert spec["env"] == {"A": "1", "HPARAMS": '{"batch":64,"dropout":0.25}'}
     assert spec["volumes"] == [{"source": "/data", "target": "/data", "read_only": True}]
     told = remarks_of(translated)
-    for part in ("hyperparameters.lr", "searcher: adaptive_asha", "checkpoint_storage", "resource_pool", "odd: has no"):
+    assert spec["sweep"] == {"lr": {"min": 1e-05, "max": 0.1, "log": True}}
+    assert (spec["sample"], spec["array"]) == ({"count": 20}, "%4")
+    assert spec["early_stop"] == {"metric": "loss", "after": 4, "factor": 4}
+    for part in ("searcher: early_stop counts", "checkpoint_storage", "resource_pool", "odd: has no"):
         assert part in told
 
 
@@ -229,6 +232,52 @@ def test_a_configuration_of_determined_becomes_a_job() -> None:
 def test_what_is_no_configuration_is_refused(body: bytes) -> None:
     with pytest.raises(Complaint):
         from_determined(body, path="a.yaml", folder="/")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "grid", "drawn"),
+    [
+        ("{type: categorical, vals: [1, a, true]}", [1, "a", True], [1, "a", True]),
+        ("{type: int, minval: 1, maxval: 9, count: 3}", [1, 5, 9], "1..9"),
+        ("{type: int, minval: 1, maxval: 3}", "1..3", "1..3"),
+        ("{type: int, minval: 3, maxval: 3}", [3], [3]),
+        ("{type: double, minval: 2, maxval: 2, count: 1}", [2.0], [2]),
+        ("{type: double, minval: 0, maxval: 1, count: 3}", [0.0, 0.5, 1.0], {"min": 0, "max": 1}),
+        ("{type: log, minval: 0, maxval: 2, count: 3}", [1, 10, 100], {"min": 1.0, "max": 100.0, "log": True}),
+        ("{type: log, base: 2, minval: 1, maxval: 3, count: 2}", [2, 8], {"min": 2.0, "max": 8.0, "log": True}),
+    ],
+)
+def test_a_search_of_determined_is_a_sweep(wanted: str, grid: object, drawn: object) -> None:
+    for name, values in (("grid", grid), ("random", drawn)):
+        body = f"entrypoint: t\nhyperparameters: {{x: {wanted}}}\nsearcher: {{name: {name}, max_trials: 8}}"
+        spec = spec_of(
+            from_determined(f"{body}\nreproducibility: {{experiment_seed: 5}}".encode(), path="a", folder="/")
+        )
+        assert spec["sweep"] == {"x": values}
+        assert spec.get("sample") == (None if name == "grid" else {"count": 8, "seed": 5})
+
+
+@pytest.mark.parametrize("name", ["grid", "random", "adaptive_asha"])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "{type: log, minval: -999999, maxval: 1e14, count: 2}",
+        "{type: log, base: 0, minval: 1, maxval: 2, count: 2}",
+        "{type: int, minval: 5, maxval: 1, count: 2}",
+        "{type: double, minval: .nan, maxval: 1, count: 2}",
+        "{type: double, minval: a, maxval: [], count: -1}",
+        "{type: categorical, vals: 7}",
+        "{type: categorical, vals: []}",
+        "{type: categorical, vals: [[1]]}",
+        "{type: odd}",
+        "{type: [1]}",
+    ],
+)
+def test_what_cannot_be_searched_is_named(name: str, wanted: str) -> None:
+    body = f"entrypoint: t\nhyperparameters: {{x: {wanted}}}\nsearcher: {{name: {name}, max_trials: -1, metric: 3}}"
+    translated = from_determined(body.encode(), path="a", folder="/")
+    assert "sweep" not in spec_of(translated)
+    assert "hyperparameters.x" in remarks_of(translated)
 
 
 ODD: list[Any] = [None, 1, "x", [], {}, [1], {"a": {}}, True, -(10**30), "\x1b"]

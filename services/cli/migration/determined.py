@@ -9,6 +9,7 @@ import msgspec
 from libs.domain.spec import ENV_NAME_PATTERN, IMAGE_PATTERN
 from libs.domain.yaml_reader import DocumentError, read_yaml
 from services.cli.complaint import Complaint
+from services.cli.migration.determined_search import searched
 from services.cli.migration.written import Remark, Translated, name_of
 
 _NO_COUNTERPART = {
@@ -77,6 +78,12 @@ class _Config:
     def any(self, path: str) -> Any:
         return self._left.pop(path, None)
 
+    def seed(self) -> object:
+        given = self._left.get("reproducibility")
+        if isinstance(given, Mapping) and "experiment_seed" in given:
+            return self._left.pop("reproducibility")["experiment_seed"]
+        return None
+
     def name_what_is_left(self) -> None:
         for path in self._left:
             known = next((text for name, text in _NO_COUNTERPART.items() if _lies_in(path, name)), None)
@@ -100,8 +107,9 @@ def from_determined(body: bytes, *, path: str, folder: str) -> Translated:
     if image is None:
         spec["workdir"] = folder
     env = _environment(config)
-    if parameters := _parameters(config):
-        env["HPARAMS"] = parameters
+    constants, wanted = _parameters(config)
+    if constants:
+        env["HPARAMS"] = msgspec.json.encode(constants).decode()
         config.remarks.append(Remark("hyperparameters", "are in the variable HPARAMS, as JSON: read them from there"))
     if env:
         spec["env"] = env
@@ -109,7 +117,7 @@ def from_determined(body: bytes, *, path: str, folder: str) -> Translated:
     spec |= _treatment(config)
     if volumes := _volumes(config):
         spec["volumes"] = volumes
-    _searcher(config)
+    spec |= searched(wanted, config.any("searcher"), config.seed(), config.remarks)
     config.name_what_is_left()
     return Translated(spec=spec, remarks=tuple(config.remarks))
 
@@ -161,21 +169,21 @@ def _environment(config: _Config) -> dict[str, str]:
     return env
 
 
-def _parameters(config: _Config) -> str:
-    """The constants among the hyperparameters, as JSON."""
+def _parameters(config: _Config) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+    """The constants among the hyperparameters, and those that are searched for."""
     given = config.any("hyperparameters")
-    if not isinstance(given, Mapping):
-        return ""
     values: dict[str, Any] = {}
+    wanted: dict[str, Mapping[str, Any]] = {}
+    if not isinstance(given, Mapping):
+        return values, wanted
     for name, value in given.items():
         if isinstance(value, Mapping) and value.get("type") == "const":
             values[name] = value.get("val")
         elif isinstance(value, Mapping) and "type" in value:
-            sentence = "is searched for: a sweep gives each job a value, docs/arrays.md"
-            config.remarks.append(Remark(f"hyperparameters.{name}"[:200], sentence))
+            wanted[name] = value
         else:
             values[name] = value
-    return msgspec.json.encode(values).decode() if values else ""
+    return values, wanted
 
 
 def _role(config: _Config) -> dict[str, Any]:
@@ -234,16 +242,6 @@ def _volumes(config: _Config) -> list[dict[str, Any]]:
     if volumes:
         config.remarks.append(Remark("bind_mounts", "the operator of Weft must allow these folders of the nodes"))
     return volumes
-
-
-def _searcher(config: _Config) -> None:
-    """A single trial is a job; a search is a sweep."""
-    searcher = config.any("searcher")
-    name = searcher.get("name") if isinstance(searcher, Mapping) else None
-    if name not in (None, "single"):
-        config.remarks.append(Remark("searcher", f"{str(name)[:60]} is a sweep here: docs/arrays.md"))
-    elif isinstance(searcher, Mapping) and "max_length" in searcher:
-        config.remarks.append(Remark("searcher.max_length", "give the command how long it trains"))
 
 
 _DEEPER = frozenset({"environment", "resources"})
