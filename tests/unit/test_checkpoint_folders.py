@@ -1,13 +1,14 @@
 """How long the folders in which jobs keep their checkpoints stay."""
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from services.executor.checkpoints import OF_ANY_USER, Checkpoints, make_folder
+from services.executor.checkpoints import OF_ANY_USER, OWN, Checkpoints, make_folder
 
 DAY = 86400.0
 
@@ -57,3 +58,15 @@ def test_a_run_that_begins_keeps_its_jobs_checkpoints(folder: Path, checkpoints:
     make_folder(str(folder), "gone", mode=OF_ANY_USER)
     checkpoints.sweep(set(), now=time.time())
     assert jobs(folder) == ["gone", "held"]
+
+
+def test_no_other_user_of_the_host_reaches_a_jobs_checkpoints_also_where_the_folder_was_open_before(
+    tmp_path: Path,
+) -> None:
+    above = tmp_path / "checkpoints"
+    above.mkdir()
+    above.chmod(0o755)
+    make_folder(str(above), "in-a-container", mode=OF_ANY_USER)
+    make_folder(str(above), "a-process", mode=OWN)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (above, *above.iterdir())}
+    assert modes == {"checkpoints": 0o700, "in-a-container": 0o777, "a-process": 0o700}
