@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from libs.planning.partition import ElasticJob, Partition, Rules, Server
 from libs.planning.partition.fair import resources, whole_of
 from libs.planning.partition.named import PARTITIONERS
-from libs.planning.partition.weft import weft
+from libs.planning.partition.weft import fast, weft
 from tests.support.partitions import elastic_job, instance, server
 
 CPU = (0.0, 1.0, 1.0)
@@ -150,6 +150,34 @@ def test_the_job_that_scales_gets_more_than_the_job_that_does_not() -> None:
     assert found.sizes["steep"] > found.sizes["flat"]
 
 
+def test_the_fast_planner_gives_more_to_jobs_that_asked_for_few() -> None:
+    """A replica more makes a job of one twice as fast, and one of eight an eighth faster."""
+    jobs = [
+        elastic_job("few", CPU, 1, 2, asked=1, exponent=0.85),
+        elastic_job("many", CPU, 1, 16, asked=8, exponent=0.85),
+    ]
+    jobs = [replace(jobs[0], on={"s1": 1}, now=1), replace(jobs[1], on={"s1": 8}, now=8)]
+    assert fast(jobs, [server("s1", cpus=9, memory=9)], Rules()).sizes == {"few": 2, "many": 7}
+
+
+def test_the_fast_planner_counts_jobs_that_scale_badly_for_less() -> None:
+    jobs = [
+        elastic_job("steep", CPU, 1, 8, asked=4, exponent=0.85),
+        elastic_job("flat", CPU, 1, 8, asked=4, exponent=0.3),
+    ]
+    found = fast(jobs, [server("s1", cpus=8, memory=8)], Rules())
+    assert found.sizes["steep"] > found.sizes["flat"] >= 1
+
+
+def test_the_fast_planner_is_not_bound_by_the_thetas_and_says_so() -> None:
+    jobs = [elastic_job(f"j{n}", CPU, 1, 4, on={"s1": 1}, asked=2) for n in range(4)]
+    servers, strict = [server("s1", cpus=16, memory=16)], Rules(theta1=1.0, theta2=0.25)
+    assert sum(weft(jobs, servers, strict).sizes.values()) < 16
+    found = fast(jobs, servers, strict)
+    assert set(found.sizes.values()) == {4}
+    assert "theta2" in found.relaxed
+
+
 def test_slow_gpus_count_for_less() -> None:
     servers = [
         server("fast", gpus=4, cpus=16, memory=16, bins=((1.0, 4),)),
@@ -199,6 +227,8 @@ def test_no_jobs_and_no_servers_are_no_error() -> None:
         ({"speeds": (1.0,)}, "speeds"),
         ({"speeds": (1.0, 0.0)}, "speeds"),
         ({"weight": 0.0}, "weight"),
+        ({"asked": 3}, "asked"),
+        ({"asked": -1}, "asked"),
         ({"now": 1}, "on"),
     ],
 )

@@ -13,7 +13,6 @@ from msgspec import Struct
 from libs.planning.partition.configurations import Configurations
 from libs.planning.partition.solving import Ended, LinearProgram, Numbers, Places, Relaxation, SolverLimits
 
-PROGRESS_KEPT = 0.98
 CHANGE_COSTS = 0.01  # of unfairness
 EXACT_MOST = 200  # configurations
 MORE_JOBS = 20  # that are chosen again where the few jobs alone leave no solution
@@ -78,7 +77,7 @@ class Chooser:
             return None
         if len(self._value) <= EXACT_MOST:
             return self._exactly()
-        self._relaxation.bound(self._progress, least=_a_little_less(most.value))
+        self._relaxation.bound(self._progress, least=self._a_little_less(most.value))
         return self._nearly(bounds)
 
     def choose_again(self, bounds: ChoiceLimits) -> dict[int, int] | None:
@@ -93,7 +92,7 @@ class Chooser:
         most = self._program.maximise(self.limits)
         if most.values is None:
             return None
-        self._program.bound(self._progress, least=_a_little_less(most.value))
+        self._program.bound(self._progress, least=self._a_little_less(most.value))
         self._program.values = [*self._calm]
         fairest = self._program.maximise(self.limits, start=most.values)
         return self._picked(most.values if fairest.values is None else fairest.values)
@@ -154,6 +153,9 @@ class Chooser:
     def _picked(self, values: Numbers) -> dict[int, int]:
         return {int(self.options.job[column]): int(column) for column in np.flatnonzero(values > 0.5)}
 
+    def _a_little_less(self, value: float) -> float:
+        return value - (1 - self.options.goal.kept) * abs(value)
+
     def _unfair_most(self, bounds: ChoiceLimits) -> float:
         return bounds.unfairness - float(self.options.waiting.sum())
 
@@ -180,7 +182,3 @@ def _tried(
         return None
     found = zip(of_jobs, combined[:, best], strict=True)
     return {job: int(column) for job, column in found if column != NONE}
-
-
-def _a_little_less(value: float) -> float:
-    return value - (1 - PROGRESS_KEPT) * abs(value)

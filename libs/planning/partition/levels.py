@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from libs.planning.partition import ElasticJob, Server
 
 LEVELS_MOST = 3
-CLOSE = 0.02  # scores nearer to each other than this are one level
 
 
 class Levels:
     """`scores`: of the slowest GPU of each level; `gpus`: how many there are up to it. One level of 1.0 without bins.
 
-    A job on a level is as fast as that level's slowest GPU lets it be.
+    A job on a level is as fast as that level's slowest GPU lets it be. `close`: scores nearer to each other are one
+    level.
     """
 
-    def __init__(self, servers: Sequence[Server]) -> None:
+    def __init__(self, servers: Sequence[Server], close: float) -> None:
         counts: dict[float, int] = {}
         for server in servers:
             for score, number in bins_of(server):
                 counts[score] = counts.get(score, 0) + number
-        groups = _pooled(sorted((score, number) for score, number in counts.items() if number))
+        groups = _pooled(sorted((score, number) for score, number in counts.items() if number), close)
         self.scores = [score for score, _ in groups] or [1.0]
         total, self.gpus = 0.0, []
         for _, number in groups:
@@ -54,11 +54,11 @@ def _mean(server: Server) -> float:
     return sum(score * number for score, number in server.bins) / gpus if gpus else 1.0
 
 
-def _pooled(counts: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+def _pooled(counts: Sequence[tuple[float, int]], close: float) -> list[tuple[float, int]]:
     """Close scores become one group, and the smallest groups go to the next slower one until there are few."""
     groups: list[tuple[float, int]] = []
     for score, number in counts:
-        if groups and score - groups[-1][0] < CLOSE:
+        if groups and score - groups[-1][0] < close:
             groups[-1] = (score, groups[-1][1] + number)
         else:
             groups.append((score, number))

@@ -225,6 +225,7 @@ class SizePlanner:
             restart_s=restart_s,
             fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
             waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
+            asked=role.replicas.want,
             score=max((binned.get((one.node_id, gpu), 0.0) for one in ranks for gpu in one.gpus), default=0.0),
         )
 

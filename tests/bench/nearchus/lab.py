@@ -23,7 +23,7 @@ from tests.bench.nearchus.image import make_image, remove_network
 from tests.support.cluster import Cluster
 
 CPUS = 2.0
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 180.0  # on a busy machine an engine takes long
 END_SECONDS_MAX = 60.0
 HEARD_KEPT = 200_000
 

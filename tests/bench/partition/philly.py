@@ -1,4 +1,4 @@
-"""Sia-Philly made elastic, with our planner, against the same jobs rigid under our best policy, and PAL's artifact."""
+"""Sia-Philly made elastic, with our planners, against the same jobs rigid under our best policy, and PAL's artifact."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -19,6 +19,7 @@ from tests.bench.policies.tables import geomean, hours, table
 
 POLICY = Policy("las", "weft-best", "easy")
 PAL, RIGID = "PAL's artifact", "rigid"
+PLANNERS = ("weft", "weft-fast")
 WORKLOADS = ("1", "2", "3", "4")
 RESTARTS_S = (30.0, 120.0)
 TIMES, EXPONENT = 2.0, 0.85
@@ -65,7 +66,7 @@ def cases(workloads: Iterable[str], restarts_s: Iterable[float]) -> list[PhillyC
 
 
 def _of(name: str, restarts_s: Iterable[float]) -> list[PhillyCase]:
-    elastic = [PhillyCase(workload=name, by="weft", restart_s=restart_s) for restart_s in restarts_s]
+    elastic = [PhillyCase(workload=name, by=by, restart_s=restart_s) for restart_s in restarts_s for by in PLANNERS]
     return [*elastic, PhillyCase(workload=name, by=RIGID), PhillyCase(workload=name, by=PAL)]
 
 
@@ -92,16 +93,16 @@ def _outcome(case: PhillyCase) -> Outcome:
     if case.by == RIGID:
         return simulate(jobs, where, POLICY, World())
     elastic = made_elastic(jobs, times=TIMES, exponent=EXPONENT, resize_s=case.restart_s, gpus_most=where.gpus)
-    return simulate(elastic, where, POLICY, World(), partitioning=partitioning_of("weft"))
+    return simulate(elastic, where, POLICY, World(), partitioning=partitioning_of(case.by))
 
 
 def philly_table(runs: Runs) -> str:
     return table(HEADER, [_row(case, run, runs) for case, run in sorted(runs.items(), key=_place)])
 
 
-def _place(item: tuple[PhillyCase, PhillyRun]) -> tuple[str, bool, bool, float]:
+def _place(item: tuple[PhillyCase, PhillyRun]) -> tuple[str, bool, bool, str, float]:
     case = item[0]
-    return case.workload, case.by != PAL, case.by != RIGID, case.restart_s
+    return case.workload, case.by != PAL, case.by != RIGID, case.by, case.restart_s
 
 
 def _row(case: PhillyCase, run: PhillyRun, runs: Runs) -> list[str]:
@@ -123,10 +124,12 @@ def _ratios(case: PhillyCase, run: PhillyRun, runs: Runs) -> tuple[float, float]
 def philly_aims(runs: Runs) -> dict[str, Aim]:
     """Averages over the workloads are geometric."""
     aims: dict[str, Aim] = {}
-    for restart_s in sorted({case.restart_s for case in runs if case.restart_s}):
-        ratios = [_ratios(case, run, runs) for case, run in runs.items() if case.restart_s == restart_s]
+    for by, restart_s in sorted({(case.by, case.restart_s) for case in runs if case.restart_s}):
+        ratios = [
+            _ratios(case, run, runs) for case, run in runs.items() if (case.by, case.restart_s) == (by, restart_s)
+        ]
         means, tails = [mean for mean, _ in ratios], [tail for _, tail in ratios]
-        name = f"philly.restart_{restart_s:g}s"
+        name = f"philly.{by}.restart_{restart_s:g}s"
         aims[f"{name}.jct_of_rigid"] = Aim(value=round(geomean(means), 3), aim=MEAN)
         aims[f"{name}.jct_of_rigid_worst"] = Aim(value=round(max(means), 3), aim=WORST)
         aims[f"{name}.p99_of_pal"] = Aim(value=round(geomean(tails), 3), aim=P99)
