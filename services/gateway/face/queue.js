@@ -191,7 +191,9 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   function saidWords() {
     if (failure) return `The gateway does not show the queue: ${failure}`;
     if (!total) return asked.size ? "…" : emptyWords(filters, session.admin);
-    const what = filters.state && filters.state !== "queued" ? count(total, "job") : `${count(total, "job")} wait${total === 1 ? "s" : ""}`;
+    const arrays = [...windows.values()].some((rows) => rows.some((row) => row.array)); // each of them is one row
+    const many = arrays && total > 1 ? `${total} jobs and arrays` : arrays ? "1 array" : count(total, "job");
+    const what = filters.state && filters.state !== "queued" ? many : `${many} wait${total === 1 ? "s" : ""}`;
     if (time.at !== null) return `${count(total, "job")} as of ${clock(time.at)}: the first hundred of those that waited, and of those that ran`;
     return `${what}, in the order in force${order ? ` (${clean(order)})` : ""}`;
   }

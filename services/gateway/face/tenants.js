@@ -49,7 +49,9 @@ export function mount(root, { api, session, time, params, setParams }) {
 
   function show(view) {
     const later = view.begins > view.ends - seconds + 60;
-    const parts = [`From ${clock(view.begins)} to ${clock(view.ends)}`];
+    const [begins, ends] = [clock(view.begins), clock(view.ends)];
+    const today = begins.includes(" ") && !ends.includes(" ") ? "today, " : ""; // a bare time beside a date says no day
+    const parts = [`From ${begins} to ${today}${ends}`];
     if (later) parts.push("there is nothing older");
     if (view.gpu_seconds > 0) parts.push(`nobody held ${percent(view.gpu_seconds_idle / view.gpu_seconds)} of ${hours(view.gpu_seconds)} GPU-hours`);
     if (time.at !== null) parts.push("this page shows the time until now, not until the moment of the slider");

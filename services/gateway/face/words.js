@@ -21,6 +21,8 @@ const CODES = {
   "held-back": "held back: the room is kept for jobs ahead of them",
   "still-runs": "an earlier run has not ended yet",
   "store-restored": "runs from before a restore have not ended yet",
+  "array-full": "held by their array: it runs as many at once as it may",
+  dependency: "waiting for what becomes of another job",
   "not-stored": "placed, but the store refused it: tried again",
   fits: "there is room: about to be placed",
   submitted: "not looked at yet",
