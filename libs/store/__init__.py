@@ -40,6 +40,7 @@ from libs.store.secrets import SecretStore
 from libs.store.submissions import SubmissionStore
 from libs.store.tenants import Access, TenantStore
 from libs.store.tuning import TuningStore
+from libs.store.uploads import UploadStore
 from libs.store.webhooks import WebhookStore
 
 
@@ -123,6 +124,7 @@ class GatewayStore(
     SecretStore,
     ContextStore,
     ImageStore,
+    UploadStore,
     Protocol,
 ):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""

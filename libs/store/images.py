@@ -31,25 +31,8 @@ class ImageStore(Protocol):
     async def use_image(self, name: str, *, at: float) -> ImageKept | None:
         """Note that it is used, so that it is kept; None: there is no such image."""
 
-    async def begin_image(self, image: str, *, name: str, digest: str, size: int, at: float, most: int) -> bool:
-        """Begin to store one of `size` bytes, with an id of its own. False: all together would have more than `most`,
-        not counting what this one replaces."""
-
-    async def add_image_piece(self, image: str, number: int, data: bytes, *, at: float) -> bool:
-        """False: it is not being stored any more."""
-
-    async def finish_image(self, image: str, *, at: float) -> None:
-        """It is whole now, in the place of any other of its name."""
-
-    async def drop_image(self, image: str) -> None:
-        """Give it up, whole or not."""
-
     async def delete_image(self, name: str) -> bool:
         """False: there was none."""
 
     async def image_piece(self, name: str, number: int) -> ImagePiece | None:
         """None: there is no such image, or it has no such piece."""
-
-    async def forget_images(self, *, whole_before: float, begun_before: float, most: int | None = None) -> int:
-        """Remove those that were not used since, the longest unused first, and those that never became whole. `most`:
-        so many at once. Returns how many."""

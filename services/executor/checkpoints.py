@@ -26,13 +26,19 @@ _warned: set[str] = set()
 
 def make_folder(checkpoints: str, job_id: str, *, mode: int) -> None:
     """The job's folder below `checkpoints`. Raises OSError."""
-    os.makedirs(checkpoints, mode=OWN, exist_ok=True)
-    _set_mode(checkpoints, OWN)
     folder = f"{checkpoints}/{job_id}"
-    os.makedirs(folder, exist_ok=True)
+    try:
+        os.mkdir(folder, OWN)
+    except FileNotFoundError:
+        os.makedirs(checkpoints, mode=OWN, exist_ok=True)
+        os.makedirs(folder, mode=OWN, exist_ok=True)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+        with suppress(PermissionError):
+            os.utime(folder)
+    _set_mode(checkpoints, OWN)
     _set_mode(folder, mode)
-    with suppress(PermissionError):
-        os.utime(folder)
 
 
 def _set_mode(folder: str, mode: int) -> None:

@@ -77,15 +77,15 @@ class Discards:
                         if entry.name in stuck:
                             continue
                         moved = True
-                        if not self._remove(top, entry.name):
+                        if not self._remove(top, entry.name, is_folder=entry.is_dir(follow_symlinks=False)):
                             stuck.add(entry.name)
         finally:
             os.close(top)
 
-    def _remove(self, top: int, name: str) -> bool:
+    def _remove(self, top: int, name: str, *, is_folder: bool) -> bool:
         """Remove one name of the folder aside, after its own folders were moved beside it. False if it is stuck."""
         try:
-            if not _is_folder(top, name):
+            if not is_folder:
                 os.unlink(name, dir_fd=top)
                 return True
             self._clear(top, name)
@@ -100,7 +100,8 @@ class Discards:
 
     def _clear(self, top: int, name: str) -> None:
         """Raises OSError where the folder cannot be read; what cannot be removed in it makes its `rmdir` fail."""
-        os.chmod(name, 0o700, dir_fd=top)
+        if os.stat(name, dir_fd=top, follow_symlinks=False).st_mode & 0o700 != 0o700:
+            os.chmod(name, 0o700, dir_fd=top)
         folder = os.open(name, _FOLDER, dir_fd=top)
         try:
             with os.scandir(folder) as entries:
@@ -147,7 +148,3 @@ def _move_up(folder: int, name: str, top: int) -> None:
         except PermissionError:
             os.chmod(name, 0o700, dir_fd=folder)
             os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
-
-
-def _is_folder(top: int, name: str) -> bool:
-    return stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode)

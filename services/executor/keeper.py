@@ -4,7 +4,6 @@ The clock of `Memory` counts from boot and never jumps, so times from another bo
 is unknown, and no run of that time can be alive either. The list of runs that were asked to stop stays valid.
 """
 
-import errno
 import fcntl
 import logging
 import os
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from services.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, SavedMemory, Slot, Synced, read_slot
 from services.executor.home import Home
+from services.executor.regular import write_whole
 from services.executor.runs import RunKey
 from services.executor.thinking.core import Memory, Stop
 
@@ -159,9 +159,7 @@ class FileKeeper:
         new = f"{self._path}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            data = msgspec.json.encode(kept)
-            if os.write(fd, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_whole(fd, msgspec.json.encode(kept))
             if sync:
                 os.fsync(fd)
         finally:

@@ -7,7 +7,6 @@ sees it whole, and can redirect nothing. The rename replaces whatever the job pu
 folder: that is an error. The old file is read without following a link and without waiting.
 """
 
-import errno
 import os
 from contextlib import suppress
 
@@ -17,7 +16,7 @@ from msgspec import Struct
 from libs.domain.spec import ResizeSignal
 from libs.messages.nodes import Members
 from services.executor.home import MEMBERS, Home
-from services.executor.regular import read_small
+from services.executor.regular import read_small, write_whole
 from services.executor.runs import RunKey
 
 FOR_EVERY_USER = 0o644  # a container's user is another than ours; the folders above keep other users of the host out
@@ -74,8 +73,7 @@ def _replace(home: Home, key: RunKey, text: bytes) -> None:
     try:
         try:
             os.fchmod(fd, FOR_EVERY_USER)
-            if os.write(fd, text) != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_whole(fd, text)
         finally:
             os.close(fd)
         folder = os.open(home.run(key), FOLDER)

@@ -1,5 +1,6 @@
 """Reads small files that a job may have replaced by anything: a pipe, a device, a link, a folder, a huge file."""
 
+import errno
 import os
 import stat
 
@@ -13,6 +14,12 @@ class Small(Struct, frozen=True):
 
     data: bytes
     written_at: float
+
+
+def write_whole(fd: int, data: bytes) -> None:
+    """Raises OSError; also where the disk takes only a part."""
+    if os.write(fd, data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_small(path: str, *, bytes_max: int) -> Small | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from libs.bus import Bus, RawRequest
@@ -16,16 +15,16 @@ from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
-from services.gateway import contexts
 from services.gateway.app import application
 from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.giving import read, read_context
-from services.gateway.images import forget_images, read_image
+from services.gateway.images import read_image
 from services.gateway.lanes import PaidThreads, no_time
 from services.gateway.listening import listening
 from services.gateway.mailing import Mailer
 from services.gateway.over_nats import SUBMIT_SUBJECT, SUBMITS_AT_ONCE, answer_submit
 from services.gateway.posting import Poster
+from services.gateway.receiving import forgetting_uploads
 from services.gateway.settings import GatewaySettings
 from services.gateway.telling import BEAT_SECONDS, Teller
 from services.gateway.thinking.rings import FINE_SECONDS
@@ -133,17 +132,11 @@ async def run(
     async def give_context(asked: ReadContext) -> ContextRead:
         return await read_context(store, asked, at=now())
 
-    async def forget_contexts() -> None:
-        kept_seconds = settings.contexts_kept_days * 86400.0 or math.inf
-        await contexts.forget(store, now=now(), kept_seconds=min(kept_seconds, now()))
-
     async def give_image(asked: ReadImage) -> ImageRead:
         return await read_image(store, asked, at=now())
 
-    async def forget_unused_images() -> None:
-        kept_seconds = settings.images_kept_days * 86400.0 or math.inf
-        await forget_images(store, now=now(), kept_seconds=min(kept_seconds, now()))
-
+    forget_contexts = forgetting_uploads(store, now, "context", kept_days=settings.contexts_kept_days)
+    forget_images = forgetting_uploads(store, now, "image", kept_days=settings.images_kept_days)
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
     loops.append(Every(REFILL_SECONDS, gateway.refill, retry_on=(StoreUnavailableError,), name="refill"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
@@ -153,7 +146,7 @@ async def run(
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
     loops.append(Every(FORGET_SECONDS, forget_contexts, retry_on=(StoreUnavailableError,), name="contexts"))
-    loops.append(Every(FORGET_SECONDS, forget_unused_images, retry_on=(StoreUnavailableError,), name="images"))
+    loops.append(Every(FORGET_SECONDS, forget_images, retry_on=(StoreUnavailableError,), name="images"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
     async with listening(

@@ -51,15 +51,18 @@ class _Record(Struct, frozen=True, kw_only=True):
     cgroups: dict[str, str] = {}
 
 
+_Version = tuple[int, int, int]  # inode, when it was written, length: a file may change twice in one tick
+
+
 class ProcessRuns:
     """Runs of the process runtime: `<home>/runs/<job>-<epoch>-<rank>/run.json`."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "runs"
-        self._known: dict[str, tuple[tuple[int, int], FoundRun | None]] = {}
+        self._known: dict[str, tuple[_Version, FoundRun | None]] = {}
 
     async def find(self) -> list[FoundRun]:
-        """The runs. It takes microseconds per run: a file is read again only after it was replaced."""
+        """The runs. It takes microseconds per run: a file is read again only after it was written."""
         try:
             names = sorted(os.listdir(self._folder))[:RUNS_MAX]
         except OSError:
@@ -67,17 +70,17 @@ class ProcessRuns:
         self._known = {name: self._seen(name) for name in names}
         return [run for _, run in self._known.values() if run is not None]
 
-    def _seen(self, name: str) -> tuple[tuple[int, int], FoundRun | None]:
+    def _seen(self, name: str) -> tuple[_Version, FoundRun | None]:
         path = f"{self._folder}/{name}/run.json"
         try:
             status = os.lstat(path)
-            version = (status.st_ino, status.st_mtime_ns)
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
             known = self._known.get(name)
             if known is not None and known[0] == version:
                 return known
             record = msgspec.json.decode(read_text(path) or "", type=_Record)
         except (OSError, msgspec.DecodeError):
-            return (0, 0), None  # an incomplete folder: being made, or being removed
+            return (0, 0, 0), None  # an incomplete folder: being made, or being removed
         if name != f"{record.job_id.replace('/', '_')}-{record.epoch}-{record.rank}":
             return version, None  # its job has overwritten it with the name of another run
         return version, _process_run(record)

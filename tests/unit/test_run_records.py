@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from services.executor.home import Home
 from services.executor.runs import RunKey
@@ -125,6 +126,30 @@ def test_a_record_is_written_beside_whatever_lies_in_its_way(folder: Path, put: 
     put(folder / "run.json.new")
     own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
     records.write(str(folder), own)
+    assert records.read(str(folder)) == own
+
+
+def test_an_intent_gets_its_pid_in_place_and_half_of_that_is_no_record(folder: Path) -> None:
+    intent, path = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1, cgroups={"cpu": "/c"}), "run.json"
+    with os.fdopen(records.begin(str(folder), intent), "r+b") as file:
+        assert records.read(str(folder)) == intent
+        before = (folder / path).read_bytes()
+        records.add_pid(file.fileno(), replace(intent, pid=4194304))
+    whole = (folder / path).read_bytes()
+    assert records.read(str(folder)) == replace(intent, pid=4194304)
+    assert len(whole) != len(before)
+    for torn in range(len(before.rstrip()), len(whole)):
+        (folder / path).write_bytes(whole[:torn] + before[torn:])
+        assert records.read(str(folder)) is None
+
+
+@pytest.mark.parametrize("put", [put_pipe, put_link, put_loop])
+def test_an_intent_is_written_in_place_of_whatever_an_earlier_try_left(
+    folder: Path, put: Callable[[Path], None]
+) -> None:
+    put(folder / "run.json")
+    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
+    os.close(records.begin(str(folder), own))
     assert records.read(str(folder)) == own
 
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from libs.cgroups.counters import Traffic
 from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
+from services.executor.runtime.process import records
+from services.executor.runtime.process.records import RunRecord
 from services.telemetry.host import HostReading
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import DockerRuns, FoundRun, ProcessRuns
@@ -121,6 +124,18 @@ async def test_runs_of_the_process_runtime_are_found_by_their_files(tmp_path: Pa
     assert [(one.job_id, one.pid) for one in await finder.find()] == [("a", 5), ("h", 6)]
     (tmp_path / "runs/a-2-1/run.json").unlink()
     assert [one.job_id for one in await finder.find()] == ["h"]
+
+
+async def test_a_run_is_found_once_its_intent_has_a_pid_however_soon_that_comes(tmp_path: Path) -> None:
+    intent = RunRecord(job_id="a", epoch=1, rank=0, grace=5.0, memory=1)
+    (tmp_path / "runs/a-1-0").mkdir(parents=True)
+    finder = ProcessRuns(tmp_path)
+    with os.fdopen(records.begin(str(tmp_path / "runs/a-1-0"), intent), "r+b") as file:
+        written = os.fstat(file.fileno())
+        assert await finder.find() == []
+        records.add_pid(file.fileno(), replace(intent, pid=7))
+        os.utime(file.fileno(), ns=(written.st_atime_ns, written.st_mtime_ns))
+    assert [(run.job_id, run.pid) for run in await finder.find()] == [("a", 7)]
 
 
 async def test_a_record_that_is_a_pipe_a_link_or_without_end_is_passed_over(tmp_path: Path) -> None:

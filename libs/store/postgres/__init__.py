@@ -29,6 +29,7 @@ from libs.store.postgres.serving import PostgresServing
 from libs.store.postgres.submissions import PostgresSubmissions, Submitting
 from libs.store.postgres.tenants import PostgresTenants
 from libs.store.postgres.tuning import PostgresTuning
+from libs.store.postgres.uploads import PostgresUploads
 from libs.store.postgres.webhooks import PostgresWebhooks
 from libs.store.rows import columns_of, steps_of
 
@@ -54,6 +55,7 @@ class PostgresStore(
     PostgresSecrets,
     PostgresContexts,
     PostgresImages,
+    PostgresUploads,
 ):
     """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
 

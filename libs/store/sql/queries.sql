@@ -748,8 +748,9 @@ SELECT p.data, i.bytes, i.digest FROM pushed_images i JOIN pushed_image_pieces p
 -- name: forget_images
 DELETE FROM pushed_images WHERE id IN (
     SELECT id FROM pushed_images
-     WHERE used_at < CASE WHEN whole THEN to_timestamp($1::float8) ELSE to_timestamp($2::float8) END
-     ORDER BY used_at LIMIT $3::int)
+     WHERE ($3::text IS NULL OR name = $3)
+       AND used_at < CASE WHEN whole THEN to_timestamp($1::float8) ELSE to_timestamp($2::float8) END
+     ORDER BY used_at LIMIT $4::int)
 RETURNING 1;
 
 -- name: history

@@ -110,7 +110,12 @@ class CgroupsV1:
     def create(self, name: str, limits: Limits) -> dict[str, str]:
         groups = {controller: f"{folder}/{name}" for controller, folder in self._folders.items()}
         for group in groups.values():
-            os.makedirs(group, exist_ok=True)
+            try:
+                os.mkdir(group)
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                os.makedirs(group, exist_ok=True)
         write(groups, limits)
         _bound_pids(groups.get("pids"), self._pids_max)
         return groups
@@ -192,8 +197,9 @@ class CgroupsV2:
 
 def _bound_pids(group: str | None, pids_max: int) -> None:
     """Bound the number of processes, if the kernel and the delegated group offer that. Raises OSError."""
-    if group is not None and os.path.exists(f"{group}/pids.max"):
-        put(group, "pids.max", pids_max)
+    if group is not None:
+        with suppress(FileNotFoundError):
+            put(group, "pids.max", pids_max)
 
 
 def kill(groups: Groups) -> None:

@@ -6,8 +6,8 @@ A run's groups are `{controller: folder}`: `cpu` and `memory` in version 1, `uni
 import errno
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from libs.cgroups.counters import keyed, number
@@ -20,6 +20,7 @@ from services.executor.thinking.rounding import CPU_STEPS, quota
 SHRINK_TENTHS = 11  # the memory limit is not set below this many tenths of the memory in use
 MEMORY_WITHOUT_END = 1 << 63
 BYTES_MAX = 16 << 20  # of one file, such as the pids in a group
+CHUNK_BYTES = 64 << 10
 ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 
 Groups = Mapping[str, str]
@@ -98,7 +99,7 @@ def write(groups: Groups, limits: Limits) -> None:
         has = number(get(groups["memory"], "memory.limit_in_bytes"))
         names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
         for name in names if has is None or limits.memory <= has else reversed(names):
-            if "memsw" not in name or os.path.exists(f"{groups['memory']}/{name}"):
+            with suppress(FileNotFoundError) if "memsw" in name else nullcontext():
                 put(groups["memory"], name, limits.memory)
 
 
@@ -141,14 +142,21 @@ def get(group: str, name: str) -> str:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return ""
-        with open(fd, encoding="ascii", errors="replace", closefd=False) as file:
-            return file.read(BYTES_MAX)
+        return b"".join(_chunks(fd)).decode("ascii", errors="replace")
     except OSError as error:
         if error.errno in ABSENT:
             return ""
         raise
     finally:
         os.close(fd)
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    """Raises OSError."""
+    left = BYTES_MAX
+    while left > 0 and (chunk := os.read(fd, min(left, CHUNK_BYTES))):
+        left -= len(chunk)
+        yield chunk
 
 
 def counter(group: str | None, name: str, field: str) -> int:

@@ -2,7 +2,7 @@
 
 The order of writing ensures that a run is neither lost nor started twice:
 
-1. the folder, and `run.json` (with pid 0) — the intent;
+1. the folder, and `run.json` without a pid — the intent;
 2. `pid`, locked (flock) by the executor; the shim that it spawns inherits this lock;
 3. the shim writes its pid into `pid` before it starts the command, and `exit` after the command ended.
 
@@ -25,14 +25,17 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from services.executor.regular import read_small
+from services.executor.regular import read_small, write_whole
 from services.executor.runs import RunKey
 from services.executor.runtime.limits.cgroup import PID_MAX, PID_MIN
 
 BLANK = b" " * 15  # longer than a number and its line's end
 RECORD_BYTES_MAX = 64 * 1024
+PID_ROOM = b" " * 15  # after the intent, for the pid of the shim
 STATUS_MAX = 255
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 GRACE_SECONDS_MAX = 86400.0
 MEMORY_BYTES_MAX = 1 << 62
 
@@ -58,29 +61,54 @@ class Status(Struct, frozen=True):
     ended_at: float
 
 
+def begin(folder: str, record: RunRecord) -> int:
+    """Write the intent, in place of that of an earlier try. Returns the open file, for `add_pid`. Not synced to disk:
+    a run does not outlive the kernel either. Raises OSError."""
+    path = f"{folder}/run.json"
+    try:
+        fd = os.open(path, _NEW, 0o600)
+    except FileExistsError:
+        os.unlink(path)
+        fd = os.open(path, _NEW, 0o600)
+    try:
+        write_whole(fd, msgspec.json.encode(record) + PID_ROOM)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def add_pid(fd: int, record: RunRecord) -> None:
+    """Complete the intent in the room kept for it, so that a full disk does not matter. Half of it is no JSON, and
+    counts as no record; whoever has read the intent sees by the length that it changed. Raises OSError."""
+    end = len(msgspec.json.encode(replace(record, pid=0))) - 1
+    text = b',"pid":%d}' % record.pid
+    os.pwrite(fd, text, end)
+    os.ftruncate(fd, end + len(text))
+
+
 def write(folder: str, record: RunRecord) -> None:
-    """Replace `run.json` as a whole. Not synced to disk: a run does not outlive the kernel either. Raises OSError."""
+    """Replace `run.json` as a whole. Raises OSError."""
     new = f"{folder}/run.json.new"
     with suppress(FileNotFoundError):
         os.unlink(new)
-    with open(new, "wb", opener=_new) as file:
-        file.write(msgspec.json.encode(record))
+    fd = os.open(new, _NEW, 0o600)
+    try:
+        write_whole(fd, msgspec.json.encode(record))
+    finally:
+        os.close(fd)
     os.rename(new, f"{folder}/run.json")
-
-
-def _new(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def reserve(folder: str, lock_fd: int) -> None:
     """Reserve space for the shim's files, so that its writes do not fail on a full disk. Raises OSError."""
     os.pwrite(lock_fd, BLANK, 0)
-    with open(f"{folder}/exit", "wb", opener=_private) as file:
-        file.write(BLANK)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(f"{folder}/exit", flags, 0o600)
+    try:
+        write_whole(fd, BLANK)
+    finally:
+        os.close(fd)
 
 
 def read(folder: str) -> RunRecord | None:

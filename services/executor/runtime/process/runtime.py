@@ -332,11 +332,12 @@ class ProcessRuntime:
         record = records.RunRecord(
             job_id=key.job_id, epoch=key.epoch, rank=key.rank, grace=order.grace, memory=order.memory, cgroups=groups
         )
-        records.write(folder, record)
-        lock_fd = records.lock(folder)
-        if lock_fd is None:
-            raise RuntimeUnavailableError(f"{key} runs already, under an executor that is not this one")
+        record_fd = records.begin(folder, record)
+        lock_fd: int | None = None
         try:
+            lock_fd = records.lock(folder)
+            if lock_fd is None:
+                raise RuntimeUnavailableError(f"{key} runs already, under an executor that is not this one")
             records.reserve(folder, lock_fd)
             if order.members is not None:
                 members.show(self._home, key, order.members)
@@ -350,14 +351,16 @@ class ProcessRuntime:
                 cgroups=tuple(groups.values()),
                 before=before,
             )
+            record = replace(record, pid=pid)
+            with suppress(OSError):  # Without it the run goes on, and is found all the same.
+                records.add_pid(record_fd, record)
         finally:
-            os.close(lock_fd)
-        record = replace(record, pid=pid)
+            os.close(record_fd)
+            if lock_fd is not None:
+                os.close(lock_fd)
         run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=time.time())
         run = replace(run, serve=self._served.serve(key), port=self._served.port(key))
         self._watch(_Live(record, run, child=True))
-        with suppress(OSError):  # On a full disk the run goes on, and is found without this record.
-            records.write(folder, record)
 
     async def _attach(self, order: StartRun) -> Attached:
         if order.share is None:

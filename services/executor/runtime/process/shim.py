@@ -1,7 +1,6 @@
 """Starts one command under a small shell that outlives it and writes its exit status to a file."""
 
 import os
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 
@@ -85,4 +84,8 @@ def find_command(name: str, *, path: str, workdir: str) -> str | None:
     if "/" in name:
         found = os.path.join(workdir, name)
         return found if os.path.isfile(found) and os.access(found, os.X_OK) else None
-    return shutil.which(name, path=os.pathsep.join(os.path.join(workdir, part) for part in path.split(os.pathsep)))
+    for folder in path.split(os.pathsep):
+        found = os.path.join(workdir, folder, name)
+        if os.access(found, os.X_OK) and os.path.isfile(found):
+            return found
+    return None
