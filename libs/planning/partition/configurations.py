@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from libs.planning.partition import ElasticJob, Rules, Server
 from libs.planning.partition.fair import FairShare, fair_shares, whole_of
-from libs.planning.partition.goals import Goal
+from libs.planning.partition.goals import PartitionGoal
 from libs.planning.partition.levels import Levels
 from libs.planning.partition.outcome import PROGRESS_MOST, usual_speed
 from libs.planning.shares import Amounts
@@ -41,7 +41,9 @@ class Configurations:
     configurations. `rows`, `bounds`: the pool.
     """
 
-    def __init__(self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: Goal) -> None:
+    def __init__(
+        self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: PartitionGoal
+    ) -> None:
         self.jobs, self.servers, self.goal = jobs, servers, goal
         self.levels = Levels(servers, goal.close)
         self.fair = fair_shares(jobs, whole_of(servers))

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Goal(Struct, frozen=True, kw_only=True):
+class PartitionGoal(Struct, frozen=True, kw_only=True):
     """`power`: of a job's progress that counts; below 1 its first replicas are worth more than its last ones.
     `of_asked`: progress is in parts of the speed at the size that the job's user asked for, not at its fair share.
     `kept`: the part of the progress that fairness has to leave. `bounded`: theta1 and theta2 hold. `close`: scores of
@@ -17,5 +17,5 @@ class Goal(Struct, frozen=True, kw_only=True):
     close: float
 
 
-FAIR = Goal(power=0.5, of_asked=False, kept=0.98, bounded=True, close=0.02)
-FAST = Goal(power=1.0, of_asked=True, kept=0.999, bounded=False, close=0.25)
+FAIR = PartitionGoal(power=0.5, of_asked=False, kept=0.98, bounded=True, close=0.02)
+FAST = PartitionGoal(power=1.0, of_asked=True, kept=0.999, bounded=False, close=0.25)

@@ -26,7 +26,7 @@ from libs.planning.partition import ElasticJob, Partition, Rules, Server
 from libs.planning.partition.choosing import ChoiceLimits, Chooser
 from libs.planning.partition.configurations import Configurations
 from libs.planning.partition.fair import resources, whole_of
-from libs.planning.partition.goals import FAIR, FAST, Goal
+from libs.planning.partition.goals import FAIR, FAST, PartitionGoal
 from libs.planning.partition.greedy import filled
 from libs.planning.partition.outcome import kept, partition_of
 from libs.planning.partition.packing import Packer, TargetSize, pack
@@ -46,14 +46,16 @@ def fast(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) ->
     return _planned(jobs, servers, rules, FAST)
 
 
-def _planned(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: Goal) -> Partition:
+def _planned(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: PartitionGoal) -> Partition:
     if not jobs or not servers:
         return kept(jobs, servers, "" if not jobs else "there is no server")
     return _Planner(jobs, servers, rules, goal).partition()
 
 
 class _Planner:
-    def __init__(self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: Goal) -> None:
+    def __init__(
+        self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: PartitionGoal
+    ) -> None:
         self.jobs, self.servers, self.goal = jobs, servers, goal
         self.rules = rules if goal.bounded else replace(rules, theta1=1.0, theta2=1.0)
         self.options = Configurations(jobs, servers, rules, goal)
