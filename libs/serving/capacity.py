@@ -67,15 +67,19 @@ class ServiceCapacity:
 
     def take(self, load: ServiceLoad) -> None:
         ready = [one for one in load.replicas if one.ready and not one.draining]
-        told = (load.waits, load.services, load.totals)
-        waits, counts, totals = (before.news(now) for before, now in zip(self._before, told, strict=True))
+        waits_before, before, totals_before = self._before
+        waits, counts, totals = (
+            waits_before.seconds(load.waits),
+            before.news(load.services),
+            totals_before.seconds(load.totals),
+        )
         fresh = self._is_fresh(load, ready)
         if not ready:
             return
         self._speeds.clear()
         self._see_share(ready)
         self._speeds.clear()
-        score = sum(1.0 / max(0.01, one.score) for one in ready) / len(ready)
+        score = sum([1.0 / max(0.01, one.score) for one in ready]) / len(ready)
         self._score_now = log(score)
         self.speed = score * self._part(self._share)
         answers = sum(counts.values())
@@ -99,7 +103,7 @@ class ServiceCapacity:
             self._steady.add(counts, at=load.at)
             if self._steady.count >= KNOWN_ANSWERS:
                 self._services = self._steady
-        for place, seconds in enumerate((seconds_of(waits), mean * answers, seconds_of(totals))):
+        for place, seconds in enumerate((waits, mean * answers, totals)):
             self._sums[place] = self._sums[place] * left + seconds
         self._speeds.clear()
 
@@ -296,15 +300,14 @@ class ServiceCapacity:
 
     def _is_fresh(self, load: ServiceLoad, ready: Sequence[ReplicaLoad]) -> bool:
         """Do many of the latest answers come from replicas that have only just become ready?"""
-        fresh = total = 0
-        answered: dict[int, int] = {}
-        for one in ready:
-            news = max(0, one.answered - self._answered.get(one.rank, one.answered))
-            answered[one.rank] = one.answered
-            total += news
-            if one.ready_at is not None and load.at - one.ready_at < self._rules.fresh:
-                fresh += news
-        self._answered = answered
+        before, recent = self._answered, self._rules.fresh
+        self._answered = {one.rank: one.answered for one in ready}
+        young = [one for one in ready if one.ready_at is not None and load.at - one.ready_at < recent]
+        if not young:
+            return False
+        fresh, total = (
+            sum([max(0, one.answered - before.get(one.rank, one.answered)) for one in some]) for some in (young, ready)
+        )
         return fresh > FRESH_PART * total
 
 

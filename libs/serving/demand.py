@@ -122,8 +122,10 @@ class ServiceDemand:
             if late_seconds < 0.9 * half or early_seconds < 0.9 * half:
                 continue
             now, then = late / late_seconds, early / early_seconds
+            if now <= then:
+                continue
             sure = likelihood_of_change(late, late_seconds, early, early_seconds) / self.variation
-            if now > then and sure >= self._rules.trend_likelihood:
+            if sure >= self._rules.trend_likelihood:
                 most = max(most, min(bound, now + (now - then) / half * (start + half / 2)))
         return most
 

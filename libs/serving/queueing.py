@@ -6,6 +6,7 @@ Sakasegawa's approximation of Erlang's C, which takes no loop over the servers. 
 
 from collections.abc import Mapping
 from math import exp, inf, sqrt
+from operator import mul
 
 from msgspec import Struct
 
@@ -42,12 +43,21 @@ class CountsBefore:
         before = last.get
         return {bucket: new for bucket, count in totals.items() if (new := count - before(bucket, 0)) > 0}
 
+    def seconds(self, totals: Mapping[int, int]) -> float:
+        """All times together of what is new, as `seconds_of` of the news."""
+        last, self._last = self._last, totals
+        if totals == last:
+            return 0.0
+        before = last.get
+        return sum([MIDDLE[bucket] * new for bucket, count in totals.items() if (new := count - before(bucket, 0)) > 0])
+
 
 class ServiceTimes:
     """Times counted in buckets, of which older ones count less: half after `HALF_LIFE_SECONDS`."""
 
     def __init__(self) -> None:
-        self._weights: dict[int, float] = {}
+        self._weights = [0.0] * BUCKETS_MAX
+        self._first, self._end = BUCKETS_MAX, 0  # of the buckets that have any
         self._unit, self._since = 1.0, 0.0  # the weight of a time now; since when it is that
         self._shape: Shape | None = None
         self.count = 0.0  # of all that were counted
@@ -56,28 +66,32 @@ class ServiceTimes:
         if not counts:
             return
         if self._since < at:
-            self._unit *= 2.0 ** min(1000.0, (at - self._since) / HALF_LIFE_SECONDS) if self._weights else 1.0
+            self._unit *= 2.0 ** min(1000.0, (at - self._since) / HALF_LIFE_SECONDS) if self._end else 1.0
             self._since = at
         if self._unit > WEIGHT_MAX:
-            self._weights = {bucket: weight / self._unit for bucket, weight in self._weights.items()}
+            self._weights = [weight / self._unit for weight in self._weights]
             self._unit = 1.0
         weights, unit, counted = self._weights, self._unit, 0
         for bucket, count in counts.items():
             if 0 <= bucket < BUCKETS_MAX:
-                weights[bucket] = weights.get(bucket, 0.0) + count * unit
+                weights[bucket] += count * unit
                 counted += count
+        if counted:
+            self._first = min(self._first, max(0, min(counts)))
+            self._end = max(self._end, min(BUCKETS_MAX, max(counts) + 1))
         self.count += counted
         self._shape = None
 
     @property
     def shape(self) -> Shape | None:
         """None while nothing was counted."""
-        if self._shape is None and self._weights:
-            weights = sorted(self._weights.items())
-            total = sum(self._weights.values())
-            mean = sum([MIDDLE[bucket] * weight for bucket, weight in weights]) / total
-            square = sum([SQUARE[bucket] * weight for bucket, weight in weights]) / total
-            parts = tuple([(LOWER[bucket], UPPER[bucket], weight / total) for bucket, weight in weights])
+        if self._shape is None and self._end:
+            first, end = self._first, self._end
+            weights = self._weights[first:end]
+            total = sum(weights)
+            mean = sum(map(mul, MIDDLE[first:end], weights)) / total
+            square = sum(map(mul, SQUARE[first:end], weights)) / total
+            parts = tuple(zip(LOWER[first:end], UPPER[first:end], [weight / total for weight in weights], strict=True))
             self._shape = Shape(mean, max(0.0, square / mean**2 - 1.0), parts)
         return self._shape
 

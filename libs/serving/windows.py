@@ -19,11 +19,13 @@ class CountWindows:
         self._arrived: list[int] = []
         self._bad: list[int] = []
         self._failed: list[int] = []
+        self._places: dict[float, int] = {}  # of the sample so many seconds ago, as far as it was asked for
 
     def take(self, load: ServiceLoad) -> bool:
         """Totals that fall, or a clock that goes back, count as no news. False: no time has passed since the last
         sample, which has these totals now."""
         arrived, bad, failed = load.arrived, load.late + load.refused, load.failed
+        self._places.clear()
         if self._at:
             arrived, bad = max(arrived, self._arrived[-1]), max(bad, self._bad[-1])
             failed = max(failed, self._failed[-1])
@@ -46,7 +48,7 @@ class CountWindows:
 
     def arrivals(self, since: float, until: float = 0.0) -> tuple[int, float]:
         """How many arrived from `since` to `until` seconds ago, and how many seconds that really were."""
-        return _between(self._at, self._arrived, since, until)
+        return self._between(self._arrived, since, until)
 
     def last(self) -> tuple[int, float]:
         """How many arrived between the last two samples, and how many seconds were between them."""
@@ -61,19 +63,26 @@ class CountWindows:
 
     def bad(self, seconds: float) -> int:
         """How many were late or refused."""
-        return _between(self._at, self._bad, seconds, 0.0)[0]
+        return self._between(self._bad, seconds, 0.0)[0]
 
     def failed(self, seconds: float) -> int:
-        return _between(self._at, self._failed, seconds, 0.0)[0]
+        return self._between(self._failed, seconds, 0.0)[0]
 
+    def _between(self, totals: list[int], since: float, until: float) -> tuple[int, float]:
+        times = self._at
+        if not times:
+            return 0, 0.0
+        first = self._place(since)
+        last = -1 if until <= 0.0 else max(first, self._place(until))
+        return totals[last] - totals[first], times[last] - times[first]
 
-def _between(times: list[float], totals: list[int], since: float, until: float) -> tuple[int, float]:
-    if not times:
-        return 0, 0.0
-    newest = times[-1]
-    first = max(0, bisect_right(times, newest - since + 1e-9) - 1)
-    last = len(times) - 1 if until <= 0.0 else max(first, bisect_right(times, newest - until + 1e-9) - 1)
-    return totals[last] - totals[first], times[last] - times[first]
+    def _place(self, ago: float) -> int:
+        """Of the last sample that is at least so many seconds old, else of the first."""
+        place = self._places.get(ago)
+        if place is None:
+            place = max(0, bisect_right(self._at, self._at[-1] - ago + 1e-9) - 1)
+            self._places[ago] = place
+        return place
 
 
 def likelihood_of_change(count: int, seconds: float, before: int, before_seconds: float) -> float:

@@ -29,6 +29,7 @@ before."""
 GATE_SECONDS = "15s"  # for which a request waits for a gate that is being started again
 DIAL_SECONDS = "2s"
 IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is used in the moment in which it is closed
+FLUSHED = "2ms"  # after which what came of an answer goes on; a short answer goes in one piece, and not its head alone
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
 COOKIE = {"search_regexp": "(^|;)\\s*weft_token=[^;]*", "replace": ""}  # wherever the gate finds one, and more
@@ -249,7 +250,7 @@ def _proxy(way: str, seconds: float) -> Json:
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": "{http.vars.weft_to}"}],
-        "flush_interval": -1,
+        "flush_interval": FLUSHED,
         "headers": {"request": {"replace": {"Cookie": [COOKIE]}}},
         "handle_response": [NO_STATUS, UNASKED_UPGRADE],
         "transport": {

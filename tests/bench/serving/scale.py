@@ -1,8 +1,10 @@
 """One round of the autoscaler for 1,000 services with 8,192 GPUs in all, as the reallocator asks it."""
 
+import gc
 from random import Random
 from time import perf_counter, process_time
 
+from libs.service.start import GARBAGE_EVERY
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
 from libs.serving.policies import autoscaler
 from tests.bench.figures import Aim, quantile
@@ -14,6 +16,7 @@ BUCKETS = 60
 
 
 def measure(seed: int, *, quick: bool) -> dict[str, Aim]:
+    gc.set_threshold(*GARBAGE_EVERY)  # as every service has it
     dice = Random(seed)
     each = GPUS // SERVICES
     goals = [
