@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from services.cli.commands import COMMANDS, FAMILIES
 from services.cli.complaint import Complaint
-from services.cli.parsing import Parser, unknown_options
+from services.cli.parsing import Parser, names_of, nothing_given, typed, unknown_options
 from services.cli.words import clean
 
 INTERRUPTED = 130
@@ -69,6 +69,10 @@ def parse(name: str, arguments: list[str]) -> argparse.Namespace:
         if not hasattr(args, "command"):
             parser.error(f"{name} takes no command after --")
         args.command = [*args.command, "--", *tail] if args.command else tail
+    actions = list(typed(commands.choices[name], args))
+    if empty := nothing_given(actions, args):
+        commands.choices[name].error(f"{empty} is empty")
+    args.names = names_of(actions)
     return args
 
 

@@ -19,6 +19,7 @@ from services.cli.complaint import Complaint
 from services.cli.parsing import meant
 
 _MISSING = re.compile(r"no job has the id or the name (?P<job>[a-z0-9-]{1,63})|there is no node (?P<node>\S{1,63})$")
+_WITHOUT_SUBJECT = ("expected ", "is ")
 _NODES_MAX = 8
 _CLOSE_AMONG = 200  # of the newest jobs, whose names are compared with a name that no job has
 QUICK_SECONDS = 3.0  # a person waits: an error should come soon
@@ -98,9 +99,19 @@ async def connected(args: argparse.Namespace, *, patience: float | None = None) 
             except RefusedError as error:
                 raise await _with_close_name(client, error) from error
     except ClientError as error:
-        raise complaint_of(error, place) from error
+        raise complaint_of(_about_an_option(error, args), place) from error
     except BaseExceptionGroup as group:
-        raise complaint_of(leaf(group), place) from group
+        raise complaint_of(_about_an_option(leaf(group), args), place) from group
+
+
+def _about_an_option(error: BaseException, args: argparse.Namespace) -> BaseException:
+    """A refusal that is no sentence without its field, with the option or the word that was typed for that."""
+    names: Mapping[str, str] = getattr(args, "names", {})
+    if not isinstance(error, RefusedError) or not error.reason.lower().startswith(_WITHOUT_SUBJECT):
+        return error
+    if error.field not in names or len(error.errors) > 1:
+        return error
+    return RefusedError(error.status, error.field, f"{names[error.field]}: {error.reason}")
 
 
 async def _with_close_name(client: Client, error: RefusedError) -> RefusedError:

@@ -4,7 +4,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from services.cli.words import clean
@@ -12,6 +12,7 @@ from services.cli.words import clean
 SHOWN_MAX = 100  # characters of a mistake that are shown
 _CHOICE = re.compile(r"argument (?P<what>.+?): invalid choice: (?P<given>.*) \(choose from (?P<known>.*)\)", re.DOTALL)
 _VALUE = re.compile(r"argument (?P<what>.+?): invalid (?P<kind>int|float|number) value: (?P<given>.*)", re.DOTALL)
+_OF_THE_CLUSTER = ("url", "token")  # options of every command, of which no refusal is
 _REQUIRED = "the following arguments are required: "
 _KINDS = {"int": "a whole number", "float": "a number", "number": "a number"}
 
@@ -45,6 +46,37 @@ def unknown_options(name: str, parser: argparse.ArgumentParser, unknown: Sequenc
     known = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     close = meant(next((word for word in typed if word.startswith("-")), ""), known)
     return f"{name} knows no {shown(' '.join(unknown))}{close or ';'} `weft {name} --help` lists what it knows"
+
+
+def typed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[argparse.Action]:
+    """What the chosen command, and its own verb, may be given."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            if chosen := action.choices.get(str(getattr(args, action.dest, ""))):
+                yield from typed(chosen, args)
+        elif action.dest != "help":
+            yield action
+
+
+def names_of(actions: Sequence[argparse.Action]) -> dict[str, str]:
+    """By the names that the program has for them: `--label`, `JOB`."""
+    return {
+        action.dest: next((word for word in action.option_strings if word.startswith("--")), str(action.metavar))
+        for action in actions
+        if action.dest not in _OF_THE_CLUSTER
+    }
+
+
+def nothing_given(actions: Sequence[argparse.Action], args: argparse.Namespace) -> str:
+    """The first word that is empty, such as a variable of the shell without a value: it names no job, and no file. The
+    words of a job's own command may be empty."""
+    for action in actions:
+        given = getattr(args, action.dest, None)
+        words = given if isinstance(given, list) else [given]
+        named = not action.option_strings and action.dest != "command" and given != action.default
+        if named and "" in words:
+            return str(action.metavar)
+    return ""
 
 
 def meant(given: str, known: Sequence[str]) -> str:

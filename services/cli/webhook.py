@@ -17,7 +17,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     adder = verbs.add_parser(
         "add", help="post events to a URL, or mail them to mailto:ADDRESS, from now on; prints the secret"
     )
-    adder.add_argument("url", metavar="URL")
+    adder.add_argument("address", metavar="URL")
     adder.add_argument(
         "--events", default="", metavar="NAMES", help="such as begin,end,fail (default: all; by mail begin,end,requeue)"
     )
@@ -35,7 +35,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def add_(args: argparse.Namespace) -> int:
     events = tuple(name.strip() for name in args.events.split(",") if name.strip())
     async with connection.connected(args) as client:
-        made = await client.add_webhook(WebhookWanted(url=args.url, events=events, all_tenants=args.all_tenants))
+        made = await client.add_webhook(WebhookWanted(url=args.address, events=events, all_tenants=args.all_tenants))
     if args.json:
         page.json_line(made)
     elif not made.secret:

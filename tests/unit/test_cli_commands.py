@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ from libs.messages.http import (
 from libs.messages.series import UsageView
 from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView
 from services.cli import page
-from services.cli.__main__ import main
+from services.cli.__main__ import main, parse
 from services.cli.commands import COMMANDS, FAMILIES
+from services.cli.parsing import Parser
 from services.cli.top import ended_lately
 from services.cli.wait import seconds
 from tests.support.told_gateway import ToldGateway, weft
@@ -73,6 +75,68 @@ async def test_a_file_that_is_not_there_or_too_large_is_refused_here(
     assert await weft(gateway, "submit", str(tmp_path / "big.json")) == 1
     assert "big.json is larger than 1048576 bytes" in capsys.readouterr().err
     assert gateway.asked == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cancel", ""),
+        ("cancel", "j-1", ""),
+        ("requeue", ""),
+        ("priority", "", "3"),
+        ("exec", "", "--", "true"),
+        ("describe", ""),
+        ("ps", ""),
+        ("drain", ""),
+        ("secret", "set", ""),
+        ("webhook", "add", ""),
+        ("quota", "set", "", "--weight", "1"),
+        ("migrate-from", "slurm", ""),
+    ],
+)
+async def test_an_empty_word_such_as_a_variable_without_a_value_means_no_job_at_all(
+    gateway: ToldGateway, capsys: Said, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(" is empty")
+    assert gateway.asked == []
+
+
+def test_a_command_of_a_job_may_have_empty_words() -> None:
+    assert parse("run", ["run", "--", "echo", ""]).command == ["echo", ""]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_or_word_of_a_command_takes_the_place_of_another(name: str) -> None:
+    parser = Parser(prog="weft")
+    commands = parser.add_subparsers(parser_class=Parser)
+    importlib.import_module(COMMANDS[name].module).add(commands)
+    for verb in _verbs(commands.choices[name]):
+        places = [action.dest for action in verb._actions]
+        assert len(set(places)) == len(places), verb.prog
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        for verb in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from _verbs(verb)
+
+
+async def test_a_refusal_without_a_subject_has_the_option_or_the_word_for_one(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    for field, reason, told in (
+        ("events", "Expected `array`", "--events: Expected `array`"),
+        ("address", "is no address", "URL: is no address"),
+        ("url", "is an address that may not be reached from here", "is an address that may not be reached from here"),
+        ("events", "no event is named odd", "no event is named odd"),
+    ):
+        gateway.refuse("POST /v1/webhooks", 400, field, reason)
+        assert await weft(gateway, "webhook", "add", "https://example.org/") == 1
+        assert capsys.readouterr().err == f"weft: {told}\n"
 
 
 async def test_jobs_are_cancelled_by_id_without_asking_first(gateway: ToldGateway, capsys: Said) -> None:
@@ -533,6 +597,7 @@ async def test_a_webhook_is_made_with_its_secret_and_listed_without(gateway: Tol
     gateway.answers["POST /v1/webhooks"] = WebhookMade(webhook=view, secret="whsec_eA==")
     gateway.answers["GET /v1/webhooks"] = WebhooksView(webhooks=(view,))
     assert await weft(gateway, "webhook", "add", "https://example.org/", "--events", "fail, begin") == 0
+    assert json.loads(gateway.bodies[0])["url"] == "https://example.org/"
     assert capsys.readouterr().out == "w-1\nwhsec_eA==\n"
     assert json.loads(gateway.bodies[0])["events"] == ["fail", "begin"]
     assert await weft(gateway, "webhook", "list") == 0
