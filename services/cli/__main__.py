@@ -72,7 +72,7 @@ def parse(name: str, arguments: list[str]) -> argparse.Namespace:
     actions = list(typed(commands.choices[name], args))
     if empty := nothing_given(actions, args):
         commands.choices[name].error(f"{empty} is empty")
-    args.names = names_of(actions)
+    args.option_names = names_of(actions)
     return args
 
 

@@ -106,7 +106,7 @@ async def connected(args: argparse.Namespace, *, patience: float | None = None) 
 
 def _about_an_option(error: BaseException, args: argparse.Namespace) -> BaseException:
     """A refusal that is no sentence without its field, with the option or the word that was typed for that."""
-    names: Mapping[str, str] = getattr(args, "names", {})
+    names: Mapping[str, str] = getattr(args, "option_names", {})
     if not isinstance(error, RefusedError) or not error.reason.lower().startswith(_WITHOUT_SUBJECT):
         return error
     if error.field not in names or len(error.errors) > 1:

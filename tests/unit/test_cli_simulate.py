@@ -140,7 +140,7 @@ def test_what_contradicts_the_artifacts_rules_is_refused(options: tuple[str, ...
         (("--order", "lifo"), "order: no such order as 'lifo'; there are fifo, "),
         (("--placement", "nowhere"), "placement: no such placement as 'nowhere'"),
         (("--backfill", "magic"), "backfill: no such backfill as 'magic'; there are none, easy, conservative"),
-        (("--partition", "best"), "--partition: no such planner as 'best'; there are dorm, weft, none"),
+        (("--partition", "best"), "--partition: no such planner as 'best'; there are dorm, weft, weft-fast, none"),
         (("--partition", "weft"), "--placement packed places running jobs anew, which a partition does not allow"),
         (("--preset", "best"), "--preset: no such preset as 'best'; there are "),
         (("--preset", f"{ARTIFACT},weft-best", "--order", "las"), "--order and several presets do not go together"),
