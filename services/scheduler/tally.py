@@ -10,12 +10,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from libs.domain.job import Step
 from libs.messages.history import Record
 from services.scheduler.thinking.core import Scheduler
+from services.scheduler.thinking.pool import Pool
 
 
 class Tally:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._shown: dict[str, _Shown] = {}  # by pool that is led
+        self._counted: dict[str, tuple[Pool, int, int]] = {}  # by pool: its nodes, at which change, how many are ready
         self._held: set[str] = set()  # pools whose nodes are held without the store
         self._led = Gauge("weft_scheduler_pools_led", "Pools that this scheduler leads.", registry=self.registry)
         self._steps = Counter("weft_scheduler_steps", "Steps stored, by event.", ["event"], registry=self.registry)
@@ -84,15 +86,25 @@ class Tally:
         self._shown[core.pool] = _Shown(
             holding=holding,
             waiting=len(core.picture.jobs) - holding,
-            nodes=sum(node.ready for node in core.picture.pool.nodes.values()),
+            nodes=self._ready_nodes(core),
             doubted=core.reaper.held_back,
             strays=core.picture.pool.strays.living,
             holding_back=core.holding_back,
         )
         self._sum()
 
+    def _ready_nodes(self, core: Scheduler) -> int:
+        """Counted only when a node has changed: there may be thousands, and many turns a second."""
+        pool = core.picture.pool
+        counted = self._counted.get(core.pool)
+        if counted is None or counted[0] is not pool or counted[1] != pool.changes:
+            ready = sum(node.ready for node in pool.nodes.values())
+            counted = self._counted[core.pool] = (pool, pool.changes, ready)
+        return counted[2]
+
     def leads_no_more(self, pool: str) -> None:
         """What this scheduler knew of the pool is old now."""
+        self._counted.pop(pool, None)
         if self._shown.pop(pool, None) is not None:
             self.hold(pool, holds=False)
             self._sum()

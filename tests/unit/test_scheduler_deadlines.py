@@ -329,6 +329,35 @@ def test_no_node_is_lost_within_its_lease_and_none_is_held_back_beyond_a_second_
             heard[f"n-{speaks}"] = now
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.floats(0.05, 30.0), st.booleans()), max_size=60),
+    st.one_of(st.none(), st.floats(0.0, 90.0)),
+)
+def test_a_reaper_that_is_asked_only_when_a_node_may_be_due_loses_the_same_nodes_at_the_same_time(
+    history: list[tuple[int, float, bool]], held_until: float | None
+) -> None:
+    """A report makes a node known, or known again; under this leader or under an earlier one that holds it."""
+    asked, spared = (Reaper(lease_seconds=20, held_until=held_until) for _ in range(2))
+    heard: dict[str, float] = {}
+    now, times = 0.0, {True: 0, False: 0}
+    for speaks, seconds, sure in [*history, *((9, 0.5, True) for _ in range(200))]:
+        now += seconds
+        lost = asked.lost({one: asked.silent_since(one, at) for one, at in heard.items()}, now, leaving=())
+        due = spared.may_be_due(now)
+        times[due] += 1
+        since = {one: spared.silent_since(one, at) for one, at in heard.items()}
+        assert lost == (spared.lost(since, now, leaving=()) if due else [])
+        assert asked.held_back == spared.held_back
+        for node_id in lost:
+            del heard[node_id]
+        heard[f"n-{speaks}"] = now
+        if sure:
+            asked.follows(f"n-{speaks}")
+            spared.follows(f"n-{speaks}")
+    assert times[False] > times[True]
+
+
 def test_a_pool_that_falls_silent_together_keeps_its_jobs_for_a_second_lease() -> None:
     w = world(nodes=3, gpus=4, settings=Settings(lease_seconds=100, settle_seconds=5))
     for n in range(3):

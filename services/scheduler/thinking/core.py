@@ -326,6 +326,8 @@ class Scheduler:
         heard = self.picture.pool.heard
         if unseen := self.reaper.not_listening(now):
             self.picture.pool.excuse(unseen, now)
+        if not self.reaper.may_be_due(now):  # as in most turns: the look costs the most at rest
+            return []
         since = self.reaper.silent_since
         ready = {node.id: since(node.id, heard[node.id]) for node in self.picture.pool.nodes.values() if node.ready}
         steps: list[Step] = []

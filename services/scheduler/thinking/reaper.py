@@ -1,11 +1,13 @@
 """Which silent nodes are lost, and when so many fall silent together that the control plane is suspected instead."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from libs.domain.quantity import duration_text
 
 SILENT_PART = 4  # a node silent for more than a quarter of its lease is falling silent
 TOGETHER_PART = 3  # silence of more than a third of the pool together is doubted at first
+ROUNDING_SECONDS = 1e-3  # more than sums of times are wrong by
 
 
 class Reaper:
@@ -21,6 +23,7 @@ class Reaper:
         self._following: set[str] = set()
         self._patient_until: float | None = None
         self._looked_at: float | None = None
+        self._none_due_until = -inf
         self.held_back = 0  # nodes whose lease is over and that are not lost yet
         self._notices: list[str] = []
 
@@ -43,12 +46,21 @@ class Reaper:
             return heard_at
         return max(heard_at, self._held_until)
 
+    def may_be_due(self, now: float) -> bool:
+        """False while no node can be due: none was when `lost` looked, and a report only puts it off."""
+        return now > self._none_due_until
+
     def lost(self, heard: Mapping[str, float], now: float, *, leaving: Iterable[str]) -> list[str]:
         """The ready nodes that are lost now. `heard`: when each last reported; `leaving`: nodes that leave."""
         silent = {node_id: now - at for node_id, at in heard.items()}
         due = sorted(node_id for node_id, seconds in silent.items() if seconds > self._lease_seconds)
         expected = set(leaving).intersection(due)
         doubted = [node_id for node_id in due if node_id not in expected]
+        if not due:
+            longest = (
+                max(0.0, *silent.values()) if silent else 0.0
+            )  # of a new node the silence begins now at the earliest
+            self._none_due_until = now + self._lease_seconds - longest - ROUNDING_SECONDS
         if not self._doubts(silent, doubted, now, leaving=leaving):
             self.held_back = 0
             return due
