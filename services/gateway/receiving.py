@@ -27,14 +27,14 @@ ID_CHARACTERS = 24
 _matches_digest = re.compile(DIGEST_PATTERN).fullmatch
 
 
-class Stored(Protocol):
+class StoredUpload(Protocol):
     """What is stored of a whole upload."""
 
     @property
     def digest(self) -> str: ...
 
 
-S = TypeVar("S", bound=Stored)
+S = TypeVar("S", bound=StoredUpload)
 
 
 class Upload(Struct, frozen=True, kw_only=True):

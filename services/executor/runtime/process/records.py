@@ -80,7 +80,7 @@ def begin(folder: str, record: RunRecord) -> int:
 
 def add_pid(fd: int, record: RunRecord) -> None:
     """Complete the intent in the room kept for it, so that a full disk does not matter. Half of it is no JSON, and
-    counts as no record; whoever has read the intent sees by the length that it changed. Raises OSError."""
+    counts as no record; a reader of the intent sees by the length that it changed. Raises OSError."""
     end = len(msgspec.json.encode(replace(record, pid=0))) - 1
     text = b',"pid":%d}' % record.pid
     os.pwrite(fd, text, end)
