@@ -40,7 +40,7 @@ EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
 QUEUE_MAX = 2_000  # jobs ahead, beyond which nothing is foretold
 SHAPES_MAX = 64  # shapes that are tried in the empty pool
 TICK_S = 1.0  # what fits is placed within about that
-_HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
+_HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.HELD_BACK, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
 
 _place = itemgetter(0)
 
