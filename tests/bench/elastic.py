@@ -130,7 +130,7 @@ def applications(seed: int, *, quick: bool) -> list[Application]:
 
 @asynccontextmanager
 async def _cluster(image: str, settings: Mapping[str, str]) -> AsyncIterator[Cluster]:
-    """A cluster whose jobs are containers of the image, or processes if there is none."""
+    """A local cluster. Its jobs run as containers of `image`, or as processes if `image` is empty."""
     with (
         tempfile.TemporaryDirectory(prefix="weft-bench-", ignore_cleanup_errors=True) as folder,
         ExitStack() as leaving,

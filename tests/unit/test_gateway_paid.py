@@ -36,7 +36,7 @@ LOG_BYTES = 300_000
 
 
 class Charged(Lanes):
-    """Lanes in which nobody waits, that tell how much each tenant was charged with."""
+    """Lanes without a bound, so that no request waits. `of`: the seconds charged to each tenant."""
 
     def __init__(self, clock: "Times") -> None:
         super().__init__(ProcessorBudget(), clock=clock)
@@ -48,7 +48,7 @@ class Charged(Lanes):
 
 
 class Times:
-    """A clock that goes on when it is told to."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now = 2_000_000_000.0

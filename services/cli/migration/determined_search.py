@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from libs.domain.arrays import ELEMENTS_MAX
 from libs.domain.sweeps import SWEEP_NAME_PATTERN
@@ -11,7 +11,7 @@ from services.cli.migration.written import Remark
 
 _ASHA = ("adaptive_asha", "async_halving", "sync_halving")
 _SEARCHES = ("grid", "random", *_ASHA)
-_DIVISOR, _RUNGS = 4, 5  # of Determined, where nothing is said
+_DIVISOR, _RUNGS = 4, 5  # Determined's defaults for `divisor` and `max_rungs`
 _POWER_MAX = 300  # of ten
 
 
@@ -63,7 +63,7 @@ def _named(name: str) -> str:
 def _count(given: Mapping[str, Any], remarks: list[Remark]) -> int:
     count = given.get("max_trials")
     if _whole(count, 1, ELEMENTS_MAX):
-        return int(count)  # type: ignore[arg-type]
+        return count
     remarks.append(Remark("searcher.max_trials", f"expected a whole number from 1 to {ELEMENTS_MAX}: sample has 1"))
     return 1
 
@@ -77,11 +77,9 @@ def _early_stop(given: Mapping[str, Any], remarks: list[Remark]) -> dict[str, An
         sentence = "say early_stop, with its metric and the step of its first comparison: docs/arrays.md"
         remarks.append(Remark("searcher", sentence))
         return {}
-    factor = given.get("divisor") if _whole(given.get("divisor"), 2, 100) else _DIVISOR
-    rungs = given.get("max_rungs") if _whole(given.get("max_rungs"), 1, 50) else _RUNGS
-    assert isinstance(factor, int)
-    assert isinstance(rungs, int)
-    assert isinstance(length, int)
+    divisor, max_rungs = given.get("divisor"), given.get("max_rungs")
+    factor = divisor if _whole(divisor, 2, 100) else _DIVISOR
+    rungs = max_rungs if _whole(max_rungs, 1, 50) else _RUNGS
     remarks.append(Remark("searcher", "early_stop counts the steps that the program reports: docs/arrays.md"))
     found: dict[str, Any] = {"metric": metric, "after": max(1, length // factor ** (rungs - 1)), "factor": factor}
     if given.get("smaller_is_better") is False:
@@ -102,7 +100,7 @@ def _span(wanted: Mapping[str, Any]) -> Any:
             raise _NoValueError("has no whole number between its minval and maxval")
         return f"{math.ceil(least)}..{math.floor(most)}"
     if kind == "log":
-        low, high = _powers(wanted, least, most)
+        low, high = sorted(_powers(wanted, least, most))  # a base below 1 turns them round
         return {"min": low, "max": high, "log": True}
     return {"min": least, "max": most}
 
@@ -118,7 +116,6 @@ def _grid(wanted: Mapping[str, Any]) -> Any:
         return _span(wanted)
     if not _whole(count, 1, ELEMENTS_MAX):
         raise _NoValueError(f"expected a count from 1 to {ELEMENTS_MAX}")
-    assert isinstance(count, int)
     steps = [least + (most - least) * place / max(1, count - 1) for place in range(count)]
     if kind == "int":
         return list(dict.fromkeys(round(step) for step in steps))
@@ -141,9 +138,10 @@ def _listed(wanted: Mapping[str, Any]) -> list[Any]:
 
 def _ends(wanted: Mapping[str, Any]) -> tuple[float, float]:
     least, most = wanted.get("minval"), wanted.get("maxval")
-    if wanted.get("type") not in ("int", "double", "log") or not (_number(least) and _number(most)) or least > most:  # type: ignore[operator]
+    known = wanted.get("type") in ("int", "double", "log")
+    if not (known and _number(least) and _number(most) and least <= most):
         raise _NoValueError("expected a type of Determined, with minval and maxval or vals")
-    return least, most  # type: ignore[return-value]
+    return least, most
 
 
 def _powers(wanted: Mapping[str, Any], least: float, most: float) -> tuple[float, float]:
@@ -160,11 +158,11 @@ def _base(wanted: Mapping[str, Any]) -> float:
     return float(base)
 
 
-def _number(value: object) -> bool:
+def _number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
 
 
-def _whole(value: object, least: int, most: int) -> bool:
+def _whole(value: object, least: int, most: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 

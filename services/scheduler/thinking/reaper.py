@@ -57,9 +57,9 @@ class Reaper:
         expected = set(leaving).intersection(due)
         doubted = [node_id for node_id in due if node_id not in expected]
         if not due:
-            longest = (
-                max(0.0, *silent.values()) if silent else 0.0
-            )  # of a new node the silence begins now at the earliest
+            longest = max(
+                (0.0, *silent.values())
+            )  # of a node that is still to come, the silence begins now at the earliest
             self._none_due_until = now + self._lease_seconds - longest - ROUNDING_SECONDS
         if not self._doubts(silent, doubted, now, leaving=leaving):
             self.held_back = 0
