@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from libs.messages.nodes import RunState, StartRun
-from services.executor.hands import Hands
 from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runs import Limits, Run, RunKey, RuntimeUnavailableError
@@ -16,6 +15,7 @@ from services.executor.runtime.docker.runtime import DockerRuntime
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
 from tests.support.fake_engine import RESET, FakeEngine, fake_engine
+from tests.support.hands import made_hands
 from tests.support.runs import find, in_state, order
 
 KEY = RunKey("job-1", 1, 0)
@@ -66,10 +66,6 @@ async def runtime(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerRun
     await opened.close()
 
 
-async def unneeded(_: StartRun) -> None:
-    pass
-
-
 async def unasked(order: StartRun) -> StartRun:
     raise AssertionError(f"{order.job_id} has no secrets")
 
@@ -78,17 +74,13 @@ async def carry_out(runtime: DockerRuntime, action: Action) -> None:
     """As the executor does. An exception that gets out of it would end the executor, and fails the test."""
     done = asyncio.Event()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        hands = Hands(
+        hands = made_hands(
             runtime,
             tasks,
             with_secrets=unasked,
-            bring_files=unneeded,
-            bring_image=unneeded,
-            permits=lambda _: True,
             done=done.set,
             failed=lambda _: done.set(),
             not_applied=lambda _, __: done.set(),
-            shown=lambda _, __: None,
         )
         hands.take([action])
         await done.wait()

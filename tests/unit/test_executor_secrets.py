@@ -11,11 +11,11 @@ from msgspec import structs
 
 from libs.bus.memory import MemoryBus
 from libs.messages.nodes import EndReason, ReadSecrets, SecretsRead, StartRun
-from services.executor.hands import Hands
 from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.secrets import MissingSecretsError, SecretFiles, folder_in_memory, with_secrets
 from services.executor.thinking.core import Action, Start
+from tests.support.hands import made_hands
 from tests.support.runs import order, until
 from tests.support.virtual_time import run_virtually
 
@@ -73,18 +73,7 @@ async def carried_out(answers: Callable[[StartRun], Awaitable[StartRun]]) -> tup
         done.set()
 
     async with asyncio.TaskGroup() as tasks:
-        hands = Hands(
-            FakeRuntime(host),
-            tasks,
-            with_secrets=answers,
-            bring_files=nothing,
-            bring_image=nothing,
-            permits=lambda _: True,
-            done=done.set,
-            failed=fail,
-            not_applied=lambda _, __: None,
-            shown=lambda _, __: None,
-        )
+        hands = made_hands(FakeRuntime(host), tasks, with_secrets=answers, done=done.set, failed=fail)
         hands.take([Start(NAMED)])
         await done.wait()
         hands.drop()

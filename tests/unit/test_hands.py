@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from libs.messages.nodes import StartRun
-from services.executor.hands import RETRY_SECONDS, RETRY_SECONDS_MAX, Hands
+from services.executor.hands import RETRY_SECONDS, RETRY_SECONDS_MAX
 from services.executor.runs import RunKey
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.thinking.core import Action, Start
+from tests.support.hands import made_hands
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 
@@ -32,31 +33,12 @@ class SpoiltRuntime(FakeRuntime):
         await super().start(order)
 
 
-async def nothing(_: StartRun) -> None:
-    pass
-
-
-async def same(order: StartRun) -> StartRun:
-    return order
-
-
 async def tried(runtime: SpoiltRuntime) -> list[Action]:
     """Both runs are started until they are there, as an executor does. What failed."""
     failed: list[Action] = []
     async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         woken = asyncio.Event()
-        hands = Hands(
-            runtime,
-            tasks,
-            with_secrets=same,
-            bring_files=nothing,
-            bring_image=nothing,
-            permits=lambda _: True,
-            done=woken.set,
-            failed=failed.append,
-            not_applied=lambda _, __: None,
-            shown=lambda _, __: None,
-        )
+        hands = made_hands(runtime, tasks, done=woken.set, failed=failed.append)
         while len(there := {run.key for run in await runtime.runs()}) < 2:
             hands.take([Start(asked) for asked in (ODD, EVEN) if RunKey.of(asked) not in there])
             await woken.wait()

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.messages.nodes import StartRun
-from services.executor.hands import STARTS_AT_ONCE, STARTS_PER_TENANT_MAX, Hands
+from services.executor.hands import STARTS_AT_ONCE, STARTS_PER_TENANT_MAX
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.thinking.core import Start
 from services.executor.turns import StartTurns
+from tests.support.hands import made_hands
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 
@@ -30,30 +31,11 @@ class SlowFor(FakeRuntime):
         await super().start(order)
 
 
-async def nothing(_: StartRun) -> None:
-    pass
-
-
-async def same(order: StartRun) -> StartRun:
-    return order
-
-
 async def started(runtime: FakeRuntime, orders: list[StartRun], *, until: str) -> None:
     """Give all these orders at once, and wait until that job is started."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         done = asyncio.Event()
-        hands = Hands(
-            runtime,
-            tasks,
-            with_secrets=same,
-            bring_files=nothing,
-            bring_image=nothing,
-            permits=lambda _: True,
-            done=done.set,
-            failed=lambda _: None,
-            not_applied=lambda _, __: None,
-            shown=lambda _, __: None,
-        )
+        hands = made_hands(runtime, tasks, done=done.set)
         hands.take([Start(one) for one in orders])
         while not any(run.key.job_id == until for run in await runtime.runs()):
             await done.wait()

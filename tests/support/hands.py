@@ -1,0 +1,40 @@
+"""An executor's hands for a test that gives orders itself: nothing is fetched, and every run is permitted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from libs.messages.nodes import StartRun
+from services.executor.hands import Hands
+from services.executor.runs import Runtime
+from services.executor.thinking.core import Action, Resize
+
+
+async def _as_it_is(order: StartRun) -> StartRun:
+    return order
+
+
+async def _nothing(_: StartRun) -> None:
+    pass
+
+
+def made_hands(
+    runtime: Runtime,
+    tasks: asyncio.TaskGroup,
+    *,
+    done: Callable[[], None],
+    failed: Callable[[Action], None] = lambda _: None,
+    with_secrets: Callable[[StartRun], Awaitable[StartRun]] = _as_it_is,
+    not_applied: Callable[[Resize, str], None] = lambda _, __: None,
+) -> Hands:
+    return Hands(
+        runtime,
+        tasks,
+        with_secrets=with_secrets,
+        bring_files=_nothing,
+        bring_image=_nothing,
+        permits=lambda _: True,
+        done=done,
+        failed=failed,
+        not_applied=not_applied,
+        shown=lambda _, __: None,
+    )
