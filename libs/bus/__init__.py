@@ -38,10 +38,6 @@ class RawRequest(Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
 
 
-async def nothing() -> None:
-    """Does nothing: a default for a hook that a caller may give."""
-
-
 class Subscription(Protocol):
     async def drain(self) -> None:
         """Take no further messages, finish those in hand, then return."""
@@ -100,11 +96,9 @@ class Bus(Protocol):
     ) -> Subscription:
         """Answer requests whose payload is not one of our messages."""
 
-    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
-        """Make the stream of events if it does not exist, after `before` is done. True: it was made, and is empty.
-
-        If `before` fails, or this process ends in it, there is still no stream: the next caller does both again.
-        Raises NoAnswerError while it cannot be made.
+    async def ensure_stream(self) -> str:
+        """Make the stream of events if it does not exist, and return its identity, which no other stream has: by it
+        the caller knows that the stream was lost and made anew. Raises NoAnswerError while it cannot be made.
         """
 
     async def emit(self, events: "list[StreamEvent]") -> None:

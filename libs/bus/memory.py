@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent, nothing
+from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent
 from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
@@ -38,6 +38,7 @@ class MemoryBus:
         self.counts: Counter[str] = Counter()
         self.events: list[StreamEvent] | None = None
         self._event_ids: set[str] = set()
+        self._streams = 0  # made so far
         self._subscriptions: list[MemorySubscription] = []
         self._listening: dict[str, list[MemorySubscription]] = {}  # by subject, as found at the last publish on it
         self._turns: Counter[str] = Counter()  # of each group
@@ -110,15 +111,13 @@ class MemoryBus:
     ) -> MemorySubscription:
         return self._listen(subject, answering_raw(handler), group, at_once)
 
-    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
+    async def ensure_stream(self) -> str:
         self._check_open()
-        if self.events is None:
-            await before()
-        made = self.events is None
         if self.events is None:
             self.events = []
             self._event_ids.clear()
-        return made
+            self._streams += 1
+        return f"{self._streams}"
 
     async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:

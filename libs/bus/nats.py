@@ -16,7 +16,7 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from libs.bus import BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent, nothing
+from libs.bus import BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent
 from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, handler_queue, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
@@ -84,7 +84,7 @@ class NatsBus:
         self._on_closed = on_closed
         self._replicas = replicas
         self._unanswered = Unanswered(leaves_after_seconds)
-        self._reader_looked_for = False
+        self._stream_with_reader = ""
         self._subscriptions: set[NatsSubscription] = set()
         self._forbidden: set[str] = set()
         self._changed = asyncio.Event()  # set when the connection came back or is closed for good
@@ -214,12 +214,12 @@ class NatsBus:
     ) -> NatsSubscription:
         return await self._listen(subject, answering_raw(handler), group, at_once)
 
-    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
-        new = await ensure_stream(self.request_raw, replicas=self._replicas, before=before)
-        if new or not self._reader_looked_for:
-            self._reader_looked_for = True
+    async def ensure_stream(self) -> str:
+        stream_id = await ensure_stream(self.request_raw, replicas=self._replicas)
+        if stream_id != self._stream_with_reader:
+            self._stream_with_reader = stream_id
             await ensure_reader(self.request_raw)
-        return new
+        return stream_id
 
     async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:

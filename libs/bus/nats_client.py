@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.protocol.parser import AUTHORIZATION_VIOLATION
 
+from libs.names import has_address
 from libs.sockets import notice_death
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ class SteadyClient(Client):
     async def _connect_to_server(self, s: Any) -> None:
         """nats-py leaves the transport of a failed attempt open, and a dead link alive for 15 minutes."""
         self.abort()
+        async with asyncio.timeout(self.options["connect_timeout"]):
+            await has_address(s.uri.hostname)
         await super()._connect_to_server(s)
         writer = getattr(self._transport, "_io_writer", None)
         notice_death(writer.transport if writer is not None else None, seconds=UNHEARD_SECONDS_MAX)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -58,6 +58,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 class StreamReply(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
+    created: str = ""
     error: Failure | None = None
 
 
@@ -80,8 +81,9 @@ class Requester(Protocol):
     ) -> bytes: ...
 
 
-async def ensure_stream(ask: Requester, *, replicas: int, before: Callable[[], Awaitable[None]]) -> bool:
-    """Create the stream once `before` is done, or bring an existing one up to date. True: it was created.
+async def ensure_stream(ask: Requester, *, replicas: int) -> str:
+    """Create the stream, or bring an existing one up to date. Returns when it was created, to the nanosecond, as the
+    server says it: no other stream of that name has it.
 
     Raises NoAnswerError while JetStream does not answer, or has no room for the stream.
     """
@@ -91,13 +93,15 @@ async def ensure_stream(ask: Requester, *, replicas: int, before: Callable[[], A
         if any(found.config.get(name) != value for name, value in wanted.items()):
             _check("update", await _api(ask, "UPDATE", wanted))
             logger.info("the stream %s was brought up to date", STREAM)
-        return False
-    if found.error.err_code != NOT_FOUND:
+    elif found.error.err_code != NOT_FOUND:
         _check("find", found)
-    await before()
-    _check("make", await _api(ask, "CREATE", wanted))
-    logger.info("the stream %s was made", STREAM)
-    return True
+    else:
+        found = await _api(ask, "CREATE", wanted)
+        _check("make", found)
+        logger.info("the stream %s was made", STREAM)
+    if not found.created:
+        raise NoAnswerError(f"the server does not say when the stream {STREAM} was made")
+    return found.created
 
 
 async def ensure_reader(ask: Requester) -> None:

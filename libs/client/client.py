@@ -11,6 +11,7 @@ import msgspec
 from libs.client.administration import AdministrationRequests
 from libs.client.arrays import ArrayRequests
 from libs.client.cluster import ClusterRequests
+from libs.client.errors import RefusedError
 from libs.client.events import EventRequests
 from libs.client.logs import LogRequests
 from libs.client.paths import job_path, without_empty
@@ -59,7 +60,10 @@ class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, Adminis
         await self._wire.close()
 
     async def submit(self, spec: JobSpec | bytes, *, key: str | None = None, content: str = "json") -> Submitted:
-        """Submit one job; `content` is the format of the bytes: `json` or `yaml`. A missing key is made."""
+        """Submit one job; `content` is the format of the bytes: `json` or `yaml`. A missing key is made. Raises
+        RefusedError for a key that no header can have, as the gateway would refuse it."""
+        if key and not key.isprintable():
+            raise RefusedError(400, "Idempotency-Key", "expected printable characters")
         body = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
         headers = {
             "Content-Type": MEDIA[content if isinstance(spec, bytes) else "json"],

@@ -16,7 +16,14 @@ import msgspec
 
 from libs.client.errors import ClientError, RefusedError, UnreachableError
 from libs.client.wire import BROKEN, Wire
-from libs.messages.sessions import ALIVE_SECONDS, DEAD_SECONDS, WINDOW_BYTES, SessionSaid, SessionTold
+from libs.messages.sessions import (
+    ALIVE_SECONDS,
+    DEAD_SECONDS,
+    FRAME_BYTES_MAX,
+    WINDOW_BYTES,
+    SessionSaid,
+    SessionTold,
+)
 
 LINE_SECONDS_MAX = 25.0  # to get a new line: the node ends a session that has none for a little longer
 PAUSE_SECONDS = 0.5
@@ -51,7 +58,12 @@ class RunSession:
 
     async def __aenter__(self) -> Self:
         """Raises RefusedError and UnreachableError."""
-        self._socket = await self._line()
+        if len(_encode(SessionSaid(command=self._command))) > FRAME_BYTES_MAX:  # the gateway would hang up
+            raise RefusedError(413, "command", f"the command has more than {FRAME_BYTES_MAX} bytes")
+        try:
+            self._socket = await self._line()
+        except BROKEN as error:
+            raise UnreachableError(str(error) or type(error).__name__) from error
         self._task = asyncio.create_task(self._carry())
         return self
 

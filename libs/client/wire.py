@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from libs.client.errors import ClientError, RefusedError, UnreachableError
+from libs.client.paths import checked_text
 from libs.messages.http import ErrorView
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ class Wire:
                 async with self._open.request(
                     method,
                     f"{self._url}{path}",
-                    params=query,
+                    params=_checked(query),
                     data=_content(body, file),
                     headers=headers,
                     timeout=timeout,
@@ -144,7 +145,7 @@ class Wire:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=SILENCE_SECONDS_MAX)
         try:
             async with self._open.get(
-                f"{self._url}{path}", params=query, headers=headers, timeout=timeout, allow_redirects=False
+                f"{self._url}{path}", params=_checked(query), headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 self._seconds = self._retry_seconds
                 if response.status >= 300:
@@ -159,7 +160,11 @@ class Wire:
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self._open.ws_connect(
-                    f"{self._url}{path}", params=query, timeout=timeout, max_msg_size=SOCKET_BYTES_MAX, compress=0
+                    f"{self._url}{path}",
+                    params=_checked(query),
+                    timeout=timeout,
+                    max_msg_size=SOCKET_BYTES_MAX,
+                    compress=0,
                 )
         except aiohttp.WSServerHandshakeError as refused:
             # The refusal's own words are not in that error; asked without the upgrade, the gateway says them again.
@@ -231,6 +236,11 @@ def worth_another(error: RefusedError) -> RefusedError:
 
 def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def _checked(query: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """The same query. Raises ClientError for a value with bytes that are no UTF-8."""
+    return None if query is None else {name: checked_text(name, value) for name, value in query.items()}
 
 
 def _content(body: bytes | None, file: str | None) -> IO[bytes] | None:

@@ -126,7 +126,7 @@ class CauseCode(StrEnum):
     ORDERS_FULL = "orders-full"  # its node cannot be told of it: what a node can be told at once has a limit
     RUN_LOST = "run-lost"  # the node no longer knows the run, or how it ended
     NODE_STOPPED = "node-stopped"  # the node itself ended the run: it was cut off, or shut down
-    UNCONTROLLED = "uncontrolled"  # it used a GPU outside its share, in a pool that ends such jobs
+    UNCONTROLLED = "uncontrolled"  # it used a GPU outside its share, in a pool or on a node that ends such jobs
     RANK_ENDED = "rank-ended"  # one rank of a gang failed, so the others must stop
     TIME_LIMIT = "time-limit"
     STOP_TIMEOUT = "stop-timeout"  # a node could not end it in time: what still runs there keeps its GPUs

@@ -9,6 +9,7 @@ import msgspec
 
 from libs.domain.arrays import INDICES_PATTERN, IndicesError, indices_of
 from libs.domain.dependencies import NAMED_PATTERN
+from libs.domain.doubled_names import doubled_name
 from libs.domain.mistakes import Mistake, mistakes_of
 from libs.domain.patterns import check_pattern
 from libs.domain.quantity import duration_seconds, size_bytes
@@ -49,7 +50,12 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
     if len(body) > SPEC_BYTES_MAX:
         raise SpecError("", f"the specification is {len(body)} bytes; at most {SPEC_BYTES_MAX} are read")
     try:
-        spec = msgspec.convert(_yaml(body), JobSpec) if content == "yaml" else msgspec.json.decode(body, type=JobSpec)
+        if content == "yaml":
+            spec = msgspec.convert(_yaml(body), JobSpec)
+        else:
+            spec = msgspec.json.decode(body, type=JobSpec)
+            if (doubled := doubled_name(body)) is not None:
+                raise SpecError(doubled, "is given twice")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _spec_error(error, body, content) from error
     except RecursionError as error:
@@ -263,7 +269,7 @@ def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
     except RecursionError:
         field = str(error).partition(" - at ")[2].strip("`").removeprefix("$").removeprefix(".")
         return SpecError(field, "nested too deeply")
-    mistakes = mistakes_of(document, JobSpec, _PATTERN_WORDS)
+    mistakes = mistakes_of(document, JobSpec, PATTERN_WORDS)
     if not mistakes:
         return SpecError("", str(error))
     return SpecError(*mistakes[0], mistakes=mistakes)
@@ -276,7 +282,7 @@ def _yaml(body: bytes) -> Value:
         raise SpecError(error.field, error.reason) from error
 
 
-_PATTERN_WORDS = {
+PATTERN_WORDS = {
     TOKEN_PATTERN: "expected lower-case letters, digits and '-', at most 63, no dots",
     PATH_PATTERN: "expected an absolute path, such as /home/ada/mnist: the node does not know your folder",
     IMAGE_PATTERN: "expected a container image, such as ghcr.io/ada/mnist:1.0",

@@ -14,6 +14,8 @@ PIECE_BYTES = 512 << 10  # as JSON it still fits into one message
 PIECES_MAX = PACKED_BYTES_MAX // PIECE_BYTES
 UNPACKED_BYTES_MAX = 512 << 20
 FILES_MAX = 20_000  # and folders, and links
+DEPTH_MAX = 64  # parts of a path
+NAME_BYTES_MAX = 2048  # of a path
 
 
 class ContextView(Struct, frozen=True, kw_only=True):

@@ -270,14 +270,15 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job. `spec`, `placement`, `runs`, `verdicts` and `curve` are in the view of one job, not in lists.
+    """One job. `spec`, `placement`, `runs`, `verdicts`, `findings` and `curve` are in the view of one job alone.
 
     `gpus` and `replicas` are those that it holds, or held last; while it waits, those that it wants. `progress` is that
     of the lowest rank that reported any. `ended_for`: why it failed or was cancelled; of a failure, its number `rank`
     is the rank that failed first, and `exit_code` the status of that rank. `held_seconds`: how long it held its GPUs
     in its earlier epochs. `verdicts`: what holds it back, by the last verdicts on the whole job (rank -1) and on each
-    rank. `curve`: its measured speed, by its replicas and CPUs. `size`: by role, and `resize`: how it takes another
-    size while it runs; in lists both are left out of jobs that have one size only.
+    rank. `findings`: what the last review of its pool proposes for it. `curve`: its measured speed, by its replicas and
+    CPUs. `size`: by role, and `resize`: how it takes another size while it runs; in lists both are left out of jobs
+    that have one size only.
     `service`: of a job that serves requests.
     """
 
@@ -312,6 +313,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     curve: tuple[CurvePoint, ...] = ()
     ended_for: Cause | None = None
     held_seconds: float = 0.0
+    findings: tuple[Finding, ...] = ()
     size: dict[str, RoleSize] = {}
     resize: ResizeHow | None = None
     service: ServiceView | None = None

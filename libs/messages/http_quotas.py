@@ -8,8 +8,9 @@ from libs.domain.quotas import GPUS_MAX, MODELS_MAX, WEIGHT_MAX
 from libs.domain.spec import TOKEN_PATTERN
 
 Gpus = Annotated[float, Meta(ge=0, le=GPUS_MAX)]
-Models = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=100)], Gpus], Meta(max_length=MODELS_MAX)]
-Name = Annotated[str, Meta(pattern=f"^{TOKEN_PATTERN}$")]
+MODEL_PATTERN = r"^[^\x00-\x1f\x7f]{1,100}$(?!\n)"
+Models = Annotated[dict[Annotated[str, Meta(pattern=MODEL_PATTERN)], Gpus], Meta(max_length=MODELS_MAX)]
+Name = Annotated[str, Meta(pattern=TOKEN_PATTERN)]
 
 
 class QuotaWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

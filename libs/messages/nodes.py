@@ -81,8 +81,8 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     port: Port | None = None  # of a run that serves requests: where it listens, at the node's address
     ready: bool | None = None  # of a run that serves requests: does it take them? None: no such run, or not known
     not_applied: Text = ""  # which of its order's limits a live run could not be given so far, and why
-    # With `stopped`: because it used its GPU outside its share, in a strict pool. No reason of its own: a scheduler of
-    # an earlier version would refuse the whole report.
+    # With `stopped`: because it used its GPU outside its share, in a strict pool or on a node that lets no run do that.
+    # No reason of its own: a scheduler of an earlier version would refuse the whole report.
     uncontrolled: bool = False
 
 

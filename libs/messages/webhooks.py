@@ -8,15 +8,17 @@ from libs.messages.http import Seconds
 
 URL_MAX = 2048
 EVENTS_MAX = 32
+URL_PATTERN = r"^(https?://|mailto:)[!-~]+$(?!\n)"
+EVENT_PATTERN = r"^[a-z-]{1,32}$(?!\n)"
 Url = Annotated[
     str,
     Meta(
         max_length=URL_MAX,
-        pattern=r"^(https?://|mailto:)[!-~]+$(?!\n)",
+        pattern=URL_PATTERN,
         description="Of http or https, without a user, a password or a fragment; or `mailto:` and an address.",
     ),
 ]
-EventName = Annotated[str, Meta(pattern=r"^[a-z-]{1,32}$(?!\n)")]
+EventName = Annotated[str, Meta(pattern=EVENT_PATTERN)]
 
 
 class WebhookWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ class WhatIfWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     drain: Annotated[tuple[str, ...], Meta(max_length=NAMED_MAX)] = ()
     submit: Annotated[tuple[dict[str, Any] | str, ...], Meta(max_length=SUBMITTED_MAX)] = ()
     seconds_max: Annotated[int, Meta(ge=60, le=AHEAD_SECONDS_MAX)] = 30 * DAY_SECONDS
-    pool: Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")] = ""
+    pool: Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$(?!\n)")] = ""
 
 
 class WhatIfSide(Struct, frozen=True, kw_only=True):

@@ -37,11 +37,6 @@ def shares_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Shares:
     return shares
 
 
-def place_in(order: Order, job: Job, shares: Shares, now: float) -> tuple[float, Place]:
-    """Where the job stands in the queue."""
-    return (shares.of(job.tenant) if order.by_share else 0.0, place_of(order, standing_of(job, now, order)))
-
-
 class _Known(NamedTuple):
     job: Job
     place: Place

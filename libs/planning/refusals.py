@@ -17,6 +17,8 @@ from libs.planning.pins import why_not_there
 from libs.planning.shape import NOBODY, PlacementRequest, Shape, Want, gpus_least, shape_of, smallest, with_gpus
 from libs.planning.shortages import cpus_text, each_asks, gpus_text, part_text, share_numbers, short_in_all
 
+ROLES_NAMED_MAX = 3
+
 
 def why_not(room: Room, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause | None:
     """Why there is no place for the job now; None if there is one. The numbers are those of the moment."""
@@ -25,7 +27,9 @@ def why_not(room: Room, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause
     with room.supposing():
         want = first_unplaced(room, smallest(shape), asked)
         assert want is not None, "it did not fit a moment ago"
-        return _why_no_place(room, want)
+        cause = _why_no_place(room, want)
+    roles = [each.role for each in shape]
+    return _beside(cause, room, want, roles[: roles.index(want.role)])
 
 
 def never_fits(spec: JobSpec, nodes: Sequence[Node], tenant: str = "") -> Cause | None:
@@ -56,6 +60,28 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node], tenant: str = "") -> Cause 
     return Cause(code=CauseCode.TOO_BIG, sentence=sentence, numbers=numbers)
 
 
+def _beside(cause: Cause, room: Room, want: Want, placed: Sequence[str]) -> Cause:
+    """The same cause, which was found while the job's roles `placed` had their places in the room, told with them: what
+    they take is free now. Else one job would be told that no GPU is free, and the next job that the same three are."""
+    if cause.code is not CauseCode.NO_ROOM or not placed:
+        return cause
+    others = f"role {placed[0]}" if len(placed) == 1 else f"roles {', '.join(placed[:-1])} and {placed[-1]}"
+    if len(placed) > ROLES_NAMED_MAX:
+        others = f"{len(placed)} other roles"
+    wants, _, found = cause.sentence.partition("; ")
+    sentence = f"its role {want.role} {wants}; with its {others} placed, {found or 'there is no place for it'}"
+    numbers, free = dict(cause.numbers), _gpus_free(room, want.request)
+    if taken := sum(free) - numbers.get("gpus_free", sum(free)):
+        numbers |= {"gpus_free": float(sum(free)), "gpus_free_max": float(max(free)), "gpus_for_other_roles": taken}
+    return structs.replace(cause, sentence=sentence, numbers=numbers)
+
+
+def _gpus_free(room: Room, request: Request) -> list[int]:
+    """Of each open node that could start such a replica; of the node alone to which it is pinned."""
+    nodes = [node for node in room.open_nodes if request.node in (None, node.node.id)]
+    return [len(node.gpus_for(request)) for node in nodes if node.starts(request)]
+
+
 def _why_no_place(room: Room, want: Want) -> Cause:
     request = want.request
     if request.node is not None:
@@ -70,7 +96,7 @@ def _why_no_place(room: Room, want: Want) -> Cause:
         if offered:
             sentence = f"no node that could start it takes work now: {offered}"
         return Cause(code=CauseCode.NO_NODES, sentence=f"{sentence}: {closed}" if closed else sentence)
-    free = [len(node.gpus_for(request)) for node in open_nodes]
+    free = _gpus_free(room, request)
     numbers = {
         "replicas_wanted": float(want.least),
         "gpus_wanted": float(request.gpus),
@@ -78,11 +104,13 @@ def _why_no_place(room: Room, want: Want) -> Cause:
         "gpus_free_max": float(max(free)),
         "replicas_that_fit": float(sum(node.count(request, want.least) for node in open_nodes)),
     }
+    # What is free elsewhere is told behind the sentence: the sentence itself must not deny it.
+    among = "node that could start it" if offered else "node that takes work" if closed else "node"
     if request.share is not None:
         numbers |= share_numbers(request, open_nodes)
-        sentence = _no_part_sentence(want, numbers, open_nodes)
+        sentence = _no_part_sentence(want, numbers, open_nodes, among)
     else:
-        sentence = _no_room_sentence(want, numbers, open_nodes)
+        sentence = _no_room_sentence(want, numbers, open_nodes, among)
     if offered:
         numbers["nodes_with_volumes"] = float(sum(all(map(node.offers, request.volumes)) for node in nodes))
         sentence += f"; {offered}"
@@ -98,11 +126,11 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
 
-def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom]) -> str:
+def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom], among: str) -> str:
     request, free = want.request, f"{numbers['gpus_free']:g}"
     if request.gpus and numbers["gpus_free_max"] < request.gpus:
-        most = f"the most free on one node is {numbers['gpus_free_max']:g} ({free} free in all)"
-        found = most if numbers["gpus_free"] else "none is free"
+        most = f"the most free on one {among} is {numbers['gpus_free_max']:g} ({free} free in all)"
+        found = most if numbers["gpus_free"] else f"none is free{_on_a(among)}"
         return f"wants {gpus_text(request)} on one node{_times(want)}; {found}"
     if numbers["replicas_that_fit"]:
         short = short_in_all(nodes, request, want.least)
@@ -119,11 +147,11 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[
     wanted, most = gpus if request.gpus else ("", "")
     return (
         f"wants {wanted}{_cpus_and_memory(request)} on one node{_times(want)};"
-        f" no node has all of it (most free: {most}{cpus_text(round(max(cpus, 0), 3))}, {size_text(max(memory, 0))})"
+        f" no {among} has all of it (most free: {most}{cpus_text(round(max(cpus, 0), 3))}, {size_text(max(memory, 0))})"
     )
 
 
-def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom]) -> str:
+def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom], among: str) -> str:
     """Of a share: what is left of shared GPUs, and what is free."""
     request, nodes = want.request, [node for node in nodes if node.gpus.gives_shares]
     free = sum(len(node.gpus_for(request)) for node in nodes)
@@ -146,7 +174,8 @@ def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[
         left_text = part_text(round(left * WHOLE), int(numbers["share_memory_left_max"]))
         shared = f"the most left on a shared GPU is {left_text}"
     if not free:
-        return f"{wanted}; {shared}, and no GPU is free" if left is not None else f"{wanted}; no GPU is free"
+        no_gpu = f"no GPU is free{_on_a(among)}"
+        return f"{wanted}; {shared}, and {no_gpu}" if left is not None else f"{wanted}; {no_gpu}"
     sizes = [
         make.memory - make.context
         for node in nodes
@@ -175,6 +204,11 @@ def _needs(shape: Shape) -> str:
 
 def _cpus_and_memory(request: Request) -> str:
     return f"{cpus_text(request.cpus)} and {size_text(request.memory)}"
+
+
+def _on_a(among: str) -> str:
+    """Nothing where all nodes are meant."""
+    return "" if among == "node" else f" on a {among}"
 
 
 def _times(want: Want) -> str:

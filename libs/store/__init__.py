@@ -238,13 +238,17 @@ class RelayStore(Protocol):
     async def unsent_count(self) -> int: ...
 
     async def sent(self, published: Sequence[Unsent]) -> None:
-        """Take these entries out of the outbox. One that `resend` has replaced stays, however late this is done."""
+        """Take these entries out of the outbox. One that came back since stays, however late this is done."""
 
     async def resend(self, *, since: float) -> int:
         """Put every event since then into the outbox again; returns how many.
 
         All that waits then, these and the others, has new entries.
         """
+
+    async def fill_stream(self, stream_id: str, *, since: float) -> int:
+        """`resend`, unless this is the stream that it was done for last: once for each stream, and again where the
+        store came back as it was before that. Returns how many."""
 
 
 class SchedulerStore(RelayStore, LeaseStore, Protocol):

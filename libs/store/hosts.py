@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import asyncpg
 from msgspec import Struct
 
+from libs.names import has_address
+
 logger = logging.getLogger(__name__)
 
 OTHERS_SECONDS = 0.25  # how long a server that takes writes waits for the answers of the others
@@ -54,6 +56,8 @@ class Hosts:
     async def connect(self, open_one: Open) -> "Connection[asyncpg.Record]":
         """A connection to the server to write to. Raises what `open_one` raises, or OldPrimaryError."""
         if not self.several:
+            async with asyncio.timeout(OPEN_SECONDS_MAX):
+                await has_address(urlsplit(self.dsns[0]).hostname)
             return await open_one(self.dsns[0])
         opening = [asyncio.create_task(self._opened(open_one, number)) for number in range(len(self.dsns))]
         chosen: Opened | None = None
@@ -82,6 +86,7 @@ class Hosts:
 
     async def _opened(self, open_one: Open, number: int) -> Opened:
         async with asyncio.timeout(OPEN_SECONDS_MAX):
+            await has_address(urlsplit(self.dsns[number]).hostname)
             connection = await open_one(self.dsns[number])
             try:
                 timeline = int(str(await connection.fetchval(TIMELINE))[:8], 16)

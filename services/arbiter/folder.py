@@ -23,7 +23,7 @@ from libs.sharing.pages import (
     read_use,
     regular,
 )
-from libs.sharing.slots import SlotSeen, SlotShare
+from libs.sharing.records import SlotSeen, SlotShare
 
 BACKLOG = 1024
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from libs.sharing.pages import SlotUse
-from libs.sharing.slots import SlotSeen, SlotShare
+from libs.sharing.records import SlotSeen, SlotShare
 from services.arbiter.connection import HookConnection, Named
 from services.arbiter.folder import SlotFolder
 from services.arbiter.thinking.slot import SharingSlot, Terms

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from itertools import count
 
 from libs.sharing import slots
+from libs.sharing.records import SlotShare
 from libs.sharing.wire import Op, ShareMessage
 from services.arbiter.connection import HookConnection
 from services.arbiter.folder import SlotFolder
@@ -297,5 +298,5 @@ def _microseconds() -> int:
     return time.monotonic_ns() // 1000
 
 
-def _told(share: slots.SlotShare) -> dict[str, object]:
+def _told(share: SlotShare) -> dict[str, object]:
     return {"job": share.job, "gpu": share.gpu, "request": share.request, "limit": share.limit, "memory": share.memory}

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
 
+from libs.client.paths import NO_TEXT
 from services.cli.commands import COMMANDS, FAMILIES
 from services.cli.complaint import Complaint
-from services.cli.parsing import Parser, names_of, nothing_given, typed, unknown_options
-from services.cli.words import clean
+from services.cli.parsing import Parser, names_of, nothing_given, place_of, typed, unknown_options
+from services.cli.words import clean_lines
 
+_VARIABLES = {"--url": "WEFT_URL", "--token": "WEFT_TOKEN"}
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
@@ -32,8 +34,11 @@ def main(arguments: Sequence[str]) -> int:
         status = _dispatch(list(arguments))
         sys.stdout.flush()
     except Complaint as complaint:
-        print(f"weft: {_on_terminal(complaint)}", file=sys.stderr)
+        print(f"weft: {clean_lines(str(complaint))}", file=sys.stderr)
         return complaint.status
+    except UnicodeEncodeError:  # the word may be a secret, and is not shown
+        print(f"weft: {NO_TEXT}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -50,7 +55,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name in ("-V", "--version"):
         return _version()
     if name not in COMMANDS:
-        raise Complaint(_unknown(name), status=2)
+        raise Complaint(_misplaced(name, arguments[1:]) or _unknown(name), status=2)
     args = parse(name, arguments)
     status: int = asyncio.run(args.func(args))
     return status
@@ -58,22 +63,28 @@ def _dispatch(arguments: list[str]) -> int:
 
 def parse(name: str, arguments: list[str]) -> argparse.Namespace:
     """Parse, importing only the module of the given command: that keeps `weft ps` quick."""
-    parser = Parser(prog="weft", allow_abbrev=False)
-    commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=Parser)
-    importlib.import_module(COMMANDS[name].module).add(commands)
+    parser, command = _parsers(name)
     ours, tail = _split(arguments)
     args, unknown = parser.parse_known_args(_joined(ours))
     if unknown:  # with the command's own usage: that of `weft` lacks its options
-        commands.choices[name].error(unknown_options(name, commands.choices[name], unknown))
+        command.error(unknown_options(name, command, unknown))
     if tail is not None:
         if not hasattr(args, "command"):
-            parser.error(f"{name} takes no command after --")
+            command.error(f"{name} takes no command after --")
         args.command = [*args.command, "--", *tail] if args.command else tail
-    actions = list(typed(commands.choices[name], args))
+    actions = list(typed(command, args))
     if empty := nothing_given(actions, args):
-        commands.choices[name].error(f"{empty} is empty")
+        command.error(f"{empty} is empty")
     args.option_names = names_of(actions)
     return args
+
+
+def _parsers(name: str) -> tuple[Parser, Parser]:
+    """The parser of `weft` with this command alone, and the command's own."""
+    parser = Parser(prog="weft", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=Parser)
+    importlib.import_module(COMMANDS[name].module).add(commands)
+    return parser, commands.choices[name]
 
 
 def _joined(arguments: list[str]) -> list[str]:
@@ -90,6 +101,22 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
         return arguments, None
     at = arguments.index("--")
     return arguments[:at], arguments[at + 1 :]
+
+
+def _misplaced(word: str, rest: Sequence[str]) -> str:
+    """The sentence for an option before the command, such as --url; empty if no command in `rest` knows the option.
+    Its value is not repeated: it may be a token."""
+    option = word.partition("=")[0]
+    if not option.startswith("-"):
+        return ""
+    words = _split(list(rest))[0]
+    names = [name for name in words if name in COMMANDS]
+    for name in names or ["ps"]:
+        if place := place_of(option, _parsers(name)[1], words[words.index(name) + 1 :] if names else ()):
+            variable = _VARIABLES.get(option)
+            instead = f", or set {variable}" if variable else ""
+            return f"{option} belongs after {'the' if names else 'a'} command: `{place}`{instead}"
+    return ""
 
 
 def _unknown(name: str) -> str:
@@ -115,11 +142,6 @@ def _version() -> int:
 
     print(f"weft {version('weft')}")
     return 0
-
-
-def _on_terminal(complaint: Complaint) -> str:
-    """Text for the terminal without control sequences: other people's names and words may be in it."""
-    return "\n".join(clean(line) for line in str(complaint).split("\n"))
 
 
 def _forget_stdout() -> None:

@@ -19,7 +19,8 @@ _SCALE = (
 
 _SHARE = (
     "change the share of a GPU that each rank of a running job has: less at once, more only as far as its GPU has room,"
-    " which its event `tuned` says; a job that begins anew has what its specification says"
+    " which its event `tuned` says; on a node that holds shares by MPS a running job keeps its limit, which the event"
+    " says too; a job that begins anew has what its specification says"
 )
 
 
@@ -98,7 +99,7 @@ async def share(args: argparse.Namespace) -> int:
         accepted = await client.share(job, request=args.request, limit=args.limit, role=args.role)
     given = {"a request of": args.request, "a limit of": args.limit}
     wanted = " and ".join(f"{what} {part:g}" for what, part in given.items() if part is not None)
-    sentence = f"{accepted.id} should have {wanted} of a GPU, as far as there is room"
+    sentence = f"{accepted.id} should have {wanted} of a GPU, as far as there is room and its node can change it"
     page.answered(args, accepted, f"{sentence} (it is {accepted.state})")
     return 0
 

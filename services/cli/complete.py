@@ -13,6 +13,7 @@ from services.cli import connection
 from services.cli.complaint import Complaint
 from services.cli.completion.scripts import SCRIPTS
 from services.cli.completion.verbs import JOBS, NODES, verbs
+from services.cli.words import clean
 
 _NAMES_SECONDS_MAX = 0.7  # with the start of the interpreter a person waits a second at most
 _NAMES_MAX = 200
@@ -47,7 +48,7 @@ async def _names(args: argparse.Namespace) -> int:
     except (Complaint, ClientError, TimeoutError):
         return 1
     for name in found:
-        print(name)
+        print(clean(name))
     return 0
 
 

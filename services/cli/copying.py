@@ -6,7 +6,9 @@ the job made of it. The job's side needs `sh`, and `tar` for folders.
 
 import argparse
 import asyncio
+import os
 import posixpath
+import secrets
 import stat
 from contextlib import aclosing
 from pathlib import Path
@@ -20,30 +22,38 @@ from libs.messages.sessions import SessionKind
 from services.cli import page
 from services.cli.complaint import Complaint
 from services.cli.packing import Packed, Unpacking
+from services.cli.parsing import shown
 from services.cli.shell import opened, run_options
 from services.cli.words import clean
 
 SIZE_MAX = "100GiB"
 ERRORS_BYTES_MAX = 4096
 READ_BYTES = 64 << 10
+PATH_BYTES_MAX = 4096  # as Linux has it
 
-# What the job's side does. $1 is the path.
-_GIVE = """
-if [ -d "$1" ]; then echo folder; cd -- "$1" && exec tar -cf - .
-elif [ -f "$1" ]; then echo file; exec cat -- "$1"
+# What the job's side does. $1 is the path; with a beginning that no program takes for an option, it is $at.
+_AT = """
+case $1 in /*) at=$1;; *) at=./$1;; esac
+"""
+_GIVE = f"""{_AT}
+if [ -d "$at" ]; then echo folder; cd "$at" && exec tar -cf - .
+elif [ -f "$at" ]; then echo file; exec cat "$at"
+elif [ -e "$at" ]; then echo "it is no file and no folder" >&2; exit 66
 else echo "no such file or folder" >&2; exit 66; fi
 """
-# $2 the name in a folder that is there, $3 the mode.
-_TAKE_FILE = """
-to=$1; if [ -d "$to" ]; then to=${to%/}/$2; fi
-case $1 in */) [ -d "$1" ] || { echo "no such folder" >&2; exit 66; };; esac
-part=$to.weft-part-$$
-trap 'rm -f -- "$part"' EXIT
-cat >"$part" && chmod "$3" "$part" && mv -f -- "$part" "$to"
+# $2 the name in a folder that is there, $3 the mode, $4 what makes the name of the part unique.
+_TAKE_FILE = f"""{_AT}
+case $1 in */) [ -d "$at" ] || {{ echo "no such folder" >&2; exit 66; }};; esac
+if [ -d "$at" ]; then at=${{at%/}}/$2; fi
+if [ -e "$at" ] && ! [ -f "$at" ]; then echo "what is there is no file" >&2; exit 66; fi
+part=${{at%/*}}/.weft-$4
+trap 'rm -f "$part"' EXIT
+cat >"$part" && chmod "$3" "$part" && mv -f "$part" "$at"
 """
-_TAKE_FOLDER = """
-to=$1; if [ -d "$to" ]; then to=${to%/}/$2; fi
-mkdir -p -- "$to" && exec tar -xf - -C "$to"
+_TAKE_FOLDER = f"""{_AT}
+if [ -d "$at" ]; then at=${{at%/}}/$2; fi
+if [ -e "$at" ] && ! [ -d "$at" ]; then echo "what is there is no folder" >&2; exit 66; fi
+mkdir -p "$at" && exec tar -xf - -C "$at"
 """
 
 
@@ -81,6 +91,9 @@ async def copy(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise Complaint(f"expected a size such as 20GiB: {error}", field="--size-max", status=2) from None
     args.job = source.job or target.job
+    for beside in (source, target):
+        if len(os.fsencode(beside.path)) > PATH_BYTES_MAX:
+            raise Complaint(f"{_named(beside.path)} has more than {PATH_BYTES_MAX} bytes", status=2)
     async with opened(args) as (client, job):
         if source.job:
             copied = await _fetch(client, job, args, source.path, Path(target.path), size_max)
@@ -92,6 +105,8 @@ async def copy(args: argparse.Namespace) -> int:
 
 def place(text: str) -> PathBeside:
     """`JOB:PATH`, or a path; one that has a colon begins with / or ./."""
+    if not text:  # a variable of the shell without a value: it is not the folder here
+        raise argparse.ArgumentTypeError("is empty")
     job, colon, path = text.partition(":")
     if not colon or "/" in job or not job:
         return PathBeside(text)
@@ -101,28 +116,35 @@ def place(text: str) -> PathBeside:
 
 
 def _target(path: str, target: Path) -> Path:
-    """Where it goes: into a folder that is there, or to a name in one."""
-    if target.is_dir():
-        name = posixpath.basename(path.rstrip("/"))
-        if name in ("", ".", ".."):
-            raise Complaint(f"{clean(path)} has no name of its own: name the target whole", status=2)
-        return target / name
-    if not target.parent.is_dir():
-        raise Complaint(f"there is no folder {clean(str(target.parent))}")
+    """Where it goes: into a folder that is there, or to a name in one. It takes the place of a file, and of no device,
+    pipe or socket."""
+    try:
+        if target.is_dir():
+            name = posixpath.basename(path.rstrip("/"))
+            if name in ("", ".", ".."):
+                raise Complaint(f"{_named(path)} has no name of its own: name the target whole", status=2)
+            target = target / name
+        elif not target.parent.is_dir():
+            raise Complaint(f"there is no folder {_named(target.parent)}")
+        if target.exists() and not target.is_file() and not target.is_dir():
+            raise Complaint(f"{_named(target)} is no file and no folder")
+    except (OSError, ValueError) as error:
+        raise Complaint(f"{_named(target)}: {_words(error)}") from error
     return target
 
 
 def _taking(source: Path) -> tuple[str, str, str]:
     """How the job's side takes it, its name, and the mode of a file."""
     try:
-        status, name = source.stat(), source.resolve().name or "root"
-    except OSError as error:
-        raise Complaint(f"{clean(str(source))}: {error.strerror}") from error
+        status = source.stat()
+        name = source.name if source.name not in ("", "..") else source.resolve().name or "root"
+    except (OSError, ValueError) as error:
+        raise Complaint(f"{_named(source)}: {_words(error)}") from error
     if stat.S_ISDIR(status.st_mode):
         return _TAKE_FOLDER, name, ""
     if stat.S_ISREG(status.st_mode):
         return _TAKE_FILE, name, f"{stat.S_IMODE(status.st_mode) & 0o777:o}"
-    raise Complaint(f"{clean(str(source))} is no file and no folder")
+    raise Complaint(f"{_named(source)} is no file and no folder")
 
 
 async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, target: Path, size_max: int) -> int:
@@ -139,7 +161,7 @@ async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, 
                         await asyncio.to_thread(into.feed, data)
             await asyncio.to_thread(into.finish, whole=session.status == 0)
         except (OSError, ValueError) as error:
-            raise Complaint(f"{clean(str(target))}: {clean(str(error))}") from error
+            raise Complaint(f"{_named(target)}: {_words(error)}") from error
         finally:
             await asyncio.to_thread(into.close)
     _check(session, errors, path)
@@ -152,7 +174,7 @@ async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, 
 
 async def _send(client: Client, job: str, args: argparse.Namespace, source: Path, path: str, size_max: int) -> int:
     script, name, mode = _taking(source)
-    async with _session(client, job, args, script, path, name, mode) as session:
+    async with _session(client, job, args, script, path, name, mode, secrets.token_hex(8)) as session:
         errors = bytearray()
         reading = asyncio.create_task(_errors_of(session, errors))
         try:
@@ -160,7 +182,7 @@ async def _send(client: Client, job: str, args: argparse.Namespace, source: Path
             await session.close_input()
             await reading
         except (OSError, ValueError) as error:
-            raise Complaint(f"{clean(str(source))}: {clean(str(error))}") from error
+            raise Complaint(f"{_named(source)}: {_words(error)}") from error
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -181,7 +203,7 @@ async def _feed(session: RunSession, source: Path, size_max: int, *, folder: boo
 
     def pack() -> None:
         if folder:
-            Packed(write).folder(source)
+            Packed(write).folder(source.resolve())
             return
         with open(source, "rb") as file:
             while piece := file.read(READ_BYTES):
@@ -206,6 +228,17 @@ def _session(client: Client, job: str, args: argparse.Namespace, script: str, *a
 def _check(session: RunSession, errors: bytearray, path: str) -> None:
     if session.status == 0:
         return
-    words = clean(errors.decode(errors="replace").strip().partition("\n")[0])[:300]
+    words = clean(errors.decode(errors="replace").strip().partition("\n")[0])
+    words = words if len(words) <= 300 else f"…{words[-300:]}"  # a long path comes before the reason
     why = words or clean(session.reason) or f"its side ended with status {session.status}"
-    raise Complaint(f"{clean(path)}: {why}")
+    raise Complaint(f"{_named(path)}: {why}")
+
+
+def _named(path: object) -> str:
+    """A path in a complaint: clean, and cut if it is long."""
+    return shown(clean(str(path)))
+
+
+def _words(error: Exception) -> str:
+    """The system's reason without its number, and without the path, which the complaint has."""
+    return clean((error.strerror if isinstance(error, OSError) else "") or str(error))

@@ -26,7 +26,7 @@ async def export(args: argparse.Namespace) -> int:
         raise Complaint("a trace is CSV, no JSON: leave --json out", status=2)
     async with connection.connected(args) as client:
         trace = await client.trace(seconds=_seconds(args.since), pool=args.pool)
-    page.write(trace)
+    page.text(trace)
     jobs = trace.count(b"\n") - 1
     page.note(f"{jobs:,} job{'' if jobs == 1 else 's'}; `weft simulate --trace FILE` runs them")
     return 0

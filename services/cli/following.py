@@ -38,7 +38,7 @@ async def follow(client: Client, submitted: Submitted) -> int:
         remark = (
             f"{submitted.name} goes on: `weft logs -f {submitted.id}` follows it, `weft cancel {submitted.id}` ends it"
         )
-        print(f"\n{remark}", file=sys.stderr)
+        page.remark(f"\n{remark}")
         raise
     job = await client.job(submitted.id)
     screen = page.console(sys.stderr)

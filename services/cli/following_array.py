@@ -23,7 +23,7 @@ async def follow_array(client: Client, submitted: Submitted) -> int:
         over = await until_array_over(client, array.id)
     except asyncio.CancelledError:
         goes_on = f"{array.name} goes on: `weft wait {array.id}` waits for it, `weft cancel {array.id}` ends it"
-        print(f"\n{goes_on}", file=sys.stderr)
+        page.remark(f"\n{goes_on}")
         raise
     page.console(sys.stderr).print(arrays.ended_line(over))
     return await exit_status_of_array(client, over)

@@ -81,7 +81,7 @@ async def init(args: argparse.Namespace) -> int:
         raise Complaint("expected lower-case letters, digits and '-', at most 63, no dots", field="--name", status=2)
     text = template(name, Kind(args.kind), workdir=str(folder), file=args.file)
     if args.file == "-":
-        print(text, end="")
+        page.text(text.encode())
         return 0
     write_new(Path(args.file), text, replace=args.force)
     page.note(f"edit it, then: weft submit {args.file}")

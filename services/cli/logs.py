@@ -249,7 +249,7 @@ def _writer(args: argparse.Namespace, job: JobView, rank: int) -> Writer:
     if args.json:
         return LineWriter(page.write, lambda line: json_of(rank, line, job=job.id if args.several else ""))
     screen = terminal_text(raw=args.raw)
-    marks = [job.name] * args.several + [str(rank)] * (args.rank == EVERY_RANK)
+    marks = [clean(job.name)] * args.several + [str(rank)] * (args.rank == EVERY_RANK)
     if marks:
         head = f"[{' '.join(marks)}] ".encode()
         return LineWriter(page.write, lambda line: head + line, screen=screen)
@@ -259,7 +259,7 @@ def _writer(args: argparse.Namespace, job: JobView, rank: int) -> Writer:
 def json_of(rank: int, line: bytes, *, job: str = "") -> bytes:
     """One line as JSON; `job`: its id, where several jobs are shown."""
     told = {"rank": rank, "line": line.decode(errors="replace")}
-    return msgspec.json.encode({"job": job, **told} if job else told)
+    return page.harmless(msgspec.json.encode({"job": job, **told} if job else told))
 
 
 def _rank(text: str) -> int | str:

@@ -46,7 +46,7 @@ async def migrate_from(args: argparse.Namespace) -> int:
     except (SpecError, UnicodeEncodeError) as error:
         page.remark(f"note: the job file needs a change before it can be submitted: {clean(str(error))}")
     if args.output is None:
-        print(text, end="")
+        page.text(text.encode())
         return 0
     write_new(Path(args.output), text, replace=args.force)
     page.note(f"look at it, then: weft submit {args.output}")

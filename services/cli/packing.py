@@ -37,7 +37,8 @@ class Unpacking:
         self._head = b""
         self._kind = ""
         self._file: IO[bytes] | None = None
-        self._part = target.with_name(f".{target.name[:200]}.weft-{secrets.token_hex(4)}")
+        # Short: the target's own name may be as long as a name can be.
+        self._part = target.with_name(f".weft-{secrets.token_hex(8)}")
         self._archive: _Archive | None = None
 
     def feed(self, data: bytes) -> None:
@@ -180,7 +181,7 @@ class _Archive:
     def _take(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = parts_of(member.name)
         if parts is None:
-            self._skip(member.name, "it leads out of the target")
+            self._skip(member.name, "it leads out of the target, or is nested too deeply")
             return
         if member.isdir():
             os.close(self._folder(parts))
@@ -264,11 +265,14 @@ class Packed:
         self._write = write
 
     def folder(self, source: Path) -> None:
-        """Raises OSError, and whatever `write` does."""
+        """Raises OSError, ValueError, and whatever `write` does."""
         with tarfile.open(
             fileobj=cast("Any", self), mode="w|", bufsize=READ_BYTES, format=tarfile.GNU_FORMAT
         ) as archive:
-            archive.add(source, arcname=".", filter=_sent)
+            try:
+                archive.add(source, arcname=".", filter=_sent)
+            except RecursionError:
+                raise ValueError("is nested too deeply") from None
 
     def write(self, data: bytes) -> int:
         self._write(bytes(data))

@@ -1,19 +1,38 @@
-"""The output of a command: JSON on request, else a page for a person or plain text for a pipe."""
+"""The output of a command: JSON on request, else a page for a person or plain text for a pipe.
+
+Texts of a server and of files are in all of it: none leaves here with a character that steers a terminal.
+"""
 
 import argparse
 import codecs
 import io
+import re
 import sys
 import time
+from collections.abc import Iterable
 from typing import TextIO
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from services.cli.drawing.look import Look
+from services.cli.terminal import cleaned
+from services.cli.words import clean_lines
 
 _PLAIN_WIDTH = 10_000  # a pipe has no width: nothing is broken or cut
 _LOOKALIKES = {"━": "#", "╸": "=", "─": "-", "·": ".", "■": "#", "▐": "[", "▌": "]", "…": "~", "×": "x"}
+# What JSON leaves as it is: DEL and the C1 controls, and what shows text in another order or breaks a line.
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+class Screen(Console):
+    """Prints every text without what would steer the terminal, whichever drawing it is in."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            harms = not segment.control and not segment.text.isprintable()
+            yield segment._replace(text=clean_lines(segment.text)) if harms else segment
 
 
 def look(stream: TextIO | None = None) -> Look:
@@ -22,12 +41,12 @@ def look(stream: TextIO | None = None) -> Look:
     return Look(now=time.time(), width=screen.width, bars=screen.is_terminal)
 
 
-def console(stream: TextIO) -> Console:
-    """A console for this stream: as wide as the terminal, or without a width. Characters that it lacks become ASCII."""
+def console(stream: TextIO) -> Screen:
+    """A screen for this stream: as wide as the terminal, or without a width. Characters that it lacks become ASCII."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="weft-lookalikes")
     width = None if stream.isatty() else _PLAIN_WIDTH
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return Screen(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def show(drawn: RenderableType) -> None:
@@ -50,7 +69,7 @@ def note(text: str) -> None:
 
 def remark(text: str) -> None:
     """Print a remark about the answer on stderr, for scripts too."""
-    print(text, file=sys.stderr)
+    print(clean_lines(text), file=sys.stderr)
 
 
 def json_line(value: object) -> None:
@@ -58,7 +77,19 @@ def json_line(value: object) -> None:
     encoded = msgspec.json.encode(value)
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
-    write(encoded + b"\n")
+    write(harmless(encoded) + b"\n")
+
+
+def harmless(document: bytes) -> bytes:
+    """The same JSON without characters that would steer a terminal: those that it has are escaped."""
+    if document.isascii() and b"\x7f" not in document:
+        return document
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", document.decode()).encode()
+
+
+def text(document: bytes) -> None:
+    """A document that is no JSON: as it is, but on a terminal without what would steer it."""
+    write(cleaned(document).encode() if sys.stdout.isatty() else document)
 
 
 def write(text: bytes) -> None:
@@ -74,7 +105,7 @@ def answered(args: argparse.Namespace, value: object, text: str) -> None:
     if args.json:
         json_line(value)
     else:
-        print(text, flush=True)
+        print(clean_lines(text), flush=True)
 
 
 def _lookalikes(error: UnicodeError) -> tuple[str, int]:

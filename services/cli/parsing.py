@@ -48,6 +48,18 @@ def unknown_options(name: str, parser: argparse.ArgumentParser, unknown: Sequenc
     return f"{name} knows no {shown(' '.join(unknown))}{close or ';'} `weft {name} --help` lists what it knows"
 
 
+def place_of(option: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """Where a command takes an option, as `weft ps --url …`; empty if it takes none such. `words`: those after it."""
+    for action in parser._actions:
+        if option in action.option_strings:
+            return f"{parser.prog} {option}{'' if action.nargs == 0 else ' …'}"
+        if isinstance(action, argparse._SubParsersAction):
+            verbs = [action.choices[word] for word in words if word in action.choices]
+            if verbs and (place := place_of(option, verbs[0], ())):
+                return place
+    return ""
+
+
 def typed(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[argparse.Action]:
     """What the chosen command, and its own verb, may be given."""
     for action in parser._actions:

@@ -8,7 +8,7 @@ import argparse
 import os
 
 from libs.client import RefusedError
-from libs.domain.spec import Kind, ResizeHow
+from libs.domain.spec import Kind, ResizeHow, TuningMode
 from services.cli import connection, page
 from services.cli.along import env_option, secret_option, venv_option
 from services.cli.complaint import Complaint
@@ -90,6 +90,16 @@ def _how(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--retries", type=int, metavar="N", help="how often to try again when it fails (default: 0)")
     group.add_argument("--resize", choices=[how.value for how in ResizeHow], help="how it takes another size")
     group.add_argument("--checkpoints", metavar="TIME", help="it writes one so often, such as 10m; stop: when stopped")
+    group.add_argument(
+        "--progress",
+        metavar="PATTERN",
+        help="how its output tells its steps, such as `epoch (?P<step>[0-9]+)`; default: step=7 in $WEFT_PROGRESS",
+    )
+    group.add_argument(
+        "--tuning",
+        choices=[mode.value for mode in TuningMode],
+        help="change CPU, memory and network as it uses them, or only say what would be changed (default: the pool's)",
+    )
     group.add_argument("--array", metavar="I", help="many jobs: indices such as 0-9,20-40:5, and %%N for N at once")
     group.add_argument(
         "--after",

@@ -5,14 +5,20 @@ which the shell keeps and other users of the machine see. One newline at its end
 """
 
 import argparse
-import asyncio
 import getpass
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from libs.messages.secrets import VALUE_BYTES_MAX
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.drawing.secrets import secret_table
+from services.cli.words import clean
+
+TYPED_BYTES_MAX = 4094  # of a longer line, the kernel drops without a word what is beyond
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -30,7 +36,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def set_(args: argparse.Namespace) -> int:
-    value = await asyncio.to_thread(_value, args.name, args.source)
+    with _ended_by_ctrl_c():  # nothing else waits for this loop yet
+        value = _value(args.name, args.source)
     async with connection.connected(args) as client:
         kept = await client.set_secret(args.name, value)
     page.answered(args, kept, f"{kept.name} is stored")
@@ -59,13 +66,41 @@ async def delete(args: argparse.Namespace) -> int:
 def _value(name: str, source: str | None) -> str:
     """Raises `Complaint`."""
     asks = source is None and sys.stdin.isatty()
-    text = getpass.getpass(f"value of {name}: ") if asks else _read(source)
+    text = _typed(name) if asks else _read(source)
     text = text.removesuffix("\n").removesuffix("\r")
     if not text:
         raise Complaint("is empty", field="value")
     if len(text.encode()) > VALUE_BYTES_MAX:
         raise Complaint(f"is more than {VALUE_BYTES_MAX} bytes", field="value")
     return text
+
+
+def _typed(name: str) -> str:
+    """What is typed, without an echo. Raises `Complaint`."""
+    try:
+        text = getpass.getpass(f"value of {clean(name)}: ")
+        size = len(text.encode())
+    except (UnicodeError, EOFError) as error:
+        page.remark("")  # the end of the prompt's line
+        why = "is empty" if isinstance(error, EOFError) else "is no text in UTF-8"
+        raise Complaint(why, field="value") from None
+    if size > TYPED_BYTES_MAX:
+        raise Complaint(f"is more than the {TYPED_BYTES_MAX} bytes that a terminal takes: use --from", field="value")
+    return text
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends a read at once, and the terminal echoes again: else it cancels a task that waits for that read."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _read(source: str | None) -> str:

@@ -166,7 +166,7 @@ def confirm(jobs: Sequence[JobView], deed: str, *, yes: bool) -> None:
     """Ask before a deed to all of these jobs. Raises `Complaint` unless a person agrees."""
     if yes:
         return
-    names = some([f"{clean(job.name)} {job.id}" for job in jobs], _NAMED_MAX)
+    names = some([f"{clean(job.name)} {clean(job.id)}" for job in jobs], _NAMED_MAX)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Complaint(f"this would {deed} {count(len(jobs), 'job')} ({names}): add --yes if you mean it", status=2)
     print(f"{deed} {count(len(jobs), 'job')}: {names}? [y/N] ", end="", file=sys.stderr, flush=True)

@@ -4,18 +4,24 @@ there already, and are the working folder of each run. docs/sync.md."""
 import argparse
 import hashlib
 import os
+import re
+import signal
 import stat
 import tempfile
+import time
+import warnings
 import zipfile
 from collections.abc import Iterator
-from typing import IO
+from contextlib import contextmanager
+from types import FrameType
+from typing import IO, NoReturn
 
 import pathspec
 from msgspec import Struct
 
 from libs.client import Client, RefusedError
 from libs.domain.quantity import size_text
-from libs.messages.contexts import FILES_MAX, PACKED_BYTES_MAX, UNPACKED_BYTES_MAX
+from libs.messages.contexts import DEPTH_MAX, FILES_MAX, NAME_BYTES_MAX, PACKED_BYTES_MAX, UNPACKED_BYTES_MAX
 from services.cli import page
 from services.cli.complaint import Complaint
 
@@ -32,6 +38,7 @@ NEVER = (
     ".*_cache/",
 )
 IGNORES_BYTES_MAX = 1 << 20
+MATCHING_SECONDS_MAX = 20.0  # CPU time for all patterns and all files; some patterns would take years
 WHEN = (1980, 1, 1, 0, 0, 0)  # in place of each file's own time: the same files have the same digest
 READ_BYTES = 1 << 20
 
@@ -54,10 +61,11 @@ def pack(folder: str) -> PackedFiles:
     """Raises `Complaint`."""
     if not os.path.isdir(folder):
         raise Complaint(f"{folder} is not a folder", field="--sync", status=2)
-    walk = _Walk(folder, _ignores(folder))
+    walk = _Walk(folder, _Ignores(folder))
     file = tempfile.TemporaryFile(prefix="weft-sync-")  # noqa: SIM115 - what is packed is sent later
     try:
-        return _packed(file, walk)
+        with _interruptible():
+            return _packed(file, walk)
     except OSError as error:
         file.close()
         raise Complaint(f"cannot read {error.filename}: {error.strerror}", field="--sync") from error
@@ -105,8 +113,8 @@ async def store(client: Client, packed: PackedFiles) -> None:
 class _Walk:
     """The path and the name of each file, link and empty folder, in order. `largest`: for a complaint."""
 
-    def __init__(self, folder: str, ignores: pathspec.GitIgnoreSpec) -> None:
-        self.folder, self._spec = folder, ignores
+    def __init__(self, folder: str, ignores: "_Ignores") -> None:
+        self.folder, self._ignores = folder, ignores
         self.files = 0
         self.largest: list[tuple[int, str]] = []
 
@@ -119,7 +127,7 @@ class _Walk:
         for entry in entries:
             name = prefix + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if self._spec.match_file(f"{name}/" if is_folder else name):
+            if self._ignores.names(f"{name}/" if is_folder else name):
                 continue
             if is_folder:
                 yield entry.path, f"{name}/"
@@ -138,9 +146,13 @@ def _add(archive: zipfile.ZipFile, path: str, name: str) -> int:
     """Add one file, and return its bytes. Raises OSError, `Complaint`."""
     mode = os.lstat(path).st_mode
     try:
-        name.encode()
+        size = len(name.encode())
     except UnicodeEncodeError:
         raise Complaint(f"the name of {name!r} is no UTF-8", field="--sync") from None
+    if size > NAME_BYTES_MAX:
+        raise Complaint(f"{name[:100]}… has a path of more than {NAME_BYTES_MAX} bytes", field="--sync")
+    if name.removesuffix("/").count("/") >= DEPTH_MAX:
+        raise Complaint(f"{name[:100]}… is more than {DEPTH_MAX} folders deep", field="--sync")
     info = zipfile.ZipInfo(name, WHEN)
     info.create_system = 3  # Unix: the mode is in `external_attr`
     info.compress_type = zipfile.ZIP_DEFLATED
@@ -164,19 +176,60 @@ def _add(archive: zipfile.ZipFile, path: str, name: str) -> int:
     return size
 
 
-def _ignores(folder: str) -> pathspec.GitIgnoreSpec:
-    lines: list[str] = []
+class _Ignores:
+    """The patterns of `.weftignore`, and those of files that never go along. The folder may come from another person,
+    who made the patterns to do harm. Raises `Complaint`."""
+
+    def __init__(self, folder: str) -> None:
+        self._left = MATCHING_SECONDS_MAX
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of `[[`, which Python may read in another way one day
+                self._spec = pathspec.GitIgnoreSpec.from_lines([*NEVER, *_lines(os.path.join(folder, IGNORES))])
+        except (ValueError, re.error, OverflowError, RecursionError) as error:
+            raise Complaint(f"{IGNORES}: {error}", field="--sync") from error
+
+    def names(self, name: str) -> bool:
+        """Whether a pattern names the file. To be called within `_interruptible`, which ends a pattern that takes too
+        long."""
+        before = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, self._left)
+        try:
+            return self._spec.match_file(name)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            self._left = max(0.001, self._left - (time.process_time() - before))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Within it, the timer of `_Ignores` raises `Complaint`, also in the midst of a regular expression."""
+
+    def over(number: int, frame: FrameType | None) -> NoReturn:
+        raise Complaint(f"the patterns in {IGNORES} take too long: have fewer `*` in each", field="--sync")
+
+    before = signal.signal(signal.SIGPROF, over)
     try:
-        with open(os.path.join(folder, IGNORES), encoding="utf-8") as file:
-            lines = file.read(IGNORES_BYTES_MAX).splitlines()
+        yield
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of the file, none if there is no such file. All of it or `Complaint`: a part would let files go along
+    that are to stay."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise Complaint(f"{IGNORES} is no file", field="--sync")
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            text = file.read(IGNORES_BYTES_MAX + 1)
     except FileNotFoundError:
-        pass
+        return []
     except (OSError, UnicodeDecodeError) as error:
         raise Complaint(f"cannot read {IGNORES}: {error}", field="--sync") from error
-    try:
-        return pathspec.GitIgnoreSpec.from_lines([*NEVER, *lines])
-    except ValueError as error:
-        raise Complaint(f"{IGNORES}: {error}", field="--sync") from error
+    if len(text) > IGNORES_BYTES_MAX:
+        raise Complaint(f"{IGNORES} has more than {size_text(IGNORES_BYTES_MAX)}", field="--sync")
+    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def _too_much(why: str, walk: _Walk) -> Complaint:

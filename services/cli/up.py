@@ -12,6 +12,7 @@ from services.cli.complaint import Complaint
 from services.cli.connection import weft_home
 from services.cli.local import AlreadyRunsError, ClusterHome, ClusterState, LocalCluster, LocalError, Options
 from services.cli.local.signals import Stops, stops_on_signals
+from services.cli.words import clean_lines
 
 ATTACH_SECONDS_MAX = 120.0
 ATTACH_POLL_SECONDS = 0.1
@@ -163,4 +164,4 @@ def _current(home: ClusterHome) -> ClusterState | None:
 def say(line: str) -> None:
     """Print to the terminal, if it is still there: a closed one must not break the orderly stop."""
     with contextlib.suppress(OSError):
-        print(line, flush=True)
+        print(clean_lines(line), flush=True)

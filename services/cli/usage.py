@@ -5,6 +5,7 @@ administrator's sees all, and what became of the capacity. docs/accounting.md sa
 """
 
 import argparse
+import math
 import time
 
 from libs.domain.quantity import duration_seconds
@@ -15,6 +16,7 @@ from services.cli.drawing.usage import usage_page
 from services.cli.moments import moment
 
 DAY = 86_400
+TIME_MAX = 253_402_300_800.0  # the year 10000
 WHAT = ", ".join(by.value for by in By if by is not By.LABEL) + ", label:NAME"
 
 
@@ -45,7 +47,7 @@ async def usage(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         wanted = {"by": by, "label": label, "tenant": args.tenant, "seconds": max(60, seconds), "limit": args.limit}
         if args.csv:
-            page.write(await client.usage_csv(**wanted, until=until))
+            page.text(await client.usage_csv(**wanted, until=until))
             return 0
         found = await client.usage(**wanted, until=until)
     if args.json:
@@ -72,8 +74,9 @@ def _time(text: str, option: str, now: float) -> float:
     except ValueError:
         pass
     try:
-        return float(moment(text, now=now))
+        at = float(moment(text, now=now))
     except (Complaint, ValueError):
-        raise Complaint(
-            f"expected a time such as 12h, 30d, 14:57 or 2026-01-31, got {text!r}", field=option, status=2
-        ) from None
+        at = math.nan
+    if not 0 <= at <= TIME_MAX:
+        raise Complaint(f"expected a time such as 12h, 30d, 14:57 or 2026-01-31, got {text!r}", field=option, status=2)
+    return at

@@ -76,3 +76,8 @@ def some(names: Sequence[str], most: int = 4) -> str:
 def clean(text: str) -> str:
     """A foreign text that cannot steer this terminal: each control character becomes a space."""
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def clean_lines(text: str) -> str:
+    """The same of a text that may have several lines."""
+    return "\n".join(line if line.isprintable() else clean(line) for line in text.split("\n"))

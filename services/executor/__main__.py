@@ -69,11 +69,11 @@ async def run(stop: asyncio.Event) -> None:
         )
         async with (
             guarded(home, _orders(settings, keeper), clock=boot_clock),
-            opened(settings.shares, home) as shares,
+            opened(settings.shares, home, emulated=settings.emulated_gpus > 0) as shares,
         ):
             runtime = await _open_runtime(settings, home, node, keeper, shares)
             try:
-                await _serve(settings, home, keeper, runtime, node, stop)
+                await _serve(settings, home, keeper, runtime, node, stop, shares=shares)
             finally:
                 await runtime.close()
     finally:
@@ -88,7 +88,14 @@ def _secrets_folder(settings: ExecutorSettings) -> Path | None:
 
 
 async def _serve(
-    settings: ExecutorSettings, home: Home, keeper: FileKeeper, runtime: Runtime, node: NodeFacts, stop: asyncio.Event
+    settings: ExecutorSettings,
+    home: Home,
+    keeper: FileKeeper,
+    runtime: Runtime,
+    node: NodeFacts,
+    stop: asyncio.Event,
+    *,
+    shares: ShareBackend,
 ) -> None:
     """Serve on the bus; while it is not reachable, on a silent one, so that the fence still falls."""
     without_gpus = capacity(gpus=(), cpus=settings.cpus, memory=settings.memory)
@@ -115,6 +122,7 @@ async def _serve(
             jitter=random.random,
             retention=retention,
             secret_files=secret_files,
+            escaped=shares.escaped,
             stop_jobs_on_exit=settings.stop_jobs_on_exit and last,
         )
 
@@ -158,7 +166,7 @@ def _orders(settings: ExecutorSettings, keeper: FileKeeper) -> GuardOrders:
     return GuardOrders(
         fencing=settings.fencing and settings.guard,
         boot_id=keeper.boot_id,
-        policy=guard.FenceTimings(
+        timings=guard.FenceTimings(
             fence_seconds=settings.fence_seconds,
             slack_seconds=settings.drift_seconds / 2,
             grace_max=settings.fence_grace_max,

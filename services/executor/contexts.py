@@ -18,7 +18,9 @@ from pathlib import Path
 
 from libs.bus import Bus, BusError
 from libs.messages.contexts import (
+    DEPTH_MAX,
     FILES_MAX,
+    NAME_BYTES_MAX,
     PACKED_BYTES_MAX,
     PIECE_BYTES,
     PIECES_MAX,
@@ -37,7 +39,6 @@ ANSWER_SECONDS_MAX = 10.0
 PACKED_KEPT_BYTES = 1 << 30  # of packed files that were fetched, for the next run that has them
 DIRECTORY_BYTES_MAX = 8 << 20  # of the list of files at the end of a ZIP file
 LINK_BYTES_MAX = 4096
-DEPTH_MAX = 64
 READ_BYTES = 1 << 20
 _END = b"PK\x05\x06"
 _END_BYTES = 22
@@ -207,7 +208,7 @@ def _plain(name: str) -> str:
     if len(parts) > DEPTH_MAX or any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise BadContextError(f"it has a file that is not within its folder: {name[:200]!r}")
     try:
-        too_long = any(len(os.fsencode(part)) > 255 for part in parts) or len(os.fsencode(name)) > 2048
+        too_long = any(len(os.fsencode(part)) > 255 for part in parts) or len(os.fsencode(name)) > NAME_BYTES_MAX
     except UnicodeEncodeError:
         raise BadContextError(f"it has a file whose name is no UTF-8: {name[:200]!r}") from None
     if too_long:

@@ -39,25 +39,6 @@ class Keeper(Protocol):
         """The runs that the node's guard has ended."""
 
 
-class MemoryKeeper:
-    """Keeps memory in the process: for tests and simulations, which may pass it to a second executor."""
-
-    def __init__(self, boot_id: str = "boot-1") -> None:
-        self.boot_id = boot_id
-        self.incarnation = 1
-        self.memory = Memory()
-
-    def save(self, memory: Memory) -> None:
-        self.memory = memory
-
-    def fenced(self) -> frozenset[RunKey]:
-        return frozenset()
-
-    def restarted(self) -> "MemoryKeeper":
-        self.incarnation += 1
-        return self
-
-
 class FileKeeper:
     """Keeps memory in the home, and locks the home against a second executor while it is open."""
 
@@ -92,8 +73,8 @@ class FileKeeper:
             self._keep(sync=False)
 
     def fenced(self) -> frozenset[RunKey]:
-        noted = read_slot(self._fenced, FENCED_BYTES, Fenced)
-        return frozenset(noted.runs if noted is not None and noted.boot_id == self.boot_id else ())
+        boot_id, runs = self._noted_by_guard()
+        return runs if boot_id == self.boot_id else frozenset()
 
     def close(self) -> None:
         self._synced.close()
@@ -115,7 +96,15 @@ class FileKeeper:
         return replace(memory, synced_at=max(noted.synced_at, memory.synced_at or 0.0))
 
     def _of_this_boot(self, kept: SavedMemory) -> Memory:
-        return kept.memory if kept.boot_id == self.boot_id else kept.memory.after_boot()
+        if kept.boot_id == self.boot_id:
+            return kept.memory
+        boot_id, fenced = self._noted_by_guard()
+        return kept.memory.after_boot(fenced if boot_id == kept.boot_id else ())
+
+    def _noted_by_guard(self) -> tuple[str, frozenset[RunKey]]:
+        """The boot of which the guard's note is, and the runs that it ended then."""
+        noted = read_slot(self._fenced, FENCED_BYTES, Fenced)
+        return ("", frozenset()) if noted is None else (noted.boot_id, frozenset(noted.runs))
 
     def _tell_guard(self) -> None:
         try:

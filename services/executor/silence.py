@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from libs.bus import Bus, NoAnswerError, RawRequest, StreamEvent, nothing
+from libs.bus import Bus, NoAnswerError, RawRequest, StreamEvent
 from libs.messages import Message
 
 M = TypeVar("M", bound=Message)
@@ -58,7 +58,7 @@ class SilentBus:
     ) -> Nothing:
         return Nothing()
 
-    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
+    async def ensure_stream(self) -> str:
         raise NoAnswerError("there is no bus")
 
     async def emit(self, events: list[StreamEvent]) -> None:

@@ -46,10 +46,10 @@ class AttachQuery(Struct, frozen=True, forbid_unknown_fields=True):
     rows: Side = 0
     columns: Side = 0
     term: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$", description="The type of the terminal.")
+        str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$(?!\n)", description="The type of the terminal.")
     ] = "xterm"
     port: Annotated[int, Meta(ge=0, le=65535, description="With `kind=port`: where the run listens.")] = 0
-    session: Annotated[str, Meta(pattern=r"^[a-z0-9]{0,64}$", description="Go on with this session.")] = ""
+    session: Annotated[str, Meta(pattern=r"^[a-z0-9]{0,64}$(?!\n)", description="Go on with this session.")] = ""
     read: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="With `session`: how much of its output you have.")] = 0
 
 

@@ -15,7 +15,8 @@ from services.gateway.thinking.accounting.rows import NANO, Books, rows_of
 from services.gateway.thinking.accounting.used import UsedLedger
 
 CSV = "text/csv"
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet takes a text for a formula
+# The first characters with which a spreadsheet takes a text for a formula, the wide ones in some languages.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 COLUMNS = tuple(name for name in AccountRow.__struct_fields__)
 
 

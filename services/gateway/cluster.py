@@ -114,13 +114,12 @@ class LiveCluster:
         of_job = [one for one in heard.what.verdicts if (one.job_id, one.epoch) == (job.id, job.epoch)]
         return tuple(sorted(of_job, key=lambda verdict: verdict.rank))
 
-    def finding(self, job: Job, code: str) -> str:
-        """The sentence of a finding on a job in the last review of its pool; empty: there is none."""
+    def findings_on(self, job: Job) -> tuple[Finding, ...]:
+        """The findings on a job in the last review of its pool."""
         heard = self._reviews.get(job.pool)
         if heard is None or self._clock() - heard.at > FINDINGS_SECONDS_MAX:
-            return ""
-        told = (one.sentence for one in heard.what.findings if (one.job_id, one.code) == (job.id, code))
-        return next(told, "")
+            return ()
+        return tuple(finding for finding in heard.what.findings if finding.job_id == job.id)
 
     def findings(self) -> tuple[Finding, ...]:
         now = self._clock()

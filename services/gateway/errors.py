@@ -8,14 +8,21 @@ import msgspec
 
 from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN
 from libs.domain.spec import TOKEN_PATTERN
+from libs.domain.spec_decoder import PATTERN_WORDS as OF_SPECIFICATIONS
 from libs.messages.http import ErrorDetail, ErrorView, FieldError
+from libs.messages.http_quotas import MODEL_PATTERN
+from libs.messages.webhooks import EVENT_PATTERN, URL_PATTERN
 
 PROBLEM = "application/problem+json"  # RFC 9457
 RETRY_AFTER_SECONDS = 1
 TOKEN_WORDS = "expected lower-case letters, digits and '-', at most 63, no dots"
-_PATTERN_WORDS = {
+PATTERN_WORDS = {
+    **OF_SPECIFICATIONS,
     TOKEN_PATTERN: TOKEN_WORDS,
     NAMES_PATTERN: "expected a name of lower-case letters, digits and '-', or a pattern of them with '*' and '?'",
+    MODEL_PATTERN: "expected a model of GPUs, 1 to 100 characters without line breaks and other control characters",
+    URL_PATTERN: "expected a URL such as https://example.org/hook, or `mailto:` and an address, without blanks",
+    EVENT_PATTERN: "expected the name of an event, such as failed",
     ID_PREFIX_PATTERN: "expected how an id begins, such as j-k3f9",
 }
 
@@ -90,7 +97,7 @@ def from_decoder(error: msgspec.DecodeError) -> tuple[str, str]:
     for marker, words in (("unknown field `", "no such field"), ("missing required field `", "is required")):
         if marker in reason:
             return f"{field}.{reason.split(marker)[1].rstrip('`')}".removeprefix("."), words
-    for pattern, words in _PATTERN_WORDS.items():
+    for pattern, words in PATTERN_WORDS.items():
         if repr(pattern) in reason:
             return field, words
     return field, reason.replace("`", "")

@@ -59,6 +59,7 @@ AT_WORK_PER_TENANT_MAX = 8
 AT_WORK_WAITING_MAX = 4096  # of one tenant
 OVER_NATS_WAITING_MAX = 120  # submissions of one tenant
 RECEIVED_SECONDS_PER_BYTE = 5e-9  # of a specification, which is read from the wire outside of what is measured
+ASK_SECONDS = 0.002  # of the scheduler and the store, for a submission or an ask, which wait for them
 STORED_SECONDS_PER_BYTE = 3e-8  # of the store's processor: about 30 ms for a megabyte
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
@@ -179,11 +180,12 @@ class Gateway:
             raise too_fast("", reason, wait)
 
     async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> Submitted:
-        """A submission, which its tenant pays for by its bytes too. Raises RejectedError, StoreUnavailableError."""
+        """A submission. Its tenant pays for it as for an ask, and by its bytes. Raises RejectedError,
+        StoreUnavailableError."""
         self.lanes.charge(who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
         submitted = await self.submissions.submit(who, body, content_type=content_type, key=key)
         if submitted.created:
-            self.lanes.charge(who.tenant, STORED_SECONDS_PER_BYTE * len(body))
+            self.lanes.charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * len(body))
         return submitted
 
     async def sample(self) -> None:

@@ -16,6 +16,7 @@ from services.gateway.allowances import check, too_much
 from services.gateway.endings import TOLD, EventCause, endings
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
+from services.gateway.gateway import ASK_SECONDS
 from services.gateway.past import PastQuery, job_then, moment_of, told_by
 from services.gateway.revalidation import next_page
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
@@ -29,7 +30,6 @@ LIMIT_MAX = 1000
 STATES = ", ".join(JobState)
 KINDS = ", ".join(Kind)
 QUERY_LABELS_MAX = 2000
-ASK_SECONDS = 0.002  # of the scheduler and the store, for an ask about a job: a job bears any number of them
 
 
 class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
 from services.gateway.errors import RejectedError
@@ -86,11 +86,9 @@ class Lanes:
 
     async def paid(self, tenant: str, work: Coroutine[Any, Any, T]) -> T:
         """Do the work; the tenant pays for each of its steps, and for what is done for it in threads."""
-        token = PAYER.set(tenant)
-        try:
-            return await _Steps(work, self._processor, lambda seconds: self.charge(tenant, seconds))
-        finally:
-            PAYER.reset(token)
+        context = copy_context()
+        context.run(PAYER.set, tenant)
+        return await _Steps(context, work, self._processor, lambda seconds: self.charge(tenant, seconds))
 
     @contextmanager
     def elsewhere(self, tenant: str) -> Iterator[None]:
@@ -106,12 +104,16 @@ class Lanes:
 
 
 class _Steps(Generator[Any, Any, T]):
-    """Goes through the steps of `work`, and tells of the processor's time of each."""
+    """Goes through the steps of `work` in `context`, and tells of the processor's time of each."""
 
     def __init__(
-        self, work: Coroutine[Any, Any, T], processor: Callable[[], float], charge: Callable[[float], None]
+        self,
+        context: Context,
+        work: Coroutine[Any, Any, T],
+        processor: Callable[[], float],
+        charge: Callable[[float], None],
     ) -> None:
-        self._work, self._processor, self._charge = work, processor, charge
+        self._context, self._work, self._processor, self._charge = context, work, processor, charge
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self
@@ -119,14 +121,14 @@ class _Steps(Generator[Any, Any, T]):
     def send(self, value: Any) -> Any:
         began = self._processor()
         try:
-            return self._work.send(value)
+            return self._context.run(self._work.send, value)
         finally:
             self._charge(self._processor() - began)
 
     def throw(self, *raised: Any) -> Any:
         began = self._processor()
         try:
-            return self._work.throw(*raised)
+            return self._context.run(self._work.throw, *raised)
         finally:
             self._charge(self._processor() - began)
 

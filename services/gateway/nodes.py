@@ -13,6 +13,7 @@ from services.gateway.gateway import Gateway
 from services.gateway.gpus import slowest_of
 from services.gateway.past import Past, PastQuery, moment_of, past_of
 from services.gateway.route import Call, NoQuery, answer
+from services.gateway.sight import seen_of
 from services.gateway.views import cluster_view, node_views, with_reasons
 
 
@@ -34,7 +35,11 @@ async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
         return answer(cluster_view(past.nodes, holding, queued, gateway.unheard, call.who, now=past.at))
     found = await gateway.snapshots.nodes.get()
     holding = await _holding(gateway)
-    queued = [job for pool in await gateway.snapshots.pools() for job in await gateway.snapshots.queued(pool)]
+    queued = [
+        job
+        for pool in await gateway.snapshots.pools()
+        for job in seen_of(await gateway.snapshots.queued(pool), call.who)
+    ]
     view = cluster_view(found.all, holding, queued, gateway.cluster, call.who, now=gateway.now(), live=True)
     shown = {job.id for job in view.queued}
     fresh = await gateway.reasons.fresh([job for job in queued if job.id in shown])

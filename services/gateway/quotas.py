@@ -17,7 +17,7 @@ from services.gateway.errors import RejectedError
 from services.gateway.route import Call, NoQuery, answer, json_of
 
 
-class QuotasQuery(msgspec.Struct, frozen=True, kw_only=True):
+class QuotasQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pool: Annotated[str, msgspec.Meta(pattern=TOKEN_PATTERN)] = "default"
 
 

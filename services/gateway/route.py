@@ -9,11 +9,11 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from libs.domain.doubled_names import doubled_name
 from libs.domain.mistakes import mistakes_of
-from libs.domain.spec import TOKEN_PATTERN
 from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.store.tenants import Access
-from services.gateway.errors import TOKEN_WORDS, RejectedError, from_decoder
+from services.gateway.errors import PATTERN_WORDS, RejectedError, from_decoder
 from services.gateway.turns import Turn
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Q = TypeVar("Q", bound=Struct)
 B = TypeVar("B")
 
 BODY_SECONDS_MAX = 20.0
+LARGE_BYTES = 64 << 10  # such a body is decoded in a thread: one of 1 MiB may take 0.1 s
 JSON = "application/json"
 _LISTS = frozenset({"state"})
 NOBODY = Access(tenant="")
@@ -129,20 +130,31 @@ def check_length(request: web.Request, most: int = SPEC_BYTES_MAX) -> None:
 
 
 async def json_of(request: web.Request, kind: type[B]) -> B:
+    """The body decoded as `kind`; a large one in a thread."""
     body = await body_of(request)
+    return await asyncio.to_thread(_decoded, body, kind) if len(body) > LARGE_BYTES else _decoded(body, kind)
+
+
+def _decoded(body: bytes, kind: type[B]) -> B:
     try:
-        return msgspec.json.decode(body, type=kind)
+        value = msgspec.json.decode(body, type=kind)
+        doubled = doubled_name(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         field, reason = from_decoder(error) if isinstance(error, msgspec.DecodeError) else ("", "not UTF-8")
         if field.endswith(("[...]", "]`")) or "` in `" in field:
             field, reason = _within_mapping(body, kind, field, reason)
         raise RejectedError(400, field, reason) from None
+    except RecursionError:
+        raise RejectedError(400, "", "nested too deeply") from None
+    if doubled is not None:
+        raise RejectedError(400, doubled, "is given twice")
+    return value
 
 
 def _within_mapping(body: bytes, kind: Any, field: str, reason: str) -> tuple[str, str]:
     """The mistake in an item of a mapping, with the name of the item, which the decoder leaves out."""
     try:
-        found = mistakes_of(msgspec.json.decode(body), kind, _WORDS)
+        found = mistakes_of(msgspec.json.decode(body), kind, PATTERN_WORDS)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # worse, further on than the decoder had read
         found = []
     outer = field.rpartition("$.")[2].removesuffix("[...]")
@@ -155,9 +167,6 @@ async def _read(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise RejectedError(408, "", f"the body did not arrive within {BODY_SECONDS_MAX:g} s") from None
-
-
-_WORDS = {TOKEN_PATTERN: TOKEN_WORDS}
 
 
 def too_large(most: int = SPEC_BYTES_MAX) -> RejectedError:

@@ -15,7 +15,7 @@ from services.gateway.endings import last_cause
 from services.gateway.sight import may_see
 from services.gateway.thinking.requests import is_kept
 
-UNATTAINABLE, SHEDDING = "unattainable", "shedding"  # codes of findings on services
+UNATTAINABLE, SHEDDING = "unattainable", "shedding"  # codes of findings on services, which their views have by name
 NAMED_MAX = 20  # lenders
 NO_NAMES: Mapping[str, str] = {}
 
@@ -32,6 +32,7 @@ def service_view(
     granted = sum(job.granted.values()) if job.state.holding else 0
     is_known = not granted or live.hears_of(job)
     requests = None if job.state.final else live.requests(job)
+    sentences = {finding.code: finding.sentence for finding in cluster.findings_on(job)}
     return ServiceView(
         wanted=sum(job.wanted.values()),
         granted=granted,
@@ -46,8 +47,8 @@ def service_view(
         requests=requests,
         objective=job.spec.objective,
         kept=is_kept(requests, job.spec.objective),
-        unattainable=cluster.finding(job, UNATTAINABLE),
-        shedding=cluster.finding(job, SHEDDING),
+        unattainable=sentences.get(UNATTAINABLE, ""),
+        shedding=sentences.get(SHEDDING, ""),
         sized_for=sized_for,
         loans=tuple(
             LoanView(

@@ -20,6 +20,7 @@ T = TypeVar("T")
 SECONDS = 1.0
 SCORES_SECONDS = 5.0  # they are many, and change slowly
 QUICK_TIMES = 4
+LARGE = 1_000  # jobs; to read which of so many changed takes longer than a request should wait
 
 
 class Nodes(Struct, frozen=True):
@@ -37,7 +38,8 @@ class Fresh(Generic[T]):
 
     While the store is away one caller tries whether it is back, and the others do not wait for that.
 
-    Too old: `seconds`, or with `quick` a few times the duration of the last read, so that cheap values are fresh.
+    Too old: `seconds`, or with `quick` a few times the duration of the last read, so that cheap values are fresh. What
+    `is_large` and is too old by that alone is returned, and read again meanwhile: nothing is older than `seconds`.
     """
 
     def __init__(
@@ -47,8 +49,11 @@ class Fresh(Generic[T]):
         clock: Callable[[], float],
         quick: bool = False,
         seconds: float = SECONDS,
+        is_large: Callable[[T], bool] = lambda _: False,
     ) -> None:
         self._read = read
+        self._seconds_max = seconds
+        self._is_large = is_large
         self._clock = clock
         self._quick = quick
         self._seconds = seconds
@@ -80,6 +85,8 @@ class Fresh(Generic[T]):
             self._reading.add_done_callback(self._done)
         elif self._failing:
             raise StoreUnavailableError("the store did not answer, and is asked again already")
+        if not self._failing and (old := self._new(self._seconds_max)) is not None and self._is_large(old[1]):
+            return old[1]
         return await asyncio.shield(self._reading)  # A caller that is cancelled does not end the read for the others.
 
     async def aside(self) -> T:
@@ -87,16 +94,17 @@ class Fresh(Generic[T]):
         than it would be without it."""
         is_at_hand = self.at_hand
         value = await self.get()
-        if not is_at_hand:
+        if not is_at_hand and self._reading is None:
             self._is_for_all = False
         return value
 
     def forget(self) -> None:
         self._value = None
 
-    def _new(self) -> tuple[float, T] | None:
-        """The value with its time, if it is new enough for requests."""
-        if self._value is None or not self._is_for_all or self._clock() - self._value[0] >= self._seconds:
+    def _new(self, seconds: float | None = None) -> tuple[float, T] | None:
+        """The value with its time, if it is new enough for requests; without `seconds`, so new that none is read."""
+        seconds = self._seconds if seconds is None else seconds
+        if self._value is None or not self._is_for_all or self._clock() - self._value[0] >= seconds:
             return None
         return self._value
 
@@ -104,7 +112,7 @@ class Fresh(Generic[T]):
         at = self._clock()  # before the read, so that the value is never older than it seems
         value = await self._read()
         if self._quick:
-            self._seconds = min(SECONDS, QUICK_TIMES * (self._clock() - at))
+            self._seconds = min(self._seconds_max, QUICK_TIMES * (self._clock() - at))
         self._value, self._is_for_all = (at, value), True
         return value
 
@@ -148,7 +156,12 @@ class Snapshots:
     async def queued(self, pool: str, *, aside: bool = False) -> list[Job]:
         """The jobs that wait, as they were submitted. Only for known pools: each pool's snapshot stays in memory."""
         if pool not in self._queued:
-            self._queued[pool] = Fresh(partial(self._read_queued, pool), clock=self._clock, quick=True)
+            self._queued[pool] = Fresh(
+                partial(self._read_queued, pool),
+                clock=self._clock,
+                quick=True,
+                is_large=lambda queued: len(queued) >= LARGE,
+            )
         return await (self._queued[pool].aside() if aside else self._queued[pool].get())
 
     def places(self, pool: str, policy: str) -> KnownPlaces:

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 from msgspec import Struct
 
 from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from libs.domain.checkpoints import lost_seconds
-from libs.domain.elements import elements_of
+from libs.domain.elements import ArrayTooLargeError, elements_of
 from libs.domain.sizes import how_resized, why_never
 from libs.domain.spec import JobSpec, Kind, ResizeHow
 from libs.domain.spec_decoder import SpecError, decode_spec
@@ -30,7 +29,6 @@ DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
 LARGE_AT_ONCE = 2
 FULL_MAX = 1000  # tenants of which it is known that they have no room
-ARRAY_BYTES_MAX = 32 << 20  # of the specifications of all elements
 KEY_CHARACTERS_MAX = 255
 ID_BEGINS = "j-"
 ID_CHARACTERS = 10
@@ -164,11 +162,8 @@ class Submissions:
         try:
             elements = await asyncio.to_thread(elements_of, spec, array)
         except SpecError as error:
-            raise RejectedError(400, error.field, error.reason) from None
-        largest = len(elements) * max(len(msgspec.json.encode(one)) for _, one in (elements[0], elements[-1]))
-        if largest > ARRAY_BYTES_MAX:
-            why = f"{len(elements)} elements of this size are {largest} bytes; an array has {ARRAY_BYTES_MAX} at most"
-            raise RejectedError(413, "array", why)
+            status = 413 if isinstance(error, ArrayTooLargeError) else 400
+            raise RejectedError(status, error.field, error.reason) from None
         await check_element_wise(self._store, spec, elements)
         return elements
 

@@ -50,7 +50,7 @@ async def usage(call: Call[UsageQuery]) -> web.StreamResponse:
     only = query.tenant if call.who.admin else call.who.tenant
     if query.by is not None:
         return await _billed(call, query.by, only)
-    unused = next((name for name in ("label", "until") if getattr(query, name)), "")
+    unused = "label" if query.label else "until" if query.until is not None else ""
     if unused or _wants_csv(call):
         raise RejectedError(400, unused or "by", "is for rows: say by=tenant, job, label, …" if unused else NO_ROWS)
     if gateway.usages.at_hand(query.seconds):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from heapq import nsmallest
 
 from msgspec import structs
 
@@ -22,12 +23,12 @@ from libs.messages.http import (
 )
 from libs.messages.http_services import ServiceView
 from libs.messages.nodes import RunProgressed
-from libs.messages.signals import CurvePoint, GpuSample, ShareSample
+from libs.messages.signals import CurvePoint, Finding, GpuSample, ShareSample
 from libs.planning.closed import silent_seconds
 from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
-from services.gateway.service_views import service_view
-from services.gateway.sight import may_see
+from services.gateway.service_views import SHEDDING, UNATTAINABLE, service_view
+from services.gateway.sight import may_see, seen_of
 
 SHOWN_JOBS_MAX = 100
 NOTHING_SLOW: Mapping[str, GpuScoreView] = {}
@@ -44,8 +45,8 @@ def job_view(
     ended_for: Cause | None = None,
     service: ServiceView | None = None,
 ) -> JobView:
-    """A job's view; `whole`: with its specification, its placement, its runs and its verdicts. `service`: in place of
-    what a list shows of a service."""
+    """A job's view; `whole`: with its specification, its placement, its runs, its verdicts and the findings on it.
+    `service`: in place of what a list shows of a service."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
     sized = whole or is_elastic(spec)
@@ -78,6 +79,7 @@ def job_view(
         runs=tuple(_run_view(job, allocation, heard, cluster) for allocation in allocations) if whole else (),
         spec=spec if whole else None,
         verdicts=cluster.verdicts(job) if whole and job.state.holding else (),
+        findings=_findings(job, cluster) if whole and job.state.holding else (),
         curve=curve,
         ended_for=ended_for,
         held_seconds=job.attained_seconds,
@@ -85,6 +87,11 @@ def job_view(
         resize=how_resized(spec) if sized else None,
         service=service or service_view(job, cluster),
     )
+
+
+def _findings(job: Job, cluster: LiveCluster) -> tuple[Finding, ...]:
+    """The findings on a job, but for those that the view of its service has."""
+    return tuple(finding for finding in cluster.findings_on(job) if finding.code not in (UNATTAINABLE, SHEDDING))
 
 
 def gpus_wanted(job: Job) -> int | float:
@@ -234,9 +241,8 @@ def cluster_view(
 ) -> ClusterView:
     """The cluster's view; `live`: now, not at a moment in the past."""
     views = node_views(nodes, holding, cluster, who, now=now if live else None)
-    mine_holding = [job for job in holding if may_see(who, job.tenant)]
-    mine_queued = [job for job in queued if may_see(who, job.tenant)]
-    first = sorted(mine_queued, key=lambda job: (-job.priority, job.seq))[:SHOWN_JOBS_MAX]
+    mine_holding, mine_queued = seen_of(holding, who), seen_of(queued, who)
+    first = nsmallest(SHOWN_JOBS_MAX, mine_queued, key=lambda job: (-job.priority, job.seq))
     return ClusterView(
         at=now,
         totals=_totals(views),

@@ -53,14 +53,11 @@ class Relay:
                 return
 
     async def _find_stream(self) -> None:
-        # Before the stream is created: a new, empty stream looks like a complete one.
-        await self._bus.ensure_stream(before=self._tell_again)
-        self._known_until = self._clock() + LOOK_SECONDS
-
-    async def _tell_again(self) -> None:
-        again = await self._store.resend(since=self._clock() - KEPT_SECONDS)
+        stream_id = await self._bus.ensure_stream()
+        again = await self._store.fill_stream(stream_id, since=self._clock() - KEPT_SECONDS)
         if again:
-            logger.warning("the stream of events is gone: publishing them again", extra={"events": again})
+            logger.warning("the stream of events is another: publishing them again", extra={"events": again})
+        self._known_until = self._clock() + LOOK_SECONDS
 
 
 def _told(event: Event) -> StreamEvent:

@@ -5,31 +5,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
-
 from libs.cgroups.counters import Traffic, number, stalled_seconds
 from libs.cgroups.files import read_text
-from libs.messages.signals import HostSample
-from services.telemetry.counters import interfaces, rate
+from services.telemetry.counters import interfaces
+from services.telemetry.thinking.readings import HostReading
 
 _SECTOR_BYTES = 512  # the unit of /proc/diskstats, whatever the disk's own sectors are
-
-
-class HostReading(Struct, frozen=True, kw_only=True):
-    """Counters of the node at one moment, `at` on a monotonic clock. CPU and stalled times in seconds."""
-
-    at: float
-    cpus: int
-    cpu_seconds: float | None
-    memory_total: int
-    memory_used: int
-    disk_total: int
-    disk_used: int
-    disk: Traffic = Traffic()
-    network: Traffic = Traffic()
-    cpu_stalled: float | None = None
-    memory_stalled: float | None = None
-    disk_stalled: float | None = None
 
 
 def cpu_seconds(stat: str, ticks_per_second: int) -> float | None:
@@ -117,24 +98,3 @@ def _space(disk: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return space.f_blocks * space.f_frsize, (space.f_blocks - space.f_bfree) * space.f_frsize
-
-
-def host_sample(before: HostReading | None, after: HostReading) -> HostSample:
-    """The node's use between two readings; without the first, only the values that need one reading."""
-    seconds = after.at - before.at if before else 0.0
-    old = before or after
-    return HostSample(
-        cpus=float(after.cpus),
-        cpus_used=rate(old.cpu_seconds, after.cpu_seconds, seconds),
-        memory_total=after.memory_total,
-        memory_used=after.memory_used,
-        disk_total=after.disk_total,
-        disk_used=after.disk_used,
-        disk_read_rate=rate(old.disk.inbound, after.disk.inbound, seconds),
-        disk_write_rate=rate(old.disk.outbound, after.disk.outbound, seconds),
-        network_receive_rate=rate(old.network.inbound, after.network.inbound, seconds),
-        network_send_rate=rate(old.network.outbound, after.network.outbound, seconds),
-        cpu_pressure=rate(old.cpu_stalled, after.cpu_stalled, seconds),
-        memory_pressure=rate(old.memory_stalled, after.memory_stalled, seconds),
-        disk_pressure=rate(old.disk_stalled, after.disk_stalled, seconds),
-    )

@@ -5,29 +5,15 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from libs.cgroups import places
 from libs.cgroups.counters import Traffic, number
 from libs.cgroups.files import read_text
 from services.telemetry.files import names_in
+from services.telemetry.thinking.readings import Process
 
+PROC = "/proc"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-class Process(Struct, frozen=True):
-    """One process of /proc. `ticks` and `major_faults`: its own and those of the children that it has reaped.
-
-    `ended`: a zombie, which its parent has not reaped; until then its CPU time is counted here and nowhere else.
-    """
-
-    pid: int
-    parent: int
-    group: int
-    session: int
-    ticks: int
-    pages: int
-    ended: bool = False
-    started: int = 0  # in ticks since the machine booted; it tells a reused pid apart
-    major_faults: int = 0
 
 
 class ProcessUse(Struct, frozen=True, kw_only=True):
@@ -58,9 +44,14 @@ def parse_process(stat: str) -> Process | None:
         return None
 
 
-def read_process(pid: int, proc: str) -> Process | None:
+def read_process(pid: int, proc: str = PROC) -> Process | None:
     stat = read_text(f"{proc}/{pid}/stat")
     return parse_process(stat) if stat else None
+
+
+def read_groups(pid: int, proc: str = PROC) -> dict[str, str]:
+    """The control groups of a process by controller; none if the process cannot be seen."""
+    return places.memberships(read_text(f"{proc}/{pid}/cgroup") or "")
 
 
 def read_all(proc: str) -> list[Process]:

@@ -14,26 +14,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from libs.cgroups.files import read_text
+from services.telemetry.thinking.readings import FoundRun
 
 logger = logging.getLogger(__name__)
 
 RUNS_MAX = 1024  # of one node in a sample
 PID_MAX = 1 << 22  # the kernel gives no higher number
-
-
-class FoundRun(Struct, frozen=True, kw_only=True):
-    """One run and its first process. `cgroups`: its own folders by controller; None: those of its first process."""
-
-    job_id: str
-    epoch: int
-    rank: int
-    pid: int
-    cgroups: Mapping[str, str] | None = None
-    leads_session: bool = False  # its first process always leads a session: that tells a reused pid apart
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        return (self.job_id, self.epoch, self.rank)
 
 
 class Finder(Protocol):

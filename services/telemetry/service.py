@@ -16,11 +16,13 @@ from services.telemetry.dcgm import dcgm_families
 from services.telemetry.devices import EmulatedDevices
 from services.telemetry.host import read_host
 from services.telemetry.metrics import GpuPairs, NodeGauges
-from services.telemetry.runs import Finder, FoundRun
+from services.telemetry.processes import read_groups, read_process
+from services.telemetry.runs import Finder
 from services.telemetry.settings import TelemetrySettings
 from services.telemetry.shares import ShareReader
 from services.telemetry.thinking.attribution import Attribution
 from services.telemetry.thinking.core import NodeCounters, Sampler
+from services.telemetry.thinking.readings import FoundRun
 from services.telemetry.thinking.shares import RunKey
 from services.telemetry.usage import UsageReader
 
@@ -49,7 +51,7 @@ class Telemetry:
         self.gpus = gpus
         self._disk = disk
         self._usage = UsageReader()
-        self._attribution = Attribution()
+        self._attribution = Attribution(look=read_process, groups=read_groups)
         self._shares, self._devices = shares, devices
         self._runs: list[FoundRun] = []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from libs.sharing.pages import PAGE_BYTES, read_limits
 from libs.sharing.places import slot_of
 from libs.sharing.slots import JOB, LIMITS, open_folder, read_file, read_seen, read_share
-from services.telemetry.runs import FoundRun
+from services.telemetry.thinking.readings import FoundRun
 from services.telemetry.thinking.shares import RunKey, ShareReading
 
 

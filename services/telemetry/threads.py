@@ -13,6 +13,7 @@ from libs.cgroups.files import read_text
 from services.telemetry.counters import rounded
 from services.telemetry.files import names_in
 from services.telemetry.processes import TICKS_PER_SECOND
+from services.telemetry.thinking.readings import ThreadUse
 
 LOOK_SECONDS = 3.0
 RUN_THREADS_MAX = 256  # of one run: the first ones, and the busiest one of the last reading
@@ -25,13 +26,6 @@ class Thread(Struct, frozen=True):
     started: int
     ticks: int
     blocked: bool
-
-
-class ThreadUse(Struct, frozen=True):
-    """`busiest`: cores used by the thread that used most; `blocked`: the part of the threads in state D, 0–1."""
-
-    busiest: float | None = None
-    blocked: float | None = None
 
 
 class _Look(Struct):

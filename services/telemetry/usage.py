@@ -14,41 +14,18 @@ from libs.cgroups.use import cgroup_use
 from services.telemetry.counters import interfaces, segments_resent
 from services.telemetry.files import link_of
 from services.telemetry.processes import (
-    Process,
     ProcessUse,
     members,
     processes_use,
     read_all,
+    read_groups,
     read_process,
     read_traffic,
 )
-from services.telemetry.runs import FoundRun
-from services.telemetry.threads import ThreadUse, ThreadWatch, threads_of
+from services.telemetry.thinking.readings import FoundRun, Process, RunReading
+from services.telemetry.threads import ThreadWatch, threads_of
 
 RENEW_SECONDS = 10.0  # a run that just started may still move to its cgroups and its network
-
-
-class RunReading(Struct, frozen=True, kw_only=True):
-    """Counters of one run at one moment, `at` on a monotonic clock. CPU and stalled times in seconds."""
-
-    run: FoundRun
-    at: float
-    source: str
-    cpu_seconds: float | None = None
-    cpus_limit: float | None = None
-    periods: tuple[int, int] | None = None  # CPU periods in which it was throttled, and all periods
-    threads: ThreadUse = ThreadUse()
-    memory_used: int | None = None
-    memory_limit: int | None = None
-    memory_failures: int | None = None
-    oom_kills: int | None = None
-    major_faults: int | None = None
-    disk: Traffic = Traffic()
-    network: Traffic = Traffic()
-    segments_resent: int | None = None
-    cpu_stalled: float | None = None
-    memory_stalled: float | None = None
-    disk_stalled: float | None = None
 
 
 class _Place(Struct, frozen=True):
@@ -145,8 +122,7 @@ class UsageReader:
     def _folders(self, run: FoundRun) -> places.Folders:
         if run.cgroups is not None:
             return run.cgroups
-        paths = places.memberships(read_text(f"{self._proc}/{run.pid}/cgroup") or "")
-        return places.folders(paths, self._mounts)
+        return places.folders(read_groups(run.pid, self._proc), self._mounts)
 
     def _processes(self, run: FoundRun, where: places.Folders, everyone: "_Everyone") -> list[Process]:
         pids = places.processes_in(where)

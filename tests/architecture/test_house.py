@@ -37,9 +37,19 @@ PURE = (
 IMPURE_MODULES = {
     *{"time", "random", "secrets", "uuid", "os", "pathlib", "shutil", "tempfile", "glob", "sys", "logging"},
     *{"asyncio", "threading", "concurrent", "multiprocessing", "subprocess", "signal", "select", "selectors", "socket"},
-    *{"nats", "asyncpg", "aiohttp", "docker", "pynvml", "prometheus_client", "urllib", "http", "requests", "uvloop"},
+    *{"nats", "asyncpg", "aiohttp", "docker", "pynvml", "prometheus_client", "urllib", "requests", "uvloop"},
+    *{"http.client", "http.server"},
 }
-IMPURE_LIBS = {"bus", "store", "service", "servers", "client", "credentials", "gpus"}
+IMPURE_LIBS = {"bus", "store", "service", "servers", "client", "credentials", "gpus", "cgroups", "sharing"}
+# Modules beside those that act: they only define names, records and errors, so thinking may import them.
+PURE_BESIDE = {
+    "libs.cgroups.counters",
+    "libs.sharing.records",
+    "services.executor.channel",
+    "services.executor.runs",
+    "services.gateway.errors",
+    "services.telemetry.counters",
+}
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "globals"}
 IMPURE_METHODS = {"now", "utcnow", "today"}  # of datetime and date
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "types", "models", "interfaces", "misc"}
@@ -108,8 +118,11 @@ def impurities(path: Path) -> Iterator[str]:
         match node:
             case ast.Import(names=names):
                 yield from (where(path, node, f"imports {name.name}") for name in names if is_impure(name.name))
-            case ast.ImportFrom(module=module) if module is None or is_impure(module):
-                yield where(path, node, f"imports from {module or 'its folder'}")
+            case ast.ImportFrom(module=module, names=names, level=level):
+                if level or module is None:
+                    yield where(path, node, "imports from its folder")
+                elif any(is_impure(f"{module}.{name.name}") for name in names):
+                    yield where(path, node, f"imports from {module}")
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
                 yield where(path, node, "is async")
             case ast.Call(func=ast.Name(id=name)) if name in IMPURE_CALLS:
@@ -122,9 +135,19 @@ def impurities(path: Path) -> Iterator[str]:
                 pass
 
 
-def is_impure(module: str) -> bool:
-    first, second, *_ = [*module.split("."), ""]
-    return first in IMPURE_MODULES or (first == "libs" and second in IMPURE_LIBS)
+def is_impure(name: str) -> bool:
+    """Whether a module, or a name in one, is of a module that acts. Of a service, all but its `thinking` acts."""
+    parts = name.split(".")
+    modules = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    if modules & PURE_BESIDE:
+        return False
+    match parts:
+        case ["libs", lib, *_]:
+            return lib in IMPURE_LIBS
+        case ["services", *_]:
+            return "thinking" not in parts
+        case _:
+            return bool(modules & IMPURE_MODULES)
 
 
 @pytest.mark.parametrize("path", sources(*PURE), ids=lambda path: str(path.relative_to(ROOT)))
@@ -139,7 +162,14 @@ def test_thinking_has_no_clock_no_randomness_and_no_io(path: Path) -> None:
         "from random import shuffle",
         "from libs.bus import Bus",
         "from libs.store.memory import MemoryStore",
+        "from libs import bus",
+        "from libs.cgroups.files import read_text",
+        "from http import client",
+        "from services.telemetry.host import HostReading",
+        "import services.executor.hands",
+        "from services.gateway import app",
         "from . import desk",
+        "from .desk import Desk",
         "async def decide(): ...",
         "open('x')",
         "datetime.now(UTC)",
@@ -148,6 +178,34 @@ def test_thinking_has_no_clock_no_randomness_and_no_io(path: Path) -> None:
 def test_a_core_that_is_not_pure_would_be_seen(tmp_path: Path, impure: str) -> None:
     (tmp_path / "core.py").write_text(impure)
     assert len(list(impurities(tmp_path / "core.py"))) == 1
+
+
+@pytest.mark.parametrize(
+    "pure",
+    [
+        "from libs.cgroups.counters import Traffic",
+        "from services.executor.runs import RunKey",
+        "from services.executor.guard.thinking import Guard",
+        "from services.telemetry import counters",
+    ],
+)
+def test_a_core_may_import_what_is_pure(tmp_path: Path, pure: str) -> None:
+    (tmp_path / "core.py").write_text(pure)
+    assert list(impurities(tmp_path / "core.py")) == []
+
+
+@pytest.mark.parametrize("module", sorted(PURE_BESIDE))
+def test_a_module_that_thinking_may_import_does_no_io_itself(module: str) -> None:
+    """A Protocol there may have async methods, which it only declares."""
+    (path,) = sources(f"{module.replace('.', '/')}.py")
+    declared = {
+        where(path, node, "is async")
+        for kind in walk(path)
+        if isinstance(kind, ast.ClassDef) and [ast.unparse(base) for base in kind.bases] == ["Protocol"]
+        for node in kind.body
+        if isinstance(node, ast.AsyncFunctionDef)
+    }
+    assert [line for line in impurities(path) if line not in declared] == []
 
 
 # errors
@@ -232,6 +290,40 @@ def unnamed_subjects(path: Path) -> Iterator[str]:
 def test_a_docstring_and_a_comment_name_their_subject() -> None:
     paths = sources("libs/**/*.py", "services/**/*.py")
     assert [line for path in paths for line in unnamed_subjects(path)] == []
+
+
+# use
+
+
+# Defined in the product and called by what is not: doubles that it ships for its Protocols, and methods that a library
+# calls by their names.
+NOT_CALLED_HERE = {
+    *{"MemoryBus", "MemoryStore", "FakeRuntime", "FakeProgress", "reboot"},
+    *{"collect", "reducer_override", "data_received", "datagram_received"},
+    *{"busy_of", "replicas_for", "state_of"},  # for tests that look at what an emulator counted, or a tuner knows
+}
+
+
+def test_what_the_product_defines_it_uses() -> None:
+    """What tests alone call belongs to the tests. A name counts as used wherever the product has it in its code."""
+    used: set[str] = set()
+    defined: dict[str, str] = {}
+    for path in sources("libs/**/*.py", "services/**/*.py"):
+        for node in walk(path):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    used.add(name)
+                case ast.alias(name=name):
+                    used.update(name.split("."))
+                case ast.FunctionDef(name=name, decorator_list=[]) | ast.AsyncFunctionDef(name=name, decorator_list=[]):
+                    defined[name] = where(path, node, name)
+                case ast.ClassDef(name=name):
+                    defined[name] = where(path, node, name)
+                case _:
+                    pass
+    known = used | NOT_CALLED_HERE
+    assert [place for name, place in defined.items() if name not in known and not name.startswith("_")] == []
+    assert {name for name in NOT_CALLED_HERE if name in used or name not in defined} == set()
 
 
 # messages

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -30,12 +31,30 @@ class Modules:
         return await self._page.evaluate(function, [f"{self._folder}/{module}", list(given)])
 
 
-@pytest.fixture
-async def modules(browser: Browser, world: World) -> AsyncIterator[Modules]:
-    async with watched(browser, world.gateway.url) as (page, _):
-        await page.goto(world.gateway.url)
+@asynccontextmanager
+async def opened(browser: Browser, url: str, **options: Any) -> AsyncIterator[Modules]:
+    async with watched(browser, url, **options) as (page, _):
+        await page.goto(url)
         source = await page.locator("link[rel=modulepreload]").first.get_attribute("href")
         yield Modules(page, str(source).rpartition("/")[0])
+
+
+@pytest.fixture
+async def modules(browser: Browser, world: World) -> AsyncIterator[Modules]:
+    async with opened(browser, world.gateway.url) as made:
+        yield made
+
+
+async def test_a_moment_is_told_with_the_zone_of_the_browser(browser: Browser, world: World) -> None:
+    told = {}
+    for zone in ("UTC", "Asia/Kolkata", "America/New_York"):
+        async with opened(browser, world.gateway.url, timezone_id=zone) as modules:
+            told[zone] = await modules("dom.js", "g.map(m.moment)", 1_700_000_000, 0, 1e300)
+    assert told == {
+        "UTC": ["2023-11-14 22:13:20 UTC", "1970-01-01 00:00:00 UTC", "unknown"],
+        "Asia/Kolkata": ["2023-11-15 03:43:20 UTC+5:30", "1970-01-01 05:30:00 UTC+5:30", "unknown"],
+        "America/New_York": ["2023-11-14 17:13:20 UTC-5", "1969-12-31 19:00:00 UTC-5", "unknown"],
+    }
 
 
 async def lines(modules: Modules, text: str) -> list[Any]:

@@ -195,13 +195,23 @@ def _cores(evidence: Evidence) -> dict[str, int]:
 
 
 def _never_came(evidence: Evidence, job_id: str, epoch: int, runs: list[Run], core: int) -> Iterator[Finding]:
-    missing = set(range(core)) - {run.rank for run in runs}
+    """That a rank had no leave to start any more is told by its executor: time without that does not count."""
+    came = {rank for of_job, of_epoch, rank in evidence.came if (of_job, of_epoch) == (job_id, epoch)}
+    missing = set(range(core)) - {run.rank for run in runs} - came
+    nodes = {run.node for run in runs} | {
+        allocation.node_id
+        for event in evidence.stories.get(job_id, ())
+        if event.data.epoch == epoch and event.data.placement is not None
+        for allocation in event.data.placement.allocations
+    }
+    untold = tuple(f"executor-{node}" for node in nodes)
     started = [
         datetime.fromisoformat(event.time).timestamp() - evidence.boot_to_unix
         for event in evidence.stories.get(job_id, ())
         if event.type == "weft.jobs.started" and event.data.epoch == epoch
     ]
-    lasted = max((run.last - max(run.began, *started) for run in runs), default=0.0) if started else 0.0
+    alone = [_calm(evidence, max(run.began, *started), run.last, untold) for run in runs if started]
+    lasted = max(alone, default=0.0)
     if missing and lasted > GRACE + DRIFT:
         sentence = f"epoch {epoch} was said to run without its ranks {sorted(missing)} for {lasted:.1f} s"
         yield Finding(kind="half_placed", job_id=job_id, sentence=sentence, at=runs[0].began)

@@ -16,6 +16,7 @@ from tests.chaos.wishes import Asking, Wish
 
 ANSWER_SECONDS_MAX = 3.0
 PAUSE_SECONDS = 0.2
+STANDS_STILL_SECONDS = 60.0  # longer than any back-off, and than it takes to hear of all nodes
 
 
 class Submission(Struct, kw_only=True):
@@ -159,23 +160,31 @@ class Customers:
 
 
 async def all_over(client: Client, submissions: list[Submission], seconds_max: float) -> None:
-    """Return when no job of theirs is open, or when the time is up."""
+    """Return when no job of theirs is open. When the time is up, as soon as none of those that are open has got any
+    further for a while: what is late is not stuck. At the latest after three times the time."""
     left = {one.id for one in submissions if one.ids}
+    until = boot_clock() + seconds_max
+    seen: dict[str, object] = {}
+    moved_at = boot_clock()
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds_max):
-            while left:
+        async with asyncio.timeout(3 * seconds_max):
+            while left and boot_clock() < max(until, moved_at + STANDS_STILL_SECONDS):
                 for job_id in sorted(left):
                     with suppress(ClientError):
-                        if await _is_over(client, job_id):
+                        found = await _got_to(client, job_id)
+                        if found != seen.get(job_id):
+                            seen[job_id], moved_at = found, boot_clock()
+                        if found is None:
                             left.discard(job_id)
                 await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def _is_over(client: Client, job_id: str) -> bool:
-    """One that is not there is not open."""
+async def _got_to(client: Client, job_id: str) -> object:
+    """How far an open job has got; None of a job that is over, or is not there."""
     try:
-        return (await client.job(job_id)).state in FINAL
+        job = await client.job(job_id)
     except RefusedError as error:
         if error.status == 404:
-            return True
+            return None
         raise
+    return None if job.state in FINAL else (job.epoch, job.state, job.progress)

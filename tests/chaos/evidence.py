@@ -49,10 +49,12 @@ class Evidence(Struct, frozen=True, kw_only=True):
     `services` are as they were when all had settled, `requests` all that was asked of them before. `exits` are the ends
     of services that nobody asked for; `unready` the services that were not ready in time at the end. `jobs` has the
     polite jobs of the hostile tenant too, and `hostile_runs` are their runs: nothing else of that tenant is audited.
+    `came` has job, epoch and rank of each process that there was, also of one that ended before its program began.
     """
 
     submissions: list[Submission]
     runs: list[Run]
+    came: frozenset[tuple[str, int, int]] = frozenset()
     faults: list[Done]
     restores: list[tuple[float, float]]
     jobs: dict[str, JobView | None]

@@ -16,7 +16,7 @@ from libs.messages.http import JobView
 from tests.chaos.clock import boot_clock
 from tests.chaos.engine import IMAGE
 from tests.chaos.misdeeds import BY_JOBS, IN_CONTAINERS, Misdeed
-from tests.chaos.wishes import PROGRAM, PYTHON
+from tests.chaos.wishes import COMMAND, PYTHON
 from tests.chaos.world import ENGINE_POOL
 
 TENANT = "hostile"
@@ -138,8 +138,7 @@ class Hostile:
         """
         does = {"FOLDER": self._folder, "KEY": name, "SECONDS": POLITE_SECONDS, "POLITE": 1}
         env = {f"CHAOS_{what}": str(value) for what, value in does.items()}
-        command = [PYTHON, "-I", "-S", str(PROGRAM)]
-        job = await self._runs_one(name, command=command, env=env)
+        job = await self._runs_one(name, command=COMMAND, env=env)
         self.polite.append(job)
         await self._insist(lambda: self._runs(job))
         await self._insist(lambda: self._ask(self._client.requeue(job)))

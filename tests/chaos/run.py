@@ -24,7 +24,7 @@ from tests.chaos.serving import Serving, service_wishes, statuses
 from tests.chaos.slots import NANO, Accounted, accounted
 from tests.chaos.story import told
 from tests.chaos.times import times
-from tests.chaos.traces import read_runs
+from tests.chaos.traces import read_came, read_runs
 from tests.chaos.wishes import askings, wishes
 from tests.chaos.world import ENGINE_POOL, FENCE, GRACE, World, world
 
@@ -191,6 +191,7 @@ async def _settled(
         accounted=await _accounted(made, client, began),
         submissions=submissions,
         runs=runs,
+        came=read_came(made.folder),
         faults=deeds.done,
         restores=deeds.restores,
         jobs=jobs,

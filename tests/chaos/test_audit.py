@@ -211,6 +211,25 @@ def test_a_line_that_the_job_had_no_time_to_note_is_no_fault() -> None:
     assert kinds(evidence(said=said(b"one\n", log=b"one\ntwo\n"))) == {}
 
 
+def test_a_rank_whose_program_had_not_yet_begun_when_it_ended_was_there() -> None:
+    never = evidence(NO_RANK_1, jobs={"j": view(JobState.FAILED)}, stories=started(0, "1970-01-01T00:00:10Z"))
+    assert kinds(replace(never, came=frozenset({("j", 0, 1)}))) == {}
+    assert kinds(replace(never, came=frozenset({("j", 0, 0), ("j", 1, 1), ("i", 0, 1)}))) == {"half_placed": 1}
+
+
+def test_a_rank_that_did_not_begin_is_no_fault_while_its_executor_is_away_that_would_tell_of_it() -> None:
+    never = evidence(NO_RANK_1, jobs={"j": view(JobState.FAILED)}, stories=started(0, "1970-01-01T00:00:10Z"))
+    node = NO_RANK_1[0].node
+    for target, ended, found in (
+        (f"executor-{node}", 20.0, {}),
+        (f"executor-{node}", 12.0, {"half_placed": 1}),
+        ("executor-node-9", 20.0, {"half_placed": 1}),
+        (f"guard-{node}", 20.0, {"half_placed": 1}),
+    ):
+        fault = Done(what="kill", target=target, began=10.5, ended=ended)
+        assert kinds(replace(never, faults=[fault])) == found
+
+
 def test_an_interrupted_epoch_of_a_job_that_succeeded_later_is_no_fault() -> None:
     runs = [run(0, interrupted=True), run(1), run(0, epoch=1, began=21.0, last=30.0), run(1, epoch=1, began=21.0)]
     assert kinds(evidence(runs, jobs={"j": view(epoch=1)})) == {}

@@ -11,8 +11,8 @@ import pytest
 from tests.chaos.hostile import VANDAL
 from tests.chaos.misdeeds import BY_JOBS, BY_REQUESTS, IN_CONTAINERS, misdeeds
 from tests.chaos.rogue import Lie, lies
-from tests.chaos.traces import read_runs
-from tests.chaos.wishes import PROGRAM, PYTHON
+from tests.chaos.traces import read_came, read_runs
+from tests.chaos.wishes import COMMAND, PYTHON
 
 VANDAL_SECONDS_MAX = 60
 
@@ -80,13 +80,14 @@ def test_a_polite_job_that_is_told_to_stop_exits_0_and_says_that_it_was_interrup
     of_chaos = {"FOLDER": str(tmp_path), "KEY": "k", "SECONDS": "30", "POLITE": "1"}
     env = {f"WEFT_{name}": value for name, value in of_weft.items()}
     env |= {f"CHAOS_{name}": value for name, value in of_chaos.items()}
-    with subprocess.Popen([PYTHON, "-I", "-S", PROGRAM], env=env, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(COMMAND, env=env, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.terminate()
         assert process.wait(VANDAL_SECONDS_MAX) == 0
     (run,) = read_runs(tmp_path)
     assert (run.status, run.interrupted) == (0, True)
+    assert read_came(tmp_path) == {("j", 0, 0)}
 
 
 def some(seed: int) -> list[Lie]:

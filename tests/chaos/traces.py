@@ -43,6 +43,12 @@ def read_runs(folder: Path) -> list[Run]:
     return sorted(runs, key=lambda run: run.began)
 
 
+def read_came(folder: Path) -> frozenset[tuple[str, int, int]]:
+    """Job, epoch and rank of every process that there was, whether or not its program had the time to begin."""
+    lines = [line.split() for path in (folder / "traces").iterdir() for line in path.read_text().splitlines()]
+    return frozenset((line[2], int(line[3]), int(line[4])) for line in lines if line[0] == "came")
+
+
 def by_rank(runs: list[Run]) -> dict[tuple[str, int], list[Run]]:
     """The runs of each rank of each job, in order."""
     found: dict[tuple[str, int], list[Run]] = defaultdict(list)
@@ -61,6 +67,8 @@ def by_epoch(runs: list[Run]) -> dict[tuple[str, int], list[Run]]:
 def _of_key(path: Path) -> list[Run]:
     runs: dict[str, Run] = {}
     for line in path.read_text().splitlines():
+        if line.startswith("came "):
+            continue
         event, at, job_id, epoch, rank, instance, *more = line.split()
         name = f"{job_id}.{epoch}.{rank}.{instance}"
         if name not in runs:

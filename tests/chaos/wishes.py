@@ -14,6 +14,11 @@ from tests.support.builders import spec
 
 PROGRAM = Path(__file__).with_name("program.py")
 PYTHON = str(Path(sys.executable).resolve())
+CAME = (  # in the trace as soon as there is a process: Python takes seconds to begin where many do at once
+    'read -r at rest </proc/uptime; echo "came $at $WEFT_JOB_ID $WEFT_EPOCH $WEFT_RANK" '
+    '>>"$CHAOS_FOLDER/traces/$CHAOS_KEY"; exec "$@"'
+)
+COMMAND = ("/bin/sh", "-c", CAME, "sh", PYTHON, "-I", "-S", str(PROGRAM))
 SECONDS_BETWEEN = 1.2
 ASKS_BETWEEN = 1.5
 LASTING_BETWEEN = 1.2  # so few that there is room for those that move
@@ -98,7 +103,7 @@ def _wish(
         key,
         gpus=wanted.pop("gpus", 1),
         replicas=ranks,
-        command=wanted.pop("command", [PYTHON, "-I", "-S", str(PROGRAM)]),
+        command=wanted.pop("command", COMMAND),
         env=env,
         role={"cpus": 0.5, "memory": "128MiB", **wanted.pop("role", {})},
         priority=drawn.choice((0, 0, 0, 5, 10)),

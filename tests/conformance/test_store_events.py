@@ -130,6 +130,24 @@ async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: 
     assert [unsent.event for unsent in await world.relay.unsent(limit=10)] == [unsent.event for unsent in every[1:]]
 
 
+async def test_another_stream_is_filled_once(world: World) -> None:
+    for number in range(4):
+        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
+    every = await world.relay.unsent(limit=10)
+    await world.relay.sent(every[:3])
+    assert await world.relay.fill_stream("first", since=AT + 1) == 2
+    again = await world.relay.unsent(limit=10)
+    assert [unsent.event for unsent in again] == [unsent.event for unsent in every[1:]]
+    await world.relay.sent(every)
+    assert await world.relay.unsent(limit=10) == again  # each has an entry of its own now
+    await world.relay.sent(again)
+    assert await world.relay.fill_stream("first", since=AT) == 0
+    assert await world.relay.unsent_count() == 0
+    assert await world.relay.fill_stream("second", since=AT + 3) == 1
+    assert await world.relay.fill_stream("first", since=AT) == 3  # one of them waits already
+    assert await world.relay.unsent_count() == 4
+
+
 async def test_what_is_told_sent_after_events_came_back_takes_none_of_them_out(world: World) -> None:
     """Neither one that came back nor one that waited all along, however old: both are published again."""
     for number in range(3):

@@ -1,8 +1,10 @@
 """docs/hosts.md, command by command, on three hosts of the laboratory: a swarm, and a gang over two of them."""
 
+import base64
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -21,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 SERVERS = ("weft-nats:local", "weft-postgres:local")
 UP_SECONDS_MAX = 240.0
 STEP_SECONDS_MAX = 180.0
+GATEWAY_SECONDS_MAX = 90.0
 # Outside of the page: what an engine without a registry and a machine without GPUs need; and one replica of each
 # service, because all three hosts are this machine.
 SURROUNDINGS = {
@@ -32,9 +35,33 @@ SURROUNDINGS = {
 }
 # Each part of the page goes on in the shell of the part before it on that host.
 SHELL = "[ ! -f ~/.shell ] || . ~/.shell\n{script}\n{{ export -p; declare -f; }} >~/.shell\n"
+TORCH_IMAGE = os.environ.get("WEFT_TORCH_IMAGE", "")  # with PyTorch, which is none of our dependencies
+TRAINING = """
+import os
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(rank)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+weights = torch.cat([each.detach().flatten() for each in model.parameters()])
+everywhere = [torch.zeros_like(weights) for _ in range(size)]
+dist.all_gather(everywhere, weights)
+replicas = [torch.zeros(1) for _ in range(size)]
+dist.all_gather(replicas, torch.tensor([float(os.environ["GROUP_RANK"])]))
+if rank == 0:
+    equal = all(torch.equal(each, weights) for each in everywhere)
+    print("trained by", size, "in", len({each.item() for each in replicas}), "containers, equal", equal)
+dist.destroy_process_group()
+"""
 CHATTER = "while :; do echo beat; sleep 1; done"
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
 class Walk:
@@ -45,13 +72,18 @@ class Walk:
         self.hosts = {host.name: host for host in laboratory.hosts}
         self._left = steps()
         self.instead: dict[str, str] = {}  # what the page's own words are to mean here
+        self.told: Callable[[], str] = str  # what else to say of a step that fails
 
-    def do(self, section: str) -> str:
+    def do(self, section: str, *, parts_max: int | None = None) -> str:
         """Execute the next parts of the page, which have to be those of this section; returns what they print."""
         assert self._left[0].section.startswith(section), self._left[0]
-        printed = ""
-        while self._left and self._left[0].section.startswith(section):
-            printed += self._execute(self._left.pop(0))
+        printed, parts = "", 0
+        while self._left and self._left[0].section.startswith(section) and parts != parts_max:
+            try:
+                printed += self._execute(self._left.pop(0))
+            except LaboratoryError as error:
+                raise LaboratoryError(f"{error}\n{self.told()}") from error
+            parts += 1
         return printed
 
     def finished(self) -> bool:
@@ -87,6 +119,17 @@ class Walk:
 
     def shell(self, host: Host, script: str) -> str:
         return host.run(SHELL.format(script=script), seconds_max=STEP_SECONDS_MAX, **SURROUNDINGS)
+
+    def at_a_gateway(self, host: Host, script: str) -> str:
+        """Execute what asks a gateway, wherever one is: a deployment may still be starting it on another host."""
+        deadline = time.monotonic() + GATEWAY_SECONDS_MAX
+        while True:
+            try:
+                return self.shell(host, f"export WEFT_URL=http://{_gateway(self._laboratory)}:8470; {script}")
+            except LaboratoryError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(2)
 
 
 @pytest.fixture(scope="module")
@@ -164,15 +207,18 @@ def test_a_stranger_goes_from_three_machines_to_a_cluster_whose_gang_meets_over_
         services = (
             "docker service ps --no-trunc --format '{{.Name}} {{.CurrentState}} {{.Error}}' $(docker service ls -q)"
         )
-        return first.run(
-            f"{services}; for each in gateway executor scheduler; do docker service logs --tail 9 weft_$each; done 2>&1"
-        )
+        names = "gateway executor scheduler postgres postgres-2"
+        logs = f"for each in {names}; do docker service logs --tail 9 weft_$each; done 2>&1 || true"
+        return (first if first.is_on else second).run(f"{services}; {logs}")
+
+    walk.told = told
+    token = Path(first.folder / "home/credentials/admin-token")
 
     def nodes() -> set[str]:
         weft = "docker run --rm --network host --env WEFT_URL --env WEFT_TOKEN weft:local weft"
         script = f"{weft} nodes --json 2>/dev/null || echo {{}}"
-        token = (first.folder / "home/credentials/admin-token").read_text().strip()
-        answer = first.run(script, WEFT_URL=f"http://{_gateway(laboratory)}:8470", WEFT_TOKEN=token)
+        url = f"http://{_gateway(laboratory)}:8470"
+        answer = second.run(script, WEFT_URL=url, WEFT_TOKEN=token.read_text().strip())
         return {node["id"] for node in json.loads(answer).get("nodes", ()) if node["ready"]}
 
     _until(lambda: nodes() == {"host-2", "host-3"}, seconds_max=UP_SECONDS_MAX, told=told)
@@ -181,6 +227,14 @@ def test_a_stranger_goes_from_three_machines_to_a_cluster_whose_gang_meets_over_
     printed = walk.do("5.")
     assert "hello" in printed
     assert "rank 0 met rank 1 of 2" in printed
+
+    assert "made on host-1" in walk.do("6.")  # rank 0 says it, and rank 1 on the other host ends well
+    for host in (second, third):
+        assert host.docker("image", "ls", "--quiet", "team/hello:1"), f"{host.name} ran it without having it"
+
+    if TORCH_IMAGE:
+        laboratory.load([TORCH_IMAGE], [second, third])
+        assert "trained by 4 in 2 containers, equal True" in walk.shell(first, _training())
 
     # Each executor was given its own password and no other's.
     given = second.docker(
@@ -209,6 +263,38 @@ def test_a_stranger_goes_from_three_machines_to_a_cluster_whose_gang_meets_over_
     _until(lambda: not _containers(laboratory), seconds_max=60, told=told)
 
     walk.do("Another host")
+
+    walk.do("Hosts at several sites")
+    _until(lambda: _sites_with_a_gateway(first, second, third) == 2, seconds_max=120, told=told)
+
+    # The host with NATS and Postgres is lost, and comes back.
+    laboratory.load(SERVERS, [second, third])
+    _until(lambda: nodes() == {"host-2", "host-3"}, seconds_max=120, told=told)
+    job = walk.at_a_gateway(first, endless).split()[0]
+    _until(lambda: len(_containers(laboratory)) == 1, seconds_max=60, told=told)
+    running = _containers(laboratory)
+    walk.do("A store that outlives its host")
+    for folder in ("credentials", "deploy"):
+        shutil.copytree(first.folder / "home" / folder, second.folder / "home" / folder)
+    walk.shell(second, "export WEFT_REPLICAS=2")
+    _until(lambda: nodes() == {"host-2", "host-3"}, seconds_max=UP_SECONDS_MAX, told=told)
+    _until(lambda: _servers_met(second) == 3, seconds_max=120, told=told)
+
+    laboratory.off(first)
+    walk.do("The first host is lost", parts_max=1)
+    _until(lambda: nodes() == {"host-2", "host-3"}, seconds_max=UP_SECONDS_MAX, told=told)
+    walk.instead = {f"http://{second.address}:8470": f"http://{_gateway(laboratory)}:8470"}
+    assert "hello again" in walk.do("The first host is lost")
+    assert _containers(laboratory) == running, "the loss of a host without GPUs ended a job, or started it again"
+
+    laboratory.on(first)
+    walk.do("The first host comes back")
+    _until(lambda: nodes() == {"host-2", "host-3"}, seconds_max=UP_SECONDS_MAX, told=told)
+    _until(lambda: _servers_met(first) == 3, seconds_max=120, told=told)
+    walk.at_a_gateway(second, f"weft cancel {job}")
+    _until(lambda: not _containers(laboratory), seconds_max=60, told=told)
+    assert walk.shell(second, "sql postgres-2 'SELECT sync_state FROM pg_stat_replication'") == "sync\n"
+
     walk.do("The end")
     assert walk.finished()
 
@@ -219,7 +305,17 @@ def test_a_gang_of_another_tenant_is_not_reached_over_its_network(laboratory: La
     for tenant in ("red", "blue"):
         first.run(f"docker network create --driver overlay --attachable weft-jobs-{tenant}")
     listen = 'import socket; s = socket.create_server(("", 7000)); [s.accept() for _ in range(9)]'
-    second.run(f"docker run --detach --name red-0 --network weft-jobs-red weft:local python -c '{listen}'")
+
+    def listens() -> bool:
+        """Managers that have just lost and found one may take longer than the engine waits for a network."""
+        try:
+            second.run(f"docker run --detach --name red-0 --network weft-jobs-red weft:local python -c '{listen}'")
+        except LaboratoryError:
+            second.run("docker rm --force red-0")
+            return False
+        return True
+
+    _until(listens, seconds_max=180, told=lambda: "no container of red is attached to its network")
     address = second.run(
         "docker inspect --format '{{(index .NetworkSettings.Networks \"weft-jobs-red\").IPAddress}}' red-0"
     ).strip()
@@ -237,21 +333,47 @@ def test_a_gang_of_another_tenant_is_not_reached_over_its_network(laboratory: La
     assert not reached("weft-jobs-blue", address)
 
 
+def _training() -> str:
+    """A gang of two on two hosts, of which `torchrun` starts two processes each, without arguments."""
+    text = base64.b64encode(TRAINING.encode()).decode()
+    write = "import base64, os; open('/tmp/train.py', 'wb').write(base64.b64decode(os.environ['TRAINING']))"
+    command = f'python3 -c "{write}" && exec python3 -m torch.distributed.run /tmp/train.py'
+    options = f"--image {TORCH_IMAGE} --gpus 2 --replicas 2 --cpus 0.5 --memory 1GiB --env TRAINING={text}"
+    run = f"weft run --follow --name trains {options} -- sh -c {shlex.quote(command)}"
+    return f"{run} || {{ weft logs trains >&2; false; }}"
+
+
 def _gateway(laboratory: Laboratory) -> str:
-    """The address of a host that has a gateway; the first host's as long as there is none."""
-    for host in laboratory.hosts:
+    """The address of a host that has a gateway; some living host's as long as there is none."""
+    living = [host for host in laboratory.hosts if host.is_on]
+    for host in living:
         if host.docker("ps", "--quiet", "--filter", "label=com.docker.swarm.service.name=weft_gateway"):
             return host.address
-    return laboratory.hosts[0].address
+    return living[0].address
+
+
+def _sites_with_a_gateway(west: Host, also_west: Host, east: Host) -> int:
+    gateways = [
+        host.docker("ps", "--quiet", "--filter", "label=com.docker.swarm.service.name=weft_gateway")
+        for host in (west, also_west, east)
+    ]
+    return bool(gateways[0] or gateways[1]) + bool(gateways[2])
 
 
 def _containers(laboratory: Laboratory) -> set[str]:
     """Of jobs, by id."""
     found: set[str] = set()
-    for host in laboratory.hosts:
+    for host in (host for host in laboratory.hosts if host.is_on):
         found |= set(host.docker("ps", "--quiet", "--no-trunc", "--filter", "label=weft.job").split())
     return found
 
 
 def _executor(host: Host) -> str:
     return host.docker("ps", "--quiet", "--filter", "name=^weft-beside-executor$").strip()
+
+
+def _servers_met(host: Host) -> int:
+    """How many NATS servers the one of this host counts in its cluster; 0 if it cannot tell."""
+    look = "docker exec $(docker ps --quiet --filter name=weft_nats) wget -q -O - http://127.0.0.1:8222/jsz || echo {}"
+    told = json.loads(host.run(look))
+    return int(told.get("meta_cluster", {}).get("cluster_size", 0)) if told.get("meta_cluster", {}).get("leader") else 0

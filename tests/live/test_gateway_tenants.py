@@ -195,6 +195,7 @@ async def test_all_mistakes_of_a_specification_come_with_the_first(servers: Plac
 
 
 @pytest.mark.parametrize("shape", COSTLY_YAML)
+@pytest.mark.alone
 async def test_no_yaml_of_one_tenant_makes_another_wait(servers: Place, shape: str) -> None:
     async with opened(servers) as world:
 
@@ -212,6 +213,27 @@ async def test_no_yaml_of_one_tenant_makes_another_wait(servers: Place, shape: s
         assert slowest < OTHERS_SECONDS_MAX
 
 
+@pytest.mark.alone
+async def test_no_json_of_one_tenant_makes_another_wait(servers: Place) -> None:
+    """The costliest that is read: very many names, of which the last stands there twice."""
+    names = ",".join(f'"A{number}":""' for number in (*range(80_000), 79_999))
+    body = f'{{"name":"a","command":["true"],"env":{{{names}}}}}'.encode()
+    async with opened(servers) as world:
+
+        async def attack() -> int:
+            return (await world.ask("POST", "/v1/jobs", data=body, headers={"Content-Type": "application/json"}))[0]
+
+        attacks = [asyncio.create_task(attack()) for _ in range(10)]
+        slowest = 0.0
+        while not all(task.done() for task in attacks):
+            begun = time.monotonic()
+            await world.bob.jobs()
+            slowest = max(slowest, time.monotonic() - begun)
+        assert {await task for task in attacks} == {400}
+        assert slowest < OTHERS_SECONDS_MAX, slowest
+
+
+@pytest.mark.alone
 async def test_no_pattern_of_one_tenant_makes_another_wait(servers: Place) -> None:
     async with opened(servers) as world:
         slowest = 0.0
@@ -241,6 +263,7 @@ class Slow:
         return self._answer
 
 
+@pytest.mark.alone
 async def test_forty_slow_reads_of_events_take_two_connections_and_none_of_anothers(servers: Place) -> None:
     async with opened(servers) as world:
         slow = world.gateway.store.events = Slow([])  # type: ignore[attr-defined]
@@ -255,6 +278,7 @@ async def test_forty_slow_reads_of_events_take_two_connections_and_none_of_anoth
         assert slow.at_once_most == 2
 
 
+@pytest.mark.alone
 async def test_requests_of_one_tenant_beyond_its_turns_leave_another_its_own(servers: Place) -> None:
     """However many requests one tenant has under way, of whatever kind, the others go on beside it."""
     async with opened(servers) as world:

@@ -14,6 +14,7 @@ from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import (
     Curve,
     CurvePoint,
+    Finding,
     GpuProcess,
     GpuSample,
     GpuScore,
@@ -143,7 +144,9 @@ async def test_a_job_shows_its_pace_what_holds_it_back_what_was_tuned_and_its_cu
     run = RunProgressed(job_id=job.id, epoch=0, rank=0, progress={"step": 9.0}, pace=pace, disbelieved=3)
     verdict = RankVerdict(job_id=job.id, epoch=0, rank=0, code="cpu-quota-bound", sentence="held back", since=1.0)
     others = (structs.replace(verdict, job_id="j-of-others"), structs.replace(verdict, epoch=1, rank=-1))
-    reviewed = PoolReviewed(pool="default", at=time.time(), verdicts=(*others, verdict))
+    finding = Finding(code="more-cpu", job_id=job.id, sentence="train: 1 → 2 cores")
+    findings = (structs.replace(finding, job_id="j-of-others"), finding)
+    reviewed = PoolReviewed(pool="default", at=time.time(), verdicts=(*others, verdict), findings=findings)
     async with (
         world.place.bus("executor-node-1") as executor,
         world.place.bus("reallocator") as reallocator,
@@ -153,13 +156,14 @@ async def test_a_job_shows_its_pace_what_holds_it_back_what_was_tuned_and_its_cu
             await executor.publish(ProgressSeen(node_id="node-1", runs=(run,)))
             await reallocator.publish(reviewed)
     assert seen.verdicts == (verdict,)
+    assert seen.findings == (finding,)
     assert seen.curve == (point,)
     (shown,) = seen.runs
     assert (shown.pace, shown.disbelieved) == (pace, 3)
     assert (shown.cpus, shown.egress) == (2.5, 2_500_000)
     assert shown.asked == LimitsView(cpus=1.0, memory=GIB)
     (listed,) = (await world.alice.jobs()).jobs
-    assert (listed.verdicts, listed.curve, listed.runs) == ((), (), ())
+    assert (listed.verdicts, listed.findings, listed.curve, listed.runs) == ((), (), (), ())
 
 
 async def test_a_job_on_a_gpu_that_turned_slow_is_explained_by_what_is_known_now(world: World) -> None:

@@ -167,13 +167,13 @@ async def test_listening_begun_while_the_server_is_away_works_once_it_is_back(se
 async def test_events_survive_a_restart_and_are_still_recognised(server: NatsServer, no_leaks: None) -> None:
     events = [StreamEvent(subject="weft.events.jobs.placed", id=f"{number}", payload=b"{}") for number in range(1200)]
     async with NatsBus.connect(server.url, name="test") as bus:
-        await bus.ensure_stream()
+        made = await bus.ensure_stream()
         await bus.emit(events[:700])
         server.kill()
         await until(lambda: not bus.connected)
         server.start()
         await until_done(lambda: bus.emit(events))
-        assert not await bus.ensure_stream()
+        assert await bus.ensure_stream() == made
         info = await bus.request_raw("$JS.API.STREAM.INFO.WEFT_EVENTS", b"", seconds_max=5)
         assert msgspec.json.decode(info)["state"]["messages"] == len(events)
 
@@ -194,7 +194,8 @@ async def test_a_stream_of_another_shape_is_brought_up_to_date(server: NatsServe
         await bus.request_raw("$JS.API.STREAM.CREATE.WEFT_EVENTS", older, seconds_max=5)
         events = [StreamEvent(subject="weft.events.jobs.placed", id=f"{number}", payload=b"{}") for number in range(3)]
         await bus.emit(events)  # It takes no batches yet.
-        assert not await bus.ensure_stream()
+        before = msgspec.json.decode(await bus.request_raw("$JS.API.STREAM.INFO.WEFT_EVENTS", b"", seconds_max=5))
+        assert await bus.ensure_stream() == before["created"]
         config = msgspec.json.decode(await bus.request_raw("$JS.API.STREAM.INFO.WEFT_EVENTS", b"", seconds_max=5))[
             "config"
         ]

@@ -165,11 +165,13 @@ async def test_one_server_is_killed_then_two_and_every_event_is_there_once_in_th
     async with users.scheduler(replicas=1) as before:
         await until_done(before.ensure_stream)
         await until_done(lambda: before.emit(events("one", 20)))
+        made = await before.ensure_stream()
     async with users.scheduler() as bus, users.executor() as node:
         await bus.answer(Asked, echo, node_id="node-1")
         await until_done(bus.ensure_stream)
         await until_done(lambda: bus.emit(events("three", 20)))
         info = await spread(bus)
+        assert info["created"] == made
         leader = number_of(info["cluster"]["leader"])
         cluster.end(leader)
         await until_done(lambda: bus.emit(events("two", 20)))
@@ -186,7 +188,8 @@ async def test_one_server_is_killed_then_two_and_every_event_is_there_once_in_th
         await until_done(lambda: bus.emit(events("none", 20)))
         cluster.run(leader)
         await until_done(lambda: bus.emit(events("again", 20)))
-        assert (await stored(bus))["state"]["messages"] == 5 * 20
+        info = await stored(bus)
+        assert (info["state"]["messages"], info["created"], await bus.ensure_stream()) == (5 * 20, made, made)
 
 
 @pytest.mark.timeout(200)
@@ -213,7 +216,7 @@ async def test_a_node_whose_server_is_cut_off_from_the_others_finds_another(clus
         await answered(node, 4)
         cluster.mend()
         await until_done(lambda: apart.emit(events("apart", 10)))
-        assert (await stored(apart))["state"]["messages"] == began + 20
+        assert (await spread(apart))["state"]["messages"] == began + 20
 
 
 async def test_a_server_that_does_not_know_the_password_of_routes_does_not_join(

@@ -61,9 +61,10 @@ MAY_WRITE = {
     "scheduler": {
         "INSERT": {
             *{"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
+            "event_stream",
             "tenant_ended",
         },
-        "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies", "tenant_ended"},
+        "UPDATE": {"leases", "jobs", "nodes", "outbox", "event_stream", "policies", "tenant_ended"},
         "DELETE": {"asks", "gpu_slots", "leaderships", "nodes", "outbox", "decisions"},
     },
     "scorer": {
@@ -83,7 +84,7 @@ OF_GATEWAYS = {
     *{"pushed_images", "pushed_image_pieces"},
 }
 MAY_NOT_READ = {
-    "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations", "rungs", "restart_costs"},
+    "gateway": {"leases", "leaderships", "job_steps", "outbox", "event_stream", "migrations", "rungs", "restart_costs"},
     "scheduler": {
         *OF_GATEWAYS,
         "tenants",
@@ -117,6 +118,7 @@ MAY_NOT_READ = {
             "restart_costs",
             "retention",
             "event_offset",
+            "event_stream",
             "tenant_submitted",
             "tenant_ended",
         },
@@ -128,13 +130,24 @@ MAY_NOT_READ = {
         "retention",
         "class_slowdowns",
         "event_offset",
+        "event_stream",
         "tenant_submitted",
         "tenant_ended",
     },
     "router": {
         *OF_GATEWAYS,
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
-        *{"quotas", "event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
+        *{
+            "quotas",
+            "event_offset",
+            "event_stream",
+            "tenant_submitted",
+            "tenant_ended",
+            "submissions",
+            "jobs",
+            "gpu_slots",
+            "events",
+        },
         *{"envelopes", "rungs", "restart_costs", "gpu_scores", "workload_classes", "curves", "class_slowdowns"},
     },
 }
@@ -203,7 +216,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 34
+    assert len(tables) == 35
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -122,11 +122,11 @@ async def test_a_stream_is_filled_again_although_that_failed_once(tmp_path: Path
     class Flaky(MemoryStore):
         fails = True
 
-        async def resend(self, *, since: float) -> int:
+        async def fill_stream(self, stream_id: str, *, since: float) -> int:
             if self.fails:
                 self.fails = False
                 raise StoreUnavailableError("the store is away")
-            return await super().resend(since=since)
+            return await super().fill_stream(stream_id, since=since)
 
     server, store = NatsServer(tmp_path), Flaky()
     try:

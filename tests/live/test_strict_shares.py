@@ -4,11 +4,8 @@ The GPU is an emulated one; executor, arbiter, hook and telemetry are the real p
 """
 
 import asyncio
-import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,7 @@ from libs.messages.signals import NodeSampled
 from libs.sharing.native import Built
 from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
-from tests.support.executors import executor
+from tests.support.executors import executor, telemetry
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order
 
@@ -49,24 +46,6 @@ def shared(job_id: str, program: str, *before: str) -> StartRun:
     path = str(Path(__file__).parents[2])
     made = order(job_id, gpus=(0,), command=(*before, sys.executable, "-c", program), env={"PYTHONPATH": path})
     return replace(made, share=Share(request=400, memory=64 * MIB, kind="batch"))
-
-
-@asynccontextmanager
-async def telemetry(server: NatsServer, home: Path) -> AsyncIterator[None]:
-    environ = {
-        "PATH": os.environ["PATH"],
-        "WEFT_NATS_URL": server.url,
-        "WEFT_EXIT_WITH_PARENT": "1",
-        "TELEMETRY_NODE_ID": "node-1",
-        "TELEMETRY_HOME": str(home),
-        "TELEMETRY_EMULATED_GPUS": "2",
-    }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.telemetry", env=environ)
-    try:
-        yield
-    finally:
-        process.kill()
-        await process.wait()
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -22,10 +22,12 @@ import pytest
 from libs.bus.memory import MemoryBus
 from libs.gpus import GpuWatch, inventory
 from libs.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
-from services.telemetry.runs import FoundRun, ProcessRuns, docker_runs
+from services.telemetry.processes import read_groups, read_process
+from services.telemetry.runs import ProcessRuns, docker_runs
 from services.telemetry.service import Telemetry, run
 from services.telemetry.settings import TelemetrySettings
 from services.telemetry.thinking.attribution import Attribution
+from services.telemetry.thinking.readings import FoundRun
 from services.telemetry.threads import LOOK_SECONDS
 from tests.support.engine import need_engine
 
@@ -405,7 +407,8 @@ async def test_a_process_that_a_run_began_is_known_to_be_its_own_even_in_another
 
 def owners(runs: list[FoundRun], pids: list[int]) -> list[str]:
     gpu = GpuSample(index=0, uuid="u", model="m", processes=tuple(GpuProcess(pid=pid) for pid in pids))
-    (attributed,) = Attribution().attributed((gpu,), runs)
+    attribution = Attribution(look=read_process, groups=read_groups)
+    (attributed,) = attribution.attributed((gpu,), runs)
     return [process.job_id for process in attributed.processes]
 
 

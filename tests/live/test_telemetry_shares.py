@@ -17,9 +17,9 @@ from libs.sharing import native, slots
 from libs.sharing.places import device_of, slot_of
 from libs.sharing.slots import read_seen
 from services.telemetry.devices import EmulatedDevices
-from services.telemetry.runs import FoundRun
 from services.telemetry.service import Telemetry
 from services.telemetry.shares import ShareReader
+from services.telemetry.thinking.readings import FoundRun
 from services.telemetry.thinking.shares import ShareRates
 from tests.bench.sharing.rig import GPU, ready, rig
 from tests.support.arbiters import arbiter, saturating, shared, within

@@ -361,12 +361,12 @@ class Cluster:
         """Twice a second, whatever becomes of the executor."""
         if self.shape.fencing and machine.on:
             if machine.guard is None:
-                machine.guard = NodeGuard(machine, self._guard_policy)
+                machine.guard = NodeGuard(machine, self._guard_timings)
             machine.guard.look()
         self.later(GUARD_TICK_SECONDS, self._guard, machine)
 
     @property
-    def _guard_policy(self) -> FenceTimings:
+    def _guard_timings(self) -> FenceTimings:
         """As the executor gives it to its guard."""
         shape = self.shape
         return FenceTimings(

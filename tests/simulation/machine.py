@@ -14,13 +14,13 @@ from libs.domain.cluster import Capacity
 from libs.messages.nodes import EndReason, StartRun
 from services.executor.channel import Channel, SessionWanted
 from services.executor.guard import thinking as guard
-from services.executor.keeper import MemoryKeeper
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.thinking.core import Kill, Memory
 from tests.simulation.history import History
 from tests.simulation.place import Place
 from tests.simulation.witness import Witness
+from tests.support.memory_keeper import MemoryKeeper
 
 ENGINE_SECONDS = (0.001, 0.05)
 WALL = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -184,7 +184,8 @@ class Machine:
         self.engine.on = True
         self._boots += 1
         self.keeper.boot_id = f"boot-{self._boots}"
-        self.keeper.memory = self.keeper.memory.after_boot()
+        self.keeper.memory = self.keeper.memory.after_boot(self.keeper.ended_by_guard)
+        self.keeper.ended_by_guard = frozenset()  # the note is of the boot before
         self.clock.boot()
 
 
@@ -254,9 +255,9 @@ class SimRuntime:
 class NodeGuard:
     """The guard's process of one boot of a machine: the production core, looking twice a second."""
 
-    def __init__(self, machine: Machine, policy: guard.FenceTimings) -> None:
+    def __init__(self, machine: Machine, timings: guard.FenceTimings) -> None:
         self._machine = machine
-        self._guard = guard.Guard(policy, began=machine.clock())
+        self._guard = guard.Guard(timings, began=machine.clock())
 
     def look(self) -> None:
         machine = self._machine

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent, nothing
+from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent
 from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
@@ -55,11 +55,17 @@ class Stream:
     def __init__(self) -> None:
         self.exists = False
         self.stored: list[StreamEvent] = []
+        self.losses = 0
         self._seen: dict[str, float] = {}
+
+    @property
+    def identity(self) -> bytes:
+        return f"stream-{self.losses}".encode()
 
     def lose(self) -> None:
         self.exists = False
         self.stored.clear()
+        self.losses += 1
         self._seen.clear()
 
     def store(self, event: StreamEvent, now: float) -> None:
@@ -270,14 +276,14 @@ class Network:
         return self.answer(reply, answer) if answer else None
 
     def tell_of_stream(self, reply: Reply) -> None:
-        self.answer(reply, b"there" if self.stream.exists else b"none")
+        self.answer(reply, self.stream.identity if self.stream.exists else b"")
 
     def pong(self, reply: Reply) -> None:
         self.answer(reply, b"pong")
 
     def make_stream(self, reply: Reply) -> None:
         self.stream.exists = True
-        self.answer(reply, b"made")
+        self.answer(reply, self.stream.identity)
 
     def _one_of_each_group(self, listening: "list[SimSubscription]") -> "list[SimSubscription]":
         groups: dict[str, list[SimSubscription]] = {}
@@ -424,13 +430,11 @@ class SimBus:
     ) -> SimSubscription:
         return await self._listen(subject, answering_raw(handler), group, at_once)
 
-    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
+    async def ensure_stream(self) -> str:
         found = await self._ask("stream info", self._network.tell_of_stream, seconds_max=STORE_SECONDS_MAX)
-        if found == b"there":
-            return False
-        await before()
-        await self._ask("stream create", self._network.make_stream, seconds_max=STORE_SECONDS_MAX)
-        return True
+        if not found:
+            found = await self._ask("stream create", self._network.make_stream, seconds_max=STORE_SECONDS_MAX)
+        return found.decode()
 
     async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:

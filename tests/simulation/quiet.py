@@ -11,6 +11,7 @@ from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role
 from libs.store.memory import MemoryStore
 from services.executor.runs import RunKey
+from services.scheduler.thinking.returned import FIRST_SECONDS
 from tests.simulation.history import History
 from tests.simulation.machine import Host
 from tests.simulation.witness import Witness
@@ -18,6 +19,8 @@ from tests.simulation.witness import Witness
 REST_SECONDS = 40.0  # longer than any grace, and than it takes to elect a leader and to hear of all nodes
 GIVEN_UP_SECONDS = 70.0  # longer than it takes until a rank is given up whose start hangs, and that should leave
 NOT_BEGUN = ", though it never began"
+SERVICES_FIRST = ", and no GPU that a service gave back is kept from it any more"
+PATIENCE = {NOT_BEGUN: GIVEN_UP_SECONDS, SERVICES_FIRST: FIRST_SECONDS + REST_SECONDS}
 
 
 class Free:
@@ -57,7 +60,7 @@ class Quiet:
         found = set(self._restless())
         self._since = {what: self._since.get(what, now) for what in sorted(found)}
         for what, since in self._since.items():
-            seconds = GIVEN_UP_SECONDS if what.endswith(NOT_BEGUN) else REST_SECONDS
+            seconds = next((long for why, long in PATIENCE.items() if what.endswith(why)), REST_SECONDS)
             if now - since > seconds and what not in self._failed:
                 self._failed.add(what)
                 self._history.fail(f"no rest: {what}, for {seconds:g} s after all was healed")
@@ -109,7 +112,8 @@ class Quiet:
             if how is ResizeHow.NEVER or (how is ResizeHow.RESTART and not job.size):
                 continue
             if _has_room(job, free, whole=how is ResizeHow.RESTART):
-                yield f"{job.id} in version {job.version} has {job.granted} and should have {job.wanted}"
+                kept = "" if job.spec.is_service else SERVICES_FIRST
+                yield f"{job.id} in version {job.version} has {job.granted} and should have {job.wanted}{kept}"
 
     def _outdated(self) -> Iterator[str]:
         """Services with replicas of an earlier revision, in a pool in which no job waits or stops, and nothing hinders:

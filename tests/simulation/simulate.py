@@ -38,7 +38,7 @@ CALM_SECONDS = 6.0
 END_SECONDS_MAX = 900.0
 SETTLE_SECONDS = 15.0
 UNWIND_SECONDS_MAX = 100.0
-LATE_SECONDS = 60.0  # after this the endless jobs are cancelled
+LATE_SECONDS = 110.0  # after this the endless jobs are cancelled: all must have come to rest before (quiet.PATIENCE)
 EXPECTED = (BusError, StoreError, RuntimeUnavailableError)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from libs.sharing import slots, wire
-from libs.sharing.slots import SlotShare
+from libs.sharing.records import SlotShare
 from libs.sharing.wire import Op, ShareMessage
 
 GPU = "GPU-0"

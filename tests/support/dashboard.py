@@ -88,6 +88,16 @@ class Dashboard:
         script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         return float(await self.page.evaluate(script))
 
+    async def unfold(self) -> None:
+        """Open every part of the page that is closed until a reader wants it."""
+        await self.page.evaluate("document.querySelectorAll('main details').forEach(each => { each.open = true })")
+
+    async def cut_off(self) -> list[str]:
+        """The names of the regions whose content is wider than they are, so that a part of it is out of sight."""
+        script = """[...document.querySelectorAll("[role=region]")]
+            .filter(each => each.scrollWidth > each.clientWidth).map(each => each.getAttribute("aria-label"))"""
+        return [str(name) for name in await self.page.evaluate(script)]
+
     async def barriers(self, *rules: str) -> list[str]:
         """What axe finds that keeps people with disabilities out: the grave ones, each with its elements.
 

@@ -12,10 +12,10 @@ DISK_BYTES = 48 << 20
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder: Path, *, size: int = DISK_BYTES, mode: str = "700") -> Iterator[Path]:
     """Mounted there while the block lasts; where nothing can be mounted the test is skipped."""
     folder.mkdir()
-    options = f"size={DISK_BYTES},mode=700"
+    options = f"size={size},mode={mode}"
     command = ["mount", "-t", "tmpfs", "-o", options, "weft-test", str(folder)]
     mounted = subprocess.run(command, capture_output=True, check=False, timeout=20)
     if mounted.returncode != 0:

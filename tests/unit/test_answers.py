@@ -16,7 +16,6 @@ from libs.messages.asks import RankTuning
 from libs.messages.nodes import CONTEXTS, JOBS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
-from services.executor.keeper import MemoryKeeper
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
@@ -26,6 +25,7 @@ from services.scheduler.settings import SchedulerSettings
 from services.scheduler.thinking.answers import Answers, digest_of_jobs
 from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
 from tests.support.builders import job, spec
+from tests.support.memory_keeper import MemoryKeeper
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world
 from tests.support.virtual_time import run_virtually

@@ -1,10 +1,13 @@
 """Indices, sweeps and the elements that are made of them; bad ones are refused with one clear sentence."""
 
+import json
+from typing import Any
+
 import pytest
 from msgspec import structs
 
 from libs.domain.arrays import IndicesError, indices_of, indices_text, split_elements
-from libs.domain.elements import elements_of
+from libs.domain.elements import ArrayTooLargeError, elements_of
 from libs.domain.spec import JobSpec
 from libs.domain.spec_decoder import SpecError, decode_spec
 
@@ -121,3 +124,28 @@ def test_an_array_whose_elements_no_job_could_be_is_refused() -> None:
     env = decode_spec(b'{"name": "x", "command": ["true"], "array": "0-9"}')
     with pytest.raises(SpecError, match="env"):
         elements_of(structs.replace(env, env=names), "a-x")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"array": "0-9999", "env": {f"A{number}": "" for number in range(1000)}},
+        {"array": "0-9999", "after": [{"job": f"x-{number}", "element_wise": True} for number in range(100)]},
+        {"sweep": {"x": "0..999"}, "command": ["{x}" + "a" * 100_000]},
+        {"sweep": {"x": ["a", "b" * 1000, "c"]}, "command": ["{x}" * 130] * 500},
+        {"sweep": {"x": ["a", "b" * 1000, "c"]}, "roles": {"w": {"command": ["{x}" * 130] * 500}}},
+        {"sweep": {"x": ["a", "\x01" * 1000, "c"]}, "command": ["{x}" * 100] * 100},
+        {"sweep": {f"x{number}": ["b" * 1000] for number in range(31)} | {"y": "1..2000"}, "sample": {"count": 2000}},
+    ],
+)
+def test_a_short_specification_of_huge_elements_is_refused_before_they_are_made(fields: dict[str, Any]) -> None:
+    wanted = decode_spec(json.dumps({"name": "x", "command": ["true"], **fields}).encode())
+    with pytest.raises(ArrayTooLargeError, match="more than 33554432 bytes together"):
+        elements_of(wanted, "a-x")
+
+
+@pytest.mark.parametrize("values", [[10**400, -(10**30)], [1e308, 5e-324, -0.0], [True, 1, 1.0, "1"], ["{x}", "{y}"]])
+def test_odd_values_are_arguments_as_they_were_written_and_are_not_filled_again(values: list[Any]) -> None:
+    wanted = decode_spec(json.dumps({"name": "x", "command": ["{x}"], "sweep": {"x": values}}).encode())
+    made = [one.command for _, one in elements_of(wanted, "a-x")]
+    assert made == [(str(value).lower() if isinstance(value, bool) else str(value),) for value in values]

@@ -3,13 +3,15 @@
 The files are written by us in the form that Linux writes them.
 """
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from libs.messages.signals import GpuProcess, GpuSample
-from services.telemetry.runs import FoundRun
+from services.telemetry.processes import read_groups, read_process
 from services.telemetry.thinking.attribution import Attribution
+from services.telemetry.thinking.readings import FoundRun
 
 STAT = "{pid} (python) S {parent} {session} {session} 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {started} 0 1 0\n"
 
@@ -25,6 +27,10 @@ class Proc:
         place.mkdir(exist_ok=True)
         (place / "stat").write_text(STAT.format(pid=pid, parent=parent, session=session, started=started))
         (place / "cgroup").write_text(f"4:memory:{group}\n1:cpu,cpuacct:{group}\n0::/\n")
+
+    def attribution(self) -> Attribution:
+        proc = str(self.folder)
+        return Attribution(look=partial(read_process, proc=proc), groups=partial(read_groups, proc=proc))
 
     def remove(self, pid: int) -> None:
         for path in (self.folder / str(pid)).iterdir():
@@ -62,7 +68,7 @@ def test_a_process_of_a_container_is_found_by_its_group_and_all_else_of_it_stays
     proc.add(150, parent=7, session=150, group="/docker/abc/below/it")
     proc.add(200, group="/docker/abcd")
     runs = [boxed("a", 100)]
-    first, second = Attribution(str(proc.folder)).attributed((gpu(150, 200), gpu(100, index=1)), runs)
+    first, second = proc.attribution().attributed((gpu(150, 200), gpu(100, index=1)), runs)
     assert first.processes == (
         GpuProcess(pid=150, memory_used=150 << 20, job_id="a", epoch=2, rank=1),
         GpuProcess(pid=200, memory_used=200 << 20),
@@ -78,7 +84,7 @@ def test_a_process_of_the_process_runtime_is_found_by_its_session_or_by_who_bega
     proc.add(103, parent=102, session=102)
     proc.add(104, parent=1, session=100)
     proc.add(300, parent=1, session=300)
-    assert owners(Attribution(str(proc.folder)), [spawned("a", 100)], 100, 101, 102, 103, 104, 300) == ["a"] * 5 + [""]
+    assert owners(proc.attribution(), [spawned("a", 100)], 100, 101, 102, 103, 104, 300) == ["a"] * 5 + [""]
 
 
 def test_a_group_that_runs_share_says_nothing_and_one_that_is_not_their_own_neither(proc: Proc) -> None:
@@ -86,7 +92,7 @@ def test_a_group_that_runs_share_says_nothing_and_one_that_is_not_their_own_neit
     proc.add(200, session=200, group="/executor")
     proc.add(300, session=300, group="/executor")
     proc.add(201, parent=200, session=201, group="/executor")
-    attribution = Attribution(str(proc.folder))
+    attribution = proc.attribution()
     assert owners(attribution, [spawned("a", 100), spawned("b", 200)], 100, 201, 300) == ["a", "b", ""]
     assert owners(attribution, [boxed("a", 100), boxed("b", 200)], 100, 201, 300) == ["a", "b", ""]
 
@@ -94,16 +100,16 @@ def test_a_group_that_runs_share_says_nothing_and_one_that_is_not_their_own_neit
 def test_a_group_of_its_own_finds_a_process_that_left_the_session_and_whose_parent_ended(proc: Proc) -> None:
     proc.add(100, session=100, group="/weft/n/a")
     proc.add(150, parent=1, session=150, group="/weft/n/a")
-    assert owners(Attribution(str(proc.folder)), [spawned("a", 100, memory="/sys/x")], 150) == ["a"]
+    assert owners(proc.attribution(), [spawned("a", 100, memory="/sys/x")], 150) == ["a"]
 
 
 def test_a_pid_that_cannot_be_seen_is_nobodys(proc: Proc) -> None:
     proc.add(100, group="/docker/abc")
-    assert owners(Attribution(str(proc.folder)), [boxed("a", 100)], 0, 999, 4_000_000_000) == ["", "", ""]
+    assert owners(proc.attribution(), [boxed("a", 100)], 0, 999, 4_000_000_000) == ["", "", ""]
 
 
 def test_a_number_that_another_process_has_by_now_is_looked_at_anew(proc: Proc) -> None:
-    attribution, runs = Attribution(str(proc.folder)), [boxed("a", 100)]
+    attribution, runs = proc.attribution(), [boxed("a", 100)]
     proc.add(100, group="/docker/abc")
     proc.add(150, group="/docker/abc", started=5)
     assert owners(attribution, runs, 150) == ["a"]
@@ -112,7 +118,7 @@ def test_a_number_that_another_process_has_by_now_is_looked_at_anew(proc: Proc) 
 
 
 def test_a_run_that_has_ended_owns_nothing_and_one_that_comes_later_is_found(proc: Proc) -> None:
-    attribution = Attribution(str(proc.folder))
+    attribution = proc.attribution()
     proc.add(150, group="/docker/abc")
     assert owners(attribution, [], 150) == [""]
     proc.add(100, group="/docker/abc")
@@ -126,12 +132,12 @@ def test_a_run_that_has_ended_owns_nothing_and_one_that_comes_later_is_found(pro
 def test_ancestors_that_go_round_are_not_followed_for_ever(proc: Proc) -> None:
     proc.add(10, parent=11, session=10)
     proc.add(11, parent=10, session=11)
-    assert owners(Attribution(str(proc.folder)), [spawned("a", 100)], 10) == [""]
+    assert owners(proc.attribution(), [spawned("a", 100)], 10) == [""]
 
 
 def test_what_is_named_already_keeps_its_name(proc: Proc) -> None:
     proc.add(100, group="/docker/abc")
     named = GpuProcess(pid=100, job_id="recorded", epoch=9, rank=3)
     sample = GpuSample(index=0, uuid="u", model="m", processes=(named, GpuProcess(pid=100)))
-    (after,) = Attribution(str(proc.folder)).attributed((sample,), [boxed("a", 100)])
+    (after,) = proc.attribution().attributed((sample,), [boxed("a", 100)])
     assert [process.job_id for process in after.processes] == ["recorded", "a"]

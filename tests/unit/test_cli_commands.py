@@ -126,7 +126,8 @@ async def test_a_job_gets_another_share(gateway: ToldGateway, capsys: Said) -> N
     gateway.answers["POST /v1/jobs/j-1/share"] = Accepted(id="j-1", ask=AskKind.SHARE, state="running")
     assert await weft(gateway, "share", "j-1", "--request", "0.5", "--limit", "0.8") == 0
     assert gateway.bodies == [b'{"request":0.5,"limit":0.8}']
-    said = "j-1 should have a request of 0.5 and a limit of 0.8 of a GPU, as far as there is room (it is running)\n"
+    wanted = "j-1 should have a request of 0.5 and a limit of 0.8 of a GPU"
+    said = f"{wanted}, as far as there is room and its node can change it (it is running)\n"
     assert capsys.readouterr().out == said
     assert await weft(gateway, "share", "j-1", "--limit", "1", "--role", "eval") == 0
     assert gateway.bodies[-1] == b'{"limit":1.0,"role":"eval"}'

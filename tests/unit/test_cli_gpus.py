@@ -6,7 +6,7 @@ from msgspec import structs
 
 from libs.messages.http import GpuScoreView, GpuView, LimitsView, RunView
 from libs.messages.nodes import Pace
-from libs.messages.signals import CurvePoint, GpuSample, RankVerdict
+from libs.messages.signals import CurvePoint, Finding, GpuSample, RankVerdict
 from services.cli.drawing.gpus import known_text, scores_text, table_of_gpus, worries
 from services.cli.drawing.jobs import description
 from services.cli.drawing.tuned import pace_text, tuned_text
@@ -132,6 +132,16 @@ def test_a_verdict_on_a_job_that_quotes_its_rank_is_shown_once() -> None:
     told = [line for line in lines if "over-provisioned" in line]
     assert ["uses 0.1" in line for line in told] == [True, False]
     assert told[1].endswith("rank 1 over-provisioned: uses 0.2")
+
+
+def test_a_job_is_described_with_what_is_proposed_for_it() -> None:
+    findings = (
+        Finding(code="more-cpu", job_id="j", sentence="train: each worker 1.00 → 2.00 cores"),
+        Finding(code="idle-gpu", job_id="j", sentence="rank 0 of train leaves its 2 GPUs idle"),
+    )
+    lines = seen(description(job_view(findings=findings), [], PIPE, emulated={}), PIPE)
+    told = [line.split(maxsplit=2)[2] for line in lines if "to improve" in line]
+    assert told == ["each worker 1.00 → 2.00 cores", "rank 0 of train leaves its 2 GPUs idle"]
 
 
 def test_a_job_is_described_with_its_pace_its_verdicts_its_limits_and_its_curve() -> None:

@@ -1,6 +1,7 @@
 """`weft mcp`: lines of JSON-RPC in, answers out; it reads only, unless it may write."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from libs.client import Client
 from libs.domain.spec import JobSpec, Role
 from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, JobsView
-from services.cli.assistant.protocol import LINE_BYTES_MAX, TEXT_CHARACTERS_MAX, AssistantServer
+from services.cli.assistant.protocol import LINE_BYTES_MAX, TEXT_CHARACTERS_MAX, VERSIONS, AssistantServer
 from services.cli.assistant.tools import TOOLS
 from tests.support.told_gateway import ToldGateway
 from tests.support.views import job_view
@@ -30,7 +31,7 @@ async def ask(gateway: ToldGateway, *requests: Any, write: bool = False) -> list
     return answers
 
 
-def request(method: str, request_id: int | str = 1, **parameters: Any) -> dict[str, Any]:
+def request(method: str, request_id: Any = 1, **parameters: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": parameters}
 
 
@@ -109,6 +110,14 @@ BAD: list[tuple[Any, int]] = [
     ([request("ping")], -32600),
     ({"id": 1}, -32600),
     ({"id": {}, "method": "ping"}, -32600),
+    ({"id": 1.5, "method": "ping"}, -32600),
+    ({"id": None, "method": "ping"}, -32600),
+    (b'{"id": 1e400, "method": "ping"}', -32700),
+    (b'{"id": "\\ud800", "method": "ping"}', -32700),
+    (b'{"id": 1, "method": ' * 500, -32700),
+    ({"id": 1, "method": ["ping"]}, -32600),
+    ({"id": 1, "method": "\x1b[2J\n\0"}, -32601),
+    ({"id": 1, "method": "ping", "params": None}, -32602),
     (b" " * (LINE_BYTES_MAX + 1), -32600),
     (request("resources/list"), -32601),
     (request("x" * 5000), -32601),
@@ -137,3 +146,46 @@ async def test_arguments_that_make_no_sense_ask_nothing(gateway: ToldGateway, ar
     (told,) = await ask(gateway, call("list_jobs", **arguments))
     assert told["result"]["isError"]
     assert gateway.asked == []
+
+
+async def test_what_has_no_id_is_no_request_and_changes_nothing(gateway: ToldGateway) -> None:
+    without_id = {name: value for name, value in call("cancel_job", job="train").items() if name != "id"}
+    assert await ask(gateway, without_id, write=True) == [None]
+    assert gateway.asked == []
+
+
+@pytest.mark.parametrize(
+    ("request_id", "version"), [(10**400, ["x"]), ("\u202e\0\x1b", {}), ("x" * 100_000, None), (-(2**63) - 1, 1e308)]
+)
+async def test_odd_ids_come_back_as_they_were_and_an_odd_version_is_not_taken(
+    gateway: ToldGateway, request_id: Any, version: Any
+) -> None:
+    (told,) = await ask(gateway, request("initialize", request_id, protocolVersion=version))
+    assert (told["id"], told["result"]["protocolVersion"]) == (request_id, VERSIONS[0])
+
+
+@pytest.mark.parametrize("key", ["a\r\nX-Evil: y", "a\0", "\x7f", "\u202e"])
+async def test_a_key_is_no_header_of_its_own(gateway: ToldGateway, key: str) -> None:
+    told, pinged = await ask(gateway, call("submit_job", spec={"name": "x"}, key=key), request("ping"), write=True)
+    assert told["result"] == {
+        "content": [{"type": "text", "text": "Idempotency-Key: expected printable characters"}],
+        "isError": True,
+    }
+    assert pinged["result"] == {}
+    assert gateway.asked == []
+
+
+@pytest.mark.parametrize("job", [".", "..", "a/../..", "a?b#c", "%2e%2e", "\0", "a\r\nb"])
+async def test_a_name_of_a_job_leads_to_no_other_request(gateway: ToldGateway, job: str) -> None:
+    told, pinged = await ask(gateway, call("cancel_job", job=job), request("ping"), write=True)
+    assert (told["result"]["isError"], pinged["result"]) == (True, {})
+    assert all(re.fullmatch(r"POST /v1/jobs/[^/?#]+/cancel", asked) for asked in gateway.asked), gateway.asked
+
+
+async def test_a_deep_specification_is_sent_or_refused_and_the_next_request_is_answered(gateway: ToldGateway) -> None:
+    for depth in range(850, 1100, 10):
+        spec = b'{"a":' * depth + b"1" + b"}" * depth
+        line = json.dumps(call("submit_job", spec="SPEC")).encode().replace(b'"SPEC"', spec)
+        told, pinged = await ask(gateway, line, request("ping"), write=True)
+        assert told.get("error", {}).get("code") == -32700 or told["result"]["isError"]
+        assert pinged["result"] == {}

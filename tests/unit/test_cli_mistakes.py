@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from libs.messages.http import JobsView
 from services.cli.__main__ import main, parse
 from services.cli.commands import COMMANDS
 from services.cli.parsing import Parser
 from tests.support.told_gateway import ToldGateway, weft
+from tests.support.views import job_view
 
 Said = pytest.CaptureFixture[str]
 
@@ -24,6 +26,8 @@ Said = pytest.CaptureFixture[str]
         ("priority", "", "3"),
         ("exec", "", "--", "true"),
         ("describe", ""),
+        ("cp", "", "j-1:x"),
+        ("cp", "j-1:x", ""),
         ("ps", ""),
         ("drain", ""),
         ("secret", "set", ""),
@@ -109,6 +113,15 @@ def test_a_gateway_that_is_not_there_is_told_soon(capsys: Said) -> None:
         (["pss"], "weft: no such command: pss; did you mean `weft ps`?\n"),
         (["xyzzy"], "weft: no such command: xyzzy; `weft --help` lists them\n"),
         (["--bogus"], "weft: no such option: --bogus; `weft --help` lists them\n"),
+        (["--help-me", "ps"], "weft: no such option: --help-me; `weft --help` lists them\n"),
+        (["--bogus", "ps"], "weft: no such option: --bogus; `weft --help` lists them\n"),
+        (["--url", "http://x", "ps"], "weft: --url belongs after the command: `weft ps --url …`, or set WEFT_URL\n"),
+        (["--token=secret", "ps"], "weft: --token belongs after the command: `weft ps --token …`, or set WEFT_TOKEN\n"),
+        (["--json", "quota", "list"], "weft: --json belongs after the command: `weft quota list --json`\n"),
+        (["--json", "ps", "-a"], "weft: --json belongs after the command: `weft ps --json`\n"),
+        (["--gpus", "1", "run", "--", "ps"], "weft: --gpus belongs after the command: `weft run --gpus …`\n"),
+        (["-f", "logs", "x"], "weft: -f belongs after the command: `weft logs -f`\n"),
+        (["--url", "http://x"], "weft: --url belongs after a command: `weft ps --url …`, or set WEFT_URL\n"),
         (["run"], "weft: what to run is missing: weft run [options] -- command, or --image\n"),
         (["run", "-f", "--json", "--", "x"], "weft: a log is no JSON: say --json or --follow\n"),
         (["logs", "-f", "-n", "3", "x"], "weft: --tail and --follow do not go together\n"),
@@ -145,7 +158,8 @@ def test_an_option_that_makes_no_sense_exits_with_2_after_the_usage(typed: list[
         main(typed)
     said = capsys.readouterr()
     assert ended.value.code == 2
-    assert said.err.startswith("usage: weft")
+    assert said.err.startswith(f"usage: weft {typed[0]} ")  # of the command, and not `usage: weft [-h] {ps} ...`
+    assert "{" + typed[0] + "}" not in said.err
     assert said.err.endswith(error)
     assert "\x1b" not in said.err
 
@@ -159,3 +173,59 @@ async def test_who_asks_too_fast_waits_as_it_is_told_and_no_longer_than_a_person
     assert "may make 2 reads a second" in capsys.readouterr().err
     assert len(gateway.asked) == 1  # it would have been longer than is waited for
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cancel", "\udcff"),
+        ("cancel", "\udcfftrain"),
+        ("cancel", "a-1\udcff"),
+        ("requeue", "\udcff"),
+        ("priority", "\udcff", "5"),
+        ("exec", "\udcff", "--", "ls"),
+        ("cp", "\udcff:a", "b"),
+        ("port-forward", "\udcff", "8080"),
+        ("logs", "\udcff"),
+        ("describe", "\udcff"),
+        ("ps", "--tenant", "\udcff"),
+        ("usage", "--by", "label:\udcff"),
+        ("usage", "--tenant", "\udcff"),
+        ("secret", "delete", "\udcff"),
+        ("quota", "delete", "\udcff"),
+        ("webhook", "add", "\udcff"),
+        ("webhook", "remove", "\udcff"),
+        ("drain", "\udcff"),
+        ("run", "--", "\udcff"),
+        ("run", "--name", "\udcff", "--", "x"),
+        ("run", "--array", "\udcff", "--", "x"),
+        ("run", "--after", "\udcff", "--", "x"),
+        ("run", "--secret", "A=\udcff", "--", "x"),
+        ("run", "--volume", "\udcff", "--", "x"),
+        ("run", "--key", "\udcff", "--", "x"),
+    ],
+)
+async def test_a_word_that_is_no_text_asks_nothing_and_least_of_all_for_another_job(
+    gateway: ToldGateway, capsys: Said, words: tuple[str, ...]
+) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view(),))
+    assert await weft(gateway, *words) in (1, 2)
+    said = capsys.readouterr().err
+    assert (said[:6], said.count("\n")) == ("weft: ", 1)
+    assert "no text in UTF-8" in said or "printable" in said
+    assert gateway.asked == []
+
+
+@pytest.mark.parametrize(
+    "time", ["@nan", "@inf", "@-inf", "@1e400", "@-1e300", "@1e15", "@", "0001-01-01", "\u0663h", ""]
+)
+@pytest.mark.parametrize("option", ["--since", "--until"])
+async def test_a_time_that_is_none_is_refused_with_its_option(
+    gateway: ToldGateway, capsys: Said, option: str, time: str
+) -> None:
+    try:
+        status = await weft(gateway, "usage", f"{option}={time}")
+    except SystemExit as left:
+        status = int(left.code or 0)
+    assert (status, gateway.asked) == (2, [])
+    assert option in capsys.readouterr().err

@@ -18,7 +18,7 @@ from libs.messages.http import (
     NodesView,
     RunView,
 )
-from libs.messages.signals import RankVerdict
+from libs.messages.signals import Finding, RankVerdict
 from libs.planning.explain import Explanation
 from services.cli.failure import LastWords, hint
 from services.cli.logs import LineWriter, last_lines
@@ -316,9 +316,11 @@ async def test_explain_says_what_a_running_job_leaves_unused_and_which_limits_we
     asked = LimitsView(cpus=4.0, memory=1 << 30)
     run = RunView(rank=0, role="worker", node_id="node-1", cpus=0.5, memory=1 << 30, asked=asked)
     gateway.answers["GET /v1/jobs/train/explain"] = told
-    gateway.answers["GET /v1/jobs/j-1"] = job_view("j-1", verdicts=(unused, unknown), runs=(run,))
+    less = Finding(code="less-cpu", job_id="j-1", sentence="train: each worker 4.00 → 0.50 cores")
+    gateway.answers["GET /v1/jobs/j-1"] = job_view("j-1", verdicts=(unused, unknown), findings=(less,), runs=(run,))
     assert await weft(gateway, "explain", "train") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "leaves unused: over-provisioned: uses 0.1 of its 4 cores" in lines
+    assert "to improve: each worker 4.00 → 0.50 cores" in lines
     assert "tuned: rank 0 has 0.5 CPUs instead of 4" in lines
     assert not any("unknown" in line for line in lines)

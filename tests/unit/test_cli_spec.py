@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.spec import Checkpointing, JobSpec, Kind, Volume
+from libs.domain.spec import Checkpointing, JobSpec, Kind, Progress, Tuning, TuningMode, Volume
 from services.cli.__main__ import parse
 from services.cli.along import read_with_env
 from services.cli.complaint import Complaint
@@ -36,6 +36,17 @@ def test_the_range_of_a_job_and_how_it_takes_another_size_reach_the_specificatio
         with pytest.raises(Complaint) as refused:
             spec(*typed, "--", "go")
         assert refused.value.field == option
+
+
+def test_how_a_job_is_tuned_and_where_its_progress_is_reach_the_specification() -> None:
+    made = spec("--tuning", "advise", "--progress", r"step (?P<step>\d+)", "--", "go")
+    assert (made.tuning, made.progress) == (Tuning(mode=TuningMode.ADVISE), Progress(pattern=r"step (?P<step>\d+)"))
+    for pattern in ("step (", r"step \d+", ""):
+        with pytest.raises(Complaint) as refused:
+            spec("--progress", pattern, "--", "go")
+        assert refused.value.field == "--progress"
+    with pytest.raises(SystemExit):
+        spec("--tuning", "perhaps", "--", "go")
 
 
 def test_without_dashes_the_command_begins_at_the_first_word() -> None:

@@ -21,7 +21,7 @@ from services.executor.thinking.core import (
 )
 from tests.support.runs import order
 
-POLICY = ReconcilerTimings(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)
+TIMINGS = ReconcilerTimings(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)
 KEY = RunKey("job-1", 1, 0)
 NOBODY: frozenset[RunKey] = frozenset()
 
@@ -30,7 +30,7 @@ def told(
     *orders: StartRun, at: float = 0.0, reconciler: Reconciler | None = None, runs: tuple[Run, ...] = ()
 ) -> Reconciler:
     """A reconciler that has heard these orders in answer to a report of these runs."""
-    reconciler = reconciler or Reconciler(POLICY)
+    reconciler = reconciler or Reconciler(TIMINGS)
     reconciler.observe(NodeDesired(seq=1, runs=orders), reported=reconciler.report(runs, {}), sent_at=at)
     return reconciler
 
@@ -61,7 +61,7 @@ def test_a_run_whose_start_is_in_hand_is_not_started_again() -> None:
 
 
 def test_nothing_is_done_before_the_control_plane_was_heard() -> None:
-    reconciler = Reconciler(POLICY, Memory(synced_at=0.0))
+    reconciler = Reconciler(TIMINGS, Memory(synced_at=0.0))
     assert decide(reconciler, running(), ended(RunKey("job-2", 1, 0)), now=1.0) == []
 
 
@@ -94,7 +94,7 @@ def test_a_run_that_was_asked_to_stop_is_carried_through_even_if_it_is_desired_a
 def test_a_restart_remembers_whom_it_asked_to_stop_and_since_when() -> None:
     reconciler = told()
     decide(reconciler, running(), now=1.0)
-    next_one = told(reconciler=Reconciler(POLICY, reconciler.memory), at=5.0)
+    next_one = told(reconciler=Reconciler(TIMINGS, reconciler.memory), at=5.0)
     assert decide(next_one, running(), now=5.0) == []
     assert decide(next_one, running(), now=11.0) == [Kill(KEY)]
 
@@ -151,7 +151,7 @@ def test_the_fence_shortens_a_grace_that_has_begun() -> None:
 
 
 def test_a_node_without_a_sync_on_record_is_fenced() -> None:
-    assert decide(Reconciler(POLICY), running(), now=1.0) == [Terminate(KEY)]
+    assert decide(Reconciler(TIMINGS), running(), now=1.0) == [Terminate(KEY)]
 
 
 def test_a_start_is_permitted_only_within_the_fence_of_the_sync_that_allowed_it() -> None:
@@ -212,7 +212,7 @@ def test_what_was_told_to_stop_and_ends_with_status_0_is_reported_as_stopped() -
 
 
 def test_what_was_killed_and_left_no_status_is_reported_as_killed() -> None:
-    reconciler = Reconciler(POLICY, Memory(synced_at=0.0, stops=(Stop(key=KEY, kill_at=5.0, killed_at=6.0),)))
+    reconciler = Reconciler(TIMINGS, Memory(synced_at=0.0, stops=(Stop(key=KEY, kill_at=5.0, killed_at=6.0),)))
     seen = reconciler.report([ended(exit_code=None, reason=EndReason.LOST)], {})[0]
     assert (seen.reason, seen.exit_code) == (EndReason.STOPPED, 137)
 
@@ -251,7 +251,7 @@ class NodeMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.core = Reconciler(POLICY)
+        self.core = Reconciler(TIMINGS)
         self.live: dict[RunKey, bool] = {}  # → does it heed SIGTERM
         self.ended: set[RunKey] = set()
         self.asked: set[RunKey] = set()
@@ -314,7 +314,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule()
     def the_executor_restarts(self) -> None:
-        self.core = Reconciler(POLICY, self.core.memory)
+        self.core = Reconciler(TIMINGS, self.core.memory)
         self.in_hand.clear()
 
     @invariant()
@@ -403,7 +403,7 @@ def held(reconciler: Reconciler, *runs: Run, at: float, leader: Leader | None = 
 
 
 def led(*orders: StartRun, runs: tuple[Run, ...] = ()) -> Reconciler:
-    reconciler = Reconciler(POLICY)
+    reconciler = Reconciler(TIMINGS)
     answer = NodeDesired(seq=1, runs=orders, leader=LEADER)
     reconciler.observe(answer, reported=reconciler.report(runs, {}), sent_at=0.0)
     return reconciler
@@ -436,7 +436,7 @@ def test_a_hold_of_another_leader_than_answered_last_is_worth_nothing() -> None:
 
 
 def test_an_executor_that_restarts_while_its_node_is_held_ends_nothing() -> None:
-    reconciler = Reconciler(POLICY, led(order()).memory)
+    reconciler = Reconciler(TIMINGS, led(order()).memory)
     held(reconciler, running(), at=80.0)
     assert decide(reconciler, running(), now=160.0) == []
 
@@ -450,7 +450,7 @@ def test_runs_with_shares_of_a_gpu_start_beside_each_other_as_far_as_it_reaches(
     assert decide(reconciler, now=1.0) == [Start(first), Start(second)]
     both = (running(RunKey.of(first)), running(RunKey.of(second)))
     told(second, third, whole, reconciler=reconciler, runs=both)
-    again = Reconciler(POLICY, reconciler.memory)  # an executor that was started anew knows it too
+    again = Reconciler(TIMINGS, reconciler.memory)  # an executor that was started anew knows it too
     told(second, third, whole, reconciler=again, runs=both)
     for one in (reconciler, again):
         assert decide(one, *both, now=2.0) == [Terminate(RunKey.of(first))]

@@ -28,11 +28,11 @@ from tests.unit.test_executor_service import World, story
 KEY = RunKey("job-1", 1, 0)
 MIB, GIB = 1 << 20, 1 << 30
 HAS = Limits(cpus=1.0, memory=256 * MIB, egress=NO_LIMIT)  # what `order()` asks for
-POLICY = ReconcilerTimings(resize_again_seconds=1.0, resize_again_max=60.0)
+TIMINGS = ReconcilerTimings(resize_again_seconds=1.0, resize_again_max=60.0)
 
 
 def heard(*orders: StartRun, at: float = 0.0, reconciler: Reconciler | None = None) -> Reconciler:
-    reconciler = reconciler or Reconciler(POLICY)
+    reconciler = reconciler or Reconciler(TIMINGS)
     reconciler.observe(NodeDesired(seq=1, runs=orders), reported=(), sent_at=at)
     return reconciler
 
@@ -106,7 +106,7 @@ def test_a_run_that_is_to_stop_is_not_resized() -> None:
 
 
 def test_nothing_is_resized_before_the_control_plane_was_heard_nor_on_a_fenced_node() -> None:
-    assert decide(Reconciler(POLICY), running(), now=1.0) != [Resize(KEY, HAS)]
+    assert decide(Reconciler(TIMINGS), running(), now=1.0) != [Resize(KEY, HAS)]
     assert decide(heard(order(cpus=2.0)), running(), now=91.0) == [Terminate(KEY)]
 
 

@@ -27,7 +27,7 @@ from tests.unit.test_executor_service import World, story
 
 KEY = RunKey("job-1", 1, 0)
 HAS = Limits(cpus=1.0, memory=256 << 20, egress=NO_LIMIT)  # the limits of `order()`
-POLICY = ReconcilerTimings(resize_again_seconds=1.0, resize_again_max=60.0)
+TIMINGS = ReconcilerTimings(resize_again_seconds=1.0, resize_again_max=60.0)
 
 
 def of(*ranks: int, changes: int = 0, signal: str = "SIGUSR1") -> Members:
@@ -43,7 +43,7 @@ def running(key: RunKey = KEY) -> Run:
 
 
 def heard(*orders: StartRun, at: float = 0.0, reconciler: Reconciler | None = None) -> Reconciler:
-    reconciler = reconciler or Reconciler(POLICY)
+    reconciler = reconciler or Reconciler(TIMINGS)
     reconciler.observe(NodeDesired(seq=1, runs=orders), reported=(), sent_at=at)
     return reconciler
 
@@ -99,12 +99,12 @@ def test_the_signal_of_a_known_change_is_due_until_it_was_shown() -> None:
 def test_the_next_executor_shows_members_again_and_owes_only_a_signal_that_may_not_have_been_sent() -> None:
     before = heard(order(members=ALONE))
     shown(before, now=1.0)
-    assert not shown(heard(order(members=ALONE), reconciler=Reconciler(POLICY, before.memory)), now=2.0).signal_due
+    assert not shown(heard(order(members=ALONE), reconciler=Reconciler(TIMINGS, before.memory)), now=2.0).signal_due
     heard(order(members=BOTH), reconciler=before)
     decide(before, running(), now=2.0)  # It dies here, perhaps between the file and the signal.
-    assert shown(heard(order(members=BOTH), reconciler=Reconciler(POLICY, before.memory)), now=3.0).signal_due
+    assert shown(heard(order(members=BOTH), reconciler=Reconciler(TIMINGS, before.memory)), now=3.0).signal_due
     third = of(0, 1, 2, changes=2)  # Another change meanwhile: the file differs anyway.
-    assert not shown(heard(order(members=third), reconciler=Reconciler(POLICY, before.memory)), now=3.0).signal_due
+    assert not shown(heard(order(members=third), reconciler=Reconciler(TIMINGS, before.memory)), now=3.0).signal_due
 
 
 def test_other_bounds_for_the_same_ranks_are_shown_without_a_signal() -> None:
@@ -175,7 +175,7 @@ def test_in_any_history_the_run_has_the_newest_members_in_the_end_and_heard_of_e
         if step == "change":
             changes += 1
         if step == "restart":
-            reconciler = Reconciler(POLICY, reconciler.memory)
+            reconciler = Reconciler(TIMINGS, reconciler.memory)
         if step in ("change", "restart"):
             continue
         for action in decide(reconciler, running(), now=now):

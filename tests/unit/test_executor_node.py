@@ -10,6 +10,7 @@ from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
 from libs.messages.nodes import Member, Members
 from services.executor.capacity import capacity, host_cpus, host_memory
+from services.executor.guard.files import FENCED_BYTES, Fenced, Slot
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper, HomeTakenError
 from services.executor.node import NodeFacts, Refusal, volume_source
@@ -121,6 +122,23 @@ def test_incarnations_grow_and_a_boot_leaves_only_which_runs_were_told_to_stop(t
     second.close()
     third = FileKeeper(home, boot_id="b", now=50.0)
     assert (third.incarnation, third.memory) == (first.incarnation + 2, memory.after_boot())
+    third.close()
+
+
+def test_an_executor_knows_after_a_boot_of_its_host_which_runs_the_guard_had_ended(tmp_path: Path) -> None:
+    home, key = Home(tmp_path), RunKey("job-1", 1, 0)
+    first = FileKeeper(home, boot_id="a", now=100.0)
+    slot = Slot(home.root / "fenced", FENCED_BYTES)
+    slot.write(Fenced(boot_id="a", runs=(key,)))
+    slot.close()
+    assert first.fenced() == {key}
+    first.close()
+    second = FileKeeper(home, boot_id="b", now=100.0)
+    assert (second.fenced(), second.memory) == (frozenset(), Memory(stops=(Stop(key=key, kill_at=0.0, fenced=True),)))
+    second.save(Memory())
+    second.close()
+    third = FileKeeper(home, boot_id="b", now=100.0)
+    assert third.memory == Memory(), "a note of an earlier boot is taken once"
     third.close()
 
 

@@ -10,11 +10,11 @@ from libs.bus.memory import MemoryBus
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import EndReason, LogRead, ProgressSeen, ReadLog, StartRun
 from services.executor import service
-from services.executor.keeper import MemoryKeeper
 from services.executor.runs import RunKey
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
 from services.executor.settings import ExecutorSettings
 from tests.support.control_plane import ControlPlane
+from tests.support.memory_keeper import MemoryKeeper
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 

@@ -3,13 +3,16 @@
 import csv
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+from libs.domain.classes import CLASS_LABEL, WORKLOAD_LABEL
 from libs.domain.job import Job, JobState
+from libs.domain.spec import TOKEN_PATTERN
 from libs.planning.eta.learnt import Lasted, learn
 from libs.planning.policy import Policy
 from libs.simulator import traces
@@ -53,6 +56,20 @@ def test_what_is_not_over_lasts_as_estimates_say_in_the_mean() -> None:
     assert found.basis == "learnt"
     late = assumptions(*like_it).left(running("j-21", 350.0, spec=TRAIN), NOW)
     assert late.seconds == pytest.approx(300.0), "of those that ran longer: 400 to 900 s"
+
+
+def test_no_cell_of_a_trace_is_a_formula_in_a_spreadsheet_whatever_a_tenant_submits() -> None:
+    labels = {CLASS_LABEL: "=cmd|'/c calc'!A1", WORKLOAD_LABEL: "@SUM(1)", "team": "+1"}
+    odd = {"command": ["=1+1"], "env": {"A": "-1"}, "labels": labels, "priority": -5}
+    jobs = [ended("j-1", 60.0, spec=odd), waiting("a-1-3", spec=odd)]
+    rows = [row for one in jobs if (row := row_of(one, assumptions(), {}, now=NOW)) is not None]
+    read = list(csv.DictReader(io.StringIO(csv_of(rows))))
+    assert [row.pop("priority") for row in read] == ["-5", "-5"], "a number, which a spreadsheet reads as one"
+    assert [
+        cell for row in read for cell in row.values() if cell and not (cell[0].isascii() and cell[0].isalnum())
+    ] == []
+    for tenant in ("=a", "+a", "-a", "@a", "\ta", "\uff1da"):
+        assert re.match(TOKEN_PATTERN, tenant) is None, "of a tenant's name"
 
 
 def test_nothing_is_taken_to_outlast_its_time_limit_and_without_ended_jobs_the_limit_is_all_that_is_known() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 
 import pytest
 
@@ -124,6 +125,23 @@ async def test_what_is_done_for_a_tenant_in_a_thread_is_charged_to_it() -> None:
     assert await is_held(lanes, "busy")
     assert PAYER.get() == ""
     loop.set_default_executor(ThreadPoolExecutor(1))
+
+
+def test_paid_work_that_is_given_up_may_be_closed_from_elsewhere() -> None:
+    """As when a loop that ends drops what still waits in it."""
+    closed: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            closed.append(PAYER.get())
+
+    paid = Times().lanes().paid("busy", waits())
+    copy_context().run(paid.send, None)
+    paid.close()
+    assert closed == ["busy"]
+    assert PAYER.get() == ""
 
 
 async def test_the_time_in_which_another_process_works_for_a_tenant_is_charged_to_it_even_if_that_fails() -> None:

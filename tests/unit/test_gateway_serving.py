@@ -228,6 +228,17 @@ async def test_a_promise_that_cannot_be_kept_is_told_as_the_autoscaler_tells_it(
     assert (view.unattainable, view.shedding) == (finding.sentence, sheds.sentence)
 
 
+async def test_a_finding_on_a_job_is_in_its_view_alone_and_goes_when_the_job_waits(cluster: LiveCluster) -> None:
+    finding = Finding(code="more-cpu", job_id="j-s", sentence="j-s: each worker 1.00 → 2.00 cores")
+    sheds = Finding(code="shedding", job_id="j-s", sentence="12 requests were refused")
+    other = Finding(code="more-cpu", job_id="j-other", sentence="not this")
+    await cluster.hear_review(PoolReviewed(pool="default", at=1.0, findings=(other, sheds, finding)))
+    assert job_view(service(), cluster, whole=True).findings == (finding,)
+    assert job_view(service(), cluster).findings == ()
+    waits = service(state=JobState.QUEUED, placement=None)
+    assert job_view(waits, cluster, whole=True).findings == ()
+
+
 def test_an_update_is_under_way_until_every_replica_runs_it_and_one_was_ready(cluster: LiveCluster) -> None:
     def update(*revisions: int, back_to: int | None) -> UpdateView | None:
         held = [allocation(rank, revision=revision) for rank, revision in enumerate(revisions)]

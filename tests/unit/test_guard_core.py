@@ -7,7 +7,7 @@ from services.executor.guard.thinking import Action, FenceTimings, Guard, Seen
 from services.executor.runs import RunKey
 from services.executor.thinking.core import Kill, Remove, Terminate
 
-POLICY = FenceTimings(fence_seconds=90.0, slack_seconds=5.0, grace_max=30.0, kill_again_seconds=2.0)
+TIMINGS = FenceTimings(fence_seconds=90.0, slack_seconds=5.0, grace_max=30.0, kill_again_seconds=2.0)
 KEY, OTHER = RunKey("job-1", 1, 0), RunKey("job-2", 1, 0)
 
 
@@ -22,7 +22,7 @@ def decide(
 
 
 def guard_of(*ended: RunKey, began: float = 0.0) -> Guard:
-    return Guard(POLICY, began=began, ended=ended)
+    return Guard(TIMINGS, began=began, ended=ended)
 
 
 def test_within_the_fence_and_its_slack_nothing_is_done() -> None:
@@ -119,8 +119,8 @@ def test_at_no_look_a_run_lives_beyond_the_promise(
         if another:
             guard = guard_of(*guard.ended, began=now)
         for action in decide(guard, *(seen(key, grace=live[key]) for key in live), now=now, synced_at=synced_at):
-            assert now > synced_at + POLICY.fence_seconds + POLICY.slack_seconds or action.key in guard.ended
+            assert now > synced_at + TIMINGS.fence_seconds + TIMINGS.slack_seconds or action.key in guard.ended
             if isinstance(action, Kill):
                 del live[action.key]
-        if now >= synced_at + POLICY.fence_seconds + POLICY.slack_seconds + POLICY.grace_max:
+        if now >= synced_at + TIMINGS.fence_seconds + TIMINGS.slack_seconds + TIMINGS.grace_max:
             assert not live

@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 
-from services.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_slot
+from services.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_orders, read_slot, write_orders
+from services.executor.guard.thinking import FenceTimings
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper
 from services.executor.runs import RunKey
 from services.executor.thinking.core import Memory, Stop
 
-KEY = RunKey("job-1", 1, 0)
+KEY, OTHER = RunKey("job-1", 1, 0), RunKey("job-2", 1, 0)
 
 
 def keeper(home: Home, *, boot_id: str = "boot-1") -> FileKeeper:
@@ -24,6 +25,21 @@ def test_a_record_is_overwritten_in_place_and_read_whole(tmp_path: Path) -> None
         assert read_slot(tmp_path / "slot", SYNCED_BYTES, Synced) == Synced(boot_id="boot-1", synced_at=synced_at)
     assert os.fstat(slot.fd).st_size == SYNCED_BYTES
     slot.close()
+
+
+def test_orders_are_written_as_a_guard_of_an_earlier_version_reads_them(tmp_path: Path) -> None:
+    """A guard outlives its executor, so the two may be of different versions."""
+    stored = (
+        b'{"fencing":true,"boot_id":"boot-1","policy":{"fence_seconds":90.0,"slack_seconds":5.0,"grace_max":30.0,'
+        b'"kill_again_seconds":2.0},"runtime":"process","node_id":"node-1","cluster":"","engine":""}'
+    )
+    path = tmp_path / "guard.json"
+    path.write_bytes(stored)
+    orders = read_orders(path)
+    assert orders is not None
+    assert orders.timings == FenceTimings(fence_seconds=90.0, slack_seconds=5.0, grace_max=30.0)
+    write_orders(path, orders)
+    assert path.read_bytes() == stored
 
 
 def test_half_a_record_is_none(tmp_path: Path) -> None:
@@ -65,16 +81,16 @@ def test_a_memory_that_could_not_be_written_is_written_as_soon_as_it_can_be(tmp_
     second.close()
 
 
-def test_what_was_kept_under_another_boot_says_nothing(tmp_path: Path) -> None:
+def test_of_another_boot_only_the_runs_that_were_told_to_stop_are_known(tmp_path: Path) -> None:
     home = Home(tmp_path)
     first = keeper(home)
-    first.save(Memory(synced_at=5.0))
+    first.save(Memory(synced_at=5.0, stops=(Stop(key=OTHER, kill_at=9.0, killed_at=9.0),)))
     fenced = Slot(home.root / "fenced", 1 << 16)
     fenced.write(Fenced(boot_id="boot-1", runs=(KEY,)))
     fenced.close()
     assert first.fenced() == {KEY}
     first.close()
     second = keeper(home, boot_id="boot-2")
-    assert second.memory == Memory()
+    assert second.memory == Memory(stops=(Stop(key=KEY, kill_at=0.0, fenced=True), Stop(key=OTHER, kill_at=0.0)))
     assert second.fenced() == frozenset()
     second.close()

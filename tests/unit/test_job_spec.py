@@ -169,6 +169,18 @@ def test_what_yaml_can_say_and_a_job_cannot_is_refused_with_its_place(body: byte
     assert reason in why
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"name": "a", "command": ["true"], "priority": 1, "priority": 5}', "priority"),
+        (b'{"name": "a", "command": ["true"], "roles": {"worker": {"gpus": 1, "gpus": 2}}}', "roles.worker.gpus"),
+        (b'{"name": "a", "command": ["true"], "env": {"A": "1", "\\u0041": "2"}}', "env.A"),
+    ],
+)
+def test_a_name_that_json_gives_twice_is_refused(body: bytes, field: str) -> None:
+    assert refusal(body) == (field, "is given twice")
+
+
 COSTLY_YAML = {
     "base-60 integers": b"x: 1" + b":10" * 349_505,
     "base-60 integers, as many as are read": b"x: 1" + b":10" * 21_000,

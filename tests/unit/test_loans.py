@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.spec import TuningMode
 from libs.planning.partition.weft import weft
@@ -222,6 +224,46 @@ def test_gpus_that_come_free_for_a_loan_go_to_no_waiting_job_in_between() -> Non
     w.nodes["node-1"].end(("j-t", 0, 2), 143)
     rounds(w)
     assert (count(w, "j-s"), w.state("j-w")) == (2, S.QUEUED)
+
+
+def test_no_job_starts_where_a_service_has_too_little_only_to_give_way_to_it_at_once() -> None:
+    w = world(gpus=2)
+    running(w, "j-s", service(priority=5))
+    running(w, "j-t", {"priority": 5})
+    scaled(w, "j-s", 2)
+    w.submit("j-w", spec={})
+    rounds(w)
+    w.nodes["node-1"].end(("j-t", 0, 0), 0)
+    rounds(w)
+    assert (count(w, "j-s"), lent(w), w.state("j-w")) == (2, [], S.QUEUED)
+    assert steps_of(w, "j-w", E.PLACED) == []
+
+
+@pytest.mark.parametrize(
+    "waits", [{"priority": 5}, {"priority": 4, "preemptible": False}, {"priority": 4, "kind": "notebook"}]
+)
+def test_a_job_that_would_not_give_way_to_a_service_starts_before_that_grows(waits: dict[str, Any]) -> None:
+    w = world(gpus=2)
+    running(w, "j-s", service(priority=5))
+    running(w, "j-t", {"priority": 5})
+    scaled(w, "j-s", 2)
+    w.submit("j-w", spec=waits)
+    rounds(w)
+    w.nodes["node-1"].end(("j-t", 0, 0), 0)
+    rounds(w)
+    assert (count(w, "j-s"), w.state("j-w")) == (1, S.RUNNING)
+
+
+def test_a_job_of_higher_priority_starts_before_a_service_that_has_too_little_grows() -> None:
+    w = world(gpus=2)
+    running(w, "j-s", service())
+    running(w, "j-t", {"priority": 5, "preemptible": False})
+    scaled(w, "j-s", 2)
+    w.submit("j-w", spec={"priority": 5})
+    rounds(w)
+    w.nodes["node-1"].end(("j-t", 0, 0), 0)
+    rounds(w)
+    assert (count(w, "j-s"), w.state("j-w")) == (1, S.RUNNING)
 
 
 def test_a_victim_that_does_not_leave_in_time_is_not_waited_for_without_end() -> None:

@@ -1,7 +1,13 @@
 """Why a job waits, told with the nodes that take no work, and where it is, with the nodes that are silent."""
 
+from msgspec import structs
+
 from libs.domain.job import CauseCode, Job, JobState
+from libs.domain.spec import Pin, Role
+from libs.planning.capacity import room_of
 from libs.planning.explain import Explanation, explain
+from libs.planning.refusals import why_not
+from libs.planning.shape import shape_of_job
 from tests.support.builders import job, node
 from tests.support.steps import placement
 
@@ -19,7 +25,8 @@ def test_a_drained_node_with_room_is_named_with_what_opens_it() -> None:
     told = why(WANTS, HOLDS_ONE)
     assert told.code == CauseCode.NO_ROOM
     assert told.sentence == (
-        "wants 2 GPUs on one node; none is free; node-2 has 8 free GPUs, but is drained (`weft resume node-2`)"
+        "wants 2 GPUs on one node; none is free on a node that takes work;"
+        " node-2 has 8 free GPUs, but is drained (`weft resume node-2`)"
     )
     assert [(each.node_id, each.drained, each.gpus_free) for each in told.closed] == [("node-2", True, 8)]
 
@@ -60,6 +67,49 @@ def test_the_memory_that_keeps_replicas_from_fitting_is_named() -> None:
     assert told.sentence == (
         "wants 4 replicas of 1 GPU at once; 3 would fit now, for want of memory (64GiB each) (4 GPUs free in all)"
     )
+
+
+def test_two_jobs_are_told_the_same_of_the_same_free_gpus() -> None:
+    """What the roles before take of them is free as long as the job waits."""
+    nodes = [node("node-1", gpus=4)]
+    held = job("j-1", gpus=1, state=JobState.RUNNING, placement=placement(("node-1", 0)))
+    whole, parts = job("j-2", seq=2, gpus=4), of_roles("j-3", first=3, second=1)
+    told = [explain(each, nodes=nodes, holding=[held], queued=[whole, parts], now=0.0) for each in (whole, parts)]
+    assert [each.sentence for each in told] == [
+        "wants 4 GPUs on one node; the most free on one node is 3 (3 free in all)",
+        "its role second wants 1 GPU on one node; with its role first placed, none is free",
+    ]
+    assert [(each.numbers["gpus_free"], each.numbers["gpus_free_max"]) for each in told] == [(3.0, 3.0), (3.0, 3.0)]
+    assert told[1].numbers["gpus_for_other_roles"] == 3.0
+
+
+def test_the_room_is_as_it_was_once_a_job_of_several_roles_was_explained() -> None:
+    room = room_of([node("node-1", gpus=4)], [])
+    shape = shape_of_job(of_roles("j-1", first=2, second=2, third=1))
+    for _ in range(2):
+        cause = why_not(room, shape)
+        assert cause is not None
+        assert cause.sentence == (
+            "its role third wants 1 GPU on one node; with its roles first and second placed, none is free"
+        )
+        assert cause.numbers["gpus_free"] == 4.0
+    assert room.gpus_free == 4
+
+
+def test_a_pinned_role_is_told_of_its_node_alone() -> None:
+    several = of_roles("j-1", first=2, second=1)
+    pinned = structs.replace(several, spec=structs.replace(several.spec, pin=Pin(node="node-1")))
+    cause = why_not(room_of([node("node-1", gpus=2), node("node-2", gpus=8)], []), shape_of_job(pinned))
+    assert cause is not None
+    assert cause.sentence.startswith("its role second is pinned to node-1; with its role first placed, it wants 1 × ")
+    assert (cause.numbers["gpus_free"], cause.numbers["gpus_for_other_roles"]) == (2.0, 2.0)
+
+
+def of_roles(job_id: str, **gpus: int) -> Job:
+    """A job with a role of one replica for each, with so many GPUs."""
+    roles = {name: Role(gpus=each) for name, each in gpus.items()}
+    made = job(job_id, seq=3)
+    return structs.replace(made, spec=structs.replace(made.spec, roles=roles))
 
 
 def test_one_cpu_is_one_cpu() -> None:

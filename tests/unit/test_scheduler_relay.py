@@ -1,6 +1,7 @@
 """The relay, of a store that does late what had no answer in time. On a real NATS: tests/live/test_relay.py."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -26,8 +27,8 @@ class LateStore(MemoryStore):
             raise StoreUnavailableError("no answer in time")
         await super().sent(published)
 
-    async def resend(self, *, since: float) -> int:
-        again = await super().resend(since=since)
+    async def fill_stream(self, stream_id: str, *, since: float) -> int:
+        again = await super().fill_stream(stream_id, since=since)
         if self._landing is not None and not self.landed:
             await self._landing()
             self.landed = True
@@ -46,3 +47,42 @@ async def test_events_that_came_back_are_published_although_the_outbox_hears_lat
     assert store.landed
     assert [event.id for event in bus.events or []] == ["jobs/j-1/1"]
     assert await store.unsent(limit=10) == []
+
+
+@pytest.mark.parametrize("copied", ["before the stream was lost", "after the new stream was made, and is not filled"])
+async def test_a_stream_is_filled_although_the_store_comes_back_as_an_older_copy(copied: str) -> None:
+    """What the copy says of its events holds for the stream that was there then."""
+    now, store, bus = NOW, MemoryStore(), MemoryBus()
+    relay = Relay(store=store, bus=bus, clock=lambda: now)
+    await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)
+    await relay.turn()
+    copy = deepcopy(vars(store))
+    bus.events = None
+    if copied.startswith("after"):
+        await bus.ensure_stream()
+        copy = deepcopy(vars(store))
+    now += LOOK_SECONDS
+    await store.fill_stream(await bus.ensure_stream(), since=0.0)  # as another relay does, which then dies
+    vars(store).update(copy)
+    await relay.turn()
+    assert [event.id for event in bus.events or []] == ["jobs/j-1/1"]
+
+
+async def test_a_copy_that_is_newer_than_the_filling_of_the_stream_fills_it_again() -> None:
+    """Its stream was another: an older copy was there in between, and the new stream was filled from that."""
+    now, store, bus = NOW, MemoryStore(), MemoryBus()
+    relay = Relay(store=store, bus=bus, clock=lambda: now)
+    await relay.turn()
+    older = deepcopy(vars(store))
+    await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)
+    await relay.turn()
+    newer = deepcopy(vars(store))
+    vars(store).update(older)
+    bus.events = None
+    now += LOOK_SECONDS
+    await relay.turn()
+    assert bus.events == []
+    vars(store).update(newer)
+    now += LOOK_SECONDS
+    await relay.turn()
+    assert [event.id for event in bus.events or []] == ["jobs/j-1/1"]

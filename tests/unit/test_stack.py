@@ -10,6 +10,8 @@ from tests.hosts.page import EVERY_HOST, at, steps
 ROOT = Path(__file__).parents[2]
 STACK = yaml.safe_load((ROOT / "deploy" / "stack.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = STACK["services"]
+OVER = yaml.safe_load((ROOT / "deploy" / "stack-failover.yml").read_text())  # laid over it
+FAILING_OVER: dict[str, dict[str, Any]] = OVER["services"]
 ON_NODES = {"executor", "guard", "telemetry"}
 
 
@@ -17,6 +19,11 @@ def test_the_processes_of_a_node_run_on_each_labelled_host_and_the_others_where_
     assert {name for name, service in SERVICES.items() if service["deploy"].get("mode") == "global"} == ON_NODES
     for name in ON_NODES:
         assert SERVICES[name]["deploy"]["placement"]["constraints"] == ["node.labels.weft.node == true"]
+
+
+def test_replicas_are_spread_over_the_sites_of_hosts() -> None:
+    for name in ("gateway", "scheduler", "scorer", "reallocator", "router"):
+        assert SERVICES[name]["deploy"]["placement"]["preferences"] == [{"spread": "node.labels.weft.site"}], name
 
 
 def test_no_service_needs_the_kernels_load_balancer() -> None:
@@ -53,3 +60,36 @@ def test_every_command_of_the_page_names_the_host_on_which_it_is_executed() -> N
     assert len(found) >= 10
     assert EVERY_HOST in {step.where for step in found}
     assert at("ping 10.0.0.1 10.0.0.3", ["a", "b", "c"]) == "ping a c"
+
+
+def test_with_failover_every_service_has_all_servers_of_nats_and_both_of_postgres() -> None:
+    servers = ["nats", "nats-2", "nats-3"]
+    for name, service in SERVICES.items():
+        over = FAILING_OVER.get(name, {}).get("environment", {})
+        if "WEFT_NATS_URL" in service.get("environment", {}):
+            addresses = over["WEFT_NATS_URL"].split(",")
+            assert len(addresses) == 3, name
+            assert name in ON_NODES or addresses == [f"nats://{server}:4222" for server in servers], name
+        if dsn := service.get("environment", {}).get("WEFT_PG_DSN"):
+            both = (
+                dsn.replace("@postgres:5432/", "@postgres:5432,postgres-2:5432/") + "?target_session_attrs=read-write"
+            )
+            assert over["WEFT_PG_DSN"] == both, name
+    assert {f"{name}-data" for name in ("nats-1", "nats-2", "nats-3", "postgres-2")} == set(OVER["volumes"])
+    assert FAILING_OVER["scheduler"]["environment"]["SCHEDULER_NATS_REPLICAS"] == "3"
+
+
+def test_each_server_that_fails_over_is_once_on_a_host_of_its_label_and_has_the_rights_of_the_first() -> None:
+    for name, first, label in (
+        ("nats-2", "nats", "store-2"),
+        ("nats-3", "nats", "store-3"),
+        ("postgres-2", "postgres", "store-2"),
+    ):
+        service = FAILING_OVER[name]
+        assert service["deploy"]["placement"]["constraints"] == [f"node.labels.weft.{label} == true"]
+        assert service["deploy"]["replicas"] == 1
+        assert service["deploy"]["endpoint_mode"] == "dnsrr"
+        for right in ("cap_drop", "cap_add", "read_only", "networks", "image"):
+            assert service.get(right) == SERVICES[first].get(right), f"{name}: {right}"
+    names = {name: FAILING_OVER[name]["environment"]["WEFT_NATS_NAME"] for name in ("nats", "nats-2", "nats-3")}
+    assert names == {name: name for name in names}

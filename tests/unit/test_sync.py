@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import stat
 import tempfile
 import warnings
@@ -20,6 +21,7 @@ from services.cli.complaint import Complaint
 from services.cli.sync import pack
 from services.executor import contexts
 from services.executor.contexts import BadContextError, unpack
+from tests.support.odd_folders import make_deep, swept
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -115,6 +117,62 @@ def test_a_folder_that_cannot_go_along_is_told_with_what_would_help(
     (source / os.fsdecode(b"bad\xff")).write_text("x")
     with pytest.raises(Complaint, match="no UTF-8"):
         pack(str(source))
+
+
+@pytest.mark.parametrize(
+    ("ignores", "why"),
+    [
+        (b"[z-a]\n", "bad character range"),
+        (b"!\n", "Invalid git pattern"),
+        (b"a\\\n", "Invalid git pattern"),
+        ("a\n".encode("utf-16"), "cannot read .weftignore"),
+        (b"#" + b"x" * (1 << 20) + b"\nsecret\n", "more than 1MiB"),
+        (b"*a" * 20 + b"b\n", "take too long"),
+        (b"**/a/" * 12 + b"b\n", "take too long"),
+        (b"".join(b"x%d*y\n" % number for number in range(50_000)), "take too long"),
+    ],
+)
+def test_a_weftignore_that_cannot_be_followed_whole_lets_nothing_go_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignores: bytes, why: str
+) -> None:
+    monkeypatch.setattr(sync, "MATCHING_SECONDS_MAX", 0.2)
+    before = signal.getsignal(signal.SIGPROF)
+    source = write(tmp_path / "src", {"secret": "x", "a" * 200: "x", "a/" * 40 + "c": "x"})
+    (source / ".weftignore").write_bytes(ignores)
+    with pytest.raises(Complaint, match=why) as refused:
+        pack(str(source))
+    assert (refused.value.field, len(str(refused.value)) < 500) == ("--sync", True)
+    assert signal.getsignal(signal.SIGPROF) is before
+    assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
+
+
+def test_a_weftignore_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    makes: list[Callable[[Path], None]] = [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")]
+    for number, make in enumerate(makes):
+        source = write(tmp_path / str(number), {"m.py": "x"})
+        make(source / ".weftignore")
+        with pytest.raises(Complaint, match="is no file"):
+            pack(str(source))
+
+
+def test_a_weftignore_is_read_as_git_reads_its_own(tmp_path: Path) -> None:
+    files = dict.fromkeys(("secret", "other", "a\u2028b", "c\x0cd", "d", "nul"), "x")
+    text = "\ufeffsecret\r\nother\r\na\u2028b\nc\x0cd\n[[:alpha:]]x\n\0\n"
+    source = write(tmp_path / "src", files)
+    (source / ".weftignore").write_bytes(text.encode())
+    assert names(sent(source, tmp_path)) == {".weftignore", "d", "nul"}
+
+
+def test_a_folder_that_no_node_would_unpack_does_not_go_along(tmp_path: Path) -> None:
+    with swept(tmp_path / "deep"):
+        make_deep(tmp_path / "deep", 1200)  # deeper than Python calls itself
+        with pytest.raises(Complaint, match="more than 64 folders deep"):
+            pack(str(tmp_path / "deep"))
+    long = write(tmp_path / "long", {"/".join("y" * 250 for _ in range(9)): "x"})
+    with pytest.raises(Complaint, match="a path of more than 2048 bytes"):
+        pack(str(long))
+    just = write(tmp_path / "just", {"d/" * 63 + "f": "x", "/".join("y" * 255 for _ in range(8)): "x"})
+    assert len(names(sent(just, tmp_path))) == 2
 
 
 @pytest.mark.parametrize(

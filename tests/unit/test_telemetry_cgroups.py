@@ -17,10 +17,10 @@ from libs.cgroups.files import KeptOpen
 from libs.cgroups.places import Mount, folders, memberships, mounts, processes_in, threads_in
 from libs.cgroups.use import CgroupUse, blkio_traffic, cgroup_use, io_traffic
 from services.telemetry.counters import interfaces, segments_resent
-from services.telemetry.processes import Process, members, parse_process, process_traffic, processes_use
-from services.telemetry.runs import FoundRun
+from services.telemetry.processes import members, parse_process, process_traffic, processes_use
 from services.telemetry.thinking.core import measures_lost, run_sample
-from services.telemetry.threads import LOOK_SECONDS, Thread, ThreadUse, parse_thread, thread_use
+from services.telemetry.thinking.readings import FoundRun, Process, ThreadUse
+from services.telemetry.threads import LOOK_SECONDS, Thread, parse_thread, thread_use
 from services.telemetry.usage import UsageReader
 
 MOUNTS_V1 = """\

@@ -12,12 +12,10 @@ from libs.cgroups.counters import Traffic
 from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from services.executor.runtime.process import records
 from services.executor.runtime.process.records import RunRecord
-from services.telemetry.host import HostReading
 from services.telemetry.metrics import NodeGauges
-from services.telemetry.runs import DockerRuns, FoundRun, ProcessRuns
+from services.telemetry.runs import DockerRuns, ProcessRuns
 from services.telemetry.thinking.core import NodeCounters, Sampler
-from services.telemetry.threads import ThreadUse
-from services.telemetry.usage import RunReading
+from services.telemetry.thinking.readings import FoundRun, HostReading, RunReading, ThreadUse
 
 
 def host(at: float) -> HostReading:

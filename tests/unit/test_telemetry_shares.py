@@ -20,11 +20,12 @@ from libs.sharing import places
 from libs.sharing.native import Built, NotBuilt, build
 from libs.sharing.pages import SlotLimits, limits_bytes
 from libs.sharing.places import device_of
-from libs.sharing.slots import JOB, LIMITS, SEEN, SHARE, SlotSeen, SlotShare, make_slot, write_seen
+from libs.sharing.records import SlotSeen, SlotShare
+from libs.sharing.slots import JOB, LIMITS, SEEN, SHARE, make_slot, write_seen
 from services.telemetry.devices import EmulatedDevices
 from services.telemetry.metrics import NodeGauges
-from services.telemetry.runs import FoundRun
 from services.telemetry.shares import ShareReader
+from services.telemetry.thinking.readings import FoundRun
 from services.telemetry.thinking.shares import ShareRates, ShareReading
 
 KEY = ("j-1", 1, 0)

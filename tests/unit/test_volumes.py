@@ -145,7 +145,7 @@ def test_who_waits_for_room_is_told_which_nodes_offer_the_volume() -> None:
     shape = shape_of(spec(gpus=2, image="x", volumes=[{"name": "sets"}]), "ada")
     cause = why_not(room_of(nodes, []), shape)
     assert cause is not None
-    assert "the most free on one node is 1 (5 free in all)" in cause.sentence
+    assert "the most free on one node that could start it is 1 (5 free in all)" in cause.sentence
     assert cause.sentence.endswith("only node-1, node-2, node-3 and 2 more offer the volume sets")
     assert cause.numbers["nodes_with_volumes"] == 5.0
     assert never_fits(spec(gpus=2, image="x", volumes=[{"name": "sets"}]), nodes, "ada") is not None

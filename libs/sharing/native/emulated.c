@@ -23,7 +23,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread struct context *stack[CONTEXTS];
 static __thread int depth;
 
-struct emulated_device *emulated_current(void) { return depth && stack[depth - 1] ? stack[depth - 1]->device : NULL; }
+struct emulated_device *emulated_current(void) {
+    struct emulated_device *device = depth && stack[depth - 1] ? stack[depth - 1]->device : NULL;
+    return device && !atomic_load(&device->lost) ? device : NULL;
+}
 
 struct emulated_stream *emulated_stream(CUstream stream, bool per_thread) {
     struct emulated_device *device = emulated_current();

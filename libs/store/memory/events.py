@@ -22,6 +22,7 @@ class MemoryEvents:
         self._xid = 0
         self._outbox: dict[int, int] = {}  # the entry of each event
         self._entry = 0
+        self._stream_id = ""  # of the stream that what is not in the outbox was published to
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         return [event for event in self._stories.get(job_id, []) if event.version > after]
@@ -58,6 +59,12 @@ class MemoryEvents:
         for event_id in sorted(again | self._outbox.keys()):
             self._put(event_id)
         return len(again)
+
+    async def fill_stream(self, stream_id: str, *, since: float) -> int:
+        if stream_id == self._stream_id:
+            return 0
+        self._stream_id = stream_id
+        return await self.resend(since=since)
 
     def _put(self, event_id: int) -> None:
         """Put an event into the outbox, as a new entry."""

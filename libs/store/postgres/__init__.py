@@ -15,10 +15,10 @@ from libs.store.postgres.accounts import PostgresAccounts
 from libs.store.postgres.arrays import PostgresArrays
 from libs.store.postgres.asks import PostgresAsks
 from libs.store.postgres.contexts import PostgresContexts
+from libs.store.postgres.decoding import decoded
 from libs.store.postgres.events import PostgresEvents
 from libs.store.postgres.history import PostgresHistory
 from libs.store.postgres.images import PostgresImages
-from libs.store.postgres.jobs import decoded
 from libs.store.postgres.learnt import PostgresLearnt
 from libs.store.postgres.leases import PostgresLeases
 from libs.store.postgres.nodes import PostgresNodes
@@ -31,7 +31,7 @@ from libs.store.postgres.tenants import PostgresTenants
 from libs.store.postgres.tuning import PostgresTuning
 from libs.store.postgres.uploads import PostgresUploads
 from libs.store.postgres.webhooks import PostgresWebhooks
-from libs.store.rows import columns_of, steps_of
+from libs.store.rows import columns_of, job_of, steps_of
 
 ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
 
@@ -84,7 +84,7 @@ class PostgresStore(
         rows = await self.asking.rows(
             "admit", lease.name, lease.holder, lease.epoch, load, pool, limit, ADMITTED_BYTES_MAX
         )
-        return await decoded(rows)
+        return await decoded(rows, job_of)
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
         if not changes:

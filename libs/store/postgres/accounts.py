@@ -7,6 +7,7 @@ from libs.messages.events import Event
 from libs.messages.series import GpuChanges
 from libs.store.accounts import Moment
 from libs.store.asking import Asking
+from libs.store.postgres.decoding import decoded
 from libs.store.rows import as_micros, event_of, facts_of
 
 
@@ -31,18 +32,18 @@ class PostgresAccounts:
         return GpuChanges(what="there", at=tuple(row["at"]), by=tuple(row["by"]))
 
     async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
-        return [facts_of(row) for row in await self.asking.rows("job_facts", list(job_ids))]
+        return await decoded(await self.asking.rows("job_facts", list(job_ids)), facts_of)
 
     async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
         rows = await self.asking.rows("accounts", as_micros(begins), as_micros(ends), list(job_ids))
-        return [event_of(row) for row in rows]
+        return await decoded(rows, event_of)
 
     async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
-        return [event_of(row) for row in await self.asking.rows("node_stories", as_micros(begins), as_micros(ends))]
+        return await decoded(await self.asking.rows("node_stories", as_micros(begins), as_micros(ends)), event_of)
 
     async def told_until(self, moment: Moment) -> list[Event]:
         about = moment.at
         if moment.cursor:
             row = await self.asking.row("time_of", *moment.place)
             about = min(about, row["at"]) if row is not None else 0.0
-        return [event_of(row) for row in await self.asking.rows("told_until", moment.at, *moment.place, about)]
+        return await decoded(await self.asking.rows("told_until", moment.at, *moment.place, about), event_of)

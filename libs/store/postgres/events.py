@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from libs.messages.events import Event
 from libs.store import Unsent
 from libs.store.asking import Asking
+from libs.store.postgres.decoding import decoded
 from libs.store.rows import event_of, unsent_of
 
 
@@ -12,7 +13,7 @@ class PostgresEvents:
     asking: Asking
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
-        return [event_of(row) for row in await self.asking.rows("story", job_id, after)]
+        return await decoded(await self.asking.rows("story", job_id, after), event_of)
 
     async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
         rows = await self.asking.rows("last_told", topic, list(subject_ids), list(events)) if subject_ids else []
@@ -40,3 +41,6 @@ class PostgresEvents:
 
     async def resend(self, *, since: float) -> int:
         return await self.asking.count("resend", since)
+
+    async def fill_stream(self, stream_id: str, *, since: float) -> int:
+        return await self.asking.count("fill_stream", stream_id, since)

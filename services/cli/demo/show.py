@@ -15,6 +15,7 @@ from libs.domain.quantity import duration_text
 from libs.messages.http import JobView
 from services.cli.demo.board import in_words
 from services.cli.demo.checks import CheckResult, Evidence, spent
+from services.cli.page import Screen
 
 WIDTH = 120  # where there is no terminal to ask
 LINES_SHOWN = 8
@@ -75,8 +76,8 @@ class Show:
 
 
 def console() -> Console:
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=WIDTH)
+    found = Screen(highlight=False)
+    return found if found.is_terminal else Screen(highlight=False, width=WIDTH)
 
 
 def jobs_table(jobs: Iterable[JobView]) -> RenderableType:

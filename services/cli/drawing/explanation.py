@@ -63,7 +63,7 @@ def explanation(
 
 
 def tuned_lines(job: JobView, look: Look) -> list[Text]:
-    """What holds a job back, what it leaves unused, and its limits that were changed."""
+    """What holds a job back, what it leaves unused, what is proposed for it, and its limits that were changed."""
     told = structs.replace(job, verdicts=tuple(one for one in job.verdicts if one.code not in NOTHING_TO_DO))
     return [Text.assemble(f"{title}: " if title else "", line) for title, line in verdict_lines(told, look)]
 

@@ -1,4 +1,4 @@
-"""A job's pace, its verdicts, its present limits against those it asked for, and its speed at other sizes."""
+"""A job's pace, its verdicts and what is proposed for it, its limits now and as asked for, its speed at other sizes."""
 
 from collections.abc import Sequence
 
@@ -31,8 +31,9 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
 
 
 def verdict_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
-    """The verdicts on a job, and its limits that were changed."""
+    """The verdicts on a job, what is proposed for it, and its limits that were changed."""
     lines = [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
+    lines += [("to improve", plain(finding.sentence.removeprefix(f"{job.name}: "))) for finding in job.findings]
     tuned = [run for run in job.runs if run.asked is not None]
     lines += [("tuned" if number == 0 else "", plain(tuned_text(run))) for number, run in enumerate(tuned)]
     return lines

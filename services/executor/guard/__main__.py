@@ -51,7 +51,7 @@ class Life:
         self._fenced = Slot(home.root / "fenced", FENCED_BYTES)
         kept = self._fenced.read(Fenced)
         self._noted = frozenset(kept.runs if kept and kept.boot_id == self._boot else ())
-        self._guard = Guard(orders.policy, began=boot_clock(), ended=self._noted)
+        self._guard = Guard(orders.timings, began=boot_clock(), ended=self._noted)
         self._host: Processes | Containers = Containers(home, orders) if orders.runtime == "docker" else Processes(home)
         self._synced_at: float | None = None
         self._orphaned = False  # its executor is gone
@@ -88,7 +88,7 @@ class Life:
             say(f"{type(action).__name__.lower()} {action.key}: the last good sync was sent {_ago(synced_at, now)}")
             self._host.carry_out(action)
         self._busy = bool(runs) and fallen
-        last = falls_at + self._orders.policy.grace_max
+        last = falls_at + self._orders.timings.grace_max
         return self._orphaned and not self._standing and not runs and (self._host.sure or now > last)
 
     def _memory(self) -> tuple[float | None, dict[RunKey, float]]:

@@ -1,6 +1,6 @@
 """The files in the home between the executor and its guard.
 
-guard.json   the executor's orders: the policy, and how to find the runs
+guard.json   the executor's orders: the timings, and how to find the runs
 synced       the executor: when the last good sync was sent
 guard        the guard: its pid and its beat; it holds the lock of this file as long as it lives
 fenced       the guard: the runs that it has ended
@@ -34,7 +34,7 @@ class GuardOrders(Struct, frozen=True, kw_only=True):
 
     fencing: bool
     boot_id: str
-    policy: FenceTimings
+    timings: FenceTimings = msgspec.field(name="policy")  # as guards and executors of earlier versions call it
     runtime: str
     node_id: str
     cluster: str = ""

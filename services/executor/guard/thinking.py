@@ -33,10 +33,10 @@ class Seen(Struct, frozen=True, kw_only=True):
 class Guard:
     """The same history gives the same decisions. `began`: its start. `ended`: the runs that an earlier guard ended."""
 
-    def __init__(self, policy: FenceTimings, *, began: float, ended: Iterable[RunKey] = ()) -> None:
-        self.policy = policy
+    def __init__(self, timings: FenceTimings, *, began: float, ended: Iterable[RunKey] = ()) -> None:
+        self._timings = timings
         self._began = began
-        self._kill_at: dict[RunKey, float] = dict.fromkeys(ended, began + policy.grace_max)
+        self._kill_at: dict[RunKey, float] = dict.fromkeys(ended, began + timings.grace_max)
         self._killed_at: dict[RunKey, float] = {}
         self._fallen = False  # at the last look
 
@@ -47,8 +47,8 @@ class Guard:
 
     def falls_at(self, synced_at: float | None) -> float:
         """When the guard acts. Without any sync on record the executor gets the slack alone."""
-        since = self._began if synced_at is None else synced_at + self.policy.fence_seconds
-        return since + self.policy.slack_seconds
+        since = self._began if synced_at is None else synced_at + self._timings.fence_seconds
+        return since + self._timings.slack_seconds
 
     def decide(
         self, runs: Iterable[Seen], *, synced_at: float | None, stops: Mapping[RunKey, float], now: float
@@ -77,11 +77,11 @@ class Guard:
         key, asked = run.key, run.key in self._kill_at
         kill_at = self._kill_at[key] if asked else self._first(run, stops, now)
         if falls_at is not None:  # No grace goes beyond this: the promise counts from the last good sync.
-            kill_at = min(kill_at, falls_at + self.policy.grace_max)
+            kill_at = min(kill_at, falls_at + self._timings.grace_max)
         self._kill_at[key] = kill_at
         if now < kill_at:
             return [] if asked or key in stops else [Terminate(key)]
-        if now - self._killed_at.get(key, float("-inf")) < self.policy.kill_again_seconds:
+        if now - self._killed_at.get(key, float("-inf")) < self._timings.kill_again_seconds:
             return []
         self._killed_at[key] = now
         return [Kill(key)]
@@ -90,4 +90,4 @@ class Guard:
         """When to kill a run that the guard meets under a fallen fence. One that has begun since: at once."""
         if self._fallen:
             return now
-        return min(stops.get(run.key, now + run.grace), now + self.policy.grace_max)
+        return min(stops.get(run.key, now + run.grace), now + self._timings.grace_max)

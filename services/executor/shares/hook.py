@@ -7,9 +7,8 @@ the run holds; the arbiter serves the folder. A job that drops the preload is no
 import asyncio
 import logging
 import os
-import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import structs
@@ -18,20 +17,14 @@ from libs.domain.cluster import Gpu
 from libs.domain.shares import Share, context_bytes
 from libs.domain.spec import Kind
 from libs.messages.nodes import StartRun
-from libs.sharing.places import device_of, slot_of
-from libs.sharing.slots import (
-    LIMITS,
-    SOCKET,
-    USE,
-    SlotShare,
-    make_slot,
-    read_share,
-    slot_names,
-    write_share,
-)
+from libs.messages.signals import GpuSample
+from libs.sharing.places import make_own, slot_of
+from libs.sharing.records import SlotShare
+from libs.sharing.slots import LIMITS, SOCKET, USE, make_slot, read_share, slot_names, write_share
 from services.executor.discards import Discards
 from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.shares.backend import HOOK, Attached, ShareMount
+from services.executor.shares.emulated import device_for, emulated_variables
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +36,6 @@ DRIVER_INSIDE = "/weft/driver"
 DEVICE_INSIDE = "/weft/device"
 LATENCY_KINDS = frozenset({Kind.INFERENCE, Kind.NOTEBOOK})  # their launches come ahead of those of other runs
 DISCARDED = ".discarded"  # in the root: no name of a slot, so that no arbiter serves it
-ANY_USER = 0o777  # of a container
 
 
 class HookBackend:
@@ -77,10 +69,10 @@ class HookBackend:
             context_mib=context_bytes(emulated=gpu.emulated) >> 20,
         )
         try:
-            _make(self._root)
+            make_own(self._root)
             self._needed()
             job = make_slot(self._root, _slot_of(key), slot)
-            device = self._device(gpu)
+            device = device_for(self._devices, gpu)
         except (OSError, ValueError) as error:
             raise RuntimeUnavailableError(f"no share for {key}: {error}") from error
         try:
@@ -105,6 +97,12 @@ class HookBackend:
         except (OSError, ValueError) as error:
             return f"share: {error}"
         self._held[key] = share
+        return ""
+
+    async def escaped(self, gpus: Iterable[GpuSample]) -> frozenset[RunKey]:
+        return frozenset()
+
+    def broke(self, key: RunKey) -> str:
         return ""
 
     def detach(self, key: RunKey) -> None:
@@ -135,15 +133,6 @@ class HookBackend:
         """Remove a slot folder, whatever its run made of it."""
         self._discards.take(str(self._root / name))
 
-    def _device(self, gpu: Gpu) -> Path | None:
-        """The folder with the state of an emulated GPU, which all of its processes write."""
-        if not gpu.emulated:
-            return None
-        folder = device_of(self._devices, gpu.uuid)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(ANY_USER)
-        return folder
-
     def _attached(self, job: Path, gpu: Gpu, device: Path | None, *, contained: bool) -> Attached:
         env = {"WEFT_SHARE": SHARE_INSIDE if contained else str(job)}
         lists = {"LD_PRELOAD": (HOOK_INSIDE if contained else str(self._hook),)}
@@ -153,17 +142,13 @@ class HookBackend:
             ShareMount(str(self._hook), HOOK_INSIDE, read_only=True),
         ]
         if device is not None:
-            env |= _emulated(gpu, DEVICE_INSIDE if contained else str(device))
+            env |= emulated_variables(gpu, DEVICE_INSIDE if contained else str(device))
             lists["LD_LIBRARY_PATH"] = (DRIVER_INSIDE if contained else str(self._driver),)
             mounts += [
                 ShareMount(str(self._driver), DRIVER_INSIDE, read_only=True),
                 ShareMount(str(device), DEVICE_INSIDE),
             ]
         return Attached(env=env, lists=lists, mounts=tuple(mounts) if contained else ())
-
-
-def _emulated(gpu: Gpu, device: str) -> Mapping[str, str]:
-    return {"WEFT_EMULATED_DEVICE": device, "WEFT_EMULATED_MEMORY": str(gpu.memory)}
 
 
 def _slot_of(key: RunKey) -> str:
@@ -181,11 +166,3 @@ async def _served(job: Path, key: RunKey) -> None:
 
 def _is_served(job: Path) -> bool:
     return all(os.path.lexists(job / name) for name in (LIMITS, USE, SOCKET))
-
-
-def _make(root: Path) -> None:
-    """Make the folder of the slots, if it is missing. Raises OSError, also if it belongs to another user."""
-    root.mkdir(mode=0o700, exist_ok=True)
-    status = root.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(f"{root} is not a folder of our own")

@@ -108,19 +108,21 @@ class Memory(Struct, frozen=True, kw_only=True):
     changing: tuple[Changing, ...] = ()
     ready: tuple[ReadySince, ...] = ()
 
-    def after_boot(self) -> "Memory":
-        """The part that is still valid on the next boot, which has another clock: the runs that were asked to stop.
-        Those that are still there had ended before, or end at once.
+    def after_boot(self, fenced: Iterable[RunKey] = ()) -> "Memory":
+        """The part that is still valid on the next boot, which has another clock: the runs that were asked to stop, by
+        the executor or, being `fenced`, by its guard. Those that are still there had ended before, or end at once.
         """
-        return Memory(stops=tuple(replace(stop, kill_at=0.0, killed_at=None) for stop in self.stops))
+        stops = {key: Stop(key=key, kill_at=0.0, fenced=True) for key in fenced}
+        stops |= {stop.key: replace(stop, kill_at=0.0, killed_at=None) for stop in self.stops}
+        return Memory(stops=tuple(stops[key] for key in sorted(stops)))
 
 
 class Reconciler:
     """`observe` the control plane's answers, then `decide`. The same history gives the same decisions."""
 
-    def __init__(self, policy: ReconcilerTimings, memory: Memory | None = None) -> None:
+    def __init__(self, timings: ReconcilerTimings, memory: Memory | None = None) -> None:
         memory = memory or Memory()
-        self._policy = policy
+        self._timings = timings
         self._synced_at = memory.synced_at
         self._stops = {stop.key: stop for stop in memory.stops}
         self._desired: dict[RunKey, StartRun] | None = None  # None: no answer since this executor started
@@ -136,9 +138,10 @@ class Reconciler:
         self._strict = False
         self._outside: dict[RunKey, float] = {}  # for how long, at the last sample, runs used a GPU outside their share
         self._sampled_at = 0.0
+        self._escaped: set[RunKey] = set()  # runs that their node lets have no more of a GPU, whatever the pool
         self._showing = Showing(
-            again_seconds=policy.resize_again_seconds,
-            again_max=policy.resize_again_max,
+            again_seconds=timings.resize_again_seconds,
+            again_max=timings.resize_again_max,
             changing=memory.changing,
         )
         self.serving = Readiness(memory.ready)
@@ -156,7 +159,7 @@ class Reconciler:
 
     def fenced(self, now: float) -> bool:
         """Whether the last good sync is too long ago; true also without any on record."""
-        return self._synced_at is None or now - self._synced_at > self._policy.fence_seconds
+        return self._synced_at is None or now - self._synced_at > self._timings.fence_seconds
 
     def permits(self, key: RunKey, now: float) -> bool:
         """Whether `key` may start at this moment."""
@@ -225,7 +228,7 @@ class Reconciler:
         """The node's guard has stopped these runs: their stops are carried through and reported as fenced."""
         for key in keys:
             if key not in self._stops:
-                self._stops[key] = Stop(key=key, kill_at=now + self._policy.fence_grace_max, fenced=True)
+                self._stops[key] = Stop(key=key, kill_at=now + self._timings.fence_grace_max, fenced=True)
 
     def note_outside(self, outside: Mapping[RunKey, bool], *, now: float) -> None:
         """What the newest sample says of runs with a share: whether a process of theirs uses the GPU outside it. Of
@@ -233,6 +236,11 @@ class Reconciler:
         passed, self._sampled_at = now - self._sampled_at, now
         lasting = {key: self._outside[key] + passed for key in self._outside.keys() & outside.keys()}
         self._outside = {key: lasting.get(key, 0.0) for key, is_outside in outside.items() if is_outside}
+
+    def note_escaped(self, keys: Iterable[RunKey]) -> None:
+        """These runs have more of a GPU than their share, and what holds this node's runs to shares lets none go on so,
+        in any pool."""
+        self._escaped |= set(keys)
 
     def undo(self, action: Action) -> None:
         """An action failed: decide it again."""
@@ -303,6 +311,7 @@ class Reconciler:
         self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
         self._trying = {key: trying for key, trying in self._trying.items() if key in kept}
         self._showing.keep(kept)
+        self._escaped &= kept
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
         self._holding = {key: holding for key, holding in self._holding.items() if key in kept}
@@ -326,7 +335,7 @@ class Reconciler:
             if not fenced and not self._closing and (self._desired is None or key in self._desired):
                 self.serving.stays(key)
                 return []
-            leaving = self._policy.drain_leaving_max if self._closing else None
+            leaving = self._timings.drain_leaving_max if self._closing else None
             if not fenced and self.serving.must_finish(run, now, seconds_max=leaving):
                 return []
             self.serving.ends(key, now)
@@ -335,13 +344,14 @@ class Reconciler:
                 self._stops[key] = stop
                 return [Terminate(key)]
         kill_at, killed_at = self._hurried(stop.kill_at, now), stop.killed_at
-        due = now >= kill_at and (killed_at is None or now - killed_at >= self._policy.kill_again_seconds)
+        due = now >= kill_at and (killed_at is None or now - killed_at >= self._timings.kill_again_seconds)
         self._stops[key] = replace(stop, kill_at=kill_at, killed_at=now if due else killed_at)
         return [Kill(key)] if due else []
 
     def _breaks_out(self, key: RunKey) -> bool:
-        """Whether a strict pool ends this run, since it uses its GPU outside its share."""
-        if not self._strict or self._outside.get(key, -1.0) < self._policy.outside_seconds:
+        """Whether its node or a strict pool ends this run, since it uses its GPU outside its share."""
+        lasting = self._outside.get(key, -1.0) >= self._timings.outside_seconds
+        if key not in self._escaped and not (self._strict and lasting):
             return False
         order = (self._desired or {}).get(key)
         return order is not None and order.share is not None
@@ -349,10 +359,10 @@ class Reconciler:
     def _hurried(self, kill_at: float, now: float) -> float:
         """When to kill: bounded by the fence's grace, which counts from its fall: we may have been suspended since."""
         if self._closing:
-            kill_at = min(kill_at, now + self._policy.fence_grace_max)
+            kill_at = min(kill_at, now + self._timings.fence_grace_max)
         if self.fenced(now):
-            fell_at = now if self._synced_at is None else self._synced_at + self._policy.fence_seconds
-            kill_at = min(kill_at, fell_at + self._policy.fence_grace_max)
+            fell_at = now if self._synced_at is None else self._synced_at + self._timings.fence_seconds
+            kill_at = min(kill_at, fell_at + self._timings.fence_grace_max)
         return kill_at
 
     def _resizes(self, run: Run, now: float) -> list[Action]:
@@ -375,7 +385,7 @@ class Reconciler:
             before = Trying(wanted=wanted, tries=0, again_at=now)
         if now < before.again_at:
             return []
-        wait = min(self._policy.resize_again_seconds * 2.0 ** min(before.tries, 30), self._policy.resize_again_max)
+        wait = min(self._timings.resize_again_seconds * 2.0 ** min(before.tries, 30), self._timings.resize_again_max)
         self._trying[key] = replace(before, tries=before.tries + 1, again_at=now + wait)
         return [Resize(key, limits)]
 

@@ -16,7 +16,7 @@ const PAGES = {
   job: ["", () => import("./job.js")],
 };
 const THEMES = ["auto", "light", "dark"];
-const THEME_KEY = "weft.theme";
+const THEME_KEY = "weft.theme"; // index.html reads it
 
 const root = document.getElementById("app");
 let shown = null; // the page: {name, unmount}
@@ -25,7 +25,6 @@ let failed = false; // the page could not be loaded or shown
 let frame = null;
 
 function start() {
-  applyTheme(theme());
   session.subscribe(enter);
   addEventListener("hashchange", route);
   time.subscribe(tellMoment);

@@ -2,7 +2,7 @@
 //
 // Beside each drawing is a sentence that sums it up, and the same figures as a table.
 
-import { clear, h, svg } from "./dom.js";
+import { clear, clock, h, svg } from "./dom.js";
 import { scrolling } from "./parts.js";
 
 const MARGIN = { top: 10, right: 12, bottom: 26, left: 46 };
@@ -276,7 +276,7 @@ function drawTable(table, series, { x, xLabel, format }) {
     h("thead", {}, h("tr", {}, head(x === "clock" ? "time" : xLabel || "x"), ...series.map((one) => head(one.name)))),
     h("tbody", {}, ...kept.map((when) => {
       const cells = series.map((_, place) => h("td", {}, format(at.get(when)[place] ?? null)));
-      const label = x === "clock" ? new Date(when * 1000).toLocaleTimeString() : shortNumber(when);
+      const label = x === "clock" ? clock(when) : shortNumber(when);
       return h("tr", {}, h("th", { scope: "row" }, label), ...cells);
     })),
   );

@@ -86,6 +86,7 @@ export function bytes(number) {
 
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("sv-SE", { year: "numeric", month: "2-digit", day: "2-digit" });
+const ZONE = new Intl.DateTimeFormat("en-GB", { timeZoneName: "shortOffset" });
 
 // A moment (seconds since 1970) in this browser's time zone: "14:05:03", with its day if that is not today.
 export function clock(seconds) {
@@ -93,6 +94,14 @@ export function clock(seconds) {
   if (Number.isNaN(then.getTime())) return "unknown";
   const day = DAY.format(then);
   return day === DAY.format(new Date()) ? TIME.format(then) : `${day} ${TIME.format(then)}`;
+}
+
+// A moment with its zone, for a place that tells a reader which one the page goes by: "14:05:03 UTC+2".
+export function moment(seconds) {
+  const then = new Date(seconds * 1000);
+  if (Number.isNaN(then.getTime())) return "unknown";
+  const zone = ZONE.formatToParts(then).find((part) => part.type === "timeZoneName")?.value ?? "";
+  return `${clock(seconds)} ${zone.replace("GMT", "UTC").replace(/\+0$/, "")}`.trim();
 }
 
 export function count(number, noun) {

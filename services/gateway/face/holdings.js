@@ -32,9 +32,8 @@ function gpusCell(run, gpus) {
   return run.gpus.map((index) => {
     const gpu = gpus[`${run.node_id}/${index}`];
     const share = run.share ? `${text(run.share.request / 1000)} of ` : "";
-    const name = gpu ? modelOf(gpu) : "GPU";
     const score = scoreOf(gpu);
-    return h("div", { class: "gpu" }, `${share}GPU ${index}, ${name}`,
+    return h("div", { class: "gpu" }, `${share}GPU ${index}${gpu ? `, ${modelOf(gpu)}` : ""}`,
       Number.isFinite(gpu?.use?.utilisation) ? h("span", { class: "muted" }, ` · ${percent(gpu.use.utilisation)} used`) : "",
       score ? h("span", { class: score.believed >= SLOW ? "warn" : "muted", title: score.title }, ` · score ${score.believed.toFixed(2)}${score.believed >= SLOW ? ", slow" : ""}`) : "",
       gpu?.use?.problem ? h("span", { class: "bad" }, ` · ${clean(gpu.use.problem)}`) : "");

@@ -3,7 +3,7 @@
 import { ApiError } from "./api.js";
 import { actionBar } from "./actions.js";
 import { lineChart } from "./chart.js";
-import { clean, clock, count, duration, h, percent, text } from "./dom.js";
+import { clean, count, duration, h, moment, percent, text } from "./dom.js";
 import { NODES_MAX, progressView, ranksTable, verdictList } from "./holdings.js";
 import { logView } from "./log.js";
 import { facts, failureText, repeat, scrolling, section, slot } from "./parts.js";
@@ -111,7 +111,7 @@ export function mount(root, context) {
     story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now, names: namesOf(known.story) });
     const runs = job.runs ?? [];
     ranksBox.hidden = !runs.length;
-    ranks.show([runs, known.gpus], () => ranksTable(runs, isPast ? {} : known.gpus));
+    ranks.show([runs, known.gpus], () => ranksTable(runs, isPast || FINAL.has(job.state) ? {} : known.gpus)); // else another job's use
     verdicts.show([job.verdicts, Math.floor(now / 15)], () => verdictList(job.verdicts ?? [], now) ?? []);
     specification.update(job.spec);
     charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
@@ -140,7 +140,7 @@ export function mount(root, context) {
         ["tenant", `${clean(job.tenant)}, pool ${clean(job.pool)}`],
         ["priority", `${job.priority}, ${job.preemptible ? "may be pre-empted" : "is never pre-empted"}`],
         [FINAL.has(job.state) || job.state === "queued" ? "GPUs" : "holds", `${job.gpus ? count(job.gpus, "GPU") : "no GPU"} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`],
-        ["submitted", `${clock(job.submitted_at)}, ${duration(now - job.submitted_at)} ago`],
+        ["submitted", `${moment(job.submitted_at)}, ${duration(now - job.submitted_at)} ago`],
         [job.ended_at ? "ran" : "runs for", job.started_at ? duration((job.ended_at ?? now) - job.started_at) : ""],
         ["waits", job.not_before > now ? `try ${(job.attempts ?? 0) + 1} in ${duration(job.not_before - now)}` : ""],
         ["epoch", job.epoch || job.attempts ? `${job.epoch}, failed tries ${job.attempts ?? 0}${job.spec?.retries?.max !== undefined ? ` of ${job.spec.retries.max + 1}` : ""}` : ""],
@@ -227,6 +227,7 @@ function beginOf(series, ends, seconds) {
 
 async function readSamples(api, job, seconds, signal) {
   const own = await api(`/v1/samples?job=${encodeURIComponent(job.id)}&seconds=${seconds}`, { signal });
+  const isIts = ([at]) => at >= (job.started_at ?? 0) && at <= (job.ended_at ?? Infinity); // before and after, others used the GPU
   const held = new Map();
   for (const run of job.runs ?? []) {
     if (run.gpus?.length) held.set(run.node_id, new Set([...(held.get(run.node_id) ?? []), ...run.gpus]));
@@ -234,11 +235,11 @@ async function readSamples(api, job, seconds, signal) {
   const nodes = [...held].slice(0, NODES_CHARTED_MAX);
   const views = await Promise.all(nodes.map(([node]) => api(`/v1/samples?node=${encodeURIComponent(node)}&seconds=${seconds}`, { signal })));
   const used = views.flatMap((view, place) => [...nodes[place][1]].map((index) => ({
-    name: `${nodes[place][0]} GPU ${index}`, points: pointsOf(view, view.series[`gpu.${index}.used`] ?? []),
+    name: `${nodes[place][0]} GPU ${index}`, points: pointsOf(view, view.series[`gpu.${index}.used`] ?? []).filter(isIts),
   })));
   const series = Object.fromEntries(Object.entries(own.series).map(([name, values]) => [name, pointsOf(own, values)]));
   const steps_ = Math.max(0, ...Object.values(own.series).map((values) => values.length));
-  return { job: series, used, ends: own.begins + steps_ * own.step_seconds || Date.now() / 1000 };
+  return { job: series, used, ends: own.begins + (steps_ * own.step_seconds || seconds) };
 }
 
 function cpus(number) {

@@ -3,6 +3,7 @@
 import { bytes, clean, count, duration, gpus as gpuWords, h, percent, text } from "./dom.js";
 import { inOrder } from "./layout.js";
 import { isIdle, isSlow } from "./paint.js";
+import { table } from "./parts.js";
 import { session } from "./session.js";
 import { HOLDING, bar, codeWords, rangeWords, jobLink, stateChip, steps } from "./words.js";
 
@@ -77,7 +78,9 @@ export function tellTotals(panel, state, seen, wanted) {
 
 export function tellWaiting(panel, state, { reasons, first, now }) {
   const number = state.states.queued || 0;
-  const codes = Object.entries(reasons).sort(([, a], [, b]) => b - a);
+  const told = Object.values(reasons).reduce((sum, many) => sum + many, 0);
+  const all = number > told ? { ...reasons, submitted: (reasons.submitted || 0) + number - told } : reasons;
+  const codes = Object.entries(all).sort(([, a], [, b]) => b - a);
   if (!number) {
     renew(panel, h("h2", {}, "Nothing waits"),
       h("p", { class: "muted" }, session.admin ? "Every job that was submitted has its GPUs." : "None of your jobs waits."));
@@ -130,21 +133,16 @@ export function tellRunning(panel, state, now) {
   const rank = (job) => HOLDING.indexOf(job.state) + 10 * !job.mine;
   const jobs = Object.entries(state.jobs)
     .sort(([a, one], [b, other]) => rank(one) - rank(other) || one.since - other.since || (a < b ? -1 : 1));
-  const rows = jobs.slice(0, RUNNING_MAX).map(([id, job]) => h("tr", {},
-    h("td", {}, jobLink(id, job.name)),
-    h("td", {}, clean(job.tenant)),
-    h("td", { class: "number" }, text(job.gpus)),
-    h("td", {}, stateChip(job.state), " ", h("span", { class: "muted" }, duration(now - job.since))),
-    h("td", {}, progress(job))));
+  const rows = jobs.slice(0, RUNNING_MAX).map(([id, job]) => [
+    jobLink(id, job.name), clean(job.tenant), text(job.gpus),
+    [stateChip(job.state), " ", h("span", { class: "muted" }, duration(now - job.since))], progress(job),
+  ]);
   const holders = new Set(state.nodes.flatMap((node) => node.gpus.flatMap((gpu) => gpu.holders.map((held) => held.job))));
   const others = [...holders].filter((id) => !state.jobs[id]).length;
-  const heads = ["Job", "Tenant", "GPUs", "State", "Progress"].map((name) =>
-    h("th", { scope: "col", class: name === "GPUs" && "number" }, name));
   renew(panel,
     h("h2", {}, jobs.length ? `${count(jobs.length, "job")} hold${jobs.length === 1 ? "s" : ""} GPUs or CPUs` : "Nothing runs"),
     rows.length
-      ? h("div", { class: "scroll", tabindex: "0", role: "region", ariaLabel: "Jobs that hold something" },
-        h("table", { class: "table" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)))
+      ? table("Jobs that hold something", ["Job", "Tenant", "#GPUs", "State", "Progress"], rows)
       : h("p", { class: "muted" }, h("code", {}, "weft run -- command"), " starts a job."),
     jobs.length > rows.length && h("p", {}, h("a", { href: "#/queue?state=running" }, `and ${jobs.length - rows.length} more`)),
     others > 0 && h("p", { class: "muted" }, `and ${count(others, "job")} of other tenants`));

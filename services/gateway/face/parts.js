@@ -2,6 +2,7 @@
 
 import { ApiError } from "./api.js";
 import { clean, clear, h } from "./dom.js";
+import { headWord } from "./words.js";
 
 const GAP_MS = 1000; // between two runs that something asked for
 const HIDDEN_FACTOR = 10; // a page that nobody looks at asks that much less often
@@ -16,14 +17,17 @@ export function scrolling(label, ...children) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", ariaLabel: label }, ...children);
 }
 
-// A table: `heads` are names, with a `#` before those of numbers; the first cell of each row names it.
+// A table: `heads` are names, with a `#` before those of numbers; the first cell of each row names it. On a narrow page
+// each row folds (style.css), and every cell then stands after the name of its column.
 export function table(label, heads, rows) {
   const isNumber = heads.map((head) => head.startsWith("#"));
-  const cell = (content, place) => h(place ? "td" : "th", { scope: place ? null : "row", class: isNumber[place] ? "number" : null }, content);
+  const names = heads.map((head, place) => (isNumber[place] ? head.slice(1) : head));
+  const number = (place) => (isNumber[place] ? "number" : null);
+  const cell = (content, place) => h(place ? "td" : "th",
+    { scope: place ? null : "row", class: number(place), dataset: { head: names[place] } }, content);
   return scrolling(label, h("table", { class: "table" },
     h("caption", { class: "hidden-text" }, label),
-    h("thead", {}, h("tr", {}, heads.map((head, place) =>
-      h("th", { scope: "col", class: isNumber[place] ? "number" : null }, isNumber[place] ? head.slice(1) : head)))),
+    h("thead", {}, h("tr", {}, names.map((name, place) => h("th", { class: number(place), scope: "col" }, headWord(name))))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
 

@@ -2,7 +2,7 @@
 // are virtual: only those in sight are in the page, and only the windows around them are asked for.
 
 import { queueDetail } from "./detail.js";
-import { clean, clock, count, duration, h, text } from "./dom.js";
+import { clean, clock, count, duration, h, moment, text } from "./dom.js";
 import { paced } from "./pace.js";
 import { STATES, jobLink, rangeWords, stateChip } from "./words.js";
 
@@ -194,7 +194,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     const arrays = [...windows.values()].some((rows) => rows.some((row) => row.array)); // each of them is one row
     const many = arrays && total > 1 ? `${total} jobs and arrays` : arrays ? "1 array" : count(total, "job");
     const what = filters.state && filters.state !== "queued" ? many : `${many} wait${total === 1 ? "s" : ""}`;
-    if (time.at !== null) return `${count(total, "job")} as of ${clock(time.at)}: the first hundred of those that waited, and of those that ran`;
+    if (time.at !== null) return `${count(total, "job")} as of ${moment(time.at)}: the first hundred of those that waited, and of those that ran`;
     return `${what}, in the order in force${order ? ` (${clean(order)})` : ""}`;
   }
 

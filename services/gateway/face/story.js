@@ -2,6 +2,7 @@
 
 import { clean, clear, clock, count, duration, h, svg, text } from "./dom.js";
 import { scrolling } from "./parts.js";
+import { headWord } from "./words.js";
 
 export const ROWS_MAX = 200; // rows of the list that are shown at first
 const MARKS = {
@@ -132,7 +133,7 @@ export function storyView() {
   const more = h("button", { type: "button", onclick: showAll, hidden: true });
   const list = scrolling("What happened to it", h("table", { class: "story" },
     h("caption", { class: "hidden-text" }, "What happened to it, the newest first"),
-    h("thead", {}, h("tr", {}, ...["time", "after", "event", "epoch", "why"].map((name) => h("th", { scope: "col" }, name)))),
+    h("thead", {}, h("tr", {}, ...["time", "after", "event", "epoch", "why"].map((name) => h("th", { scope: "col" }, headWord(name))))),
     body));
   const element = h("div", { class: "story-view" }, plot, key, sentence, list, more);
   let shown = null;

@@ -1,7 +1,7 @@
 // Tenants: GPU-hours held and used, what each got against what was due to it, quotas, and GPUs held over time.
 
 import { lineChart } from "./chart.js";
-import { clean, clock, count, h, percent, text } from "./dom.js";
+import { clean, clock, count, h, moment, percent, text } from "./dom.js";
 import { failureText, repeat, slot, table } from "./parts.js";
 import { bar } from "./words.js";
 
@@ -49,8 +49,8 @@ export function mount(root, { api, session, time, params, setParams }) {
 
   function show(view) {
     const later = view.begins > view.ends - seconds + 60;
-    const [begins, ends] = [clock(view.begins), clock(view.ends)];
-    const today = begins.includes(" ") && !ends.includes(" ") ? "today, " : ""; // a bare time beside a date says no day
+    const [begins, ends] = [clock(view.begins), moment(view.ends)];
+    const today = begins.includes(" ") && !clock(view.ends).includes(" ") ? "today, " : ""; // a bare time beside a date says no day
     const parts = [`From ${begins} to ${today}${ends}`];
     if (later) parts.push("there is nothing older");
     if (view.gpu_seconds > 0) parts.push(`nobody held ${percent(view.gpu_seconds_idle / view.gpu_seconds)} of ${hours(view.gpu_seconds)} GPU-hours`);
@@ -109,7 +109,7 @@ function tenantRows(view) {
 function differenceWords({ share_got: got = 0, share_due: due = 0 }) {
   const points = Math.round((got - due) * 100);
   if (!points) return h("span", { class: "muted" }, "as due");
-  return h("span", { class: points < 0 ? "warn" : "muted" }, `${Math.abs(points)} points ${points < 0 ? "less" : "more"} than due`);
+  return h("span", { class: points < 0 ? "warn" : "muted" }, `${count(Math.abs(points), "point")} ${points < 0 ? "less" : "more"} than due`);
 }
 
 function hours(seconds) {

@@ -1,6 +1,6 @@
 // The moment that the pages show: now, or one of the past (`?at=`), with the slider and its play button.
 
-import { clock, duration, h } from "./dom.js";
+import { clock, duration, h, moment } from "./dom.js";
 import { live } from "./live.js";
 
 const SPANS = [["1 hour", 3600], ["6 hours", 21600], ["1 day", 86400], ["7 days", 604800]];
@@ -67,7 +67,7 @@ export function timeBar() {
     const at = time.at ?? until;
     slider.value = String(Math.max(0, Math.round(1000 * (1 - (until - at) / span))));
     slider.setAttribute("aria-valuetext", time.at === null ? "now" : clock(at));
-    said.textContent = time.at === null ? "now, live" : `as it was at ${clock(at)}, ${duration(live.now() - at)} ago`;
+    said.textContent = time.at === null ? "now, live" : `as it was at ${moment(at)}, ${duration(live.now() - at)} ago`;
     bar.classList.toggle("past", time.at !== null);
     now.disabled = time.at === null;
     if (time.at !== null) bar.hidden = false;

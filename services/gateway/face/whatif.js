@@ -7,6 +7,13 @@ import { jobLink } from "./words.js";
 
 const ORDERS = [["", "as it is"], ["fifo", "fifo: first come, first served"], ["las", "las: least GPU time so far first"],
   ["srtf", "srtf: shortest remaining time first"], ["drf", "drf: the tenant with the least dominant share first"], ["priority", "priority: the highest first"]];
+const BASES = {
+  limits: "its time limit",
+  learnt: "as long as jobs like it lasted",
+  progress: "by the steps that it reports and its pace",
+  service: "until it is cancelled, for it is a service",
+  unknown: "not known: as long again as it has run, or an hour",
+};
 const NODES_MAX = 1000;
 const ROWS_MAX = 200;
 
@@ -102,7 +109,7 @@ function resultParts(view) {
         ["waiting", `${duration(view.waited_other)} more in the mean, instead of ${duration(view.waited_base)}`],
         ["gain", `${count(view.gained, "job")} would end or start sooner`],
         ["lose", `${count(view.lost, "job")} would end or start later`],
-        ["assumed", assumedText(view.assumed)],
+        ["how long jobs last", assumedText(view.assumed)],
       ])),
     fresh.length ? group("The new job", fresh, view.at) : "",
     gained.length ? group("Gain", gained, view.at) : "",
@@ -119,7 +126,7 @@ function sideText(side) {
 
 // By what it is known how long the jobs last: the answer is as good as that.
 function assumedText(assumed) {
-  return Object.entries(assumed ?? {}).map(([basis, many]) => `${clean(basis)} for ${count(many, "job")}`).join(", ");
+  return Object.entries(assumed ?? {}).map(([basis, many]) => `${count(many, "job")}: ${BASES[basis] ?? clean(basis)}`).join("; ");
 }
 
 // A job that is there with the change only.

@@ -77,6 +77,17 @@ export function jobLink(id, name = "") {
     h("bdi", {}, name ? clean(name) : `another tenant's job ${id.slice(-6)}`));
 }
 
+// What heads of tables mean that a newcomer may not know.
+const GLOSSARY = {
+  epoch: "one try of the job: one more whenever it goes back to the queue",
+  rank: "one process of the job: those of all its replicas are numbered from 0",
+  pace: "how fast the rank goes on, by the steps that it reports",
+};
+
+export function headWord(name) {
+  return Object.hasOwn(GLOSSARY, name) ? h("abbr", { title: GLOSSARY[name] }, name) : name;
+}
+
 export function stateChip(state) {
   return h("span", { class: `chip state-${clean(state)}` }, clean(state));
 }

@@ -292,7 +292,9 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
         case EndReason.FENCED:
             return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was cut off")
         case EndReason.STOPPED if run.uncontrolled:
-            sentence = f"{rank}used its GPU outside its share, and this pool is strict about shares: it was killed"
+            sentence = (
+                f"{rank}used its GPU outside its share, and this pool or its node is strict about that: it was killed"
+            )
             return Cause(code=CauseCode.UNCONTROLLED, sentence=sentence, numbers=numbers)
         case EndReason.STOPPED:
             return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was shut down")

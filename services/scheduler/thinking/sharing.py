@@ -12,7 +12,8 @@ from services.scheduler.thinking.picture import Picture
 
 def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
     """The step that `ask` leads to; none if it is outdated, unlawful or changes nothing. What the GPUs do not have is
-    not given, and the step says so. On `closed` nodes a rank gets no more than its job's specification requests."""
+    not given, and the step says so. On `closed` nodes a rank gets no more than its job's specification requests. On
+    nodes that hold a run to its first limit a rank keeps that limit, and requests no more."""
     job, asked = picture.jobs.get(ask.subject_id), ask.share
     if job is None or asked is None or job.placement is None or job.state is not JobState.RUNNING:
         return []
@@ -27,6 +28,9 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     most, where = _most(picture, job, ranks, closed)
     request = min(wanted, max(most, had.request))
     limit = max(request, had.limit if asked.limit is None else asked.limit)
+    keeping = _keeping_limits(picture, ranks) if limit != had.limit else ""
+    if keeping:
+        request, limit = min(request, had.limit), had.limit
     role = ranks[0].role
     after = tuple(
         one
@@ -34,10 +38,11 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
         else structs.replace(one, share=structs.replace(one.share, request=request, limit=limit))
         for one in job.placement.allocations
     )
-    if after == job.placement.allocations and request == wanted:
+    told = asked.cause is None if keeping else request < wanted  # the reallocator would ask again and again
+    if after == job.placement.allocations and not told:
         return []
     has = structs.replace(had, request=request, limit=limit)
-    cause = asked.cause or _cause(ask, had, has, wanted=wanted, where=where)
+    cause = asked.cause or _cause(ask, had, has, wanted=wanted, where=where, keeping=keeping)
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
 
@@ -72,11 +77,20 @@ def _most(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Colle
     return most, where
 
 
-def _cause(ask: Ask, had: Share, has: Share, *, wanted: int, where: str) -> Cause:
+def _keeping_limits(picture: Picture, ranks: Sequence[Allocation]) -> str:
+    """The nodes of these ranks that hold each of them to the limit with which it began."""
+    nodes = picture.pool.nodes
+    held_on = sorted({one.node_id for one in ranks} & nodes.keys())
+    return ", ".join(node_id for node_id in held_on if nodes[node_id].keeps_limits)
+
+
+def _cause(ask: Ask, had: Share, has: Share, *, wanted: int, where: str, keeping: str) -> Cause:
     what = f"stays {_text(has)}" if has == had else f"{_text(had)} → {_text(has)}"
     sentence = f"share {what} of a GPU, asked by {ask.tenant}"
-    if has.request < wanted:
+    if has.request < wanted and where:
         sentence += f": {wanted / WHOLE:g} was asked for, and {where} has no more"
+    if keeping:
+        sentence += f"; what runs on {keeping} keeps the limit with which it began, {has.limit / WHOLE:g}"
     numbers = {"request": has.request / WHOLE, "limit": has.limit / WHOLE, "asked": wanted / WHOLE}
     return Cause(code=CauseCode.SHARE_ASKED, sentence=sentence, by=ask.tenant, numbers=numbers)
 

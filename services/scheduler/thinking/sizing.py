@@ -13,7 +13,8 @@ from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
 from libs.domain.sizes import how_resized, wrong_size
 from libs.domain.spec import ResizeHow
 from libs.messages.asks import Ask
-from libs.planning.jobs import asked_by
+from libs.planning.jobs import asked_by, standing_of
+from libs.planning.lending import why_never_lends
 from libs.planning.resizing import grow, shrink
 from libs.planning.shape import shape_of
 from services.scheduler.thinking import lives, updating
@@ -67,7 +68,7 @@ class Sizing:
         if self._tried:
             wanting = misfits.growing | misfits.serving
             self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
-        steps += self._serve(now, closed)
+        steps += self.serve(now, closed=closed)
         for job in sorted((jobs[job_id] for job_id in misfits.shrinking), key=lambda job: job.seq):
             if how_resized(job.spec) is ResizeHow.LIVE:
                 steps += self._leave(job, now)
@@ -84,15 +85,19 @@ class Sizing:
                 steps += self._restart(job, now, closed)
         return steps
 
-    def _serve(self, now: float, closed: Sequence[str]) -> list[Step]:
+    def serve(self, now: float, *, closed: Sequence[str], ahead: str = "") -> list[Step]:
         """Steps of running services towards their size and their newest revision. They do not wait behind jobs that
-        wait for room; nodes that are kept for such a job are closed to them, too."""
+        wait for room; nodes that are kept for such a job are closed to them, too. With `ahead`, a job that waits for
+        room, only services to which it would have to give way as soon as it ran."""
         jobs, serving = self._picture.jobs, self._picture.misfits.serving
         self.short = {job_id: count for job_id, count in self.short.items() if job_id in serving}
         if not serving:
             return []
         steps: list[Step] = []
-        due = sorted((jobs[job_id] for job_id in serving), key=lambda job: (job.seq <= self._last_service, job.seq))
+        served = (jobs[job_id] for job_id in serving)
+        if ahead in jobs:
+            served = (job for job in served if self._would_give_way(jobs[ahead], job, now))
+        due = sorted(served, key=lambda job: (job.seq <= self._last_service, job.seq))
         looked_at = 0
         for job in due:
             ready = self._ready(job, now)
@@ -107,6 +112,12 @@ class Sizing:
                 self._last_service = job.seq
                 steps += self._more_replicas(job, wanted, ready, now, closed)
         return steps
+
+    def _would_give_way(self, waiting: Job, service: Job, now: float) -> bool:
+        order = self._picture.waitlist.queue.order
+        if order.preempts is None or why_never_lends(waiting):
+            return False
+        return order.preempts(standing_of(service, now, order), standing_of(waiting, now, order))
 
     def _ready(self, job: Job, now: float) -> frozenset[int]:
         replicas = self._picture.replicas.look(job, self._picture.pool.runs, now)

@@ -1,23 +1,24 @@
 """Attributes the processes on a GPU to runs: by their control group, else by their session, else by their ancestors.
 
-The driver reports the host's pids. A process that is not visible here, or belongs to no run, stays without a run.
+The driver reports the host's pids. The caller reads /proc: `look` returns a process, `groups` its control
+groups. A process that is not visible here, or belongs to no run, stays without a run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from libs.cgroups import places
-from libs.cgroups.files import read_text
 from libs.messages.signals import GpuProcess, GpuSample
-from services.telemetry.processes import Process, read_process
-from services.telemetry.runs import FoundRun
+from services.telemetry.thinking.readings import FoundRun, Process
 
 ANCESTORS_MAX = 64
 PROCESSES_MAX = 512  # looked up for one sample
 
 Groups = Mapping[str, str]
 """The control groups of a process by controller, as in /proc/<pid>/cgroup."""
+
+Look = Callable[[int], Process | None]
+"""Returns the process of a pid; None if it cannot be seen."""
 
 
 class Owners:
@@ -35,9 +36,7 @@ class Owners:
                 if path != "/" and (run.cgroups is None or controller in run.cgroups):
                     self._groups[controller, path] = None if (controller, path) in self._groups else run
 
-    def owner(
-        self, process: Process, *, groups: Callable[[int], Groups], look: Callable[[int], Process | None]
-    ) -> FoundRun | None:
+    def owner(self, process: Process, *, groups: Callable[[int], Groups], look: Look) -> FoundRun | None:
         """The run of a process. `groups` and `look` are called as needed for the process and its ancestors."""
         first = self._firsts.get(process.pid) or self._by_group(groups(process.pid))
         ancestor: Process | None = process
@@ -67,8 +66,9 @@ def _upwards(path: str) -> Iterator[str]:
 class Attribution:
     """Remembers the run of each process for as long as the process is on a GPU and the run is there."""
 
-    def __init__(self, proc: str = "/proc") -> None:
-        self._proc = proc
+    def __init__(self, *, look: Look, groups: Callable[[int], Groups]) -> None:
+        self._look = look
+        self._groups = groups
         self._known: dict[tuple[int, int], FoundRun] = {}
 
     def attributed(self, gpus: tuple[GpuSample, ...], runs: Iterable[FoundRun]) -> tuple[GpuSample, ...]:
@@ -87,21 +87,18 @@ class Attribution:
         owners: Owners | None = None
         known: dict[tuple[int, int], FoundRun] = {}
         for pid in pids:
-            process = read_process(pid, self._proc)
+            process = self._look(pid)
             if process is None:
                 continue
             name = (pid, process.started)
             run = self._known.get(name)
             if run is None or by_pid.get(run.pid) != run:
                 owners = owners or Owners([(run, self._groups(run.pid)) for run in runs])
-                run = owners.owner(process, groups=self._groups, look=lambda pid: read_process(pid, self._proc))
+                run = owners.owner(process, groups=self._groups, look=self._look)
             if run is not None:
                 known[name] = run
         self._known = known
         return {pid: run for (pid, _), run in known.items()}
-
-    def _groups(self, pid: int) -> Groups:
-        return places.memberships(read_text(f"{self._proc}/{pid}/cgroup") or "")
 
 
 def _named(process: GpuProcess, run: FoundRun | None) -> GpuProcess:

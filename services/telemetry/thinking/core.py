@@ -5,11 +5,10 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from libs.messages.signals import GpuSample, NodeSampled, RunSample
+from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from services.telemetry.counters import part, rate
-from services.telemetry.host import HostReading, host_sample
+from services.telemetry.thinking.readings import HostReading, RunReading
 from services.telemetry.thinking.shares import RunKey, ShareRates, ShareReading
-from services.telemetry.usage import RunReading
 
 _MEASURES = ("cpu_seconds", "memory_used", "periods", "memory_failures", "oom_kills", "cpu_stalled")
 """The measures that stay available while a run runs."""
@@ -63,6 +62,27 @@ class Sampler:
             boot=self._boot,
             seq=self._seq,
         )
+
+
+def host_sample(before: HostReading | None, after: HostReading) -> HostSample:
+    """The node's use between two readings; without the first, only the values that need one reading."""
+    seconds = after.at - before.at if before else 0.0
+    old = before or after
+    return HostSample(
+        cpus=float(after.cpus),
+        cpus_used=rate(old.cpu_seconds, after.cpu_seconds, seconds),
+        memory_total=after.memory_total,
+        memory_used=after.memory_used,
+        disk_total=after.disk_total,
+        disk_used=after.disk_used,
+        disk_read_rate=rate(old.disk.inbound, after.disk.inbound, seconds),
+        disk_write_rate=rate(old.disk.outbound, after.disk.outbound, seconds),
+        network_receive_rate=rate(old.network.inbound, after.network.inbound, seconds),
+        network_send_rate=rate(old.network.outbound, after.network.outbound, seconds),
+        cpu_pressure=rate(old.cpu_stalled, after.cpu_stalled, seconds),
+        memory_pressure=rate(old.memory_stalled, after.memory_stalled, seconds),
+        disk_pressure=rate(old.disk_stalled, after.disk_stalled, seconds),
+    )
 
 
 def run_samples(before: Mapping[_Identity, RunReading], after: Iterable[RunReading]) -> tuple[RunSample, ...]:

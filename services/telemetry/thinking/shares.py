@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from libs.domain.shares import WHOLE
 from libs.messages.bounds import WHOLE_MAX
 from libs.messages.signals import ShareSample
-from libs.sharing.slots import SlotSeen, SlotShare
+from libs.sharing.records import SlotSeen, SlotShare
 from services.telemetry.counters import rounded
 
 RunKey = tuple[str, int, int]

@@ -42,7 +42,7 @@ class Size(Struct, frozen=True, kw_only=True):
 FULL = Size(
     attack_seconds=30.0,
     rest_seconds=15.0,
-    fill_seconds_max=60.0,
+    fill_seconds_max=150.0,
     recovered_seconds_max=60.0,
     past_events=2_000_000,
     specifications=600,
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _asked(arguments: Sequence[str]) -> Asked:
     parser = argparse.ArgumentParser(prog="python -m tests.bench fairness", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about three minutes instead of about fifteen")
+    parser.add_argument("--quick", action="store_true", help="about three minutes instead of about twenty")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", default=",".join(ATTACKS), help=f"some of {', '.join(ATTACKS)}")
     found = parser.parse_args(arguments)

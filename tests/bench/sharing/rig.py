@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from libs.sharing import native, pages, slots
 from libs.sharing.pages import Flag
-from libs.sharing.slots import SlotShare
+from libs.sharing.records import SlotShare
 from tests.support.arbiters import remove_slot
 
 _HEADER = struct.Struct("<QIIQQQQ")
