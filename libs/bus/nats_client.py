@@ -6,12 +6,14 @@ Each override was measured against nats-py 2.16; check them again when the lock 
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any
 
 from nats import errors
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_BUFFER_SIZE, Client
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AUTHORIZATION_VIOLATION
 
 from libs.names import has_address
@@ -22,6 +24,23 @@ logger = logging.getLogger(__name__)
 UNHEARD_SECONDS_MAX = 4  # the link is dead if sent bytes are not acknowledged for this long
 FLUSH_SECONDS_MAX = 2
 BETWEEN_FAULTS_SECONDS = 1.0
+
+
+class SteadyTransport(TcpTransport):
+    """A transport whose writes fail as nats-py expects: with an OSError. uvloop's raise RuntimeError once it is closed."""
+
+    def write(self, payload: bytes) -> None:
+        self.writelines([payload])
+
+    def writelines(self, payload: list[bytes]) -> None:
+        try:
+            super().writelines(payload)
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from error
+
+    @property
+    def is_closing(self) -> bool:
+        return self._io_writer is None or bool(self._io_writer.is_closing())
 
 
 class SteadyClient(Client):
@@ -61,32 +80,56 @@ class SteadyClient(Client):
     async def flush(self, timeout: int = FLUSH_SECONDS_MAX) -> None:
         """A barrier: on return the server has seen all that was published before.
 
-        nats-py sends its PING ahead of the bytes that still wait to be written.
+        nats-py sends its PING ahead of the bytes that still wait to be written, and where one of its loops has ended it
+        sends no PING at all.
         """
         await self._flush_pending(force_flush=True)
+        if not self.is_connected or self._flusher_task is None or self._flusher_task.done():
+            raise errors.StaleConnectionError
         await super().flush(timeout)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        """nats-py swallows a cancellation, and with it the caller's time limit."""
+        """nats-py swallows a cancellation, and with it the caller's time limit; and where the connection broke and its
+        reader has not noticed yet, it raises in whoever subscribes or publishes. Here the client reconnects."""
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task is not None else 0
-        flushed = await super()._flush_pending(force_flush)
+        try:
+            flushed = await super()._flush_pending(force_flush)
+        except OSError as error:
+            await self._reconnect_after(error)
+            return None
         if task is not None and task.cancelling() > cancelled_before:
             raise asyncio.CancelledError
         return flushed
 
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        try:
+            await super()._send_ping(future)
+        except OSError as error:
+            await self._reconnect_after(error)
+
+    async def _reconnect_after(self, error: OSError) -> None:
+        if asyncio.current_task() is self._reconnection_task:
+            raise error  # which has it try again
+        await self._process_op_err(error)
+
     async def close(self) -> None:
-        """nats-py cannot be closed before it has tried to connect."""
-        if self._flush_queue is not None:
-            await super().close()
+        """nats-py cannot be closed before it has tried to connect, nor while what waits cannot be sent."""
+        if self._flush_queue is None:
+            return
+        if isinstance(self._transport, SteadyTransport) and self._transport.is_closing:
+            self._pending, self._pending_data_size = [], 0
+        await super().close()
 
     async def _connect_to_server(self, s: Any) -> None:
         """nats-py leaves the transport of a failed attempt open, and a dead link alive for 15 minutes."""
         self.abort()
+        s.last_attempt = time.monotonic()
         async with asyncio.timeout(self.options["connect_timeout"]):
             await has_address(s.uri.hostname)
-        await super()._connect_to_server(s)
-        writer = getattr(self._transport, "_io_writer", None)
+        self._transport = SteadyTransport()
+        await self._transport.connect(s.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
+        writer = self._transport._io_writer
         notice_death(writer.transport if writer is not None else None, seconds=UNHEARD_SECONDS_MAX)
 
     def forget(self, subscription: Subscription) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import msgspec
 import pytest
+import uvloop
 
 from libs.bus import BusClosedError, BusError, NoAnswerError, StreamEvent
 from libs.bus.nats import NatsBus
@@ -162,6 +163,51 @@ async def test_listening_begun_while_the_server_is_away_works_once_it_is_back(se
         await until_answered(bus, 3)
         with pytest.raises(NoAnswerError):
             await bus.request(Sampled(node_id="gone"), Answered, seconds_max=1)
+
+
+LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@LOOPS  # uvloop's transports, which the services have, fail in another way than asyncio's own
+def test_a_connection_that_broke_unnoticed_is_made_anew_by_those_that_listen(
+    server: NatsServer, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def listen_over_a_broken_connection() -> None:
+        async with NatsBus.connect(server.url, name="test") as bus:
+            await bus.answer(Sampled, echo)
+            await break_unnoticed(bus)
+            for node_id in ("m", "o"):
+                await bus.answer(Sampled, echo, node_id=node_id)
+            await until(lambda: bus.connected)
+            for node_id in ("n", "m", "o"):
+                answer = await bus.request(Sampled(node_id=node_id, value=2.0), Answered, seconds_max=SECONDS_MAX)
+                assert answer.value == 2.0
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(listen_over_a_broken_connection())
+
+
+@LOOPS
+def test_a_bus_whose_connection_broke_unnoticed_closes_without_an_error(
+    server: NatsServer, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def close_over_a_broken_connection() -> None:
+        async with NatsBus.connect(server.url, name="test") as bus:
+            await bus.answer(Sampled, echo)
+            await break_unnoticed(bus)
+            await bus.publish(Sampled())
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(close_over_a_broken_connection())
+
+
+async def break_unnoticed(bus: NatsBus) -> None:
+    """The connection is gone, and the reader, which would notice, has had no turn yet."""
+    assert bus._client._reading_task is not None
+    bus._client._reading_task.cancel()
+    bus._client.abort()
+    await asyncio.sleep(0.05)
+    assert bus.connected
 
 
 async def test_events_survive_a_restart_and_are_still_recognised(server: NatsServer, no_leaks: None) -> None:
