@@ -51,9 +51,10 @@ class Entered(FakeRuntime):
     def __init__(self) -> None:
         super().__init__(FakeHost(now=lambda: 0.0))
         self.channels: list[Echo] = []
+        self.made: type[Echo] = Echo
 
     async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
-        self.channels.append(Echo())
+        self.channels.append(self.made())
         return self.channels[-1]
 
 
@@ -120,6 +121,21 @@ async def test_a_byte_that_comes_twice_is_taken_once_and_one_that_is_ahead_is_no
     while not (answer := await sessions.read(reads("a", offset=len(found), wait=5.0))).ended:
         found += answer.data
     assert (found, answer.status) == (b"abcdef", 0)
+    await sessions.close()
+
+
+async def test_input_for_a_connection_that_is_closed_goes_nowhere_and_the_session_goes_on() -> None:
+    class Closed(Echo):
+        async def write(self, data: bytes) -> None:
+            raise RuntimeError("the handler is closed")  # as uvloop's writers say it
+
+    sessions, runtime, _ = made()
+    runtime.made = Closed
+    await sessions.open(opens("a"))
+    taken = 0
+    for _ in range(4):  # more than what may wait to be read
+        taken = (await sessions.write(writes("a", b"x" * WINDOW_BYTES, offset=taken))).taken
+    assert taken == 4 * WINDOW_BYTES
     await sessions.close()
 
 
