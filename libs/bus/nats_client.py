@@ -27,14 +27,14 @@ BETWEEN_FAULTS_SECONDS = 1.0
 
 
 class SteadyTransport(TcpTransport):
-    """A transport whose writes fail as nats-py expects: with an OSError. uvloop's raise RuntimeError once it is closed."""
+    """Its writes fail with an OSError, as nats-py expects; those of uvloop, once closed, with a RuntimeError."""
 
     def write(self, payload: bytes) -> None:
         self.writelines([payload])
 
     def writelines(self, payload: list[bytes]) -> None:
         try:
-            super().writelines(payload)
+            super().writelines(payload)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise ConnectionResetError(str(error)) from error
 
@@ -89,8 +89,8 @@ class SteadyClient(Client):
         await super().flush(timeout)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        """nats-py swallows a cancellation, and with it the caller's time limit; and where the connection broke and its
-        reader has not noticed yet, it raises in whoever subscribes or publishes. Here the client reconnects."""
+        """nats-py swallows a cancellation, and with it the caller's time limit. A connection that broke, which its reader
+        has not noticed yet, makes a subscription or a publication fail there; here the client reconnects."""
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task is not None else 0
         try:
@@ -127,7 +127,7 @@ class SteadyClient(Client):
         s.last_attempt = time.monotonic()
         async with asyncio.timeout(self.options["connect_timeout"]):
             await has_address(s.uri.hostname)
-        self._transport = SteadyTransport()
+        self._transport = SteadyTransport()  # type: ignore[no-untyped-call]
         await self._transport.connect(s.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
         writer = self._transport._io_writer
         notice_death(writer.transport if writer is not None else None, seconds=UNHEARD_SECONDS_MAX)

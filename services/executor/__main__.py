@@ -51,7 +51,8 @@ async def run(stop: asyncio.Event) -> None:
     if not settings.fencing:
         logger.warning("fencing is switched off: jobs may run twice")
     home = Home(settings.home, secret_files=_secrets_folder(settings))
-    keeper = FileKeeper(home, boot_id=boot_id(), now=time.time())
+    fence_seconds = settings.fence_seconds if settings.fencing else None
+    keeper = FileKeeper(home, boot_id=boot_id(), now=time.time(), fence_seconds=fence_seconds)
     try:
         node = NodeFacts(
             node_id=settings.node_id,
@@ -189,10 +190,6 @@ async def _open_runtime(
     from services.executor.runtime.process.runtime import ProcessRuntime
 
     # Two clusters on one host may have a node of one name, but not one home.
-    def before() -> float | None:
-        synced_at = keeper.memory.synced_at
-        return synced_at + settings.fence_seconds if settings.fencing and synced_at is not None else None
-
     owner = f"{settings.node_id}-{zlib.crc32(os.fsencode(home.root)):08x}"
     return await ProcessRuntime.open(
         home,
@@ -200,7 +197,7 @@ async def _open_runtime(
         inherited=os.environ,
         cgroups=find_cgroups(owner, pids_max=settings.containers.pids_max) if settings.cgroups else NoCgroups(),
         ignore_images=settings.ignore_images,
-        before=before,
+        leave=keeper.leave,
         shares=shares,
     )
 

@@ -4,6 +4,7 @@ state.json            the executor's own memory (see keeper.py)
 stops                 the runs that were asked to stop, while state.json cannot be written (keeper.py)
 lock                  held while an executor runs from here: there is never a second one
 swept                 its file time is that of the last retention sweep (retention.py)
+leave                 until when runs may begin, for their shells (leave.py)
 guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)
 containers/           the container of each run (runtime/docker/kept.py)
 runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process runtime: runtime/process/records.py)

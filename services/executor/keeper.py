@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, SavedMemory, Slot, Synced, read_slot
 from services.executor.home import Home
+from services.executor.leave import Leave, LeaveFile
 from services.executor.regular import write_whole
 from services.executor.runs import RunKey
 from services.executor.thinking.core import Memory, Stop
@@ -42,8 +43,9 @@ class Keeper(Protocol):
 class FileKeeper:
     """Keeps memory in the home, and locks the home against a second executor while it is open."""
 
-    def __init__(self, home: Home, *, boot_id: str, now: float) -> None:
-        """`now` in seconds since the epoch: incarnations grow even where the home was lost. Raises HomeTakenError."""
+    def __init__(self, home: Home, *, boot_id: str, now: float, fence_seconds: float | None = None) -> None:
+        """`now` in seconds since the epoch: incarnations grow even where the home was lost. `fence_seconds`: None if
+        nothing is fenced. Raises HomeTakenError."""
         self._path = home.state
         self._fenced = home.root / "fenced"
         self._lock = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -56,6 +58,7 @@ class FileKeeper:
         self.boot_id = boot_id
         self.incarnation = max(kept.incarnation + 1, int(now))
         self._synced = Slot(home.root / "synced", SYNCED_BYTES)
+        self._leave = None if fence_seconds is None else LeaveFile(home.root / "leave", fence_seconds)
         self._spare = _slot(home.root / "stops", STOPS_BYTES)
         self._spared: tuple[Stop, ...] = ()  # the stops in the reserve file
         self.memory = self._newest(kept)
@@ -76,8 +79,14 @@ class FileKeeper:
         boot_id, runs = self._noted_by_guard()
         return runs if boot_id == self.boot_id else frozenset()
 
+    def leave(self) -> Leave | None:
+        """A permission to start a run now; None where nothing is fenced, and before the first good sync."""
+        return None if self._leave is None else self._leave.now()
+
     def close(self) -> None:
         self._synced.close()
+        if self._leave is not None:
+            self._leave.close()
         if self._spare is not None:
             self._spare.close()
         os.close(self._lock)
@@ -109,8 +118,10 @@ class FileKeeper:
     def _tell_guard(self) -> None:
         try:
             self._synced.write(Synced(boot_id=self.boot_id, synced_at=self.memory.synced_at))
+            if self._leave is not None and self.memory.synced_at is not None:
+                self._leave.renew(self.memory.synced_at)
         except OSError as error:
-            logger.warning("cannot tell the guard of the last good sync: %s", error)
+            logger.warning("cannot tell the guard and the shells of runs of the last good sync: %s", error)
 
     def _keep(self, *, sync: bool) -> None:
         """Write the memory. A full disk must not prevent an executor from starting and ending runs."""

@@ -19,16 +19,14 @@ import pytest
 from libs.bus.nats import NatsBus
 from libs.domain.job import JobState
 from libs.domain.spec import JobSpec, Role
-from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunState
+from libs.messages.nodes import EndReason, NodeDesired, NodeReported
 from services.cli.local.leftovers import kill_runs
 from services.executor.boot import boot_clock
 from services.executor.guard.engine import EngineSilentError, EngineSocket
 from services.executor.guard.files import BEAT_BYTES, Beat, Slot
 from services.executor.guard.watch import end
 from services.executor.home import Home
-from services.executor.node import NodeFacts
 from services.executor.runtime.process import records
-from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.control_plane import ControlPlane
 from tests.support.guarded import (
@@ -44,7 +42,7 @@ from tests.support.guarded import (
     tracing,
 )
 from tests.support.nats_server import NatsServer
-from tests.support.runs import in_state, order, until
+from tests.support.runs import order, until
 
 # one executor, and a control plane of a few lines
 
@@ -309,27 +307,6 @@ async def test_without_fencing_a_node_that_is_cut_off_lets_its_jobs_run_on(
 
 
 # its parts
-
-
-async def test_a_shell_that_comes_too_late_does_not_begin_its_command(tmp_path: Path) -> None:
-    """As when the executor was stopped for long between the leave to start and the spawn."""
-    node = NodeFacts(node_id="node-1", gpus=(), checkpoints=str(tmp_path / "checkpoints"))
-    leave = [boot_clock() - 1.0]
-    runtime = await ProcessRuntime.open(Home(tmp_path), node, inherited=os.environ, before=lambda: leave[0])
-    try:
-        late = order(command=("sh", "-c", f"echo ran >>{tmp_path}/ran"))
-        await runtime.start(late)
-        async with asyncio.timeout(30):
-            while await runtime.runs():
-                await runtime.changed()
-        assert not (tmp_path / "ran").exists()
-        assert list(Home(tmp_path).runs.iterdir()) == []
-        leave[0] = boot_clock() + 60.0
-        await runtime.start(late)
-        await in_state(runtime, KEY, RunState.EXITED)
-        assert (tmp_path / "ran").read_text() == "ran\n"
-    finally:
-        await runtime.close()
 
 
 def test_the_number_of_a_guard_that_another_programs_thread_has_now_is_left_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from libs.messages.nodes import RunState
 from libs.sharing.places import slot_of
 from libs.sharing.slots import JOB, LIMITS, SOCKET, USE, slot_names
 from services.executor.home import Home
+from services.executor.leave import LeaveFile
 from services.executor.node import NodeFacts
 from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.runtime import DockerRuntime
@@ -130,8 +131,10 @@ async def test_a_process_that_cannot_be_spawned_leaves_no_slot(
 async def test_a_process_whose_leave_to_start_has_run_out_leaves_no_slot(
     backend: HookBackend, root: Path, tmp_path: Path
 ) -> None:
+    fallen = LeaveFile(tmp_path / "leave", fence_seconds=1.0)
+    fallen.renew(0.0)
     runtime = await ProcessRuntime.open(
-        Home(tmp_path / "home"), node(tmp_path), inherited=os.environ, shares=backend, before=lambda: 0.0
+        Home(tmp_path / "home"), node(tmp_path), inherited=os.environ, shares=backend, leave=fallen.now
     )
     await runtime.start(ORDER)
     await until(lambda: not slots(root))

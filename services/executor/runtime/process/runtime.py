@@ -32,6 +32,7 @@ from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
+from services.executor.leave import Leave
 from services.executor.node import NodeFacts, Refusal, gpus_of, named_paths, port_taken, volume_source
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
@@ -54,6 +55,7 @@ ADOPT_SECONDS_MAX = 5.0
 PROBED_AT = "127.0.0.1"
 POLL_SECONDS = 0.05
 BEGUN_LOOKS_MAX, BEGUN_LOOK_SECONDS = 100, 0.02
+BEGINNING_SECONDS = 0.01  # between two looks at shells that have not begun
 
 
 class _Live:
@@ -77,7 +79,7 @@ class ProcessRuntime:
         inherited: Mapping[str, str],
         cgroups: cgroup.Cgroups | None = None,
         ignore_images: bool = False,
-        before: Callable[[], float | None] = lambda: None,
+        leave: Callable[[], Leave | None] = lambda: None,
         shares: ShareBackend | None = None,
     ) -> None:
         self._home = home
@@ -86,10 +88,11 @@ class ProcessRuntime:
         self._cgroups: cgroup.Cgroups = cgroups or cgroup.NoCgroups()
         self._base = {name: inherited[name] for name in INHERITED if name in inherited}
         self._ignore_images = ignore_images
-        self._before = before
+        self._leave = leave
         self._live: dict[RunKey, _Live] = {}
         self._ended: dict[RunKey, Run] = {}
         self._unwatched: set[RunKey] = set()  # live, without a pidfd: polled every POLL_SECONDS
+        self._beginning: set[RunKey] = set()  # live, and their shells have not begun: polled every BEGINNING_SECONDS
         self._changed = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
@@ -115,13 +118,12 @@ class ProcessRuntime:
         inherited: Mapping[str, str],
         cgroups: cgroup.Cgroups | None = None,
         ignore_images: bool = False,
-        before: Callable[[], float | None] = lambda: None,
+        leave: Callable[[], Leave | None] = lambda: None,
         shares: ShareBackend | None = None,
     ) -> "ProcessRuntime":
         """Open the runtime and adopt all runs of an earlier executor.
 
-        `before` returns until when, on the clock that counts from boot, a run that is started now may begin; the run's
-        own shell enforces it.
+        `leave` returns the permission of a run that is started now, which the run's own shell looks at again.
         """
         runtime = cls(
             home,
@@ -129,7 +131,7 @@ class ProcessRuntime:
             inherited=inherited,
             cgroups=cgroups,
             ignore_images=ignore_images,
-            before=before,
+            leave=leave,
             shares=shares,
         )
         await runtime._adopt()
@@ -140,7 +142,7 @@ class ProcessRuntime:
         return runtime
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
-        key, before = RunKey.of(order), self._before()
+        key, leave = RunKey.of(order), self._leave()
         if key in self._live or key in self._ended or not permitted():
             return
         try:
@@ -158,7 +160,7 @@ class ProcessRuntime:
             return
         folder = self._home.run(key)
         try:
-            self._spawn(order, key, command=command, env=env, workdir=workdir, before=before)
+            self._spawn(order, key, command=command, env=env, workdir=workdir, leave=leave)
         except OSError as error:
             self._served.forget(key)
             self._discards.take(folder)
@@ -321,7 +323,7 @@ class ProcessRuntime:
         command: tuple[str, ...],
         env: dict[str, str],
         workdir: str,
-        before: float | None,
+        leave: Leave | None,
     ) -> None:
         """Spawn the shim; records.py explains the order. Raises OSError."""
         folder = self._home.run(key)
@@ -349,7 +351,7 @@ class ProcessRuntime:
                 log=self._home.log(key),
                 lock_fd=lock_fd,
                 cgroups=tuple(groups.values()),
-                before=before,
+                leave=leave,
             )
             record = replace(record, pid=pid)
             with suppress(OSError):  # Without it the run goes on, and is found all the same.
@@ -358,7 +360,7 @@ class ProcessRuntime:
             os.close(record_fd)
             if lock_fd is not None:
                 os.close(lock_fd)
-        run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=time.time())
+        run = Run(key=key, state=RunState.STARTING, grace=order.grace)
         run = replace(run, serve=self._served.serve(key), port=self._served.port(key))
         self._watch(_Live(record, run, child=True))
 
@@ -386,6 +388,9 @@ class ProcessRuntime:
         """Watch for the run's end by a pidfd, or by polling if there is no pidfd."""
         self._live[live.run.key] = live
         self._read_limits(live)
+        if live.run.state is RunState.STARTING:
+            self._beginning.add(live.run.key)
+            self._poll_soon()
         try:
             live.pidfd = os.pidfd_open(live.record.pid)
         except (AttributeError, OSError):
@@ -397,6 +402,7 @@ class ProcessRuntime:
 
     def _unwatch(self, live: _Live) -> None:
         self._unwatched.discard(live.run.key)
+        self._beginning.discard(live.run.key)
         if live.pidfd is not None:
             asyncio.get_running_loop().remove_reader(live.pidfd)
             os.close(live.pidfd)
@@ -407,11 +413,21 @@ class ProcessRuntime:
             self._polling = asyncio.get_running_loop().create_task(self._poll())
 
     async def _poll(self) -> None:
-        while self._unwatched:
-            await asyncio.sleep(POLL_SECONDS)
+        while self._unwatched or self._beginning:
+            await asyncio.sleep(BEGINNING_SECONDS if self._beginning else POLL_SECONDS)
+            for key in sorted(self._beginning):
+                self._see_begun(self._live[key])
             for key in sorted(self._unwatched):
                 if not records.locked(self._home.run(key)):
                     self._over(key)
+
+    def _see_begun(self, live: _Live) -> None:
+        """A run runs once its shell has said so."""
+        key, folder = live.run.key, self._home.run(live.run.key)
+        if live.run.state is RunState.STARTING and records.shim_pid(folder) is not None:
+            self._beginning.discard(key)
+            live.run = replace(live.run, state=RunState.RUNNING, started_at=records.started_at(folder))
+            self._changed.set()
 
     def _over(self, key: RunKey) -> None:
         """The run's shim has ended: kill its remaining processes, reap it, and note its outcome."""
@@ -431,6 +447,7 @@ class ProcessRuntime:
             self._shares.detach(key)
             self._changed.set()
             return
+        self._see_begun(live)
         self._end(self._outcome(live.record, live.run, status))
         self._sweeper.drop(live.record.cgroups)
         if not (live.record.cgroups and live.child):

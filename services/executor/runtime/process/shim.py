@@ -4,26 +4,30 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
+from services.executor.leave import Leave
+
 LOCK_FD = 9
 CGROUP_REFUSED_STATUS = 125
 TOO_LATE_STATUS = 124
-UPTIME = "/proc/uptime"  # seconds on the same clock as the fence
+UPTIME = "/proc/uptime"  # seconds with two decimals, on the same clock as the fence
 
 # The shim runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh`.
 # Signals go to the whole group: the shell catches them (`:`) and waits on; the command has their defaults.
-# $1 the run's folder, $2 the working directory, $3 when it is too late to begin (0: never), $4 the number of cgroups;
-# then the cgroups, then the command. $3 is for an executor that was suspended between its permission and the spawn.
+# $1 the run's folder, $2 the working directory, $3 the file that says until when runs may begin (empty: always), $4 the
+# last good sync at the permission (leave.py), $5 the number of cgroups; then the cgroups, then the command.
 _SHIM = f"""
 trap : HUP INT QUIT USR1 USR2 ALRM TERM
-__weft_run=$1 __weft_dir=$2 __weft_late=$3 __weft_left=$4
-shift 4
+__weft_run=$1 __weft_dir=$2 __weft_leave=$3 __weft_at=$4 __weft_left=$5
+shift 5
 while [ "$__weft_left" -gt 0 ]; do
   echo 0 >"$1/cgroup.procs" || exit {CGROUP_REFUSED_STATUS}
   shift
   __weft_left=$((__weft_left - 1))
 done
-if [ "$__weft_late" -gt 0 ]; then
-  read -r __weft_now __weft_idle <{UPTIME} && [ "${{__weft_now%%.*}}" -lt "$__weft_late" ] || exit {TOO_LATE_STATUS}
+if [ -n "$__weft_leave" ]; then
+  read -r __weft_until __weft_since <"$__weft_leave" && read -r __weft_now __weft_idle <{UPTIME} &&
+    [ "${{__weft_now%.*}}${{__weft_now#*.}}" -lt "$__weft_until" ] && [ "$__weft_since" -le "$__weft_at" ] ||
+    exit {TOO_LATE_STATUS}
 fi
 echo $$ >&{LOCK_FD}
 cd -- "$__weft_dir" && "$@" {LOCK_FD}>&-
@@ -54,18 +58,18 @@ def spawn(
     log: str,
     lock_fd: int,
     cgroups: Sequence[str],
-    before: float | None = None,
+    leave: Leave | None = None,
 ) -> int:
     """Spawn the shim; returns its pid, also its session and group. It holds the lock of `lock_fd` while it lives.
 
-    stdout and stderr go straight into `log`: no byte passes through the executor. From `before` on, on the clock that
-    counts from boot, the command is not started, and the shim ends with TOO_LATE_STATUS and without writing a pid.
+    stdout and stderr go straight into `log`: no byte passes through the executor. Once `leave` holds no more, the
+    command is not started, and the shim ends with TOO_LATE_STATUS and without writing a pid.
     """
-    late = max(1, int(before)) if before is not None and os.path.exists(UPTIME) else 0
+    path, at = ("", 0) if leave is None or not os.path.exists(UPTIME) else (leave.path, leave.at)
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         "/bin/sh",
-        ["sh", "-c", _SHIM, "weft-run", folder, workdir, str(late), str(len(cgroups)), *cgroups, *command],
+        ["sh", "-c", _SHIM, "weft-run", folder, workdir, path, str(at), str(len(cgroups)), *cgroups, *command],
         env,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
