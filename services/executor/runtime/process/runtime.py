@@ -391,6 +391,8 @@ class ProcessRuntime:
         if live.run.state is RunState.STARTING:
             self._beginning.add(live.run.key)
             self._poll_soon()
+        else:
+            self._changed.set()
         try:
             live.pidfd = os.pidfd_open(live.record.pid)
         except (AttributeError, OSError):
@@ -398,7 +400,6 @@ class ProcessRuntime:
             self._poll_soon()
         else:
             asyncio.get_running_loop().add_reader(live.pidfd, self._over, live.run.key)
-        self._changed.set()
 
     def _unwatch(self, live: _Live) -> None:
         self._unwatched.discard(live.run.key)
