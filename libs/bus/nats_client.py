@@ -89,8 +89,8 @@ class SteadyClient(Client):
         await super().flush(timeout)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        """nats-py swallows a cancellation, and with it the caller's time limit. A connection that broke, which its reader
-        has not noticed yet, makes a subscription or a publication fail there; here the client reconnects."""
+        """nats-py swallows a cancellation, and with it the caller's time limit. A connection that broke, which its
+        reader has not noticed yet, makes a subscription or a publication fail there; here the client reconnects."""
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task is not None else 0
         try:
