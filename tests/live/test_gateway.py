@@ -403,9 +403,9 @@ async def test_more_connections_or_streams_than_it_may_have_are_told_so(servers:
 
 
 async def test_a_mistake_of_the_gateway_tells_nothing_of_its_inside(world: World) -> None:
-    world.gateway.store.broken = True
+    world.gateway.store.broken = "events"
     found, answer, _ = await world.ask("GET", "/v1/events")
-    world.gateway.store.broken = False
+    world.gateway.store.broken = ""
     field, reason = error_of(answer)
     assert (found, field, "division" in reason.lower()) == (500, "", False)
     assert "its log has it under" in reason

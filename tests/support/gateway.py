@@ -61,18 +61,18 @@ async def place(folder: Path, nodes: Sequence[str] = ("node-1", "node-2")) -> As
 
 
 class Outage:
-    """A store that can be made to be away, or to make a mistake."""
+    """A store that can be made to be away, or to make a mistake in the method that `broken` names."""
 
     def __init__(self, store: GatewayStore) -> None:
         self.away = False
-        self.broken = False
+        self.broken = ""
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         async def ask(*arguments: Any, **named: Any) -> Any:
             if self.away:
                 raise StoreUnavailableError("connection refused")
-            if self.broken:
+            if self.broken == name:
                 raise ZeroDivisionError("a mistake: division by zero")
             return await getattr(self._store, name)(*arguments, **named)
 
