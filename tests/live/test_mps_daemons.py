@@ -148,7 +148,7 @@ async def test_the_next_executor_finds_the_daemon_of_the_runs_that_are_left_and_
     job.kill()
     job.wait()
     await node.close()
-    assert daemons(node.home) == {}, "no run uses it"
+    await until(lambda: not daemons(node.home))  # no run uses it
 
 
 async def test_a_daemon_that_dies_is_started_again_and_is_told_of_by_those_alone_that_were_its_clients(
