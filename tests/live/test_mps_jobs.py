@@ -98,7 +98,7 @@ async def test_a_dead_daemon_is_started_again_and_ends_its_clients_alone_which_a
         assert set(states.values()) == {"running"}, "each is a client again, or was none"
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 60) == 0
-        assert daemons(home) == {}
+        await until(lambda: not daemons(home))
 
 
 async def test_an_executor_that_is_killed_leaves_daemons_and_jobs_and_the_next_one_has_them(
