@@ -27,7 +27,7 @@ BETWEEN_FAULTS_SECONDS = 1.0
 
 
 class SteadyTransport(TcpTransport):
-    """Its writes fail with an OSError, as nats-py expects; those of uvloop, once closed, with a RuntimeError."""
+    """Raises OSError from writes on a closed connection, as nats-py expects. uvloop raises RuntimeError there."""
 
     def write(self, payload: bytes) -> None:
         self.writelines([payload])
@@ -110,11 +110,11 @@ class SteadyClient(Client):
 
     async def _reconnect_after(self, error: OSError) -> None:
         if asyncio.current_task() is self._reconnection_task:
-            raise error  # which has it try again
+            raise error  # nats-py's reconnecting task catches it and tries the next server
         await self._process_op_err(error)
 
     async def close(self) -> None:
-        """nats-py cannot be closed before it has tried to connect, nor while what waits cannot be sent."""
+        """nats-py's close fails before the first attempt to connect, and on a closed connection with unsent bytes."""
         if self._flush_queue is None:
             return
         if isinstance(self._transport, SteadyTransport) and self._transport.is_closing:

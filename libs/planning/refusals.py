@@ -104,7 +104,7 @@ def _why_no_place(room: Room, want: Want) -> Cause:
         "gpus_free_max": float(max(free)),
         "replicas_that_fit": float(sum(node.count(request, want.least) for node in open_nodes)),
     }
-    # What is free elsewhere is told behind the sentence: the sentence itself must not deny it.
+    # `offered` and `closed` name nodes that may have free GPUs, so "none is free" must name the nodes that it counts.
     among = "node that could start it" if offered else "node that takes work" if closed else "node"
     if request.share is not None:
         numbers |= share_numbers(request, open_nodes)

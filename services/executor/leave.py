@@ -1,14 +1,15 @@
 """Until when runs of this node may begin, in a file that their shells read.
 
-An executor may be suspended between the permission to start a run and the making of its shell, and a shell may take
-seconds to begin on a starved host. So each shell asks for itself: a run begins only while the node's fence stands, and
-only if it has stood ever since the run was permitted. Otherwise the run may be somewhere else by now.
+An executor may be suspended between the permission to start a run and the spawn of its shell, and on a starved host a
+shell may take seconds to begin. So each shell checks the file itself: the run begins only while the fence of the node
+stands, and only if the fence has stood ever since the run was permitted. Otherwise the job may run
+on another node by now.
 
 The file `leave` in the home is one line of two numbers of 15 digits: when the fence falls, and since when it has stood
 without a gap, in hundredths of a second on the clock that counts from boot. It is overwritten in place, so a full disk
 does not matter, and each number only grows. A shell that reads while it is written has the first digits of the older
-number and the last ones of the newer, which is no later than the newer; and because it reads the fall first, it either
-sees a fall that is past, or the newer beginning.
+number and the last digits of the newer: a mixture that is never greater than the newer number. The shell reads the fall
+before the beginning. So after a gap it sees either a fall that is past, or the new beginning, and refuses both.
 """
 
 import os

@@ -195,7 +195,8 @@ def _cores(evidence: Evidence) -> dict[str, int]:
 
 
 def _never_came(evidence: Evidence, job_id: str, epoch: int, runs: list[Run], core: int) -> Iterator[Finding]:
-    """That a rank had no leave to start any more is told by its executor: time without that does not count."""
+    """Ranks of a started gang that never began. Time in which the executor of one of the gang's nodes is stopped or cut
+    off does not count: only that executor can report that a rank had no permission to start any more."""
     came = {rank for of_job, of_epoch, rank in evidence.came if (of_job, of_epoch) == (job_id, epoch)}
     missing = set(range(core)) - {run.rank for run in runs} - came
     nodes = {run.node for run in runs} | {

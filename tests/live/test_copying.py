@@ -29,7 +29,7 @@ class Copied(Struct):
     here: Path
 
     async def copies(self, source: str, target: str) -> tuple[int, str]:
-        """The exit status, and what is said. A path that begins with `@` is one here."""
+        """Runs `weft cp`. Returns its exit status and its stderr. A path with `@` first is in the local folder."""
         typed = [str(self.here / word[1:]) if word.startswith("@") else word for word in (source, target)]
         ended = await self.person.types("cp", *typed)
         return ended.status, ended.err.replace(f"{self.here}/", "@")

@@ -22,7 +22,7 @@ FENCE = 60.0
 
 
 class Gate(NoCgroups):
-    """A cgroup whose file is a pipe: a shell that enters it waits there until `open`."""
+    """A stand-in for a cgroup: its `cgroup.procs` is a pipe. A shell that joins it blocks until `open` is called."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,5 +1,5 @@
-"""The life of MPS daemons: who starts, finds and ends them, and what becomes of their clients. The daemons are emulated
-ones, and so are the GPU and its driver."""
+"""The executor starts, finds and ends MPS daemons, and reports the runs whose daemon died. The daemons, the GPU and its
+driver are emulated."""
 
 import asyncio
 import os

@@ -139,8 +139,12 @@ class Session:
                 if self._input_over and not closed:
                     closed = True
                     await self._channel.close_input()
-            except (OSError, RuntimeUnavailableError, RuntimeError):  # RuntimeError: uvloop's, for a closed connection
-                # Nothing reads it any more: what follows goes nowhere, as with a pipe whose reader ended.
+            except (
+                OSError,
+                RuntimeUnavailableError,
+                RuntimeError,
+            ):  # uvloop raises RuntimeError on a closed connection
+                # The process reads its input no longer. Later input is discarded, as by a pipe without a reader.
                 self._input.clear()
                 self._eaten.set()
                 self._input_over = closed = True

@@ -55,7 +55,7 @@ ADOPT_SECONDS_MAX = 5.0
 PROBED_AT = "127.0.0.1"
 POLL_SECONDS = 0.05
 BEGUN_LOOKS_MAX, BEGUN_LOOK_SECONDS = 100, 0.02
-BEGINNING_SECONDS = 0.01  # between two looks at shells that have not begun
+BEGINNING_SECONDS = 0.01  # between two polls of shells that have not begun
 
 
 class _Live:
@@ -123,7 +123,7 @@ class ProcessRuntime:
     ) -> "ProcessRuntime":
         """Open the runtime and adopt all runs of an earlier executor.
 
-        `leave` returns the permission of a run that is started now, which the run's own shell looks at again.
+        `leave` returns the permission for a run that is started now. The run's shell checks it again as it begins.
         """
         runtime = cls(
             home,
@@ -423,7 +423,7 @@ class ProcessRuntime:
                     self._over(key)
 
     def _see_begun(self, live: _Live) -> None:
-        """A run runs once its shell has said so."""
+        """Mark the run as running if its shell has written its pid."""
         key, folder = live.run.key, self._home.run(live.run.key)
         if live.run.state is RunState.STARTING and records.shim_pid(folder) is not None:
             self._beginning.discard(key)
