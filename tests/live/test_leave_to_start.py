@@ -14,6 +14,7 @@ from services.executor.leave import LeaveFile
 from services.executor.node import NodeFacts
 from services.executor.runs import Limits
 from services.executor.runtime.limits.cgroup import NoCgroups
+from services.executor.runtime.process import records
 from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.guarded import KEY
 from tests.support.runs import in_state, order
@@ -72,6 +73,27 @@ async def test_a_run_starts_until_its_shell_has_begun(runtime: ProcessRuntime, l
     await asyncio.to_thread(gate.open)
     begun = await in_state(runtime, KEY, RunState.RUNNING)
     assert begun.started_at is not None
+    await runtime.signal(KEY, kill=True)
+    await in_state(runtime, KEY, RunState.EXITED)
+
+
+@pytest.mark.parametrize(
+    "spoils", ["rm -f pid", "rm -f pid; mkfifo pid", "rm -f pid; mkdir pid", "echo 999999999999 >pid"]
+)
+async def test_a_job_that_spoils_its_pid_file_is_running_all_the_same(
+    runtime: ProcessRuntime, leave: LeaveFile, gate: Gate, monkeypatch: pytest.MonkeyPatch, spoils: str
+) -> None:
+    """As one that has spoilt it before the executor looks."""
+    looked = records.shim_pid
+    spoilt = asyncio.Event()
+    monkeypatch.setattr(records, "shim_pid", lambda folder: looked(folder) if spoilt.is_set() else None)
+    leave.renew(boot_clock())
+    script = f'cd "$(dirname "$WEFT_PROGRESS")"; {spoils}; sleep 300'
+    await runtime.start(order(command=("sh", "-c", script)))
+    await asyncio.to_thread(gate.open)
+    await asyncio.sleep(0.3)
+    spoilt.set()
+    await in_state(runtime, KEY, RunState.RUNNING)
     await runtime.signal(KEY, kill=True)
     await in_state(runtime, KEY, RunState.EXITED)
 

@@ -13,6 +13,7 @@ A job runs as the executor's own user, in its checkpoint folder unless it names 
 
 import asyncio
 import errno
+import fcntl
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from msgspec.structs import replace
 
@@ -40,7 +41,13 @@ from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.entering import enter, environment_of, kill_marked
 from services.executor.runtime.process.listening import connect, pids_of
-from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
+from services.executor.runtime.process.shim import (
+    CGROUP_REFUSED_STATUS,
+    LOCK_FD,
+    TOO_LATE_STATUS,
+    find_command,
+    spawn,
+)
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
 from services.executor.serving.probe import probe
@@ -55,7 +62,7 @@ ADOPT_SECONDS_MAX = 5.0
 PROBED_AT = "127.0.0.1"
 POLL_SECONDS = 0.05
 BEGUN_LOOKS_MAX, BEGUN_LOOK_SECONDS = 100, 0.02
-BEGINNING_SECONDS = 0.01  # between two polls of shells that have not begun
+ENDING_SECONDS = 1.0  # a shell that ends closes its files this long at most before its end is seen
 
 
 class _Live:
@@ -66,6 +73,7 @@ class _Live:
         self.run = run
         self.child = child  # a child of this process, to be reaped
         self.pidfd: int | None = None
+        self.begun_fd: int | None = None  # the reading end of the pipe that the shim closes as it begins
 
 
 class ProcessRuntime:
@@ -92,7 +100,6 @@ class ProcessRuntime:
         self._live: dict[RunKey, _Live] = {}
         self._ended: dict[RunKey, Run] = {}
         self._unwatched: set[RunKey] = set()  # live, without a pidfd: polled every POLL_SECONDS
-        self._beginning: set[RunKey] = set()  # live, and their shells have not begun: polled every BEGINNING_SECONDS
         self._changed = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
@@ -335,14 +342,19 @@ class ProcessRuntime:
             job_id=key.job_id, epoch=key.epoch, rank=key.rank, grace=order.grace, memory=order.memory, cgroups=groups
         )
         record_fd = records.begin(folder, record)
-        lock_fd: int | None = None
-        try:
+        with ExitStack() as opened:
+            opened.callback(os.close, record_fd)
             lock_fd = records.lock(folder)
             if lock_fd is None:
                 raise RuntimeUnavailableError(f"{key} runs already, under an executor that is not this one")
+            opened.callback(os.close, lock_fd)
             records.reserve(folder, lock_fd)
             if order.members is not None:
                 members.show(self._home, key, order.members)
+            begun_fd, shims_end = _begun_pipe()
+            opened.callback(os.close, shims_end)
+            failed = opened.enter_context(ExitStack())
+            failed.callback(os.close, begun_fd)
             pid = spawn(
                 command,
                 env=env,
@@ -350,19 +362,19 @@ class ProcessRuntime:
                 workdir=workdir,
                 log=self._home.log(key),
                 lock_fd=lock_fd,
+                begun_fd=shims_end,
                 cgroups=tuple(groups.values()),
                 leave=leave,
             )
+            failed.pop_all()
             record = replace(record, pid=pid)
             with suppress(OSError):  # Without it the run goes on, and is found all the same.
                 records.add_pid(record_fd, record)
-        finally:
-            os.close(record_fd)
-            if lock_fd is not None:
-                os.close(lock_fd)
         run = Run(key=key, state=RunState.STARTING, grace=order.grace)
         run = replace(run, serve=self._served.serve(key), port=self._served.port(key))
-        self._watch(_Live(record, run, child=True))
+        live = _Live(record, run, child=True)
+        live.begun_fd = begun_fd
+        self._watch(live)
 
     async def _attach(self, order: StartRun) -> Attached:
         if order.share is None:
@@ -388,9 +400,8 @@ class ProcessRuntime:
         """Watch for the run's end by a pidfd, or by polling if there is no pidfd."""
         self._live[live.run.key] = live
         self._read_limits(live)
-        if live.run.state is RunState.STARTING:
-            self._beginning.add(live.run.key)
-            self._poll_soon()
+        if live.begun_fd is not None:
+            asyncio.get_running_loop().add_reader(live.begun_fd, self._see_begun, live)
         else:
             self._changed.set()
         try:
@@ -403,7 +414,7 @@ class ProcessRuntime:
 
     def _unwatch(self, live: _Live) -> None:
         self._unwatched.discard(live.run.key)
-        self._beginning.discard(live.run.key)
+        self._close_begun(live)
         if live.pidfd is not None:
             asyncio.get_running_loop().remove_reader(live.pidfd)
             os.close(live.pidfd)
@@ -414,21 +425,37 @@ class ProcessRuntime:
             self._polling = asyncio.get_running_loop().create_task(self._poll())
 
     async def _poll(self) -> None:
-        while self._unwatched or self._beginning:
-            await asyncio.sleep(BEGINNING_SECONDS if self._beginning else POLL_SECONDS)
-            for key in sorted(self._beginning):
-                self._see_begun(self._live[key])
+        while self._unwatched:
+            await asyncio.sleep(POLL_SECONDS)
             for key in sorted(self._unwatched):
                 if not records.locked(self._home.run(key)):
                     self._over(key)
 
     def _see_begun(self, live: _Live) -> None:
-        """Mark the run as running if its shell has written its pid."""
-        key, folder = live.run.key, self._home.run(live.run.key)
+        """The shim has closed its end of the pipe: it has begun, or it has ended without beginning. Its job can spoil
+        the pid file from then on, so without a pid a shim that still lives a moment later counts as begun."""
+        self._close_begun(live)
+        if not self._mark_begun(live):
+            asyncio.get_running_loop().call_later(ENDING_SECONDS, self._see_alive, live)
+
+    def _see_alive(self, live: _Live) -> None:
+        if self._live.get(live.run.key) is live:
+            live.run = replace(live.run, state=RunState.RUNNING, started_at=time.time())
+            self._changed.set()
+
+    def _mark_begun(self, live: _Live) -> bool:
+        """Mark a starting run as running if its shim has written its pid. Returns whether it runs."""
+        folder = self._home.run(live.run.key)
         if live.run.state is RunState.STARTING and records.shim_pid(folder) is not None:
-            self._beginning.discard(key)
             live.run = replace(live.run, state=RunState.RUNNING, started_at=records.started_at(folder))
             self._changed.set()
+        return live.run.state is RunState.RUNNING
+
+    def _close_begun(self, live: _Live) -> None:
+        if live.begun_fd is not None:
+            asyncio.get_running_loop().remove_reader(live.begun_fd)
+            os.close(live.begun_fd)
+            live.begun_fd = None
 
     def _over(self, key: RunKey) -> None:
         """The run's shim has ended: kill its remaining processes, reap it, and note its outcome."""
@@ -448,7 +475,7 @@ class ProcessRuntime:
             self._shares.detach(key)
             self._changed.set()
             return
-        self._see_begun(live)
+        self._mark_begun(live)
         self._end(self._outcome(live.record, live.run, status))
         self._sweeper.drop(live.record.cgroups)
         if not (live.record.cgroups and live.child):
@@ -556,6 +583,18 @@ class ProcessRuntime:
         run = Run(key=key, state=RunState.EXITED, grace=record.grace, ended_at=time.time())
         self._end(replace(run, reason=EndReason.LOST, detail=detail))
         self._sweeper.drop(record.cgroups)
+
+
+def _begun_pipe() -> tuple[int, int]:
+    """A pipe for BEGUN_FD: its reading end, and its writing end with a number that no other of the shim's has."""
+    begun_fd, low = os.pipe()
+    try:
+        return begun_fd, fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LOCK_FD + 1)
+    except OSError:
+        os.close(begun_fd)
+        raise
+    finally:
+        os.close(low)
 
 
 def _is_child(pid: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from services.executor.leave import Leave
 
 LOCK_FD = 9
+BEGUN_FD = 8
 CGROUP_REFUSED_STATUS = 125
 TOO_LATE_STATUS = 124
 UPTIME = "/proc/uptime"  # seconds with two decimals, on the same clock as the fence
@@ -30,6 +31,7 @@ if [ -n "$__weft_leave" ]; then
     exit {TOO_LATE_STATUS}
 fi
 echo $$ >&{LOCK_FD}
+exec {BEGUN_FD}>&-
 cd -- "$__weft_dir" && "$@" {LOCK_FD}>&-
 __weft_left=$?
 echo "$__weft_left" 1<>"$__weft_run/exit"
@@ -57,13 +59,15 @@ def spawn(
     workdir: str,
     log: str,
     lock_fd: int,
+    begun_fd: int,
     cgroups: Sequence[str],
     leave: Leave | None = None,
 ) -> int:
     """Spawn the shim; returns its pid, also its session and group. It holds the lock of `lock_fd` while it lives.
 
     stdout and stderr go straight into `log`: no byte passes through the executor. Once `leave` holds no more, the
-    command is not started, and the shim ends with TOO_LATE_STATUS and without writing a pid.
+    command is not started, and the shim ends with TOO_LATE_STATUS and without writing a pid. `begun_fd`, 10 or more, is
+    the writing end of a pipe: the shim closes it after it has written its pid and before it starts the command.
     """
     path, at = ("", 0) if leave is None or not os.path.exists(UPTIME) else (leave.path, leave.at)
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -76,6 +80,7 @@ def spawn(
             (os.POSIX_SPAWN_OPEN, 1, log, appending, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
             (os.POSIX_SPAWN_DUP2, lock_fd, LOCK_FD),
+            (os.POSIX_SPAWN_DUP2, begun_fd, BEGUN_FD),
         ],
         setsid=True,
         setsigmask=(),
