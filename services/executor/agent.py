@@ -21,7 +21,7 @@ from services.executor.runs import Run, Runtime, RuntimeUnavailableError
 from services.executor.secrets import SecretFiles, with_secrets
 from services.executor.serving.logends import LogEnds
 from services.executor.settings import ExecutorSettings
-from services.executor.thinking.core import Reconciler
+from services.executor.thinking.core import Action, Reconciler, Start
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Agent:
             bring_files=self._contexts.bring,
             bring_image=PushedImages(settings.home.absolute(), bus, runtime, node_id=settings.node_id).bring,
             permits=lambda key: reconciler.permits(key, clock()),
-            done=self.touch,
+            done=self._note_done,
             failed=reconciler.undo,
             not_applied=reconciler.not_applied,
             shown=reconciler.shown,
@@ -80,6 +80,13 @@ class Agent:
         """Something on this node may have changed: decide and report."""
         self.woken.set()
         self.touched.set()
+
+    def _note_done(self, action: Action) -> None:
+        """Decide, and report. A start that is done is reported once the runtime notices that the run began or ended."""
+        if isinstance(action, Start):
+            self.touched.set()
+        else:
+            self.touch()
 
     def hint(self) -> None:
         """The control plane asks for a report, so it is reachable: no backing off."""

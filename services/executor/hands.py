@@ -39,7 +39,7 @@ class Hands:
         bring_files: Callable[[StartRun], Awaitable[None]],
         bring_image: Callable[[StartRun], Awaitable[None]],
         permits: Callable[[RunKey], bool],
-        done: Callable[[], None],
+        done: Callable[[Action], None],
         failed: Callable[[Action], None],
         not_applied: Callable[[Resize, str], None],
         shown: Callable[[ShowMembers, str], None],
@@ -95,7 +95,7 @@ class Hands:
         finally:
             self._in_hand.pop(action.key, None)
             self._beginning.discard(action.key)
-            self._done()
+            self._done(action)
 
     async def _fail(self, action: Action) -> None:
         """Undo the action, so that it is decided again, and keep it in progress until the back-off is over."""

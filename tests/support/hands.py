@@ -33,7 +33,7 @@ def made_hands(
         bring_files=_nothing,
         bring_image=_nothing,
         permits=lambda _: True,
-        done=done,
+        done=lambda _: done(),
         failed=failed,
         not_applied=not_applied,
         shown=lambda _, __: None,
