@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ LAST = {"priority": -1000}  # what only fills the queue is in nobody's way
 ALL_GPUS = {"gpus": 4, "cpus": 0.1, "memory": "64MiB"}
 NO_GPU = {"gpus": 0, "cpus": 0.1, "memory": "64MiB"}
 OPEN = [state for state in JobState if state not in FINAL]
+SMALL = {*BY_JOBS, *IN_CONTAINERS}  # jobs that end by themselves as soon as they ran
+SMALL_SECONDS_MAX = 30.0  # to run and end, when nothing else of the tenant is in the queue
 
 
 class Hostile:
@@ -66,20 +68,21 @@ class Hostile:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self, seconds_max: float) -> None:
-        """Begin nothing more, and cancel all that it has: the others' jobs have to end in time."""
+        """Begin nothing more, and cancel all that it has: the others' jobs have to end in time. Small jobs may end by
+        themselves first, so that each misdeed by a job is done also where faults let nothing start."""
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._cancel(seconds_max, but=SMALL)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds_max):
-                while jobs := await self._open():
-                    await asyncio.gather(*(self._ask(self._client.cancel(job)) for job in jobs))
+            async with asyncio.timeout(SMALL_SECONDS_MAX):
+                while await self._open():  # noqa: ASYNC110 -- they end in their own time
                     await asyncio.sleep(AGAIN_SECONDS)
+        await self._cancel(seconds_max)
 
     async def outcomes(self) -> Counter[str]:
         """Its small jobs by what they did and how they ended."""
-        small = {*BY_JOBS, *IN_CONTAINERS, "polite"}
         jobs, before = list[JobView](), 0
         while True:
             page = await self._client.jobs(limit=PAGE, before=before)
@@ -87,15 +90,23 @@ class Hostile:
             if page.before is None:
                 break
             before = page.before
-        named = ((job.name.rpartition("-")[0], job.state) for job in jobs)
-        return Counter(f"{what} {state}" for what, state in named if what in small)
+        named = ((_what(job), job.state) for job in jobs)
+        return Counter(f"{what} {state}" for what, state in named if what in {*SMALL, "polite"})
 
-    async def _open(self) -> list[str]:
+    async def _cancel(self, seconds_max: float, *, but: Collection[str] = ()) -> None:
+        """All of its open jobs `but` those misdeeds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                while jobs := await self._open(but=but):
+                    await asyncio.gather(*(self._ask(self._client.cancel(job)) for job in jobs))
+                    await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _open(self, *, but: Collection[str] = ()) -> list[str]:
         try:
             found = (await self._client.jobs(states=OPEN, limit=PAGE)).jobs
         except ClientError:
             return [""]  # there may be some
-        return [job.id for job in found if job.id not in self.polite]
+        return [job.id for job in found if job.id not in self.polite and _what(job) not in but]
 
     async def _do(self, misdeed: Misdeed) -> None:
         with suppress(TimeoutError):
@@ -182,3 +193,8 @@ class Hostile:
             self.answers["accepted"] += 1
             return answer
         return None
+
+
+def _what(job: JobView) -> str:
+    """The misdeed that a job is named after."""
+    return job.name.rpartition("-")[0]
