@@ -96,7 +96,7 @@ async def copy(args: argparse.Namespace) -> int:
             raise Complaint(f"{_named(beside.path)} has more than {PATH_BYTES_MAX} bytes", status=2)
     async with opened(args) as (client, job):
         if source.job:
-            copied = await _fetch(client, job, args, source.path, Path(target.path), size_max)
+            copied = await _fetch(client, job, args, source.path, target.path, size_max)
         else:
             copied = await _send(client, job, args, Path(source.path), target.path, size_max)
     page.note(f"{size_text(copied)} copied")
@@ -115,11 +115,13 @@ def place(text: str) -> PathBeside:
     return PathBeside(path, job)
 
 
-def _target(path: str, target: Path) -> Path:
+def _target(path: str, named: str) -> tuple[Path, bool]:
     """Where it goes: into a folder that is there, or to a name in one. It takes the place of a file, and of no device,
-    pipe or socket."""
+    pipe or socket. True where the name ends with a slash, and only a folder can take it."""
+    target, folder = Path(named), named.endswith("/")
     try:
         if target.is_dir():
+            folder = False
             name = posixpath.basename(path.rstrip("/"))
             if name in ("", ".", ".."):
                 raise Complaint(f"{_named(path)} has no name of its own: name the target whole", status=2)
@@ -130,7 +132,7 @@ def _target(path: str, target: Path) -> Path:
             raise Complaint(f"{_named(target)} is no file and no folder")
     except (OSError, ValueError) as error:
         raise Complaint(f"{_named(target)}: {_words(error)}") from error
-    return target
+    return target, folder
 
 
 def _taking(source: Path) -> tuple[str, str, str]:
@@ -147,11 +149,11 @@ def _taking(source: Path) -> tuple[str, str, str]:
     raise Complaint(f"{_named(source)} is no file and no folder")
 
 
-async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, target: Path, size_max: int) -> int:
-    target = _target(path, target)
+async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, named: str, size_max: int) -> int:
+    target, folder = _target(path, named)
     async with _session(client, job, args, _GIVE, path) as session:
         await session.close_input()
-        errors, into = bytearray(), Unpacking(target, size_max)
+        errors, into = bytearray(), Unpacking(target, size_max, folder=folder)
         try:
             async with aclosing(session.output()) as pieces:
                 async for stream, data in pieces:

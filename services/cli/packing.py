@@ -28,10 +28,14 @@ CLOSE_SECONDS_MAX = 10.0
 
 
 class Unpacking:
-    """Fed with what the job's side sends: a line that says `file` or `folder`, and then the file, or an archive."""
+    """Fed with what the job's side sends: a line that says `file` or `folder`, and then the file, or an archive.
 
-    def __init__(self, target: Path, size_max: int) -> None:
+    A target that was named as a `folder`, with a slash at its end, becomes no file.
+    """
+
+    def __init__(self, target: Path, size_max: int, *, folder: bool = False) -> None:
         self.size = 0
+        self._folder = folder
         self.skipped: list[str] = []
         self._target, self._size_max = target, size_max
         self._head = b""
@@ -77,6 +81,8 @@ class Unpacking:
                 os.unlink(self._part)
 
     def _begin(self, kind: bytes) -> None:
+        if kind == b"file" and self._folder:
+            raise ValueError("no such folder")
         if kind == b"file":
             self._file = open(self._part, "xb")  # noqa: SIM115 -- closed in `close`
         elif kind == b"folder":

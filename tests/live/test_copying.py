@@ -30,7 +30,7 @@ class Copied(Struct):
 
     async def copies(self, source: str, target: str) -> tuple[int, str]:
         """Runs `weft cp`. Returns its exit status and its stderr. A path with `@` first is in the local folder."""
-        typed = [str(self.here / word[1:]) if word.startswith("@") else word for word in (source, target)]
+        typed = [f"{self.here}/{word[1:]}" if word.startswith("@") else word for word in (source, target)]
         ended = await self.person.types("cp", *typed)
         return ended.status, ended.err.replace(f"{self.here}/", "@")
 
@@ -121,6 +121,7 @@ async def test_a_file_of_an_odd_name_comes_whole_and_to_its_place(
         ("@to-folder", "open:empty", "empty/to-folder/inner"),
         ("@empty/../folder/.", "open:empty", "empty/folder/inner"),
         ("open:to-folder", "@new", "@new/inner"),
+        ("open:to-folder", "@new/", "@new/inner"),
         ("open:-folder", "@new", "@new/inner"),
     ],
 )
@@ -156,6 +157,8 @@ REFUSED: list[tuple[str, str, int, str]] = [
     ("open:file", "@pipe", 1, "@pipe is no file and no folder"),
     ("open:pipe", "@.", 1, "@pipe is no file and no folder"),
     ("open:file", "@new/file", 1, "there is no folder "),
+    ("open:file", "@new/", 1, "@new: no such folder"),
+    ("open:file", "@file/", 1, "@file: no such folder"),
     ("open:file", "@" + "a" * 300, 1, "File name too long"),
     ("open:folder", "@file", 1, "@file: File exists"),
     ("open:" + "a" * 5000, "@new", 2, "… has more than 4096 bytes"),
