@@ -10,7 +10,7 @@ from libs.serving.rules import ScalingRules
 from libs.serving.windows import CountWindows, likelihood_of_change
 
 VARIATION_MOST = 8.0
-VARIATION_HALF_LIFE = 300.0  # samples
+VARIATION_KNOWN = 30.0  # samples: as long as there are fewer, arrivals count as Poisson's for the most part
 FIRST_DEVIATIONS = 2.0  # by so many the rate of less than a window may be too high
 CHANGED_AT = 6.0  # the logarithm of a likelihood
 TREND_MOST, TREND_NOW_SECONDS = 1.25, 20.0
@@ -165,10 +165,9 @@ class ServiceDemand:
             return
         mean = (count + before[1]) / (lasted + before[0])
         square = (count / lasted - before[1] / before[0]) ** 2 / (1.0 / lasted + 1.0 / before[0])
-        left = 1.0 - 1.0 / VARIATION_HALF_LIFE
+        left = 1.0 - 1.0 / self._rules.variation_samples
         self._squares = self._squares * left + min(square, CLIPPED_AT * mean)
         self._counts = self._counts * left + mean
         if self._counts > 0.0:
-            # Few samples say little: they count as Poisson's.
-            known = VARIATION_HALF_LIFE / 10 * max(mean, 1.0)
+            known = VARIATION_KNOWN * max(mean, 1.0)
             self.variation = min(VARIATION_MOST, max(1.0, (self._squares + known) / (self._counts + known)))

@@ -15,6 +15,7 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     reserve: float = 0.5  # of the late requests that the objective allows, what bursts may make; 0: no reserve
     likelihood: float = 15.0  # the logarithm: one false burst in e^15 windows
     trend_likelihood: float = 15.0
+    variation_samples: float = 300.0  # of a second each, after which an e-th part of what was seen of variation is left
     steady: float = 6.0  # windows that make one mean where the rate did not change
     rate_deviations: float = 3.0  # by so many standard deviations the mean may be too low
     noise: float = 4.5  # by so many the rate of one window may be above it: fewer replicas must bear that

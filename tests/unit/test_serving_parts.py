@@ -8,9 +8,11 @@ import pytest
 
 from libs.serving.autoscaler import Weft
 from libs.serving.bursts import PastBursts
+from libs.serving.demand import ServiceDemand
 from libs.serving.forecast import SLOTS_A_DAY, Forecast
 from libs.serving.lateness import AnswerTimes
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
+from libs.serving.policies import QUICK
 from libs.serving.queueing import Shape, late_alone, late_by_waiting, waiting_makes_at_most, waiting_part
 from libs.serving.slowdown import Slowdown
 from libs.serving.starts import SECONDS_AT_FIRST, StartTimes
@@ -122,6 +124,16 @@ def _poisson(random: Random, mean: float) -> int:
     while at < 1.0:
         found, at = found + 1, at + random.expovariate(mean)
     return found
+
+
+def test_the_quick_rule_forgets_within_a_minute_that_requests_came_in_heaps() -> None:
+    """Readers that wait for each other's streams send theirs together. One that is left then needs one replica."""
+    demand, arrived = ServiceDemand(QUICK), 0
+    for second in range(90):
+        arrived += 15 * (second % 3 == 0) if second < 20 else second % 5 in (0, 2)
+        demand.take(ServiceLoad(at=AT + second, replicas=(), wanted=3, arrived=arrived), start=5.0)
+        assert second != 20 or demand.variation > 4.0
+    assert demand.bound() < 3.0, "0.4 a second arrive"
 
 
 def test_windows_answer_for_what_is_known_and_totals_never_fall() -> None:

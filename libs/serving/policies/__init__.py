@@ -21,6 +21,7 @@ OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
 }
 QUICK = ScalingRules(
     window=6.0,
+    variation_samples=20.0,
     bursts=(1.0, 2.0, 4.0),
     reserve=0.0,
     hold_least=4.0,
