@@ -46,9 +46,8 @@ check: setup ## formatting, lints, strict types, import walls
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# In the order of their names, files of many short tests (tests/unit) come last, and no worker ends with a long one alone.
 test: check ## check, then every test this machine can run
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not alone"
 	$(BIN)/pytest -m alone
 
 sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed with its own troubles
