@@ -13,7 +13,6 @@ A job runs as the executor's own user, in its checkpoint folder unless it names 
 
 import asyncio
 import errno
-import fcntl
 import logging
 import os
 import signal
@@ -43,13 +42,13 @@ from services.executor.runtime.process.entering import enter, environment_of, ki
 from services.executor.runtime.process.listening import connect, pids_of
 from services.executor.runtime.process.shim import (
     CGROUP_REFUSED_STATUS,
-    LOCK_FD,
     TOO_LATE_STATUS,
     find_command,
     spawn,
 )
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
+from services.executor.runtime.process.watching import POLL_SECONDS, ShellWatch, begun_pipe
 from services.executor.serving.probe import probe
 from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import NOTHING, Attached, ShareBackend, TimeSlicing
@@ -60,7 +59,6 @@ logger = logging.getLogger(__name__)
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # the only variables that a job inherits from the executor
 ADOPT_SECONDS_MAX = 5.0
 PROBED_AT = "127.0.0.1"
-POLL_SECONDS = 0.05
 BEGUN_LOOKS_MAX, BEGUN_LOOK_SECONDS = 100, 0.02
 ENDING_SECONDS = 1.0  # a shell that ends closes its files this long at most before its end is seen
 
@@ -72,8 +70,6 @@ class _Live:
         self.record = record
         self.run = run
         self.child = child  # a child of this process, to be reaped
-        self.pidfd: int | None = None
-        self.begun_fd: int | None = None  # the reading end of the pipe that the shim closes as it begins
 
 
 class ProcessRuntime:
@@ -99,9 +95,8 @@ class ProcessRuntime:
         self._leave = leave
         self._live: dict[RunKey, _Live] = {}
         self._ended: dict[RunKey, Run] = {}
-        self._unwatched: set[RunKey] = set()  # live, without a pidfd: polled every POLL_SECONDS
         self._changed = asyncio.Event()
-        self._polling: asyncio.Task[None] | None = None
+        self._shells = ShellWatch(folder=home.run, begun=self._see_begun, over=self._over)
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
         self._served = ServedRuns(home)
@@ -234,9 +229,10 @@ class ProcessRuntime:
             return f"members: {error}"
         if told is None or not due:
             return ""
-        if live.pidfd is None:
+        pidfd = self._shells.pidfd(key)
+        if pidfd is None:
             return f"{told}: this host lets no process be held while it is signalled"
-        return signalling.signal_child(live.record.pid, live.pidfd, told)
+        return signalling.signal_child(live.record.pid, pidfd, told)
 
     async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
         live = self._live.get(key)
@@ -269,12 +265,8 @@ class ProcessRuntime:
         self._changed.clear()
 
     async def close(self) -> None:
-        for live in self._live.values():
-            self._unwatch(live)
         self._live.clear()
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
+        await self._shells.close()
         await self._sweeper.close()
         self._discards.close()
         self._cgroups.close()
@@ -351,7 +343,7 @@ class ProcessRuntime:
             records.reserve(folder, lock_fd)
             if order.members is not None:
                 members.show(self._home, key, order.members)
-            begun_fd, shims_end = _begun_pipe()
+            begun_fd, shims_end = begun_pipe()
             opened.callback(os.close, shims_end)
             failed = opened.enter_context(ExitStack())
             failed.callback(os.close, begun_fd)
@@ -372,9 +364,7 @@ class ProcessRuntime:
                 records.add_pid(record_fd, record)
         run = Run(key=key, state=RunState.STARTING, grace=order.grace)
         run = replace(run, serve=self._served.serve(key), port=self._served.port(key))
-        live = _Live(record, run, child=True)
-        live.begun_fd = begun_fd
-        self._watch(live)
+        self._watch(_Live(record, run, child=True), begun_fd=begun_fd)
 
     async def _attach(self, order: StartRun) -> Attached:
         if order.share is None:
@@ -396,45 +386,18 @@ class ProcessRuntime:
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _watch(self, live: _Live) -> None:
-        """Watch for the run's end by a pidfd, or by polling if there is no pidfd."""
-        self._live[live.run.key] = live
+    def _watch(self, live: _Live, *, begun_fd: int | None = None) -> None:
+        key = live.run.key
+        self._live[key] = live
         self._read_limits(live)
-        if live.begun_fd is not None:
-            asyncio.get_running_loop().add_reader(live.begun_fd, self._see_begun, live)
-        else:
+        if begun_fd is None:  # It had begun before it was adopted.
             self._changed.set()
-        try:
-            live.pidfd = os.pidfd_open(live.record.pid)
-        except (AttributeError, OSError):
-            self._unwatched.add(live.run.key)
-            self._poll_soon()
-        else:
-            asyncio.get_running_loop().add_reader(live.pidfd, self._over, live.run.key)
+        self._shells.watch(key, live.record.pid, begun_fd=begun_fd)
 
-    def _unwatch(self, live: _Live) -> None:
-        self._unwatched.discard(live.run.key)
-        self._close_begun(live)
-        if live.pidfd is not None:
-            asyncio.get_running_loop().remove_reader(live.pidfd)
-            os.close(live.pidfd)
-            live.pidfd = None
-
-    def _poll_soon(self) -> None:
-        if self._polling is None or self._polling.done():
-            self._polling = asyncio.get_running_loop().create_task(self._poll())
-
-    async def _poll(self) -> None:
-        while self._unwatched:
-            await asyncio.sleep(POLL_SECONDS)
-            for key in sorted(self._unwatched):
-                if not records.locked(self._home.run(key)):
-                    self._over(key)
-
-    def _see_begun(self, live: _Live) -> None:
+    def _see_begun(self, key: RunKey) -> None:
         """The shim has closed its end of the pipe: it has begun, or it has ended without beginning. Its job can spoil
         the pid file from then on, so without a pid a shim that still lives a moment later counts as begun."""
-        self._close_begun(live)
+        live = self._live[key]
         if not self._mark_begun(live):
             asyncio.get_running_loop().call_later(ENDING_SECONDS, self._see_alive, live)
 
@@ -451,16 +414,10 @@ class ProcessRuntime:
             self._changed.set()
         return live.run.state is RunState.RUNNING
 
-    def _close_begun(self, live: _Live) -> None:
-        if live.begun_fd is not None:
-            asyncio.get_running_loop().remove_reader(live.begun_fd)
-            os.close(live.begun_fd)
-            live.begun_fd = None
-
     def _over(self, key: RunKey) -> None:
         """The run's shim has ended: kill its remaining processes, reap it, and note its outcome."""
         live = self._live.pop(key)
-        self._unwatch(live)
+        self._shells.forget(key)
         status: int | None = None
         if live.child:
             with suppress(ProcessLookupError, PermissionError):
@@ -583,18 +540,6 @@ class ProcessRuntime:
         run = Run(key=key, state=RunState.EXITED, grace=record.grace, ended_at=time.time())
         self._end(replace(run, reason=EndReason.LOST, detail=detail))
         self._sweeper.drop(record.cgroups)
-
-
-def _begun_pipe() -> tuple[int, int]:
-    """A pipe for BEGUN_FD: its reading end, and its writing end with a number that no other of the shim's has."""
-    begun_fd, low = os.pipe()
-    try:
-        return begun_fd, fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LOCK_FD + 1)
-    except OSError:
-        os.close(begun_fd)
-        raise
-    finally:
-        os.close(low)
 
 
 def _is_child(pid: int) -> bool:
