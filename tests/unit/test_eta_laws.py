@@ -14,7 +14,7 @@ from libs.messages.eta import Basis, EtaOf
 from libs.planning.eta.ends import HORIZON_S, Steps
 from libs.planning.eta.forward import LOOKS_COUNTED, CountedGpus, Forward, Holds, WaitingJob
 from libs.planning.eta.learnt import Lasted, kinds_of
-from libs.planning.eta.record import WIDER_BY, Range, Track, TrackRecords, quantile
+from libs.planning.eta.record import NARROWER_MAX, WIDER_BY, Range, Track, TrackRecords, quantile
 from libs.planning.eta.spread import PARTS, always, course_of, of_cases
 from libs.planning.eta.starts import PoolToCome
 from libs.planning.eta.told import to_come
@@ -235,14 +235,16 @@ def test_an_estimate_that_is_late_counts_before_it_comes_true_and_not_twice() ->
     assert late._high.wider == pytest.approx(30 * 0.9 * WIDER_BY)
 
 
-def test_ranges_that_hold_become_as_narrow_as_they_were() -> None:
+def test_ranges_that_hold_become_a_little_narrower_than_they_were_and_never_more() -> None:
     track: Track[str] = Track()
     raw = Range(80.0, 100.0, 120.0)
     for number in range(10):
         track.expect(str(number), raw, raw, at=0.0)
         track.came(str(number), 10.0)
     assert track._low.wider > 0
-    for number in range(100):
+    for number in range(200):
         track.expect(f"held-{number}", raw, raw, at=0.0)
         track.came(f"held-{number}", 100.0)
-    assert track._low.wider == 0.0
+    assert track._low.wider == track._high.wider == -NARROWER_MAX
+    told = track.corrected(Range(100.0, 100.0, 100.0), now=0.0)
+    assert told.low <= told.likely <= told.high

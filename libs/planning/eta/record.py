@@ -23,8 +23,8 @@ PENDING_MAX = 400
 SHORT_S = 10.0  # errors of a few seconds count for little
 LATELY = 60  # estimates of which it was last known whether they held, by which ranges are made wider or narrower
 # In logarithms of seconds: a miss moves its end of later ranges out by nine tenths of the first, a range that holds
-# moves it back by a tenth; never further out than the second.
-WIDER_BY, WIDER_MAX = 0.02, 2.0
+# moves it back by a tenth; never further out than the second, never further in than the third.
+WIDER_BY, WIDER_MAX, NARROWER_MAX = 0.03, 2.0, 0.1
 PART_MIN, PART_MAX = 0.02, 0.3  # where the ends of a range may be taken
 FIRM = ((0.0, True),) * 40  # so many errors of nothing: what is likely moves only if many agree
 PRIOR = (-0.65, -0.4, -0.26, -0.15, -0.05, 0.05, 0.15, 0.26, 0.4, 0.65)  # errors that are expected before any is seen
@@ -69,7 +69,7 @@ class _End:
 
     def count(self, *, missed: bool) -> None:
         self._lately.append(missed)
-        self.wider = min(WIDER_MAX, max(0.0, self.wider + WIDER_BY * (missed - LOW)))
+        self.wider = min(WIDER_MAX, max(-NARROWER_MAX, self.wider + WIDER_BY * (missed - LOW)))
 
     @property
     def part(self) -> float:
@@ -142,7 +142,8 @@ class Track(Generic[K]):
         likely = _shifted(raw.likely, MIDDLE, [*errors, *FIRM])
         highs = ((_log(came) - _log(one.high), over) for one, came, over in near if one.high < inf)
         high = _shifted(raw.high, 1 - self._high.part, highs)
-        return Range(_moved(min(low, likely), -self._low.wider), likely, _moved(max(high, likely), self._high.wider))
+        low, high = _moved(min(low, likely), -self._low.wider), _moved(max(high, likely), self._high.wider)
+        return Range(min(low, likely), likely, max(high, likely))
 
 
 class TrackRecords(Generic[K]):
