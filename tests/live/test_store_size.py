@@ -13,7 +13,7 @@ from libs.store.accounts import Moment
 from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import spec
-from tests.support.filled import fill_ended, fill_queued
+from tests.support.filled import SPEC, fill_ended, fill_queued
 from tests.support.postgres import Stores
 
 DAY = 86400.0
@@ -99,6 +99,52 @@ async def test_of_the_past_exactly_the_jobs_that_were_not_over_are_told(filled: 
     )
     told = await filled.gateway.told_until(Moment(at=at))
     assert {event.subject_id for event in told} == {row["id"] for row in expected}
+
+
+async def test_thousands_that_wait_are_admitted_by_an_index_though_few_waited_when_that_was_planned(
+    filled: Stores,
+) -> None:
+    """A session plans what it asks again and again only once, and then the table `asks` may have been empty."""
+    owner, count = filled.owner, 0
+
+    async def submit(jobs: int) -> None:
+        nonlocal count
+        first, count = count, count + jobs
+        await owner.execute(
+            "WITH made AS (INSERT INTO submissions (id, tenant, pool, name, spec, spec_hash, submitted_at)"
+            " SELECT 'wait-' || n, 'alpha', 'waits', 'synthetic', $1::text::json, sha256('{}'), now()"
+            " FROM generate_series($2::int, $3::int) n RETURNING id)"
+            " INSERT INTO asks (kind, pool, subject_id, tenant, at)"
+            " SELECT 'submit', 'waits', id, 'alpha', now() FROM made",
+            SPEC,
+            first,
+            count - 1,
+        )
+
+    async def read_whole() -> int:
+        """How many rows were read by reading a table from its first row to the last."""
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        found = await owner.fetchval(
+            "SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN ('asks', 'submissions', 'jobs')"
+        )
+        return int(found)
+
+    lease = await filled.scheduler.take_lease("waits", holder="me", seen=None)
+    assert lease is not None
+    load = await filled.scheduler.lead_by(lease, "fifo")
+    connection = await filled.server.connect("scheduler")
+    admit = (QUERIES["admit"], lease.name, lease.holder, lease.epoch, load, "waits", 50, 1 << 20)
+    try:
+        await owner.execute("VACUUM ANALYZE asks")
+        for _ in range(8):  # after five times Postgres keeps a plan for all arguments
+            await submit(1)
+            assert len(await connection.fetch(*admit)) == 1
+        await submit(5_000)
+        before = await read_whole()
+        assert len(await connection.fetch(*admit)) == 50
+        assert await read_whole() - before < 100
+    finally:
+        await connection.close()
 
 
 async def test_a_slow_submission_keeps_none_of_its_tenant_waiting(filled: Stores) -> None:

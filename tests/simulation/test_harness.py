@@ -32,8 +32,10 @@ SEEDS_MAX = 40
 FIRST = {
     "a job that does not hold what it restarts with": 204,
     "a relay that does not wait for the stream": 7,
+    "a scheduler that gives rank numbers again": 3,
     "a scheduler that keeps the ranks that left": 9,
     "a scheduler that replaces all replicas of a service at once": 4,
+    "a store that forgets what it acknowledged": 7,
     "an executor that never knows how old its sync is": 26,
 }
 

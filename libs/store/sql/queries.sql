@@ -807,17 +807,8 @@ SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 -- name: admit
 -- Admits at most $6 jobs, and $7 bytes of specifications as stored. A new job is as `all_jobs` shows its submission.
 -- OFFSET 0 has each read by the index, however many are expected.
-WITH page AS (
-    SELECT place, ask_id, size
-      FROM asks_to_admit_in_turn($5, $6)
-     CROSS JOIN LATERAL (SELECT pg_column_size(spec) AS size FROM asks JOIN submissions ON submissions.id = subject_id
-                          WHERE asks.id = ask_id OFFSET 0) AS asked
-), sized AS (
-    SELECT ask_id, sum(size) OVER (ORDER BY place) - size AS before FROM page
-)
 SELECT job.*
-  FROM admit_asks($1, $2, $3, $4, (SELECT COALESCE(array_agg(ask_id), '{}') FROM sized WHERE before < $7))
-       AS admitted (id)
+  FROM admit_asks($1, $2, $3, $4, asks_to_admit($5, $6, $7)) AS admitted (id)
  CROSS JOIN LATERAL (SELECT {job} FROM all_jobs WHERE all_jobs.id = admitted.id OFFSET 0) AS job
  ORDER BY seq;
 
@@ -856,8 +847,8 @@ SELECT wanted.id, counted.*
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
        share::text AS share, update::text AS update, entry::text AS entry, why::text AS why
-  FROM asks_to_do_in_turn($1, $2) CROSS JOIN LATERAL (SELECT * FROM asks WHERE asks.id = ask_id OFFSET 0) AS asked
- ORDER BY place;
+  FROM asks_to_do($1, $2) WITH ORDINALITY
+ ORDER BY ordinality;
 
 -- name: drop_asks
 WITH held AS (SELECT must_hold($1, $2, $3))

@@ -1,7 +1,11 @@
+-- The table `asks` is empty at one moment and has thousands of rows at the next, and a session keeps its plans. So what reads it
+-- here goes by an index, however small the table was when that was planned.
+
 -- The asks of a pool to admit submissions: the tenants in turn, the oldest of each first, so that one tenant's thousands delay
 -- another's by one. Tenants are found one behind the other by the index alone, however many asks each has.
 CREATE OR REPLACE FUNCTION asks_to_admit_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
-LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     oldest bigint[];
     tenants_count integer;
@@ -28,10 +32,24 @@ BEGIN
     SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
 END $$;
 
--- The same of all other asks. What another tenant asked before about the same subject comes first: until that is done, the
--- later ask is left out.
+-- Of these the first ones, of which all but the last have fewer than `bytes_max` bytes of specifications together, as stored.
+CREATE OR REPLACE FUNCTION asks_to_admit(of_pool text, at_most integer, bytes_max bigint) RETURNS bigint[]
+LANGUAGE plpgsql STABLE SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN (
+        SELECT COALESCE(array_agg(ask_id ORDER BY place), '{}')
+          FROM (SELECT ask_id, place, sum(pg_column_size(spec)) OVER (ORDER BY place) - pg_column_size(spec) AS bytes_before
+                  FROM asks_to_admit_in_turn(of_pool, at_most)
+                  JOIN asks ON asks.id = ask_id JOIN submissions ON submissions.id = asks.subject_id) AS sized
+         WHERE bytes_before < bytes_max);
+END $$;
+
+-- The asks of a pool for anything else, in turn likewise. What another tenant asked before about the same subject comes
+-- first: until that is done, the later ask is left out.
 CREATE OR REPLACE FUNCTION asks_to_do_in_turn(of_pool text, at_most integer) RETURNS TABLE (ask_id bigint, place bigint)
-LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp AS $$
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     oldest bigint[];
     tenants_count integer;
@@ -61,12 +79,21 @@ BEGIN
     SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
 END $$;
 
+-- These asks themselves, in that order.
+CREATE OR REPLACE FUNCTION asks_to_do(of_pool text, at_most integer) RETURNS SETOF asks
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY SELECT asks.* FROM asks_to_do_in_turn(of_pool, at_most) JOIN asks ON asks.id = ask_id ORDER BY place;
+END $$;
+
 -- Makes jobs of submissions, for the latest load of their pool only: an admission of an earlier one that lands late would make
 -- jobs that its leader does not know. So would asks that the caller has not seen: it names them. The event `submitted` was
 -- recorded with the submission, as version 1.
 CREATE OR REPLACE FUNCTION admit_asks(
     lease_name text, lease_holder text, lease_epoch bigint, of_load bigint, of_asks bigint[]
-) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     PERFORM must_have_loaded_last(lease_name, lease_holder, lease_epoch, of_load);
     RETURN QUERY
