@@ -99,6 +99,7 @@ async def _multiply(cluster: Cluster, job_id: str, count: int) -> None:
                 ):
                     await _copies(owner, table, of_job, job_id, numbers, other)
         await owner.execute("ANALYZE submissions, jobs, events")
+        await owner.execute("CHECKPOINT", timeout=120)  # what comes next must not wait for all this on the disk
     finally:
         await owner.close()
 
