@@ -153,6 +153,7 @@ async def test_less_cpu_and_more_cpu_are_felt_at_once(rig: Rig) -> None:
     key = await begun(rig, rig.shell(("sh", "-c", BUSY), cpus=0.1))
     assert cpu_share(await rate_of(rig.runtime, key, 2.0)) < 0.16
     assert await rig.runtime.resize(key, Limits(cpus=1.0)) == ""
+    assert (await has(rig.runtime, key)).cpus == 1.0
     async with asyncio.timeout(30):  # the host may be busy with others for a while
         while cpu_share(await rate_of(rig.runtime, key, 2.0)) <= 0.25:
             pass
