@@ -23,7 +23,7 @@ from libs.servers.errors import ServerFailedError
 PROGRAM = "postgres"
 OWNER = "weft_owner"
 DATABASE = "weft"
-INITDB_SECONDS_MAX = 60
+INITDB_SECONDS_MAX = 300  # a disk that has just been attached may take more than one minute for it
 START_SECONDS_MAX = 60
 ANSWER_SECONDS_MAX = 2
 ORPHANS_SECONDS_MAX = 10
@@ -208,9 +208,13 @@ def _forget_strangers(setup: PostgresSetup) -> None:
 
 
 def _must_run(setup: PostgresSetup, program: str, *arguments: str | Path, stdin: IO[bytes]) -> None:
-    done = process.run_as(
-        setup.account, [setup.programs / program, *arguments], seconds_max=INITDB_SECONDS_MAX, stdin=stdin
-    )
+    command = [setup.programs / program, *arguments]
+    try:
+        done = process.run_as(setup.account, command, seconds_max=INITDB_SECONDS_MAX, stdin=stdin)
+    except subprocess.TimeoutExpired as error:
+        raise ServerFailedError(
+            f"{program} did not end within {INITDB_SECONDS_MAX} s: is the disk of {setup.folder} very slow?"
+        ) from error
     if done.returncode:
         raise ServerFailedError(f"{program} failed in {setup.folder}:\n{done.stdout[-2000:]}")
 

@@ -243,6 +243,16 @@ async def test_initdb_cut_short_is_done_again(home: Path, credentials: Credentia
     assert (await up(home, credentials=credentials)).started
 
 
+async def test_a_disk_on_which_initdb_takes_too_long_is_named(
+    home: Path, credentials: Credentials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "INITDB_SECONDS_MAX", 0.001)
+    with pytest.raises(ServerFailedError, match=r"initdb did not end within 0\.001 s: is the disk of .* very slow\?"):
+        await up(home, credentials=credentials)
+    monkeypatch.undo()
+    assert (await up(home, credentials=credentials)).started
+
+
 async def test_servers_do_not_hear_the_terminal_of_their_launcher(home: Path, credentials: Credentials) -> None:
     servers = await up(home, credentials=credentials)
     for pid in (servers.nats_pid, servers.pg_pid):
