@@ -19,7 +19,7 @@ from libs import servers
 from libs.client import Client, RefusedError
 from libs.domain.job import JobState, Step
 from libs.messages.history import Record
-from services.scheduler.thinking.history import Decided, encode, entries_of
+from services.scheduler.thinking.entries import Decided, encode, entries_of
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
 

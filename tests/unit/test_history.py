@@ -15,7 +15,7 @@ from libs.domain.spec import JobSpec
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen
 from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import (
+from services.scheduler.thinking.entries import (
     FORMAT,
     Admitted,
     Asked,
@@ -23,8 +23,6 @@ from services.scheduler.thinking.history import (
     CoreSnapshot,
     Decided,
     Entry,
-    HistoryRetention,
-    JournalPace,
     Loaded,
     Rescored,
     encode,
@@ -32,6 +30,7 @@ from services.scheduler.thinking.history import (
     jobs_of,
     specified,
 )
+from services.scheduler.thinking.history import HistoryRetention, JournalPace
 from services.scheduler.thinking.keeping import pickled, unpickled
 from services.scheduler.thinking.replay import Replay
 from tests.support.builders import spec

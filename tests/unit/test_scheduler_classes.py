@@ -6,7 +6,7 @@ from libs.domain.classes import CLASS_LABEL, class_of, workload_of
 from libs.messages.asks import AskKind
 from libs.messages.signals import ClassesLearnt, GpuScore, WorkloadClass
 from services.scheduler.desk import SCORES_SECONDS
-from services.scheduler.thinking import history
+from services.scheduler.thinking import entries as recorded
 from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.builders import spec
 from tests.support.lives import Life
@@ -109,15 +109,15 @@ async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> Non
 
 async def test_random_lives_learn_and_tune_so_that_their_replays_do() -> None:
     """What test_history replays has these in it."""
-    entries: list[history.Entry] = []
+    entries: list[recorded.Entry] = []
     tuned = 0
     for seed in range(3):
         life = Life(seed)
         await life.live(150)
         await life.settle()
         records = await life.store.history(pool="default", limit=10_000, bytes_max=1 << 40)
-        entries += [entry for record in records for entry in history.entries_of(record)]
+        entries += [entry for record in records for entry in recorded.entries_of(record)]
         tuned += sum(event.event == "tuned" for event in await life.store.events(limit=100_000))
-    assert any(isinstance(entry, history.Learnt) for entry in entries)
-    assert any(isinstance(entry, history.Asked) and entry.ask.kind is AskKind.TUNE for entry in entries)
+    assert any(isinstance(entry, recorded.Learnt) for entry in entries)
+    assert any(isinstance(entry, recorded.Asked) and entry.ask.kind is AskKind.TUNE for entry in entries)
     assert tuned > 5

@@ -13,7 +13,7 @@ from libs.planning.scores import Scores
 from libs.planning.shape import PlacementRequest
 from libs.planning.why import why_there
 from services.scheduler.desk import SCORES_SECONDS
-from services.scheduler.thinking import history
+from services.scheduler.thinking import entries as recorded
 from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.lives import Life
 from tests.support.scheduler import World, world
@@ -155,4 +155,4 @@ async def test_random_lives_have_slowdowns_so_that_their_replays_do() -> None:
     await life.live(200)
     await life.settle()
     records = await life.store.history(pool="default", limit=10_000)
-    assert any(isinstance(entry, history.Slowed) for record in records for entry in history.entries_of(record))
+    assert any(isinstance(entry, recorded.Slowed) for record in records for entry in recorded.entries_of(record))

@@ -12,17 +12,33 @@ from libs.domain.job import Step
 from libs.domain.spec import JobSpec
 from libs.messages.history import Record
 from libs.messages.nodes import NodeReported
-from services.scheduler.thinking import history
 from services.scheduler.thinking.core import Scheduler
-from services.scheduler.thinking.history import (
+from services.scheduler.thinking.entries import (
     READS,
+    Admitted,
+    Answered,
+    Asked,
+    Began,
+    Changed,
+    CoreSnapshot,
     Decided,
+    EndsTold,
     Entry,
+    Followed,
+    Learnt,
+    Loaded,
+    NotStored,
+    QuotasSet,
+    Repeated,
+    Reported,
+    Rescored,
+    Slowed,
     SpecificationError,
     digest_of,
     encode,
     entries_of,
     jobs_of,
+    report_of,
     specified,
 )
 from services.scheduler.thinking.keeping import unpickled
@@ -132,7 +148,7 @@ class Replay:
     def _entries_of(self, record: Record) -> list[Entry]:
         opened, self._opened = self._opened, None
         entries = opened[1] if opened is not None and opened[0] is record else entries_of(record)
-        if self._core is not None and isinstance(entries[0], history.CoreSnapshot):
+        if self._core is not None and isinstance(entries[0], CoreSnapshot):
             return [entries[0], *(specified(entry, self._specs) for entry in entries[1:])]  # the core is there already
         return [specified(entry, self._specs) for entry in entries]
 
@@ -145,7 +161,7 @@ class Replay:
     def _tell(self, entry: Entry) -> Difference | None:
         """Pass a recorded entry to the core; compare the result if the entry has it."""
         match entry:
-            case history.Loaded():
+            case Loaded():
                 self._core = Scheduler(pool=entry.pool, settings=entry.settings)
                 self._core.load(
                     jobs=entry.jobs,
@@ -161,7 +177,7 @@ class Replay:
                 )
                 self._reports, self._steps = [], []
                 return None
-            case history.CoreSnapshot():
+            case CoreSnapshot():
                 difference = None
                 if self._core is None:
                     self._core = unpickled(entry.core, entry.jobs)
@@ -176,42 +192,42 @@ class Replay:
 
     def _go_on(self, core: Scheduler, entry: Entry) -> Difference | None:
         match entry:
-            case history.Began(at):
+            case Began(at):
                 self.turns += 1
                 self._now, self._steps = at, []
                 core.take_hinted()
                 core.begin_turn()
-            case history.Admitted(jobs):
+            case Admitted(jobs):
                 core.admit(jobs)
-            case history.Asked(ask, job):
+            case Asked(ask, job):
                 self._steps += core.ask(ask, self._now, job=job)
-            case history.Reported(report):
+            case Reported(report):
                 self._reports.append(report)
                 core.report(report, self._now)
-            case history.Changed(number) | history.Repeated(number):
-                report = self._reports[number] = history.report_of(entry, self._reports[number])
+            case Changed(number) | Repeated(number):
+                report = self._reports[number] = report_of(entry, self._reports[number])
                 core.report(report, self._now)
-            case history.Followed(number):
+            case Followed(number):
                 self._steps += core.follow(self._reports[number], self._now)
-            case history.Rescored(scores):
+            case Rescored(scores):
                 core.picture.rescore(scores)
-            case history.Learnt(classes):
+            case Learnt(classes):
                 core.picture.learn(classes, self._now)
-            case history.Slowed(slowdowns):
+            case Slowed(slowdowns):
                 core.picture.slow(slowdowns)
-            case history.QuotasSet(at, quotas):
+            case QuotasSet(at, quotas):
                 core.picture.limit(quotas, at)
-            case history.EndsTold(ends, at):
+            case EndsTold(ends, at):
                 core.tell_ends(ends, at)
             case Decided():
                 self._steps += core.decide(self._now)
                 self.steps += len(self._steps)
                 return self._compare(entry, core.take_node_changes())
-            case history.NotStored(job_id, version, at, told):
+            case NotStored(job_id, version, at, told):
                 steps = core.not_stored(job_id, version, at)
                 self.steps += len(steps)
                 return self._first("step", told, list[Step], steps)
-            case history.Answered(numbers, digest):
+            case Answered(numbers, digest):
                 return self._compare_answers(core, numbers, digest)
             case _:
                 raise AssertionError(f"nothing is done with {type(entry).__name__}")
