@@ -1,8 +1,9 @@
-"""How well it is foretold when jobs start: `python -m tests.bench eta [--quick] [--seed N]`.
+"""How well it is foretold when jobs start and end: `python -m tests.bench eta [--quick] [--seed N]`.
 
 Traces are replayed in the simulator, by the production walk. Of jobs that wait it is asked when they start, as they are
-submitted and again later, with nothing known but what a gateway would know then: how long the jobs lasted that had
-ended by then, and how earlier estimates came true. With `steps` running jobs report their progress, as jobs may.
+submitted and again later, and of jobs that run when they end, as they start and again later. Nothing is known but what
+a gateway would know then: how long the jobs lasted that had ended by then, and how earlier estimates came true. With
+`steps` running jobs report their progress, as jobs may; each keeps its pace for as long as it keeps its place.
 
 The seed chooses the part of Philly and which jobs are asked of. The last line is one JSON object with the aims.
 """
@@ -11,7 +12,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 from pathlib import Path
@@ -24,9 +25,11 @@ from msgspec.structs import replace
 from libs.messages.eta import Basis, EtaOf
 from libs.planning.eta.ends import Steps, time_left
 from libs.planning.eta.forward import Holds, WaitingJob
-from libs.planning.eta.learnt import Kinds, Lasted, RunsSoLong
-from libs.planning.eta.record import Range, TrackRecords
+from libs.planning.eta.learnt import Kinds, Lasted, Lasting, RunsSoLong
+from libs.planning.eta.record import Range, Track, TrackRecords
+from libs.planning.eta.spread import TimeSpread
 from libs.planning.eta.starts import LookAhead
+from libs.planning.eta.told import foreseen_end
 from libs.planning.policy import Policy
 from libs.planning.queue import place_of
 from libs.simulator import traces
@@ -48,11 +51,11 @@ PHILLY_JOBS = 1_500
 AGAIN = (0.25, 0.5, 1.0)  # later asks, as parts of what was foretold at first
 COVERED = (0.75, 0.85)
 ERROR_MAX = 1 / 3
-WAITED_S = 1.0  # a job that started sooner did not wait
+WAITED_S = 1.0  # of a job that started, or ended, sooner nothing was to be foretold
 
 
 class Asked(Struct):
-    """One estimate of when a job starts; `wait_s`: how long it then still waited."""
+    """One estimate of when a job starts, or ends; `wait_s`: how long that then still took."""
 
     job: str
     at: float
@@ -63,24 +66,56 @@ class Asked(Struct):
     wait_s: float = inf
 
 
+class Asks:
+    """Estimates of one kind: of which jobs they are asked, and when again, and what came true."""
+
+    def __init__(self, *, part: float, dice: Random) -> None:
+        self.asked: list[Asked] = []
+        self.open: dict[str, list[Asked]] = {}
+        self._part, self._dice = part, dice
+        self._seen: set[str] = set()
+        self._later: list[tuple[float, str]] = []
+
+    def due(self, jobs: Collection[str], now: float) -> Iterator[tuple[str, bool]]:
+        """Of which of these jobs an estimate is asked now, and whether it is the first of that job."""
+        for job_id in jobs:
+            if job_id not in self._seen:
+                self._seen.add(job_id)
+                if self._dice.random() < self._part:
+                    yield job_id, True
+        while self._later and self._later[0][0] <= now:
+            _, job_id = heappop(self._later)
+            if job_id in jobs:
+                yield job_id, False
+
+    def add(self, asked: Asked, track: Track[str]) -> None:
+        self.asked.append(asked)
+        self.open.setdefault(asked.job, []).append(asked)
+        if asked.raw is not None and asked.told is not None:
+            track.expect(asked.job, asked.raw, asked.told, at=asked.at)
+            if asked.first and asked.told.likely < inf:
+                for part in AGAIN:
+                    heappush(self._later, (asked.at + part * asked.told.likely, asked.job))
+
+    def came(self, job_id: str, at: float) -> None:
+        for asked in self.open.pop(job_id, ()):
+            asked.wait_s = at - asked.at
+
+
 class Watch:
     """Stands in for the decisions of a simulation: after each of them it asks what a user would."""
 
-    def __init__(self, simulation: Simulation, *, policy: Policy, part: float, steps: bool, dice: Random) -> None:
-        self.asked: list[Asked] = []
+    def __init__(self, simulation: Simulation, *, policy: Policy, part: float, steps: bool, seed: int) -> None:
+        self.starts = Asks(part=part, dice=Random(seed))
+        self.ends = Asks(part=part, dice=Random(seed))
         self.thought_s: list[float] = []
         self._deciding, self._lives = simulation._deciding, simulation._lives
         self._gpus = float(simulation._cluster.gpus)
         self._jobs = {job.trace.id: job for job in simulation._jobs}
-        self._policy = policy
-        self._part, self._steps, self._dice = part, steps, dice
+        self._policy, self._steps = policy, steps
         self._durations = Lasted()
         self._records: TrackRecords[str] = TrackRecords()
-        self._track = self._records.of(EtaOf.START, Basis.LEARNT)
-        self._seen: set[str] = set()
-        self._later: list[tuple[float, str]] = []
         self._known_ended = 0
-        self._open: dict[str, list[Asked]] = {}
 
     @property
     def decisions(self) -> int:
@@ -93,19 +128,16 @@ class Watch:
     def decide(self, now: float) -> None:
         self._deciding.decide(now)
         self._learn(now)
-        waiting = [job for job in self._jobs.values() if job.trace.id in self._lives.queue]
+        waiting = {job_id: job for job_id, job in self._jobs.items() if job_id in self._lives.queue}
         outlook: LookAhead | None = None
-        for job in waiting:
-            if job.trace.id not in self._seen:
-                self._seen.add(job.trace.id)
-                if self._dice.random() < self._part:
-                    outlook = outlook or self._outlook(now, waiting)
-                    self._ask(job, outlook, first=True)
-        while self._later and self._later[0][0] <= now:
-            _, job_id = heappop(self._later)
-            if job_id in self._lives.queue:
-                outlook = outlook or self._outlook(now, waiting)
-                self._ask(self._jobs[job_id], outlook, first=False)
+        for job_id, first in self.starts.due(waiting, now):
+            outlook = outlook or self._outlook(now, list(waiting.values()))
+            self._ask_start(job_id, outlook, first=first)
+        running = {job.trace.id: job for job in self._lives.running.jobs.values()}
+        lasting: Lasting | None = None
+        for job_id, first in self.ends.due(running, now):
+            lasting = lasting or self._lasting(now)
+            self._ask_end(running[job_id], lasting, now=now, first=first)
 
     def _learn(self, now: float) -> None:
         ended = self._lives.ended
@@ -113,25 +145,32 @@ class Watch:
             for number in list(ended)[self._known_ended :]:
                 outcome = ended[number]
                 self._durations.add(kinds_of(self._jobs[outcome.id].trace), outcome.held_s)
+                for basis in (Basis.PROGRESS, Basis.LEARNT):
+                    self._records.of(EtaOf.END, basis).came(outcome.id, outcome.completed_s)
+                self.ends.came(outcome.id, outcome.completed_s)
             self._known_ended = len(ended)
-        for job_id in [job_id for job_id in self._open if self._jobs[job_id].begun is not None]:
+        for job_id in list(self.starts.open):
             begun = self._jobs[job_id].begun
-            assert begun is not None
-            self._track.came(job_id, begun)
-            for asked in self._open.pop(job_id):
-                asked.wait_s = begun - asked.at
+            if begun is not None:
+                self._records.of(EtaOf.START, Basis.LEARNT).came(job_id, begun)
+                self.starts.came(job_id, begun)
+
+    def _lasting(self, now: float) -> Lasting:
+        return self._durations.beside(self._runs(job, now) for job in self._lives.running.jobs.values())
+
+    def _left(self, job: SimulatedJob, lasting: Lasting, now: float) -> TimeSpread:
+        age = job.held_s + now - job.since
+        return time_left(lasting, kinds_of(job.trace), age=age, steps=self._told(job, now))
 
     def _outlook(self, now: float, waiting: Sequence[SimulatedJob]) -> LookAhead:
         lives, order = self._lives, self._policy.ordering
-        durations = self._durations.beside(self._runs(job, now) for job in lives.running.jobs.values())
+        durations = self._lasting(now)
         held = [
             Holds(
                 job_id=job.trace.id,
                 allocations=job.allocations,
                 gpus=job.gpus_needed,
-                left=time_left(
-                    durations, kinds_of(job.trace), age=job.held_s + now - job.since, steps=self._told(job, now)
-                ),
+                left=self._left(job, durations, now),
                 tenant=job.trace.tenant,
             )
             for job in lives.running.jobs.values()
@@ -165,21 +204,21 @@ class Watch:
         rate = 1 / (job.stretch * job.trace.work_s)
         return Steps(min(1.0, (job.done_s + worked) / job.trace.work_s), 1.0, rate)
 
-    def _ask(self, job: SimulatedJob, outlook: LookAhead, *, first: bool) -> None:
-        job_id = job.trace.id
+    def _ask_start(self, job_id: str, outlook: LookAhead, *, first: bool) -> None:
         one = next(one for one in outlook.queue if one.job_id == job_id)
         began = time.thread_time()
         foreseen = outlook.seen(one)
         self.thought_s.append(time.thread_time() - began)
-        eta, now = foreseen.estimate, outlook.now
-        asked = Asked(job_id, now, first, eta.basis, foreseen.raw, foreseen.told)
-        self.asked.append(asked)
-        self._open.setdefault(job_id, []).append(asked)
-        if foreseen.raw is not None and foreseen.told is not None:
-            self._track.expect(job_id, foreseen.raw, foreseen.told, at=now)
-            if first and foreseen.told.likely < inf:
-                for part in AGAIN:
-                    heappush(self._later, (now + part * foreseen.told.likely, job_id))
+        asked = Asked(job_id, outlook.now, first, foreseen.estimate.basis, foreseen.raw, foreseen.told)
+        self.starts.add(asked, self._records.of(EtaOf.START, asked.basis))
+
+    def _ask_end(self, job: SimulatedJob, lasting: Lasting, *, now: float, first: bool) -> None:
+        left = self._left(job, lasting, now)
+        asked = Asked(job.trace.id, now, first, left.basis)
+        if left.known:
+            foreseen = foreseen_end(left, now=now, records=self._records)
+            asked.raw, asked.told = foreseen.raw, foreseen.told
+        self.ends.add(asked, self._records.of(EtaOf.END, left.basis))
 
 
 def kinds_of(trace: TraceJob) -> Kinds:
@@ -194,14 +233,14 @@ def replayed(
     workload: Workload, cluster: Cluster, *, part: float, steps: bool, seed: int, policy: Policy = POLICY
 ) -> Watch:
     simulation = Simulation(workload, cluster, policy, WORLD, seed=seed, keep_spells=False)
-    watch = Watch(simulation, policy=policy, part=part, steps=steps, dice=Random(seed))
+    watch = Watch(simulation, policy=policy, part=part, steps=steps, seed=seed)
     simulation._deciding = watch  # type: ignore[assignment]
     simulation.run()
     return watch
 
 
 class Scored(Struct, frozen=True):
-    asked: int  # of jobs that then waited
+    asked: int  # of jobs that then waited, or ran on
     unknown: int
     covered: float  # part of those that were foretold
     covered_raw: float
@@ -285,9 +324,11 @@ def main(arguments: Sequence[str]) -> int:
 
         def replay(name: str, workload: Workload, cluster: Cluster, part: float, *, steps: bool = steps) -> None:
             watch = replayed(workload, cluster, part=part, steps=steps, seed=seed)
-            found.setdefault(name, []).extend(watch.asked)
+            found.setdefault(name, []).extend(watch.starts.asked)
+            found.setdefault(f"{name}, ends", []).extend(watch.ends.asked)
             thought.extend(watch.thought_s)
-            _show(f"  {workload.name}", scored(watch.asked))
+            _show(f"  {workload.name}", scored(watch.starts.asked))
+            _show(f"  {workload.name}, ends", scored(watch.ends.asked))
 
         for number in () if chosen.quick else SIA_NUMBERS:
             replay(f"Sia-Philly, {told}", sia(number), SIA, 1.0)
@@ -299,8 +340,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, asked in found.items():
         score = scored(asked)
         _show(name, score)
-        _show(f"  {name}, when submitted", scored(one for one in asked if one.first))
-        _show(f"  {name}, later", scored(one for one in asked if not one.first))
+        _show(f"  {name}, asked at first", scored(one for one in asked if one.first))
+        _show(f"  {name}, asked later", scored(one for one in asked if not one.first))
         aims[f"{name}: covered at least"] = Aim(value=round(score.covered, 3), aim=COVERED[0], at_least=True)
         aims[f"{name}: covered at most"] = Aim(value=round(score.covered, 3), aim=COVERED[1])
         aims[f"{name}: error / wait"] = Aim(value=round(score.error, 3), aim=round(ERROR_MAX, 3))

@@ -9,6 +9,7 @@ from libs.planning.eta.ends import Steps, left_of
 from libs.planning.eta.learnt import Lasting
 from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from libs.planning.eta.sooner import sooner
+from libs.planning.eta.spread import TimeSpread
 from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
 from libs.planning.jobs import ends_at
 
@@ -43,11 +44,15 @@ def end_of(
             "nobody can tell when it ends: it has no time limit, reports no steps, and nothing like it has ended yet"
         )
         return Foreseen(Estimate(of=EtaOf.END, basis=Basis.UNKNOWN, sentence=sentence))
+    return foreseen_end(left, now=now, records=records or TrackRecords(), bound=ends_at(job))
+
+
+def foreseen_end(left: TimeSpread, *, now: float, records: TrackRecords[Any], bound: float | None = None) -> Foreseen:
+    """When a job ends of which so much is left, corrected by earlier estimates. `bound`: when its limit ends it."""
     raw = Range(left.at(LOW), left.at(MIDDLE), left.at(HIGH))
-    records = TrackRecords() if records is None else records
     track = records.of(EtaOf.END, left.basis)
     told = raw if left.basis is Basis.LIMITS else track.corrected(raw, now=now)
-    if (bound := ends_at(job)) is not None:  # a limit is sure, whatever came of earlier estimates
+    if bound is not None:  # a limit is sure, whatever came of earlier estimates
         most = max(0.0, bound - now)
         told = Range(min(told.low, most), min(told.likely, most), min(told.high, most))
     eta = estimate_of(told, left.basis, of=EtaOf.END, now=now, record=track.record)
