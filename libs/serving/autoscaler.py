@@ -294,10 +294,11 @@ class Weft:
 
     def _withdrawn(self, load: ServiceLoad, wanted: int, there: int, share: int | None) -> Sized | None:
         """Replicas that were asked for and have no GPU yet are not waited for when they are needed no longer."""
-        if load.at < self._firm_from or not self.capacity.known:
+        lately = self._rules.window / 2
+        if load.at < max(self._firm_from, self._grew_at + lately) or not self.capacity.known:
             return None
-        rate = self.demand.peak(self._rules.window / 2, at=load.at)
-        need = self._needed(rate, share)
+        # As `_more` counts them, at the highest rate lately: what is withdrawn must not be asked for again at once.
+        need = max(self._needed(self.demand.peak(lately, at=load.at), share), self._reserve(share, load.at))
         need = max(there, self._goal.least, need + min(need, self._backlog(load, share, there)))
         if need >= wanted:
             return None

@@ -279,7 +279,8 @@ def test_borrowed_replicas_are_returned_sooner_than_own_ones(borrowed: bool, sec
 
 
 def test_complaint_9_what_cannot_be_had_is_said_and_withdrawn_when_it_is_no_longer_needed() -> None:
-    run = served(lambda at: 40.0 if 300.0 <= at < 420.0 else 4.0, wanted=4, room=5)
+    rules = ScalingRules(reserve=0.0)  # a reserve for the next burst is still needed
+    run = served(lambda at: 40.0 if 300.0 <= at < 420.0 else 4.0, wanted=4, room=5, rules=rules)
     run.run(400.0)
     assert run.wanted > 5
     assert run.last is not None
@@ -287,6 +288,17 @@ def test_complaint_9_what_cannot_be_had_is_said_and_withdrawn_when_it_is_no_long
     most = run.wanted
     run.run(130.0)
     assert run.wanted <= most / 2, "long before its hold is over"
+
+
+@pytest.mark.parametrize("room", [1, 3, 5])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_cannot_be_had_is_not_asked_for_and_withdrawn_by_turns(room: int, seed: int) -> None:
+    """After a burst the reserve for the next one is asked for, and there is no GPU for it."""
+    run = served(lambda at: 16.0 if 300.0 <= at < 310.0 else 4.0, wanted=4, room=room, seed=seed)
+    run.run(300.0)
+    run.sizes.clear()
+    run.run(600.0)
+    assert run.reversals <= 2, run.sizes
 
 
 def test_complaint_10_what_waits_counts_and_not_only_what_runs() -> None:
