@@ -298,21 +298,28 @@ class Weft:
         if load.at < max(self._firm_from, self._grew_at + lately) or not self.capacity.known:
             return None
         # As `_more` counts them, at the highest rate lately: what is withdrawn must not be asked for again at once.
-        need = max(self._needed(self.demand.peak(lately, at=load.at), share), self._reserve(share, load.at))
-        need = max(there, self._goal.least, need + min(need, self._backlog(load, share, there)))
+        rate = self.demand.peak(lately, at=load.at)
+        need = max(self._needed(rate, share), self._reserve(share, load.at))
+        need += min(need, self._backlog(load, share, there))
+        too_few = self._too_few(rate, load.at)
+        need = max(there, self._goal.least, need, too_few + 1 if too_few else 0)
         if need >= wanted:
             return None
         return Sized(replicas=need, cause=_cause(f"{wanted} → {need}: no longer needed", self._numbers(need)))
 
     def _suffices(self, replicas: int, rate: float, share: int | None, at: float) -> bool:
-        if any(
-            at - when < self._rules.remembered and replicas <= had and rate >= 0.9 * then
-            for when, had, then in self._failed
-        ):
+        if replicas <= self._too_few(rate, at):
             return False
         if not self.capacity.known:
             return self.demand.measured * self._hold < 0.5
         return self.capacity.fits(replicas, rate, share=share, aim=self._rules.down_aim)
+
+    def _too_few(self, rate: float, at: float) -> int:
+        """The most replicas with which requests were late lately, at such a rate."""
+        remembered = self._rules.remembered
+        return max(
+            (had for when, had, then in self._failed if at - when < remembered and rate >= 0.9 * then), default=0
+        )
 
     def _is_idle(self, load: ServiceLoad, starting: list[ReplicaLoad]) -> bool:
         rules = self._rules

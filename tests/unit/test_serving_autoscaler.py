@@ -301,6 +301,15 @@ def test_what_cannot_be_had_is_not_asked_for_and_withdrawn_by_turns(room: int, s
     assert run.reversals <= 2, run.sizes
 
 
+def test_the_replica_more_that_late_requests_ask_for_is_not_withdrawn_while_they_are_late() -> None:
+    goal = Goal(least=1, most=100, concurrency=1, latency=0.8, percentile=90.0, rate=50.0, share=250, share_most=250)
+    run = served(2.0, goal=goal, wanted=4, room=8, seed=13)  # with a quarter of a GPU a request takes 2 s
+    run.run(300.0)
+    run.sizes.clear()
+    run.run(600.0)
+    assert run.reversals <= 2, run.sizes
+
+
 def test_complaint_10_what_waits_counts_and_not_only_what_runs() -> None:
     run = served(lambda at: 4.0 if at < 300.0 else 12.0, wanted=4)
     run.run(360.0)
