@@ -23,7 +23,7 @@ from libs.servers.errors import ServerFailedError
 PROGRAM = "postgres"
 OWNER = "weft_owner"
 DATABASE = "weft"
-INITDB_SECONDS_MAX = 300  # a disk that has just been attached may take more than one minute for it
+INITDB_SECONDS_MAX = 240  # a disk that has just been attached may take more than one minute for it
 START_SECONDS_MAX = 60
 ANSWER_SECONDS_MAX = 2
 ORPHANS_SECONDS_MAX = 10

@@ -25,7 +25,7 @@ from services.cli.local.plan import Addresses, Service, Stage, services
 from services.cli.local.ports import ROUTER_PORT, USUAL_PORT, PortClaim, claimed
 from services.cli.local.process import ServiceProcess
 
-START_SECONDS_MAX = 120.0  # a first start on a slow disk; the usual one takes seconds
+START_SECONDS_MAX = 120.0  # of the services, on a slow disk; usually it takes seconds
 JOIN_LOOK_SECONDS = 0.05
 SERVER_LOOK_SECONDS = 1.0
 # An executor gives its jobs their grace, up to 60 s.
@@ -74,8 +74,7 @@ class LocalCluster:
         self.home.make()
         self.home.take()
         try:
-            async with asyncio.timeout(START_SECONDS_MAX):
-                await self._start()
+            await self._start()
         except BaseException as error:
             await self.stop(hurry=_now())
             if isinstance(error, TimeoutError):
@@ -118,8 +117,14 @@ class LocalCluster:
             self._tell("Caddy is not there, so no router runs: services have no address (pip install 'weft[embedded]')")
         self._enter("starting")
         stopwatch = Stopwatch(self._tell)
-        addresses = await self._servers()
+        addresses = await self._servers()  # a first start on a slow disk may take minutes; its waits have their bounds
         stopwatch.lap("NATS and Postgres")
+        async with asyncio.timeout(START_SECONDS_MAX):
+            await self._start_services(addresses, stopwatch)
+        self._enter("ready")
+        self._keeper = asyncio.create_task(self._keep_servers())
+
+    async def _start_services(self, addresses: Addresses, stopwatch: "Stopwatch") -> None:
         ran = await self._migrate(addresses.pg_dsn)
         stopwatch.lap(f"the database ({f'{len(ran)} migrations' if ran else 'up to date'})")
         self._spawn(services(self.options, self.home, self.credentials, addresses))
@@ -128,8 +133,6 @@ class LocalCluster:
         await self._all_joined()
         stopwatch.lap(f"{self.options.nodes} nodes have joined")
         self.home.write_client(ClientFile(url=self.url, token=self.token))
-        self._enter("ready")
-        self._keeper = asyncio.create_task(self._keep_servers())
 
     async def _keep_servers(self) -> None:
         """Restart a server of ours that died, on its old port and data; the services wait for it."""
