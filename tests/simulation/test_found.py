@@ -23,6 +23,7 @@ FOUND = [
     (1458, "the same, and two jobs had one GPU in its picture (test_scheduler_desk)"),
     (50421, "an admission landed after a load had read all jobs, and its jobs stayed unknown (test_scheduler_desk)"),
     (2, "scores heard in the middle of a turn were left out of its record: a replay differed (test_scheduler_desk)"),
+    (50530, "a service scaled to nothing before it began gave way, which ended each leader (test_scheduler_services)"),
     (51667, "a copy of the store of before a new stream was filled left it without history (test_scheduler_relay)"),
 ]
 

@@ -215,6 +215,21 @@ def test_a_job_of_higher_priority_may_take_all_of_a_service() -> None:
     assert len(ranks(w)) == 2
 
 
+def test_a_service_that_no_node_has_begun_and_that_should_have_nothing_gives_way_and_runs() -> None:
+    """Its scheduler died of it, and each that loaded the same jobs after it."""
+    w = world(gpus=2)
+    w.submit("j-1", gpus=1, spec=service(want=2))
+    w.tick()
+    assert w.state("j-1") is S.PLACED
+    w.scale("j-1", worker=0)
+    w.submit("j-2", gpus=2, spec={"priority": 10})
+    w.tick()
+    assert w.state("j-1") is S.QUEUED, "stopped, and over at once"
+    assert w.core.unfinished, "so that it needs not wait for the next second"
+    w.tick()
+    assert (w.state("j-1"), w.state("j-2"), ranks(w)) == (S.RUNNING, S.PLACED, [])
+
+
 def test_a_job_that_waits_for_room_does_not_keep_a_replica_from_being_started_again() -> None:
     w = world(gpus=4)
     running(w, service(want=2))

@@ -354,6 +354,9 @@ class Waiting:
                 cause = _still_runs(*strays[job_id])
             elif (held := waitlist.held.get(job_id)) is not None:
                 cause = held
+            elif job_id in waitlist.idle:  # stopped for another job a moment ago: it needs no room to run again
+                self.unfinished = True
+                continue
             elif (moves := self._moving.waits(job_id)) is not None:
                 cause = moves
             elif (known := causes.of_group.get(waitlist.group(job_id), causes.of_others)) is not None:
