@@ -14,6 +14,7 @@ from services.scheduler.thinking.answers import Answers
 from services.scheduler.thinking.core import Settings
 from tests.support.builders import GIB
 from tests.support.scheduler import World, world
+from tests.support.service_lives import service
 
 S, E = JobState, JobEvent
 
@@ -335,6 +336,27 @@ def test_ranks_get_the_same_share_and_several_on_one_gpu_divide_it() -> None:
     assert "0.9 was asked for" in step.cause.sentence
     assert [share_of(w, "j-1", rank) for rank in range(3)] == [(333, 1000)] * 3
     assert left(w) == 1
+
+
+def test_ranks_with_different_shares_are_raised_no_further_than_their_gpu_has() -> None:
+    """A replica that joins later has what its specification requests; its peers may have been given more."""
+    w = world(gpus=1)
+    role = {"share": {"request": 0.25, "limit": 1.0, "memory": "1GiB"}, "replicas": {"min": 0, "want": 1, "max": 4}}
+    w.submit("j-1", gpus=0, spec=service(role=role))
+    w.round()
+    w.share("j-1", request=600)
+    w.scale("j-1", worker=2)
+    w.round()
+
+    def requests() -> list[int]:
+        return [one.share.request for one in held(w, "j-1") if one.share is not None]
+
+    assert requests() == [600, 250]
+    (step,) = w.share("j-1", request=1000)
+    assert requests() == [600, 400], "what is left goes to those that have least"
+    assert step.cause.sentence.endswith(": 1 was asked for, and GPU 0 of node-1 has no more")
+    w.share("j-1", request=500)
+    assert requests() == [500, 400], "less is given at once"
 
 
 def test_a_limit_is_never_less_than_its_request() -> None:

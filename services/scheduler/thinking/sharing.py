@@ -24,27 +24,38 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     assert had is not None, "only ranks with shares are looked at"
     if asked.instead_of not in (None, had.request):
         return []
-    wanted = had.request if asked.request is None else asked.request
-    most, where = _most(picture, job, ranks, closed)
-    request = min(wanted, max(most, had.request))
-    limit = max(request, had.limit if asked.limit is None else asked.limit)
-    keeping = _keeping_limits(picture, ranks) if limit != had.limit else ""
+    level, where = _level(picture, job, ranks, closed)
+    before = [one.share for one in ranks if one.share is not None]
+    keeping = ""
+    given = [_given(one, asked, level) for one in before]
+    if any(one.limit != was.limit for one, was in zip(given, before, strict=True)):
+        keeping = _keeping_limits(picture, ranks)
     if keeping:
-        request, limit = min(request, had.limit), had.limit
-    role = ranks[0].role
+        given = [
+            structs.replace(one, request=min(one.request, was.limit), limit=was.limit)
+            for one, was in zip(given, before, strict=True)
+        ]
+    by_rank = {one.rank: share for one, share in zip(ranks, given, strict=True)}
     after = tuple(
-        one
-        if one.role != role or one.share is None or one.leaving
-        else structs.replace(one, share=structs.replace(one.share, request=request, limit=limit))
+        structs.replace(one, share=by_rank[one.rank]) if one.rank in by_rank else one
         for one in job.placement.allocations
     )
-    told = asked.cause is None if keeping else request < wanted  # the reallocator would ask again and again
+    wanted = had.request if asked.request is None else asked.request
+    short = asked.request is not None and any(one.request < wanted for one in given)
+    told = asked.cause is None if keeping else short  # the reallocator would ask again and again
     if after == job.placement.allocations and not told:
         return []
-    has = structs.replace(had, request=request, limit=limit)
-    cause = asked.cause or _cause(ask, had, has, wanted=wanted, where=where, keeping=keeping)
+    cause = asked.cause or _cause(ask, had, given[0], wanted=wanted, where=where, keeping=keeping)
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
+
+
+def _given(had: Share, asked: Reshare, level: int) -> Share:
+    """What a rank gets that had this: less if less is asked for, more up to the level."""
+    request = had.request
+    if asked.request is not None:
+        request = asked.request if asked.request <= request else max(request, min(asked.request, level))
+    return structs.replace(had, request=request, limit=max(request, had.limit if asked.limit is None else asked.limit))
 
 
 def _is_sane(asked: Reshare) -> bool:
@@ -58,8 +69,8 @@ def _ranks(job: Job, role: str) -> list[Allocation]:
     return sharing if len({one.role for one in sharing}) == 1 else []
 
 
-def _most(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Collection[str]) -> tuple[int, str]:
-    """The largest request that each of the ranks could have alike, and the GPU that has no more."""
+def _level(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Collection[str]) -> tuple[int, str]:
+    """The largest request up to which all ranks that have less could be raised, and the GPU that has no more."""
     by_gpu: dict[tuple[str, int], list[Share]] = {}
     for one in ranks:
         if one.share is not None:
@@ -69,12 +80,23 @@ def _most(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Colle
     for (node_id, gpu), held in sorted(by_gpu.items()):
         node = picture.pool.room.nodes.get(node_id)
         left = None if node is None else node.gpus.left_of(gpu)
-        fits = (sum(share.request for share in held) + max(0, 0 if left is None else left.time)) // len(held)
+        fits = _raised([share.request for share in held], 0 if left is None else max(0, left.time))
         if node_id in closed and asked is not None:
             fits = min(fits, asked.held.request)
         if fits < most:
             most, where = fits, f"GPU {gpu} of {node_id}"
     return most, where
+
+
+def _raised(requests: Sequence[int], left: int) -> int:
+    """The level to which `left` raises the smallest of these, those that have more staying as they are."""
+    total = left
+    ascending = sorted(requests)
+    for count, request in enumerate(ascending, 1):
+        total += request
+        if count == len(ascending) or total // count <= ascending[count]:
+            return total // count
+    return left
 
 
 def _keeping_limits(picture: Picture, ranks: Sequence[Allocation]) -> str:
