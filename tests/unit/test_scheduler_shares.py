@@ -354,7 +354,8 @@ def test_ranks_with_different_shares_are_raised_no_further_than_their_gpu_has() 
     assert requests() == [600, 250]
     (step,) = w.share("j-1", request=1000)
     assert requests() == [600, 400], "what is left goes to those that have least"
-    assert step.cause.sentence.endswith(": 1 was asked for, and GPU 0 of node-1 has no more")
+    raised = "share 0.25 (up to 1) → 0.4 (up to 1) of a GPU, asked by alice"
+    assert step.cause.sentence == f"{raised}: 1 was asked for, and GPU 0 of node-1 has no more"
     w.share("j-1", request=500)
     assert requests() == [500, 400], "less is given at once"
 

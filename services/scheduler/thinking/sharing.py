@@ -40,12 +40,14 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
         structs.replace(one, share=by_rank[one.rank]) if one.rank in by_rank else one
         for one in job.placement.allocations
     )
-    wanted = had.request if asked.request is None else asked.request
-    short = asked.request is not None and any(one.request < wanted for one in given)
+    short = asked.request is not None and any(one.request < asked.request for one in given)
     told = asked.cause is None if keeping else short  # the reallocator would ask again and again
     if after == job.placement.allocations and not told:
         return []
-    cause = asked.cause or _cause(ask, had, given[0], wanted=wanted, where=where, keeping=keeping)
+    # Of ranks with different shares, the first whose share changes is told.
+    was, has = next((pair for pair in zip(before, given, strict=True) if pair[0] != pair[1]), (before[0], given[0]))
+    wanted = has.request if asked.request is None else asked.request
+    cause = asked.cause or _cause(ask, was, has, wanted=wanted, where=where, keeping=keeping)
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
 
