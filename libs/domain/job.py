@@ -178,6 +178,7 @@ class CauseCode(StrEnum):
     SINGLETON = "singleton"  # an earlier job of its name comes first
     ARRAY_FULL = "array-full"  # its array runs no more elements at once
     NOT_STORED = "not-stored"  # what followed for it was refused by the store
+    DECISION_FAILED = "decision-failed"  # the scheduler has a mistake that shows each time it decides about it
     OTHER = "other"  # told by a later version, with a code that this one does not know
 
     @classmethod

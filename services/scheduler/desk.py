@@ -35,6 +35,7 @@ from services.scheduler.thinking.answers import Answers
 from services.scheduler.thinking.appetite import Appetite
 from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.history import HistoryRetention, Journal, JournalPace
+from services.scheduler.thinking.mistakes import Mistakes, set_aside
 from services.scheduler.thinking.pool import NodeChange
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class Desk:
         self._clock = clock
         self._tally = tally
         self.retention = retention or HistoryRetention()
+        self._mistakes = Mistakes()
         self._answers = Answers()
         self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
@@ -196,6 +198,13 @@ class Desk:
             for one in waiting:
                 one.settle(self._hold(one.report, one.leader))
             raise
+        except Exception as error:
+            blamed = self._mistakes.blame(error, self._clock())
+            if not blamed:
+                raise
+            logger.critical("a decision failed", extra={"pool": self.core.pool, "about": blamed}, exc_info=error)
+            self._tally.mistake()
+            self._loaded_for = 0
         finally:
             for one in waiting:
                 one.settle(None)
@@ -287,6 +296,7 @@ class Desk:
             self._store.classes(pool=pool),
             self._quotas(),
         )
+        jobs = await self._set_aside(lease, jobs)
         used: dict[str, float] = {}
         if self.core.settings.policy.ordering.by_use:
             half_life = self.core.settings.half_life_seconds
@@ -311,6 +321,22 @@ class Desk:
         self._known_quotas, self._quotas_at = quotas, self._clock()
         self._joined.clear()
         logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
+
+    async def _set_aside(self, lease: Lease, jobs: Sequence[Job]) -> list[Job]:
+        """Stop the jobs that the core fails to decide about, or let them fail; returns the jobs that are open then."""
+        open_jobs: list[Job] = []
+        for job in jobs:
+            if (why := self._mistakes.of_job(job.id)) is not None:
+                change = set_aside(job, why, round(self._clock(), 6))
+                if not all(await self._store.take(lease, [change])):
+                    raise WrongPictureError(f"{job.id} has changed since it was loaded")
+                self._mistakes.forgive(job.id)
+                self._tally.count([change.step])
+                self.outbox_filled.set()
+                job = change.after
+            if not job.state.final:
+                open_jobs.append(job)
+        return open_jobs
 
     async def _take_in_scores(self, now: float) -> None:
         """Take in scores and classes from messages and the store: a message may come before its node, or never."""
@@ -363,6 +389,9 @@ class Desk:
         ended = await self._ended(asks)
         jobs = self.core.picture.jobs
         for ask in asks:
+            if self._mistakes.drops(ask):
+                done.append(ask.id)
+                continue
             if ask.subject_id in decided and (ask.subject_id not in jobs or ask.kind not in ASKED_AGAIN):
                 self.asked()  # the decision on this subject is not stored yet, so the store has an old state of it
                 continue
@@ -405,7 +434,7 @@ class Desk:
         answers: dict[str, _Waiting] = {}
         for one in waiting:
             one.report = structs.replace(one.report, leader=_if_us(one.leader, self._leadership.leader))
-            refused = self._journal.report(one.report, now)
+            refused = self._mistakes.refuses(one.report, now) or self._journal.report(one.report, now)
             if refused:
                 one.settle(NodeDesired(seq=one.report.seq, refused=refused))
                 continue

@@ -56,6 +56,12 @@ class Tally:
             registry=self.registry,
         )
 
+        self._mistakes = Counter(
+            "weft_scheduler_mistakes",
+            "How often a decision ended with an exception; the log has it.",
+            registry=self.registry,
+        )
+
     @contextmanager
     def deciding(self) -> Iterator[None]:
         began = time.perf_counter()
@@ -80,6 +86,9 @@ class Tally:
 
     def store_went_back(self) -> None:
         self._went_back.inc()
+
+    def mistake(self) -> None:
+        self._mistakes.inc()
 
     def show(self, core: Scheduler) -> None:
         holding = len(core.picture.pool.runs.holding)

@@ -34,7 +34,7 @@ _NOT_ITS_FAULT = frozenset(
         _C.SIZE_FAILED,
     }
 )
-FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED, _C.NEVER_READY, _C.UNCONTROLLED})
+FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED, _C.DECISION_FAILED, _C.NEVER_READY, _C.UNCONTROLLED})
 """Another try would end the same way."""
 
 
