@@ -15,6 +15,7 @@ from tests.chaos.audit_services import SERVICES_FAULTY, audit_services
 from tests.chaos.evidence import Evidence, Said
 from tests.chaos.faults import HOSTS
 from tests.chaos.finding import Finding
+from tests.chaos.member import MISTAKE
 from tests.chaos.program import LINE_BYTES
 from tests.chaos.slots import NANO
 from tests.chaos.traces import Run, by_epoch, by_rank
@@ -219,15 +220,19 @@ def _never_came(evidence: Evidence, job_id: str, epoch: int, runs: list[Run], co
 
 
 def _left_alone(evidence: Evidence, job_id: str, epoch: int, runs: list[Run], core: int) -> Iterator[Finding]:
-    """Time in which the control plane, or a node of the gang, was troubled does not count."""
-    gone = min((run.last for run in runs if run.status != 0 and run.rank < core), default=None)
-    if gone is None:
-        return
+    """Time in which the control plane, or a node of the gang, was troubled does not count, nor does any after the rank
+    began again: in one epoch that is so only after a restore."""
+    ended = [run for run in runs if run.status != 0 and run.rank < core]
+    nodes = {run.node for run in runs}
     for run in runs:
-        alone = _calm_seconds(evidence, {one.node for one in runs}, gone, run.last)
-        if alone > ALONE_SECONDS_MAX:
-            sentence = f"{_words(run)} went on for {run.last - gone:.1f} s without its peers, {alone:.1f} s in calm"
-            yield Finding(kind="half_placed", job_id=job_id, sentence=sentence, at=gone)
+        for peer in ended:
+            again = [one.began for one in runs if one.rank == peer.rank and one.began > peer.last]
+            gone, until = max(peer.last, run.began), min([run.last, *again])
+            alone = _calm_seconds(evidence, nodes, gone, until)
+            if alone > ALONE_SECONDS_MAX:
+                sentence = f"{_words(run)} went on for {until - gone:.1f} s without its peers, {alone:.1f} s in calm"
+                yield Finding(kind="half_placed", job_id=job_id, sentence=sentence, at=gone)
+                break
 
 
 def _logs(evidence: Evidence) -> Iterator[Finding]:
@@ -339,7 +344,8 @@ def _crashed(evidence: Evidence) -> Iterator[Finding]:
             _node_link(one.name),
         )
         if one.crashed or _calm(evidence, one.at - AWAY_SECONDS, one.at, servers) >= AWAY_SECONDS:
-            sentence = f"{one.name} ended by itself with status {one.status}: {one.words}"
+            what = "made a mistake" if MISTAKE in one.words else f"ended by itself with status {one.status}"
+            sentence = f"{one.name} {what}: {one.words}"
             yield Finding(kind="crashed", job_id="", sentence=sentence, at=one.at)
     for name in evidence.unready:
         yield Finding(kind="crashed", job_id="", sentence=f"{name} was not ready again at the end")

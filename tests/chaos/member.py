@@ -21,6 +21,7 @@ STEADY_SECONDS = 5.0
 END_SECONDS_MAX = 10.0
 LOOK_SECONDS = 0.05
 LAST_BYTES = 16_384  # of a log, in which the reason of an end is sought
+MISTAKE = "a decision failed"  # a scheduler logs it, and goes on
 
 
 class Exit(Struct, frozen=True, kw_only=True):
@@ -145,6 +146,12 @@ class Member:
                     process.kill()
                 await process.wait()
             self.pid = None
+
+    def mistakes(self) -> list[Exit]:
+        """The mistakes that it logged and went on after, each like an end by a mistake; read from its whole log."""
+        with open(self.service.log, encoding="utf-8", errors="replace") as log:
+            told = [line for line in log if f'message="{MISTAKE}"' in line]
+        return [Exit(name=self.name, at=boot_clock(), status=0, crashed=True, words=line[:2000]) for line in told]
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-P", "-m", self.service.module]

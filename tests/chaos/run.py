@@ -196,7 +196,7 @@ async def _settled(
         restores=deeds.restores,
         jobs=jobs,
         stories=await found.stories(client, [job_id for job_id, job in jobs.items() if job is not None]),
-        exits=[one for member in made.members.values() for one in member.exits],
+        exits=[one for member in made.members.values() for one in (*member.exits, *member.mistakes())],
         unready=unready,
         hostile_runs=read_runs(made.hostile_folder),
         services=services,

@@ -184,6 +184,15 @@ def test_what_is_wrong_is_found(kind: str, found: Evidence) -> None:
     assert set(kinds(found)) == {kind}
 
 
+def test_a_gang_of_which_a_rank_ran_before_a_restore_and_again_after_it_is_not_half_placed() -> None:
+    cut_off = run(1, last=15.0, status=143)
+    together = [run(0, began=65.0, last=75.0), run(1, began=65.1, last=75.0)]
+    restored = [(16.0, 30.0)]
+    assert kinds(evidence([cut_off, *together], restores=restored)) == {"again_by_restore": 1}
+    late = [run(0, began=16.0, last=75.0), run(1, began=65.1, last=75.0)]
+    assert kinds(evidence([cut_off, *late], restores=restored)) == {"again_by_restore": 1, "half_placed": 1}
+
+
 def test_a_live_job_whose_ranks_come_and_go_is_no_fault() -> None:
     leaves = run(1, began=11.0, last=14.0, status=143, interrupted=True)
     story = (
