@@ -19,6 +19,7 @@ from libs.planning.partition.named import PARTITIONERS
 from libs.service.run import Every, Listen, serve
 from libs.store import ReviewStore, StoreUnavailableError
 from libs.store.tuning import Envelope
+from services.reallocator.aside import Aside
 from services.reallocator.halving import EarlyStops
 from services.reallocator.serving import ServiceReview
 from services.reallocator.settings import ReallocatorSettings
@@ -53,13 +54,29 @@ async def run(
         cool_down_seconds=settings.plans.cool_down_seconds,
     )
     registry = CollectorRegistry(auto_describe=True)
-    sizes = Sizes(partitioning, pool=settings.pool, mode=settings.partition, bus=bus, store=store, registry=registry)
+    aside = Aside(clock=clock, registry=registry)
+    sizes = Sizes(
+        partitioning,
+        pool=settings.pool,
+        mode=settings.partition,
+        bus=bus,
+        store=store,
+        registry=registry,
+        decided_about=aside.without,
+    )
     tuner = ShareTuner(pool=settings.pool, tuning=settings.tuning)
     shares = ShareReview(tuner, pool=settings.pool, bus=bus, store=store, registry=registry)
     early = EarlyStops(pool=settings.pool, bus=bus, store=store, registry=registry)
     scaler = ServiceScaler(policy=settings.serving_policy)
     services = ServiceReview(
-        scaler, pool=settings.pool, mode=settings.serving, bus=bus, store=store, clock=clock, registry=registry
+        scaler,
+        pool=settings.pool,
+        mode=settings.serving,
+        bus=bus,
+        store=store,
+        clock=clock,
+        registry=registry,
+        aside=aside,
     )
     review = Review(
         reallocator,
@@ -68,6 +85,7 @@ async def run(
         clock,
         settings.review_seconds,
         registry=registry,
+        aside=aside,
         sizes=sizes,
         shares=shares,
         services=services,
@@ -126,6 +144,7 @@ class Review:
         review_seconds: float,
         *,
         registry: CollectorRegistry,
+        aside: Aside,
         sizes: Sizes | None = None,
         shares: ShareReview | None = None,
         services: ServiceReview | None = None,
@@ -133,6 +152,7 @@ class Review:
     ) -> None:
         self._core, self._bus, self._store, self._clock = core, bus, store, clock
         self._review_seconds = review_seconds
+        self._aside = aside
         self._recalled = False
         self._looked_at = -review_seconds
         self._sizes, self._shares, self._services, self._early = sizes, shares, services, early
@@ -151,6 +171,10 @@ class Review:
         refused.set_function(lambda: core.arrivals.refused + core.gathering.disbelieved)
 
     async def beat(self) -> None:
+        if not await self._aside.done(self._review):
+            self._looked_at = -self._review_seconds  # the next beat reads the jobs again, without the one left out
+
+    async def _review(self) -> None:
         now = self._clock()
         due = now - self._looked_at >= self._review_seconds
         if due or self._core.awaits:
@@ -170,7 +194,8 @@ class Review:
             for stored in await self._store.envelopes(pool=self._core.pool):
                 self._core.recall(stored.job_id, epoch=stored.epoch, state=stored.state, now=now)
         pool = self._core.pool
-        jobs, nodes = await self._store.holding_jobs(pool=pool), await self._store.nodes(pool=pool)
+        jobs = self._aside.without(await self._store.holding_jobs(pool=pool))
+        nodes = await self._store.nodes(pool=pool)
         self._core.learn(jobs=jobs, nodes=nodes, now=now)
         self._recalled, self._looked_at = True, now
         if self._sizes is not None:

@@ -13,6 +13,7 @@ from libs.messages.asks import AskStored
 from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.signals import Finding
 from libs.store import ReviewStore
+from services.reallocator.aside import Aside
 from services.reallocator.thinking.serving import ServiceScaler, SizedServices
 
 SCORES_SECONDS = 30.0
@@ -32,9 +33,11 @@ class ServiceReview:
         store: ReviewStore,
         clock: Callable[[], float],
         registry: CollectorRegistry,
+        aside: Aside,
     ) -> None:
         self._scaler, self._pool, self._mode = scaler, pool, mode
         self._bus, self._store, self._clock = bus, store, clock
+        self._aside = aside
         self._jobs: dict[str, Job] = {}
         self._scored_at = self._told_at = -inf
         self.wake = asyncio.Event()
@@ -64,13 +67,16 @@ class ServiceReview:
 
     async def beat(self) -> None:
         """Read the services, decide, and ask for what follows: all sizes in one statement, all shares in another."""
+        await self._aside.done(self._review)
+
+    async def _review(self) -> None:
         now = self._clock()
         found = await self._store.services(pool=self._pool, known=self._jobs)
         self._jobs = {job.id: job for job in found}
         scores = None
         if found and now - self._scored_at >= SCORES_SECONDS:
             scores, self._scored_at = await self._store.scores(pool=self._pool), now
-        self._scaler.learn(found, now=now, scores=scores)
+        self._scaler.learn(self._aside.without(found), now=now, scores=scores)
         with self._seconds.time():
             decided = await self._decided(now)
         if self._mode is TuningMode.ON:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -35,9 +35,12 @@ class Sizes:
         bus: Bus,
         store: ReviewStore,
         registry: CollectorRegistry,
+        decided_about: Callable[[Iterable[Job]], list[Job]],
     ) -> None:
+        """`decided_about`: those of some jobs that are to be planned."""
         self._partitioning, self._pool, self._mode = partitioning, pool, mode
         self._bus, self._store = bus, store
+        self._decided_about = decided_about
         self._queued: dict[str, Job] = {}
         self._recalled_at = -inf
         self.findings: tuple[Finding, ...] = ()  # of the last plan
@@ -62,7 +65,7 @@ class Sizes:
         if not self._partitioning.may_plan(now):
             return
         self._queued = {job.id: job for job in await self._store.queued_jobs(pool=self._pool, known=self._queued)}
-        queued = list(self._queued.values())[:JOBS_MAX]
+        queued = self._decided_about(self._queued.values())[:JOBS_MAX]
         if not self._partitioning.due(holding, queued, now):
             return
         elastic = [job for job in (*holding, *queued) if is_elastic(job.spec)]

@@ -61,6 +61,7 @@ MAY_CATCH_ALL = {
     "libs/bus/nats_client.py",  # a reconnect
     "services/gateway/app.py",  # one request: 500
     "services/scheduler/desk.py",  # one turn, where the mistake is about one job, ask or node: else it is raised
+    "services/reallocator/aside.py",  # one beat, where the mistake is about one job: else it is raised
     "services/executor/hands.py",  # one action on one run: the node's other runs depend on this process
     "services/executor/guard/__main__.py",  # one look: nobody would fence in its place
 }

@@ -21,7 +21,7 @@ STEADY_SECONDS = 5.0
 END_SECONDS_MAX = 10.0
 LOOK_SECONDS = 0.05
 LAST_BYTES = 16_384  # of a log, in which the reason of an end is sought
-MISTAKE = "a decision failed"  # a scheduler logs it, and goes on
+MISTAKE = "a decision failed"  # a scheduler or a reallocator logs it, and goes on
 
 
 class Exit(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from libs.messages.http import EventData
 from libs.messages.signals import PoolReviewed
 from libs.store import GatewayStore, ReviewStore, SchedulerStore
 from libs.store.memory import MemoryStore
+from services.reallocator.aside import Aside
 from services.reallocator.service import Review
 from services.reallocator.thinking.core import Reallocator
 from tests.support import postgres
@@ -97,7 +98,10 @@ class Pool:
 
     def reviewer(self, *, growth: float = 4.0) -> tuple[Reallocator, Review]:
         core = Reallocator(tuning=TuningMode.ON, growth=growth)
-        return core, Review(core, self.bus, self.world.reallocator, lambda: self.now, 5.0, registry=CollectorRegistry())
+        registry = CollectorRegistry()
+        aside = Aside(clock=lambda: self.now, registry=registry)
+        review = Review(core, self.bus, self.world.reallocator, lambda: self.now, 5.0, registry=registry, aside=aside)
+        return core, review
 
     async def run(self, seconds: int, *reviewers: tuple[Reallocator, Review]) -> None:
         for _ in range(seconds):

@@ -304,7 +304,15 @@ def test_costs_are_known_of_so_many_workloads_and_the_oldest_go_first() -> None:
 
 def sizes(partitioning: SizePlanner, store: MemoryStore, pool: str = "default") -> Sizes:
     registry = CollectorRegistry()
-    return Sizes(partitioning, pool=pool, mode=TuningMode.OFF, bus=MemoryBus(), store=store, registry=registry)
+    return Sizes(
+        partitioning,
+        pool=pool,
+        mode=TuningMode.OFF,
+        bus=MemoryBus(),
+        store=store,
+        registry=registry,
+        decided_about=list,
+    )
 
 
 async def test_a_reallocator_that_starts_and_a_second_one_know_what_another_measured() -> None:

@@ -6,12 +6,9 @@ it loads its pool anew, which is enough where only its picture was wrong. What a
 are refused. Nothing of this is in the history: a record begins with what the leader loads after it.
 """
 
-from collections.abc import Iterator
-from traceback import walk_tb
-from types import FrameType
-
 from msgspec import Struct
 
+from libs.domain.blame import frames_of, in_words, jobs_blamed
 from libs.domain.job import STEPS, Cause, CauseCode, Job, JobChange, JobEvent, JobState, Step, changed
 from libs.messages.asks import Ask
 from libs.messages.nodes import NodeReported
@@ -49,11 +46,10 @@ class Mistakes:
         """
         for blamed in [blamed for blamed, charge in self._charges.items() if now - charge.at > REMEMBERED_SECONDS]:
             del self._charges[blamed]
-        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-        suspects = [] if isinstance(error, MemoryError) else _suspects(frames)
+        suspects = _suspects(error)
         if not suspects:
             return ""
-        sentence = _sentence(error, frames[-1])
+        sentence = in_words(error)
         for blamed in suspects:
             count = self._charges[blamed].count if blamed in self._charges else 0
             self._charges[blamed] = _Charge(count=count + 1, sentence=sentence, at=now)
@@ -107,30 +103,12 @@ def set_aside(job: Job, sentence: str, now: float) -> JobChange:
     return changed(job, step)
 
 
-def _suspects(frames: list[FrameType]) -> list[Blamed]:
-    """What the decision was about that ended in these frames, the outermost first: the ask or the node whose message
-    was taken in, else the jobs that the innermost frame with any of them names, the last named first."""
-    for frame in frames:
+def _suspects(error: Exception) -> list[Blamed]:
+    """What the decision was about that ended so: the ask or the node whose message was taken in, else jobs, the most
+    likely first."""
+    for frame in [] if isinstance(error, MemoryError) else frames_of(error):
         if frame.f_code is Scheduler.ask.__code__:
             return [(Ask, frame.f_locals["ask"].id)]
         if frame.f_code is Scheduler.report.__code__:
             return [(NodeReported, frame.f_locals["report"].node_id)]
-    for frame in reversed(frames):
-        if frame.f_globals["__name__"].startswith(THINKING):
-            found = dict.fromkeys(_jobs_in(frame))
-            if found:
-                return [(Job, job_id) for job_id in reversed(found)]
-    return []
-
-
-def _jobs_in(frame: FrameType) -> Iterator[str]:
-    for name, value in frame.f_locals.items():
-        if isinstance(value, Job):
-            yield value.id
-        elif isinstance(found := value if name == "job_id" else getattr(value, "job_id", None), str):
-            yield found
-
-
-def _sentence(error: Exception, frame: FrameType) -> str:
-    """Without the exception's own words: what they tell may be another tenant's. The log has them."""
-    return f"{type(error).__name__} in {frame.f_globals['__name__'].rpartition('.')[2]}.{frame.f_code.co_name}"
+    return [(Job, job_id) for job_id in jobs_blamed(error, THINKING)]
