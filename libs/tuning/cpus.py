@@ -25,7 +25,7 @@ CPUS_FLOOR = 0.1  # cores that a reclaim leaves
 def split(case: Case) -> Proposal | None:
     """The cores that the job has, split by measured use."""
     demands = demands_of(case)
-    if len(demands) < 2 and not _uneven(case):
+    if not demands or (len(demands) < 2 and not _uneven(case)):
         return None
     found = best_split(demands, cpus_of(case.allocations))
     after = _fitting(case, _shared(case, found.by_role, case.damped("cpus:split")))
@@ -36,6 +36,8 @@ def more(case: Case) -> Proposal | None:
     """More of what is free on its nodes, within its envelope and as far as the model predicts that it pays."""
     direction = f"cpus:up:{case.stood.role}"
     given, demands = cpus_of(case.allocations), demands_of(case)
+    if not demands:
+        return None  # of some rank it is not known, as where the telemetry of its node is away
     nodes = {allocation.node_id for allocation in case.allocations}
     free = sum(case.free[node].cpus for node in nodes if node in case.free)
     room = min(case.bounds.cpus - given, free)

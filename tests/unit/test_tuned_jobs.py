@@ -7,6 +7,7 @@ from libs.domain.job import CauseCode, JobState
 from libs.domain.quantity import size_bytes
 from libs.domain.spec import TuningMode
 from libs.domain.spec_decoder import SpecError, decode_spec
+from libs.messages.signals import NodeSampled
 from tests.support.builders import GIB
 from tests.support.trained import Kindred, Model, Pool, Trained
 
@@ -269,3 +270,25 @@ def test_of_two_that_want_the_same_cores_the_one_that_gains_more_is_first() -> N
     assert first.cause.code is CauseCode.UPSCALED
     assert greedy.held[0].cpus > 0.85
     assert total(greedy) + total(wasteful) <= 1.9 + 1e-9
+
+
+class HalfSeen(Trained):
+    """The telemetry of one of its ranks says nothing, or not what CPU it uses, as where it is away on that node."""
+
+    tells: tuple[str, ...] = ()
+
+    def sampled(self, now: float) -> NodeSampled:
+        sampled = super().sampled(now)
+        first, *rest = sampled.runs
+        unseen = [structs.replace(one, cpus_used=None) for one in rest] if self.tells else []
+        return structs.replace(sampled, runs=(first, *unseen))
+
+
+@pytest.mark.parametrize("tells", [(), ("memory",)], ids=["nothing", "no CPU"])
+@pytest.mark.parametrize("roles", [SERVER_STARVED, MOST_STARVED, WORKERS_STARVED])
+def test_a_job_of_which_one_rank_is_not_seen_is_left_alone(roles: dict[str, Kindred], tells: tuple[str, ...]) -> None:
+    """It ended the reallocator, with each beat anew: nobody's job was tuned any more, and no service scaled."""
+    job = HalfSeen(Model(roles=roles))
+    job.tells = tells
+    pool = Pool(job, growth=4.0).run(300)
+    assert CauseCode.UPSCALED not in pool.codes

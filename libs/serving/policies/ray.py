@@ -53,11 +53,13 @@ class Ray:
         return self._sized(desired)
 
     def _weighted(self, at: float) -> float:
+        if not self._seen:
+            return 0.0  # the clock went back before anything was seen
         area, lasted = 0.0, 0.0
         for (then, at_once), (until, _) in zip(self._seen, [*list(self._seen)[1:], (at, 0)], strict=True):
             begin = max(then, at - LOOK_BACK_SECONDS)
             area, lasted = area + at_once * max(0.0, until - begin), lasted + max(0.0, until - begin)
-        return area / lasted if lasted > 0.0 else float(self._seen[-1][1] if self._seen else 0)
+        return area / lasted if lasted > 0.0 else float(self._seen[-1][1])
 
     def _sized(self, replicas: int) -> Sized:
         replicas = min(self._goal.most, max(self._goal.least, replicas))
