@@ -14,6 +14,8 @@ from statistics import median
 
 from libs.messages.signals import Curve, CurvePoint
 
+SPEED_MIN, SPEED_MAX = 1e-9, 1e15  # a second; a node may report any number, and what is beyond makes no sense
+SPREAD_MAX = 1e3  # of a point: that is as unsure as can be
 CPU_STEP = 0.5  # cores: numbers nearer to each other than this are one size
 POINTS_MAX = 64
 WINDOWS_MEMORY = 20  # a point keeps the weight of this many windows
@@ -34,7 +36,7 @@ def rounded(cpus: float) -> float:
 
 def measured(replicas: int, cpus: float, speeds: Sequence[float], *, at: float) -> CurvePoint | None:
     """One point from the speeds of some windows; None if no speed makes sense."""
-    sound = [speed for speed in speeds if 0 < speed < inf]
+    sound = [speed for speed in speeds if SPEED_MIN <= speed <= SPEED_MAX]
     if not sound or replicas < 1 or not 0 < cpus < inf:
         return None
     middle = median(sound)
@@ -44,7 +46,7 @@ def measured(replicas: int, cpus: float, speeds: Sequence[float], *, at: float) 
 
 def joined(points: Iterable[CurvePoint], more: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
     """`points` with `more` merged into them by size; the oldest are dropped if there are too many."""
-    by_size = {(point.replicas, rounded(point.cpus)): point for point in points}
+    by_size = {(point.replicas, rounded(point.cpus)): point for point in points if _is_sound(point)}
     for point in more:
         size = (point.replicas, rounded(point.cpus))
         known = by_size.get(size)
@@ -66,7 +68,7 @@ def _merged(known: CurvePoint, new: CurvePoint) -> CurvePoint:
         replicas=known.replicas,
         cpus=known.cpus,
         speed=merged,
-        spread=known.spread + (max(new.spread, between / 2) - known.spread) * part,
+        spread=min(SPREAD_MAX, known.spread + (max(new.spread, between / 2) - known.spread) * part),
         windows=known.windows + new.windows,
         at=max(known.at, new.at),
     )
@@ -74,7 +76,11 @@ def _merged(known: CurvePoint, new: CurvePoint) -> CurvePoint:
 
 def confidence_of(point: CurvePoint) -> float:
     """The confidence in a point: by the number of its windows, and their spread."""
-    return point.windows / (point.windows + HALF_SURE_WINDOWS) / (1.0 + (point.spread / HALF_SURE_SPREAD) ** 2)
+    return (
+        point.windows
+        / (point.windows + HALF_SURE_WINDOWS)
+        / (1.0 + (min(point.spread, SPREAD_MAX) / HALF_SURE_SPREAD) ** 2)
+    )
 
 
 def speed_at(curve: Curve | None, replicas: int, cpus: float, *, prior: Curve | None = None) -> tuple[float, float]:
@@ -101,7 +107,11 @@ def speed_at(curve: Curve | None, replicas: int, cpus: float, *, prior: Curve | 
 
 def _usable(curve: Curve | None) -> tuple[CurvePoint, ...]:
     points = () if curve is None else curve.points
-    return tuple(point for point in points if point.replicas >= 1 and 0 < point.cpus < inf and 0 < point.speed < inf)
+    return tuple(point for point in points if point.replicas >= 1 and 0 < point.cpus < inf and _is_sound(point))
+
+
+def _is_sound(point: CurvePoint) -> bool:
+    return SPEED_MIN <= point.speed <= SPEED_MAX
 
 
 def _scale(own: Sequence[CurvePoint], others: Sequence[CurvePoint]) -> tuple[float, bool]:

@@ -165,3 +165,31 @@ def test_a_prior_is_scaled_to_the_jobs_own_points() -> None:
 def test_a_prior_never_promises_more_than_in_proportion() -> None:
     prior = curve(point(1, 4, 100), point(2, 8, 400))
     assert speed_at(curve(point(1, 4, 50)), 2, 8, prior=prior)[0] <= 100
+
+
+# what a node reports may be anything
+
+
+ANY_SPEED = st.one_of(st.floats(0.0, 1e308), st.sampled_from([5e-324, 1e-300, 1e-9, 1.0, 1e15, 1e300, inf]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    told=st.lists(st.tuples(st.integers(1, 8), st.lists(ANY_SPEED, min_size=1, max_size=4)), min_size=1, max_size=8),
+    others=st.lists(st.tuples(st.integers(1, 8), ANY_SPEED, st.floats(0.0, 1e308)), max_size=4),
+    replicas=st.integers(1, 4096),
+)
+def test_whatever_speeds_nodes_report_an_expected_speed_is_a_number(
+    told: list[tuple[int, list[float]]], others: list[tuple[int, float, float]], replicas: int
+) -> None:
+    """A node that reported 1 sample a second of a job, and then 1e300, ended the reallocator with each plan of sizes."""
+    points: tuple[CurvePoint, ...] = ()
+    for size, speeds in told:
+        made = measured(size, size * 4.0, speeds, at=0.0)
+        points = joined(points, () if made is None else [made])
+    stored = [point(size, size * 4.0, speed, spread=spread) for size, speed, spread in others]  # by an earlier version
+    for own, prior in ((points, stored), (stored, points)):
+        speed, sure = speed_at(curve(*own), replicas, replicas * 4.0, prior=curve(*prior))
+        assert 0.0 <= speed < inf
+        assert 0.0 <= sure <= 1.0
+    assert all(0.0 <= confidence_of(one) <= 1.0 for one in (*points, *stored))
