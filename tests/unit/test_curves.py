@@ -182,7 +182,7 @@ ANY_SPEED = st.one_of(st.floats(0.0, 1e308), st.sampled_from([5e-324, 1e-300, 1e
 def test_whatever_speeds_nodes_report_an_expected_speed_is_a_number(
     told: list[tuple[int, list[float]]], others: list[tuple[int, float, float]], replicas: int
 ) -> None:
-    """A node that reported 1 sample a second of a job, and then 1e300, ended the reallocator with each plan of sizes."""
+    """A node that reported 1 sample a second of a job, and then 1e300, ended the reallocator with each plan."""
     points: tuple[CurvePoint, ...] = ()
     for size, speeds in told:
         made = measured(size, size * 4.0, speeds, at=0.0)
