@@ -116,8 +116,14 @@ class EventTold(Message, frozen=True, kw_only=True):
     """The relay → all: one CloudEvent. A hint to read the store."""
 
     subject: ClassVar[str] = "weft.events.{topic}.{event}"
-    id: str
+    id: str  # as `Event.message_id`
     type: str  # weft.<topic>.<event>
+
+    @property
+    def subject_id(self) -> str:
+        """The job or the node that it is about."""
+        _, _, rest = self.id.partition("/")
+        return rest.rpartition("/")[0]
 
     @property
     def topic(self) -> str:

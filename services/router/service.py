@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from libs.bus import Bus
+from libs.domain.job import JobEvent
 from libs.messages.events import EventTold
 from libs.messages.serving import EndpointsSeen, ServiceServed, ServicesServed
 from libs.service.run import Every, Listen, serve
@@ -22,6 +23,20 @@ from services.router.tokens import TokenCache
 logger = logging.getLogger(__name__)
 
 READ_SECONDS = 5.0  # between two looks at the store, if no event came
+READ_REST = 4.0  # times as long as a look took: jobs that serve nothing are submitted all the time
+OPENS = frozenset({JobEvent.WAITING, JobEvent.PLACED, JobEvent.REQUEUED})  # of a job that was submitted, one comes
+MOVES = frozenset(  # with which replicas of a known service come or go, or more of them are wanted
+    {
+        JobEvent.RESTARTED,
+        JobEvent.RESIZED,
+        JobEvent.SCALED,
+        JobEvent.UPDATED,
+        JobEvent.REPRIORITISED,
+        JobEvent.STOPPING,
+        JobEvent.FAILED,
+        JobEvent.CANCELLED,
+    }
+)
 TOLD_SECONDS = 1.0
 TICK_SECONDS = 0.1
 SETTLE_SECONDS = 1.0
@@ -68,10 +83,14 @@ async def run(
             listens=[
                 Listen(EndpointsSeen, shell.hear_endpoints, group="", at_once=1, apart_seconds=ENDPOINTS_APART_SECONDS),
                 Listen(ServicesServed, shell.hear_served, group="", at_once=1),
-                Listen(EventTold, shell.hear_event, group=""),
+                Listen(EventTold, shell.hear_event, group="", tokens={"topic": "nodes"}),
+                *(
+                    Listen(EventTold, shell.hear_event, group="", tokens={"topic": "jobs", "event": event.value})
+                    for event in sorted(OPENS | MOVES)
+                ),
             ],
             loops=[
-                Every(READ_SECONDS, shell.read, wake=shell.read_now, retry_on=patient, name="read", rest=1.0),
+                Every(READ_SECONDS, shell.read, wake=shell.read_now, retry_on=patient, name="read", rest=READ_REST),
                 Every(TICK_SECONDS, shell.tick, name="tick"),
                 Every(TOLD_SECONDS, shell.tell, wake=shell.tell_now, name="tell", rest=5.0),
                 Every(SETTLE_SECONDS, shell.settle, name="settle"),
@@ -149,7 +168,8 @@ class Shell:
             self.tell_now.set()  # its node waits to hear that it gets nothing more
 
     async def hear_event(self, event: EventTold) -> None:
-        self.read_now.set()
+        if event.topic == "nodes" or event.event in OPENS or event.subject_id in self._jobs:
+            self.read_now.set()
 
     async def hear_served(self, served: ServicesServed) -> None:
         if served.router != self._name:

@@ -143,7 +143,7 @@ class Town:
     async def step(self, job: Job, event: JobEvent, **fields: Any) -> Job:
         """Taken, and told as the relay does, so that the router reads it at once."""
         job = await go(self.place.stores.scheduler, self.lease, job, event, at=time.time(), **fields)
-        await self.relay.publish(EventTold(id="1", type=f"weft.jobs.{event.value}"))
+        await self.relay.publish(EventTold(id=f"jobs/{job.id}/{job.version}", type=f"weft.jobs.{event.value}"))
         return job
 
     async def tell(self, *endpoints: Endpoint) -> None:
