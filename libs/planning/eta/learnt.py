@@ -66,10 +66,16 @@ class Lasting:
             for kind in one.kinds:
                 self._running.setdefault(kind, []).append(one)
         self._courses: dict[Hashable, DurationCurve | None] = {}
+        self._left: dict[tuple[Kinds, float], TimeSpread | None] = {}  # thousands of jobs may wait that are alike
 
     def left(self, kinds: Kinds, age: float) -> TimeSpread | None:
         """How much longer a job of this age lasts, by the jobs of the narrowest kind of which enough lasted as long.
         None: nothing like it has ended."""
+        if (kinds, age) not in self._left:
+            self._left[kinds, age] = self._by_narrowest(kinds, age)
+        return self._left[kinds, age]
+
+    def _by_narrowest(self, kinds: Kinds, age: float) -> TimeSpread | None:
         widest: DurationCurve | None = None
         for kind in kinds:
             course = self._course(kind)
