@@ -236,6 +236,10 @@ class Revision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     back_to: int | None = None
 
 
+REVISIONS_MAX = 32  # of one service that still run
+REVISIONS_BYTES_MAX = 4 << 20  # of all of them together: an event has them all, and is one message of the bus
+
+
 class Loan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a service took from another job: `gpus` of it (a share is a part of 1), with `ranks` of its ranks; 0: the
     whole job gave way, and waits. `rank`: the replica of the service that has it."""

@@ -149,6 +149,15 @@ class CloudEvent(Struct, frozen=True, kw_only=True):
     data: msgspec.Raw
 
 
+def in_short(event: Event) -> Event:
+    """The event of a job without what may be large: where it is, its revisions and its loans. The store has them."""
+    if event.topic != "jobs":
+        return event
+    data = msgspec.json.decode(event.data, type=JobEventData)
+    short = msgspec.structs.replace(data, placement=None, next_placement=None, revisions=None, loans=None)
+    return msgspec.structs.replace(event, data=msgspec.Raw(msgspec.json.encode(short)))
+
+
 def cloud_event(event: Event, *, source: str = "weft") -> CloudEvent:
     at = datetime.fromtimestamp(event.at, UTC)
     return CloudEvent(

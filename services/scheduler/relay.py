@@ -6,12 +6,13 @@ from collections.abc import Callable
 import msgspec
 
 from libs.bus import Bus, NoAnswerError, StreamEvent
-from libs.messages.events import Event, cloud_event
+from libs.messages.events import Event, cloud_event, in_short
 from libs.store import RelayStore
 
 logger = logging.getLogger(__name__)
 
 BATCH = 500
+EVENT_BYTES_MAX = 6 << 20  # NATS takes 8 MB; a larger event is told without its details, as nothing after it may wait
 LOOK_SECONDS = 10.0  # between two checks for the stream: without events to publish its loss would go unnoticed
 KEPT_SECONDS = 24 * 3600.0  # as long as the stream keeps events
 
@@ -61,9 +62,12 @@ class Relay:
 
 
 def _told(event: Event) -> StreamEvent:
+    payload = msgspec.json.encode(cloud_event(event))
+    if len(payload) > EVENT_BYTES_MAX:
+        payload = msgspec.json.encode(cloud_event(in_short(event)))
     return StreamEvent(
         subject=event.subject,
         id=event.message_id,
-        payload=msgspec.json.encode(cloud_event(event)),
+        payload=payload,
         headers={"Content-Type": "application/cloudevents+json"},
     )

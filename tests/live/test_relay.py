@@ -4,18 +4,22 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import msgspec
 import nats
 import pytest
+from msgspec import structs
 
 from libs.bus import NoAnswerError
 from libs.bus.nats import NatsBus
+from libs.domain.job import JobEvent
 from libs.messages.asks import OutboxFilled
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.scheduler.relay import LOOK_SECONDS, Relay
-from tests.support.builders import spec
+from tests.support.builders import node, spec
 from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy
+from tests.support.steps import go, placement
 
 NOW = 1000.0
 
@@ -184,5 +188,33 @@ async def test_a_stream_that_is_lost_while_nothing_happens_is_filled_again(tmp_p
             now += LOOK_SECONDS
             await relay.turn()
             assert await stored(server.url) == ["jobs/j-1/1"]
+    finally:
+        server.stop()
+
+
+async def test_an_event_that_nats_does_not_take_is_told_in_short_and_holds_up_no_other(tmp_path: Path) -> None:
+    """It ended the scheduler that published it, and each that tried after it: no event was told any more."""
+    server, store = NatsServer(tmp_path), MemoryStore()
+    try:
+        async with NatsBus.connect(server.url, name="relay") as bus:
+            relay = Relay(store=store, bus=bus, clock=lambda: NOW)
+            lease = await store.take_lease("default", holder="me", seen=None)
+            assert lease is not None
+            await store.save_node(lease, node("node-1"), event="joined", cause="joined")
+            await submit(store, "j-large")
+            (job,) = await store.admit(lease, load=0, pool="default", limit=10)
+            where = structs.replace(placement(("node-1", 0)), why="x" * (9 << 20))
+            await go(store, lease, job, JobEvent.PLACED, at=NOW, placement=where)
+            await submit(store, "j-after")
+            await relay.turn()
+            assert await stored(server.url) == ["nodes/node-1/1", "jobs/j-large/1", "jobs/j-large/2", "jobs/j-after/1"]
+            assert await store.unsent(limit=10) == []
+            client = await nats.connect(server.url)
+            message = await client.jetstream().get_msg("WEFT_EVENTS", 3)
+            await client.close()
+            told = msgspec.json.decode(message.data or b"")
+            assert told["type"] == "weft.jobs.placed"
+            assert "placement" not in told["data"]
+            assert told["data"]["state"] == "placed"
     finally:
         server.stop()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import Job, JobState, Revision
+from libs.domain.job import REVISIONS_MAX, Allocation, Job, JobState, Placement, Revision
 from libs.messages.asks import Update
 from libs.messages.http_services import UpdateWanted
 from services.gateway.errors import RejectedError
@@ -57,3 +57,27 @@ def test_a_role_with_an_image_of_its_own_is_updated_too() -> None:
     with pytest.raises(RejectedError) as error:
         check_update(service(says=says), UpdateWanted(image="b:2"), processes)
     assert (error.value.status, error.value.field) == (422, "image")
+
+
+def still_running(*revisions: Revision) -> Job:
+    """A service with a replica of each of these revisions."""
+    held = tuple(
+        Allocation(rank=rank, role="worker", node_id="node-1", cpus=1.0, memory=1, extra=True, revision=one.number)
+        for rank, one in enumerate(revisions)
+    )
+    return service(state=JobState.RUNNING, revisions=revisions, placement=Placement(allocations=held))
+
+
+def test_revisions_that_still_run_are_together_no_larger_than_an_event_may_be() -> None:
+    large = [Revision(number=number, env={f"A{at}": "x" * 32_000 for at in range(27)}) for number in range(1, 5)]
+    wanted = UpdateWanted(env={"B": "x"})
+    check_update(still_running(*large[:3]), wanted, DOCKER)
+    assert refused(still_running(*large), wanted) == (409, "env")
+    gone = service(state=JobState.RUNNING, revisions=tuple(large), placement=still_running(*large[:2]).placement)
+    check_update(gone, wanted, DOCKER)
+
+
+def test_an_update_is_refused_while_too_many_revisions_run() -> None:
+    few = [Revision(number=number) for number in range(1, REVISIONS_MAX - 1)]
+    check_update(still_running(*few), UpdateWanted(env={"B": "x"}), DOCKER)
+    assert refused(still_running(*few, Revision(number=40)), UpdateWanted(env={"B": "x"})) == (409, "job")

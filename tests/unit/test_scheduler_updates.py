@@ -1,9 +1,10 @@
 """Updates of services: new replicas beside old ones, one by one, and back where the new do not become ready."""
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import CauseCode, JobEvent, JobState, Revision
+from libs.domain.job import REVISIONS_BYTES_MAX, CauseCode, JobEvent, JobState, Revision
 from libs.messages.asks import AskKind
 from tests.support.nodes import Key
 from tests.support.scheduler import World, world
@@ -99,6 +100,20 @@ def test_updates_faster_than_replicas_leave_are_not_kept_without_bound() -> None
         w.nodes["node-1"].unkillable |= set(runs(w))
         w.sync("node-1")
     assert 3 < len(of(w).revisions) <= 32
+
+
+def test_revisions_that_still_run_are_no_more_together_than_an_event_may_hold() -> None:
+    """Thirty of a megabyte made an event of 30 MB, which NATS does not take."""
+    w = world(gpus=4)
+    running(w, service(role={"replicas": {"min": 0, "want": 16, "max": 16}, "gpus": 0, "cpus": 0.001}), gpus=0)
+    largest = 0
+    for number in range(30):
+        w.update("j-1", env={"A": f"{number:06}" * 150_000})
+        w.tick()
+        w.nodes["node-1"].unkillable |= set(runs(w))
+        w.sync("node-1")
+        largest = max(largest, len(msgspec.json.encode(of(w).revisions)))
+    assert 3 << 20 < largest <= REVISIONS_BYTES_MAX
 
 
 def test_an_update_goes_back_after_three_new_replicas_in_a_row_that_fail() -> None:

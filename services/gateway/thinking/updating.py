@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import structs
 
-from libs.domain.job import FINAL, Job, JobState
+from libs.domain.job import FINAL, REVISIONS_BYTES_MAX, REVISIONS_MAX, Job, JobState
 from libs.domain.spec import JobSpec
 from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.asks import Update
@@ -26,6 +26,7 @@ def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Update
     env = _env_after(job, wanted)
     if len(env) > ENV_MAX:
         raise RejectedError(400, "env", f"its replicas would have {len(env)} variables of their own; at most {ENV_MAX}")
+    _check_revisions(job, wanted)
     following = _following(job.spec, wanted, env)
     try:
         decode_spec(msgspec.json.encode(following))
@@ -35,6 +36,22 @@ def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Update
         raise RejectedError(400, error.field, error.reason) from None
     admission.check_runtime(following)
     return Update(image=wanted.image, command=wanted.command, env=wanted.env)
+
+
+def _check_revisions(job: Job, wanted: UpdateWanted) -> None:
+    """The revisions that replicas still run, or that may come back, with one more that adds to the newest."""
+    running = {one.revision for one in job.placement.allocations} if job.placement is not None else set()
+    kept = [one for one in job.revisions if one.number in running or one is job.revisions[-1]]
+    if len(kept) + 2 > REVISIONS_MAX:
+        why = f"its replicas run {len(kept)} of its revisions still; wait until they are replaced"
+        raise RejectedError(409, "job", why)
+    size = len(msgspec.json.encode([kept, job.revisions[-1:], wanted]))
+    if size > REVISIONS_BYTES_MAX:
+        why = (
+            f"would have {size} bytes together with the revisions that its replicas run still; at most"
+            f" {REVISIONS_BYTES_MAX}: wait until they are replaced"
+        )
+        raise RejectedError(409, "env", why)
 
 
 def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:

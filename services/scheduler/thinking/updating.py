@@ -6,14 +6,24 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct, structs
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Revision, Step
+from libs.domain.job import (
+    REVISIONS_BYTES_MAX,
+    REVISIONS_MAX,
+    Allocation,
+    Cause,
+    CauseCode,
+    Job,
+    JobEvent,
+    JobState,
+    Revision,
+    Step,
+)
 from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.messages.asks import Ask
 from services.scheduler.thinking.picture import Picture
 
 _C = CauseCode
 
-REVISIONS_MAX = 32  # of one service that still run: one more update then changes nothing
 ENV_NAMES_MAX = 1024
 
 AS_SPECIFIED = Revision(number=0)
@@ -36,8 +46,8 @@ def update(picture: Picture, ask: Ask, now: float) -> list[Step]:
     back = wanted.number if wanted.back_to is None else wanted.back_to
     new = structs.replace(after, number=_fresh_number(job), at=round(now, 6), back_to=back if job.worked else None)
     revisions = _kept(job, new)
-    if len(revisions) > REVISIONS_MAX:
-        return []
+    if len(revisions) > REVISIONS_MAX or len(msgspec.json.encode(revisions)) > REVISIONS_BYTES_MAX:
+        return []  # the gateway refuses such an update
     sentence = (
         f"revision {wanted.number} → {new.number} by {ask.tenant}: {_what(asked.image, asked.command, asked.env)}"
     )
