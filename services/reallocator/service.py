@@ -246,7 +246,7 @@ class Review:
         planned = self._sizes.findings if self._sizes is not None else ()
         shared = self._shares.findings if self._shares is not None else ()
         served = self._services.findings() if self._services is not None else ()
-        findings = (*served, *decided.findings, *planned, *shared)[:FINDINGS_MAX]
+        findings = (*self._aside.findings(), *served, *decided.findings, *planned, *shared)[:FINDINGS_MAX]
         for finding in findings:
             self._found.labels(finding.code).inc()
         self._verdicts.clear()

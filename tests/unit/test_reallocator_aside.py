@@ -134,6 +134,9 @@ async def test_a_job_that_cannot_be_reviewed_is_left_out_and_the_review_goes_on(
         w.now += 1.0
         await w.review.beat()
     assert w.mistakes == 1.0
+    (finding,) = w.aside.findings()
+    assert (finding.code, finding.job_id) == ("left-out", BAD)
+    assert "ZeroDivisionError in" in finding.sentence
     assert (w.core.state_of(BAD), w.core.state_of(GOOD) is None) == (None, False)
 
 
