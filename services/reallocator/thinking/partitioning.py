@@ -8,6 +8,7 @@ a user's: the scheduler does it when there is room.
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import ceil, inf
 from operator import attrgetter
 
@@ -175,19 +176,8 @@ class SizePlanner:
         self._planned_at, self._known = now, _fingerprint(holding, queued)
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
-        jobs: dict[str, Job] = {}
-        elastic: list[ElasticJob] = []
-        takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
-        for job in open_jobs:
-            there = all(allocation.node_id in takes_jobs for allocation in job.held)
-            if job.spec.is_service or not there or _is_rigid_and_runs(job) or is_benchmark(job.spec):
-                continue
-            if job.spec.named_volumes:
-                continue  # the planner takes every server for as good as any other
-            if len(elastic) >= JOBS_MAX:
-                continue
-            jobs[job.id] = job
-            elastic.append(self._elastic(job, curves, now, under_trial, binned))
+        jobs = _planned_jobs(open_jobs, nodes)
+        elastic = [self._elastic(job, curves, now, under_trial, binned) for job in jobs.values()]
         under = _UnderQuotas(quotas, nodes, holding)
         elastic = under.weighed(elastic, jobs)
         servers = _servers(nodes, [job for job in holding if job.id not in jobs], binned)
@@ -356,6 +346,20 @@ def _why(job: Job, role: str, count: int, change: Change | None) -> Cause:
 
 def _fingerprint(holding: Iterable[Job], queued: Iterable[Job]) -> frozenset[tuple[str, bool]]:
     return frozenset([(job.id, True) for job in holding] + [(job.id, False) for job in queued])
+
+
+def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[str, Job]:
+    """The jobs whose sizes are planned, by id, in the order of service. A function of its own, so that an exception of
+    the planner is not held against the job that was looked at last."""
+    takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
+    planned = (
+        job
+        for job in open_jobs
+        if not (job.spec.is_service or _is_rigid_and_runs(job) or is_benchmark(job.spec))
+        and not job.spec.named_volumes  # the planner takes every server for as good as any other
+        and all(allocation.node_id in takes_jobs for allocation in job.held)
+    )
+    return {job.id: job for job in islice(planned, JOBS_MAX)}
 
 
 def _is_rigid_and_runs(job: Job) -> bool:
