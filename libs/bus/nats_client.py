@@ -8,6 +8,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from nats import errors
@@ -75,7 +76,8 @@ class SteadyClient(Client):
         """Break the connection now, without sending what waits."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
-            writer.transport.abort()
+            with suppress(AttributeError):  # of asyncio before Python 3.11.4, where a TLS connection is closed already
+                writer.transport.abort()
 
     async def flush(self, timeout: int = FLUSH_SECONDS_MAX) -> None:
         """A barrier: on return the server has seen all that was published before.

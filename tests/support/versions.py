@@ -102,7 +102,10 @@ def earlier_version(folder: Path) -> Version:
     commit = os.environ.get("WEFT_UPGRADE_FROM") or _before_the_newest_migration()
     packed = _git("archive", commit, "libs", "services")
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+        else:  # before Python 3.11.4; it is a commit of our own
+            archive.extractall(folder)
     return Version(folder)
 
 
