@@ -76,7 +76,7 @@ class SteadyClient(Client):
         """Break the connection now, without sending what waits."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
-            with suppress(AttributeError):  # of asyncio before Python 3.11.4, where a TLS connection is closed already
+            with suppress(AttributeError):  # of the asyncio of Python 3.11.2, where TLS is closed already
                 writer.transport.abort()
 
     async def flush(self, timeout: int = FLUSH_SECONDS_MAX) -> None:
