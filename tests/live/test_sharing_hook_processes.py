@@ -98,7 +98,10 @@ def test_an_object_that_asks_for_the_next_definition_gets_it(
         'void *next(void) { return dlsym(RTLD_NEXT, "puts"); }\n'
         'void *versioned(void) { return dlvsym(RTLD_NEXT, "puts", "GLIBC_2.2.5"); }\n'
     )
-    subprocess.run(["cc", "-shared", "-fPIC", "-fno-builtin", "-o", library, source], check=True, timeout=60)
+    compiler = find_compiler()
+    assert isinstance(compiler, Compiler)
+    flags = ("-shared", "-fPIC", "-fno-builtin")
+    subprocess.run([*compiler.command, *flags, "-o", library, source], check=True, timeout=60)
     text = f"""
 lib = ctypes.CDLL({str(library)!r}, mode=ctypes.RTLD_GLOBAL)
 for name in ("next", "versioned"): getattr(lib, name).restype = c_void_p
