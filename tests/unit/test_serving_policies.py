@@ -4,6 +4,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
 from libs.serving.policies import NAMES, autoscaler
@@ -21,6 +22,15 @@ def load(at: float, *, at_once: int, ready: int = 1, wanted: int | None = None, 
 def sizes(name: str, at_once: int, *, seconds: int, ready: int = 1, goal: Goal = GOAL) -> list[int]:
     rule = autoscaler(name, goal, at=0.0)
     return [rule.decide(load(float(at), at_once=at_once, ready=ready)).replicas for at in range(seconds)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_decides_where_no_router_has_reported_yet(name: str) -> None:
+    """`ray` ended the reallocator there."""
+    rule = autoscaler(name, GOAL, at=0.0)
+    for at in range(60):
+        silent = structs.replace(load(float(at), at_once=0, ready=2), silent=True)
+        assert rule.decide(silent).replicas == 2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -54,7 +54,7 @@ class Ray:
 
     def _weighted(self, at: float) -> float:
         if not self._seen:
-            return 0.0  # the clock went back before anything was seen
+            return 0.0  # no router has reported yet
         area, lasted = 0.0, 0.0
         for (then, at_once), (until, _) in zip(self._seen, [*list(self._seen)[1:], (at, 0)], strict=True):
             begin = max(then, at - LOOK_BACK_SECONDS)
