@@ -15,9 +15,11 @@ def frames_of(error: BaseException) -> list[FrameType]:
 
 
 def jobs_blamed(error: BaseException, deciding: tuple[str, ...]) -> Sequence[str]:
-    """The ids of the jobs in the local variables of the innermost frame that has any, of the modules whose names begin
-    with `deciding`; the variable that came last is the first. Empty: the exception is about no certain job, or of the
-    machine."""
+    """The ids of the jobs that the exception may be about, the likeliest first; empty if it is about no certain job.
+
+    They are read from the local variables of one frame: the innermost that names a job, in a module whose name begins
+    with one of `deciding`. The variable that was set last is the likeliest. A lack of memory is about no job.
+    """
     if isinstance(error, MemoryError):
         return ()
     for frame in reversed(frames_of(error)):

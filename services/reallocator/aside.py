@@ -1,6 +1,7 @@
 """Jobs left out of every decision for a while, because a decision about them ended in an exception.
 
-A reallocator that ended with it would end again with each beat, and nobody's job would be tuned or scaled any more.
+Without this the exception would end the reallocator, and each one that is started after it: no job in the pool would
+be tuned or scaled any more.
 """
 
 import logging

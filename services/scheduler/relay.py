@@ -12,7 +12,9 @@ from libs.store import RelayStore
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-EVENT_BYTES_MAX = 6 << 20  # NATS takes 8 MB; a larger event is told without its details, as nothing after it may wait
+EVENT_BYTES_MAX = (
+    6 << 20
+)  # NATS takes 8 MB; of a larger event the details are left out, for it must not hold up the others
 LOOK_SECONDS = 10.0  # between two checks for the stream: without events to publish its loss would go unnoticed
 KEPT_SECONDS = 24 * 3600.0  # as long as the stream keeps events
 

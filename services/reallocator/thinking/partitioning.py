@@ -349,8 +349,11 @@ def _fingerprint(holding: Iterable[Job], queued: Iterable[Job]) -> frozenset[tup
 
 
 def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[str, Job]:
-    """The jobs whose sizes are planned, by id, in the order of service. A function of its own, so that an exception of
-    the planner is not held against the job that was looked at last."""
+    """The jobs whose sizes are planned, by id, in the order of service.
+
+    This loop is no part of `SizePlanner.plan`: there the last job would stay in a local variable, and `Aside` would
+    leave that job out when the planner fails.
+    """
     takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
     planned = (
         job

@@ -104,8 +104,8 @@ def set_aside(job: Job, sentence: str, now: float) -> JobChange:
 
 
 def _suspects(error: Exception) -> list[Blamed]:
-    """What the decision was about that ended so: the ask or the node whose message was taken in, else jobs, the most
-    likely first."""
+    """What the exception may be about: the ask, or the node whose report, was being taken in; else jobs, the likeliest
+    first."""
     for frame in [] if isinstance(error, MemoryError) else frames_of(error):
         if frame.f_code is Scheduler.ask.__code__:
             return [(Ask, frame.f_locals["ask"].id)]

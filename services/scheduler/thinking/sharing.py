@@ -44,7 +44,7 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     told = asked.cause is None if keeping else short  # the reallocator would ask again and again
     if after == job.placement.allocations and not told:
         return []
-    # Of ranks with different shares, the first whose share changes is told.
+    # The sentence has the share of one rank: where ranks have different ones, of the first that gets another.
     was, has = next((pair for pair in zip(before, given, strict=True) if pair[0] != pair[1]), (before[0], given[0]))
     wanted = has.request if asked.request is None else asked.request
     cause = asked.cause or _cause(ask, was, has, wanted=wanted, where=where, keeping=keeping)
