@@ -1,7 +1,6 @@
 """Each tenant's lane: what its work costs is charged to it, and who owes goes on later, others at once."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 
@@ -101,6 +100,7 @@ async def test_an_error_or_a_cancellation_comes_through_and_is_charged_too() -> 
     assert stopped == ["in order"]
 
 
+@pytest.mark.asyncio(loop_scope="function")  # its threads would stay those of the loop that other tests share
 async def test_what_is_done_for_a_tenant_in_a_thread_is_charged_to_it() -> None:
     times = Times()
     lanes = times.lanes()
@@ -124,7 +124,6 @@ async def test_what_is_done_for_a_tenant_in_a_thread_is_charged_to_it() -> None:
     await asyncio.sleep(0)
     assert await is_held(lanes, "busy")
     assert PAYER.get() == ""
-    loop.set_default_executor(ThreadPoolExecutor(1))
 
 
 def test_paid_work_that_is_given_up_may_be_closed_from_elsewhere() -> None:
