@@ -9,13 +9,14 @@ import msgspec
 
 from libs.bus import BusError, StreamEvent
 from libs.messages import Message
+from libs.messages.tolerant import TolerantDecoder
 
 T = TypeVar("T")
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]{1,255}")  # a subject of more than 4 KiB would have NATS end the connection for good
 EVENTS = "weft.events."
 
-_decoders: dict[type, msgspec.json.Decoder[Any]] = {}  # making one costs more than using it
+_decoders: dict[type, TolerantDecoder[Any]] = {}  # making one costs more than using it
 encode = msgspec.json.Encoder().encode
 
 
@@ -63,7 +64,7 @@ def decode_answer(subject: str, reply: type[T], payload: bytes) -> T:
 def decode(kind: type[T], payload: bytes) -> T:
     """Raises msgspec.DecodeError."""
     if (decoder := _decoders.get(kind)) is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        decoder = _decoders[kind] = TolerantDecoder(kind)
     decoded: T = decoder.decode(payload)
     return decoded
 

@@ -13,6 +13,7 @@ import msgspec
 from libs.client.errors import ClientError, RefusedError, UnreachableError
 from libs.client.paths import checked_text
 from libs.messages.http import ErrorView
+from libs.messages.tolerant import TolerantDecoder
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ class Wire:
             method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
         )
         try:
-            return msgspec.json.decode(answer, type=kind)
+            return TolerantDecoder(kind).decode(answer)
         except msgspec.DecodeError as error:
             raise ClientError(f"{self._url}{path} did not answer as a Weft gateway does: {error}") from error
 

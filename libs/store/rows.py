@@ -21,6 +21,7 @@ from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Upd
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
+from libs.messages.tolerant import TolerantDecoder
 from libs.store import OpenService, UnlawfulError, Unsent
 from libs.store.arrays import ArrayKept
 from libs.store.asking import Row
@@ -186,7 +187,7 @@ def facts_of(row: Row) -> JobFacts:
         name=row["name"],
         kind=row["kind"],
         labels={} if row["labels"] is None else msgspec.json.decode(row["labels"], type=dict[str, str]),
-        checkpoints=None if row["checkpoints"] is None else msgspec.json.decode(row["checkpoints"], type=Checkpointing),
+        checkpoints=None if row["checkpoints"] is None else _CHECKPOINTS.decode(row["checkpoints"]),
         wanted=row["wanted"],
     )
 
@@ -320,18 +321,19 @@ def envelope_of(row: Row) -> Envelope:
     return Envelope(job_id=row["job_id"], pool=row["pool"], epoch=row["epoch"], state=row["state"].encode())
 
 
-_SPEC = msgspec.json.Decoder(JobSpec)
-_CAUSE = msgspec.json.Decoder(Cause)
-_TUNE = msgspec.json.Decoder(Tune)
-_POINTS = msgspec.json.Decoder(tuple[CurvePoint, ...])
-_PLACEMENT = msgspec.json.Decoder(Placement)
-_SIZE = msgspec.json.Decoder(dict[str, int])
-_SCALE = msgspec.json.Decoder(Scale)
-_RESHARE = msgspec.json.Decoder(Reshare)
-_UPDATE = msgspec.json.Decoder(Update)
-_ENTRY = msgspec.json.Decoder(Entrance)
-_REVISIONS = msgspec.json.Decoder(tuple[Revision, ...])
-_LOANS = msgspec.json.Decoder(tuple[Loan, ...])
-_RULES = msgspec.json.Decoder(ServiceRules)
-_OBJECTIVE = msgspec.json.Decoder(Objective | None)
-_PROGRESS = msgspec.json.Decoder(dict[str, float])
+_SPEC = TolerantDecoder(JobSpec)
+_CAUSE = TolerantDecoder(Cause)
+_TUNE = TolerantDecoder(Tune)
+_POINTS = TolerantDecoder(tuple[CurvePoint, ...])
+_PLACEMENT = TolerantDecoder(Placement)
+_SIZE = TolerantDecoder(dict[str, int])
+_SCALE = TolerantDecoder(Scale)
+_RESHARE = TolerantDecoder(Reshare)
+_UPDATE = TolerantDecoder(Update)
+_ENTRY = TolerantDecoder(Entrance)
+_REVISIONS = TolerantDecoder(tuple[Revision, ...])
+_LOANS = TolerantDecoder(tuple[Loan, ...])
+_RULES = TolerantDecoder(ServiceRules)
+_OBJECTIVE = TolerantDecoder(Objective)
+_CHECKPOINTS = TolerantDecoder(Checkpointing)
+_PROGRESS = TolerantDecoder(dict[str, float])

@@ -116,6 +116,24 @@ async def test_an_admission_waits_for_a_load_that_begins_and_is_then_refused(rea
         await connection.close()
 
 
+async def test_a_specification_of_a_later_version_is_admitted_and_read_by_every_service(real: postgres.Stores) -> None:
+    """While a cluster is upgraded, the gateway may be of the new version, and the scheduler of this one."""
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    load = await real.scheduler.lead_by(lease, "")
+    wanted = spec("chat", kind="inference", service={"ready": "/healthz"}, checkpoints={"every": "10m"})
+    await real.gateway.submit(wanted, job_id="j-1", tenant="alice", key=None, at=AT)
+    later = json.loads(msgspec.json.encode(wanted))
+    for part in (later, later["service"], later["checkpoints"], *later["roles"].values()):
+        part["later"] = {"of": ["a", "later", "version"]}
+    await real.owner.execute("UPDATE submissions SET spec = $1::text::json", json.dumps(later))
+    (admitted,) = await real.scheduler.admit(lease, load=load, pool="default", limit=10)
+    (loaded,) = await real.scheduler.open_jobs(pool="default")
+    (shown,) = await real.gateway.jobs(tenant="alice")
+    assert admitted.spec == loaded.spec == shown.spec == wanted
+    assert [one.rules for one in await real.router.open_services()] == [wanted.service]
+
+
 async def test_a_load_waits_for_a_node_that_is_being_stored_and_then_finds_it(real: postgres.Stores) -> None:
     lease = await real.scheduler.take_lease("default", holder="me", seen=None)
     assert lease is not None
