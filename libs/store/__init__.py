@@ -43,6 +43,8 @@ from libs.store.tuning import TuningStore
 from libs.store.uploads import UploadStore
 from libs.store.webhooks import WebhookStore
 
+UNSENT_BYTES_MAX = 16 << 20  # of events that are read at once to be published
+
 
 class StoreError(Exception):
     """The base of all errors of the store."""
@@ -233,7 +235,7 @@ class RelayStore(Protocol):
     """What the relay may do: take events out of the outbox once they are published."""
 
     async def unsent(self, *, limit: int) -> list[Unsent]:
-        """Events to publish, oldest first."""
+        """Events to publish, oldest first; all but the last of them have fewer than `UNSENT_BYTES_MAX` together."""
 
     async def unsent_count(self) -> int: ...
 

@@ -7,14 +7,12 @@ import msgspec
 
 from libs.bus import Bus, NoAnswerError, StreamEvent
 from libs.messages.events import Event, cloud_event, in_short
-from libs.store import RelayStore
+from libs.store import UNSENT_BYTES_MAX, RelayStore
 
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-EVENT_BYTES_MAX = (
-    6 << 20
-)  # NATS takes 8 MB; of a larger event the details are left out, for it must not hold up the others
+EVENT_BYTES_MAX = 6 << 20  # NATS takes 8 MB; of a larger event the details are left out, so that it delays no other
 LOOK_SECONDS = 10.0  # between two checks for the stream: without events to publish its loss would go unnoticed
 KEPT_SECONDS = 24 * 3600.0  # as long as the stream keeps events
 
@@ -50,7 +48,8 @@ class Relay:
                 self._batch = max(1, len(waiting) // 2)  # or it may be slow: a smaller batch is done in time
                 raise
             await self._store.sent(waiting)
-            is_last = len(waiting) < self._batch
+            size = sum(len(unsent.event.data) for unsent in waiting)
+            is_last = len(waiting) < self._batch and size < UNSENT_BYTES_MAX
             self._batch = min(BATCH, self._batch * 2)
             if is_last:
                 return

@@ -2,12 +2,15 @@
 
 import asyncio
 
+import pytest
 from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent
 from libs.messages.events import Event
 from libs.store.accounts import Moment
 from libs.store.memory import MemoryStore
+from libs.store.memory import events as memory_events
+from libs.store.postgres import events as postgres_events
 from tests.support.builders import node, spec
 from tests.support.steps import go
 from tests.support.stores import AT, World, told
@@ -128,6 +131,19 @@ async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: 
     assert await world.relay.resend(since=AT + 2) == 2
     assert await world.relay.resend(since=AT + 1) == 1  # two are there already
     assert [unsent.event for unsent in await world.relay.unsent(limit=10)] == [unsent.event for unsent in every[1:]]
+
+
+async def test_events_are_read_to_be_published_by_their_bytes_and_at_least_one_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
+    every = await world.relay.unsent(limit=10)
+    of_two = sum(len(unsent.event.data) for unsent in every[:2])
+    for at_most, count in ((1, 1), (of_two - 1, 2), (of_two, 2), (of_two + 1, 3), (10 * of_two, 4)):
+        monkeypatch.setattr(memory_events, "UNSENT_BYTES_MAX", at_most)
+        monkeypatch.setattr(postgres_events, "UNSENT_BYTES_MAX", at_most)
+        assert await world.relay.unsent(limit=10) == every[:count], at_most
 
 
 async def test_another_stream_is_filled_once(world: World) -> None:

@@ -9,6 +9,8 @@ import pytest
 from libs.bus.memory import MemoryBus
 from libs.store import StoreUnavailableError, Unsent
 from libs.store.memory import MemoryStore
+from libs.store.memory import events as memory_events
+from services.scheduler import relay as relay_module
 from services.scheduler.relay import LOOK_SECONDS, Relay
 from tests.support.builders import spec
 
@@ -46,6 +48,19 @@ async def test_events_that_came_back_are_published_although_the_outbox_hears_lat
     await relay.turn()
     assert store.landed
     assert [event.id for event in bus.events or []] == ["jobs/j-1/1"]
+    assert await store.unsent(limit=10) == []
+
+
+async def test_events_that_are_too_large_to_be_read_at_once_are_all_published_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (relay_module, memory_events):
+        monkeypatch.setattr(module, "UNSENT_BYTES_MAX", 1)
+    store, bus = MemoryStore(), MemoryBus()
+    for number in range(5):
+        await store.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=NOW)
+    await Relay(store=store, bus=bus, clock=lambda: NOW).turn()
+    assert [event.id for event in bus.events or []] == [f"jobs/j-{number}/1" for number in range(5)]
     assert await store.unsent(limit=10) == []
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from libs.domain.cluster import Node
 from libs.messages.events import Event, JobEventData
-from libs.store import Unsent
+from libs.store import UNSENT_BYTES_MAX, Unsent
 from libs.store.memory.times import micro
 
 
@@ -44,7 +44,13 @@ class MemoryEvents:
         wanted = sorted(self._outbox)[:limit]
         begin = bisect_left(self._events, wanted[0], key=lambda event: event.id) if wanted else 0
         waiting = (event for event in islice(self._events, begin, None) if event.id in self._outbox)
-        return [Unsent(entry=self._outbox[event.id], event=event) for event in islice(waiting, limit)]
+        found, size = [], 0
+        for event in islice(waiting, limit):
+            found.append(Unsent(entry=self._outbox[event.id], event=event))
+            size += len(event.data)
+            if size >= UNSENT_BYTES_MAX:
+                break
+        return found
 
     async def unsent_count(self) -> int:
         return len(self._outbox)

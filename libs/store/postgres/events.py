@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from libs.messages.events import Event
-from libs.store import Unsent
+from libs.store import UNSENT_BYTES_MAX, Unsent
 from libs.store.asking import Asking
 from libs.store.postgres.decoding import decoded
 from libs.store.rows import event_of, unsent_of
@@ -31,7 +31,7 @@ class PostgresEvents:
         return [event_of(row) for row in rows]
 
     async def unsent(self, *, limit: int) -> list[Unsent]:
-        return [unsent_of(row) for row in await self.asking.rows("unsent", limit)]
+        return [unsent_of(row) for row in await self.asking.rows("unsent", limit, UNSENT_BYTES_MAX)]
 
     async def unsent_count(self) -> int:
         return await self.asking.count("unsent_count")

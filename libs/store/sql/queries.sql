@@ -972,10 +972,15 @@ SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch F
 -- relay
 
 -- name: unsent
--- OFFSET 0 reads event by event: few events wait, and a plan that reads all events is never wanted.
-SELECT entry, event.* FROM (SELECT event_id, entry FROM outbox ORDER BY event_id LIMIT $1) AS waiting
- CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = waiting.event_id OFFSET 0) AS event
- ORDER BY event.id;
+-- OFFSET 0 reads event by event: few events wait, and a plan that reads all events is never wanted. All but the last have
+-- fewer than $2 bytes together.
+WITH waiting AS (
+    SELECT entry, event.*,
+           sum(octet_length(event.data::text)) OVER (ORDER BY event.id ROWS UNBOUNDED PRECEDING EXCLUDE CURRENT ROW) AS before
+      FROM (SELECT event_id, entry FROM outbox ORDER BY event_id LIMIT $1) AS waiting
+     CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = waiting.event_id OFFSET 0) AS event
+)
+SELECT * FROM waiting WHERE COALESCE(before, 0) < $2::bigint ORDER BY id;
 
 -- name: unsent_count
 SELECT count(*) AS count FROM outbox;
