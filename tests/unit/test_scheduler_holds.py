@@ -18,10 +18,10 @@ def after(job: str, when: str = "ok") -> dict[str, object]:
     return {"after": [{"job": job, "when": when}]}
 
 
-def submit_element(w: World, index: int, *, at_once: int | None = None) -> None:
+def submit_element(w: World, index: int, *, at_once: int | None = None, **fields: object) -> None:
     """An element of array a-1, as the gateway makes it."""
     w.seq += 1
-    made = job(f"j-1-{index}", seq=w.seq, since=w.now, gpus=1)
+    made = job(f"j-1-{index}", seq=w.seq, since=w.now, gpus=1, spec=fields)
     element = Element(array="a-1", name="part", index=index, at_once=at_once)
     made = structs.replace(made, spec=structs.replace(made.spec, name=f"part-{index}", element=element))
     w.stored[made.id] = made
@@ -203,6 +203,19 @@ def test_an_array_runs_as_many_elements_at_once_as_it_may_from_the_lowest_index(
     assert w.state("j-1-0") is S.RUNNING
     assert w.state("j-1-2") is S.QUEUED
     w.core.picture.check()
+
+
+def test_an_array_of_which_an_element_ended_while_all_waited_for_another_job_takes_its_turns_then() -> None:
+    w = world(gpus=4)
+    w.submit("j-1")
+    for index in range(4):
+        submit_element(w, index, at_once=2, **after("j-1"))
+    w.round()
+    w.ask(AskKind.CANCEL, "j-1-0")
+    w.nodes["node-1"].end(("j-1", 0, 0), 0)
+    w.round()
+    states = [w.state(f"j-1-{index}") for index in range(4)]
+    assert states == [S.CANCELLED, S.RUNNING, S.RUNNING, S.QUEUED]
 
 
 def test_a_new_leader_counts_what_an_array_holds_before_it_gives_a_turn() -> None:

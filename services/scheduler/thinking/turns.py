@@ -57,7 +57,8 @@ class ArrayTurns:
         element = job.spec.element
         if element is None or element.at_once is None:
             return None
-        array = self._arrays[element.array]
+        # An array is forgotten when an element ends while none has a turn or waits for one: all wait for another job.
+        array = self._arrays.setdefault(element.array, _Array(element.at_once))
         if job.id in array.turns:
             return None
         if len(array.turns) < array.at_once:
