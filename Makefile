@@ -47,7 +47,7 @@ check: setup ## formatting, lints, strict types, import walls
 	$(BIN)/lint-imports
 
 test: check ## check, then every test this machine can run
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not alone"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone"
 	$(BIN)/pytest -m alone
 
 sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed with its own troubles

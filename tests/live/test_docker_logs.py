@@ -9,6 +9,7 @@ import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import docker
@@ -29,7 +30,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.disk import fill, small_disk
 from tests.support.engine import need_images
 from tests.support.nats_server import NatsServer
-from tests.support.runs import in_state, order, until, whole_log
+from tests.support.runs import in_state, killed_for_memory, order, until, whole_log
 
 pytestmark = pytest.mark.docker
 
@@ -102,15 +103,19 @@ async def test_a_log_is_whole_after_a_stop_a_kill_for_memory_and_a_removal(
     await runtime.remove(key)
     assert await whole_log(runtime, key) == b"up\nsaved\n"
 
-    key = RunKey(node_id, 2, 0)
-    await runtime.start(job(node_id, "echo up; exec tail /dev/zero", epoch=2, memory=48 * MEBIBYTE))
-    run = await in_state(runtime, key, RunState.EXITED)
-    assert run.reason is EndReason.OOM
+    epochs = count(2)
+
+    async def begin() -> RunKey:
+        key = RunKey(node_id, next(epochs), 0)
+        await runtime.start(job(node_id, "echo up; exec tail /dev/zero", epoch=key.epoch, memory=48 * MEBIBYTE))
+        return key
+
+    key = await killed_for_memory(runtime, begin, engine=True)
     assert await whole_log(runtime, key) == b"up\n"
 
-    key = RunKey(node_id, 3, 0)
+    key = RunKey(node_id, next(epochs), 0)
     await runtime.start(
-        job(node_id, "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; sleep 60", epoch=3)
+        job(node_id, "i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; sleep 60", epoch=key.epoch)
     )
     await until(lambda: b"line 4999\n" in _text(home, key))
     _container(f"weft-{key}").remove(force=True)

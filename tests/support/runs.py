@@ -1,14 +1,15 @@
 """Orders for runs, and waiting for what becomes of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from libs.messages.nodes import RunState, StartRun
+from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.runs import Run, RunKey, Runtime
 
 WAIT_SECONDS_MAX = 30.0
+ENGINE_TRIES = 3
 
 
 def order(job_id: str = "job-1", *, epoch: int = 1, rank: int = 0, **fields: Any) -> StartRun:
@@ -89,3 +90,21 @@ def processes_of(asked: StartRun) -> list[int]:
         except OSError:
             continue
     return found
+
+
+async def killed_for_memory(runtime: Runtime, begin: Callable[[], Awaitable[RunKey]], *, engine: bool) -> RunKey:
+    """Begin a run that uses more than its memory, and return its key once it has ended as such.
+
+    An engine that is busy does not mark every container that the kernel killed for its memory: 1 of 330 was seen as a
+    plain exit with status 137. So it has more than one try.
+    """
+    key = await begin()
+    run = await in_state(runtime, key, RunState.EXITED)
+    for _ in range(ENGINE_TRIES - 1 if engine else 0):
+        if run.reason is EndReason.OOM:
+            break
+        assert run.exit_code == 137, run
+        key = await begin()
+        run = await in_state(runtime, key, RunState.EXITED)
+    assert run.reason is EndReason.OOM, run
+    return key
