@@ -4,6 +4,7 @@ The durations are those of the jobs that ended last, read from the store. The tr
 starts anew begins it anew.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from libs.planning.eta.starts import Foreseen, PoolToCome
 from libs.planning.in_order import KnownPlaces
 from libs.store import GatewayStore
 from services.gateway.cluster import LiveCluster
-from services.gateway.snapshots import Fresh
+from services.gateway.snapshots import Fresh, Snapshots
 
 ENDED_MAX = 1_000  # jobs that are read at once; more are learnt as they end
 DURATIONS_SECONDS = 30.0
@@ -67,6 +68,15 @@ class Foresight:
 
     def records(self, pool: str) -> TrackRecords[WhatWasTold]:
         return self._records.setdefault(pool, TrackRecords())
+
+    async def prepare(self, snapshots: Snapshots) -> None:
+        """Work out beforehand what would keep the first that asks waiting: how long jobs lasted, and the places of all
+        that wait. Raises StoreUnavailableError."""
+        for pool in snapshots.pools_of(await snapshots.nodes.aside()):
+            await self.durations(pool)
+            if queued := await snapshots.queued(pool, aside=True):
+                places = snapshots.places(pool, await self._store.policy(pool=pool))
+                await asyncio.to_thread(places.of, queued, self._now())
 
     async def _read(self, pool: str) -> Lasted:
         """Learn the jobs that ended since the last look."""

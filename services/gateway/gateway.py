@@ -192,6 +192,10 @@ class Gateway:
         """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""
         await self.samples.take(self.snapshots, self.cluster, now=self.now)
 
+    async def foresee(self) -> None:
+        """Prepare what estimates and explanations rest on, before somebody asks. Raises StoreUnavailableError."""
+        await self.foresight.prepare(self.snapshots)
+
     async def refill(self) -> None:
         """Fill the history from before this gateway began, once. Raises StoreUnavailableError."""
         await self._refill.once(self.store, self.snapshots)

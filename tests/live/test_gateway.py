@@ -411,6 +411,19 @@ async def test_a_mistake_of_the_gateway_tells_nothing_of_its_inside(world: World
     assert "its log has it under" in reason
 
 
+async def test_a_mistake_in_what_is_worked_out_beforehand_ends_no_gateway(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = RunningGateway(world.place)
+    gateway.store.broken = "ended_last"  # as where an odd job ended
+    await gateway.start()
+    await until(lambda: "foresight failed" in caplog.text)
+    async with gateway.client() as admin:
+        assert len((await admin.nodes()).nodes) == 2
+        gateway.store.broken = ""
+    await gateway.stop()
+
+
 async def test_a_client_gives_up_in_time(world: World) -> None:
     async with Client("http://127.0.0.1:9", "x", retry_seconds=0.3) as client:
         async with asyncio.timeout(SECONDS_MAX):

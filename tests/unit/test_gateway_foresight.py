@@ -1,13 +1,21 @@
 """What the gateway keeps for its estimates: durations of ended jobs, and earlier estimates against what came true."""
 
+from collections import Counter
+from typing import Any, cast
+
+import pytest
+
 from libs.domain.job import Job, JobEvent, JobState
 from libs.messages.eta import Basis, Estimate, EtaOf
+from libs.planning import in_order
 from libs.planning.eta.learnt import kinds_of
 from libs.planning.eta.record import Range
 from libs.planning.eta.starts import Foreseen
+from libs.planning.shape import Shape
 from libs.store.memory import MemoryStore
 from services.gateway.cluster import LiveCluster
 from services.gateway.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
+from services.gateway.snapshots import Snapshots
 from tests.support.steps import go, placement
 from tests.support.stores import AT, World
 
@@ -57,6 +65,34 @@ async def test_how_long_jobs_lasted_is_learnt_once_of_each_as_they_end() -> None
     await rig.later()
     assert (await rig.foresight.durations("default")).count == 3
     assert (await rig.foresight.durations("other")).count == 0
+
+
+async def test_what_an_explanation_rests_on_is_there_before_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, read = Rig(), Counter[str]()
+    store = cast(MemoryStore, rig.world.gateway)
+    shape, ended = in_order.shape_of_job, store.ended_last
+
+    def counting(job: Job) -> Shape:
+        read[job.id] += 1
+        return shape(job)
+
+    async def ended_last(**asked: Any) -> list[str]:
+        read["ended"] += 1
+        return await ended(**asked)
+
+    monkeypatch.setattr(in_order, "shape_of_job", counting)
+    monkeypatch.setattr(store, "ended_last", ended_last)
+    await _ran(rig, "j-1", seconds=60.0)
+    await rig.world.admitted(await rig.world.lead(), "j-2", "j-3")
+    snapshots = Snapshots(store, clock=lambda: rig.at, default_pool="default", volumes_allowed=(), shares=True)
+    await rig.foresight.prepare(snapshots)
+    assert read == {"ended": 1, "j-2": 1, "j-3": 1}
+    rig.at += 2.0  # what was read of the store is too old by now
+    assert (await rig.foresight.durations("default")).count == 1
+    places = snapshots.places("default", await store.policy(pool="default"))
+    waiting = await snapshots.queued("default")
+    assert [job.id for _, job in places.of(waiting, rig.at)] == ["j-2", "j-3"]
+    assert read == {"ended": 1, "j-2": 1, "j-3": 1}
 
 
 async def test_an_estimate_is_held_against_what_came_true() -> None:
