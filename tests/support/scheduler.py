@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
+from libs.domain.arrays import Element
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
 from libs.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
@@ -27,9 +28,13 @@ class World:
         self.seq = 0
         self.stored: dict[str, Job] = {}  # every job as a store has it, the ended ones too
 
-    def submit(self, job_id: str, **fields: Any) -> None:
+    def submit(self, job_id: str, *, element: Element | None = None, **fields: Any) -> None:
+        """A job; or an element of an array, as the gateway makes it."""
         self.seq += 1
-        made = self.stored[job_id] = job(job_id, seq=self.seq, since=self.now, **fields)
+        made = job(job_id, seq=self.seq, since=self.now, **fields)
+        if element is not None:
+            made = structs.replace(made, spec=structs.replace(made.spec, element=element))
+        self.stored[job_id] = made
         self.core.admit([made])
 
     def ask(self, kind: AskKind, subject_id: str, priority: int = 0, *, job: Job | None = None) -> list[Step]:

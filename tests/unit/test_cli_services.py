@@ -1,7 +1,6 @@
 """The commands for services, from what is typed to what is sent, printed and returned; and what they refuse."""
 
 import json
-import os
 from typing import Any
 
 import msgspec
@@ -36,9 +35,11 @@ LOOK = Look(now=NOW, width=200, bars=False)
 # update
 
 
-async def test_update_sends_what_was_given_and_nothing_else(gateway: ToldGateway, capsys: Said) -> None:
+async def test_update_sends_what_was_given_and_nothing_else(
+    gateway: ToldGateway, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway.answers[f"POST /v1/jobs/{JOB}/update"] = UPDATED
-    os.environ["FROM_HERE"] = "x"
+    monkeypatch.setenv("FROM_HERE", "x")
     typed = (JOB, "--env", "MODEL=big=er", "--env", "OLD=", "--env", "FROM_HERE", "--", "serve", "--model", "big")
     assert await weft(gateway, "update", *typed) == 0
     assert json.loads(gateway.bodies[-1]) == {

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from libs.domain.arrays import Element
+from libs.domain.dependencies import Ends
 from libs.domain.quotas import ALL, Quota
 from libs.domain.shares import WHOLE
 from libs.messages.asks import AskKind, RankTuning
@@ -26,7 +28,7 @@ POLICIES = (
     Policy("fair", "packed-sticky", "easy"),
     Policy("fifo", "weft-best", "none"),
 )
-JOBS_MAX, DEEDS = 8, 80
+JOBS_MAX, DEEDS = 12, 80
 WORLDS = 40  # of each test
 
 
@@ -43,6 +45,7 @@ class Life:
     def go_on(self) -> None:
         deeds: list[Callable[[], object]] = [
             *(self.submit_service, self.submit_gang, self.submit_elastic, self.submit_shared),
+            *(self.submit_array, self.submit_singleton, self.tell_ends),
             *(self.scale, self.scale, self.scale_to_nothing, self.cancel, self.requeue, self.prioritise),
             *(self.tune, self.share, self.share, self.update, self.drain_or_resume, self.end, self.leave, self.stray),
             *(self.tick, self.tick, self.tick, self.wait, self.sync, self.sync, self.world.round),
@@ -64,9 +67,7 @@ class Life:
             wanted["retries"] = {"max": 3, "backoff": "5s"}
         if self.dice.random() < 0.2:
             wanted["time_limit"] = "60s"
-        if self.ids and self.dice.random() < 0.3:
-            when = self.dice.choice(["ok", "any", "not_ok", "started"])
-            wanted["after"] = [{"job": self.dice.choice(self.ids), "when": when}]
+        wanted |= self._after()
         self._submit(wanted, gpus=self.dice.choice([0, 1, 2, 4]), replicas=self.dice.choice([1, 1, 2, 3]))
 
     def submit_elastic(self) -> None:
@@ -82,6 +83,22 @@ class Life:
         share = {"share": {"request": self.dice.choice([0.25, 0.5]), "limit": 1.0, "memory": memory}}
         wanted = service(want=self.dice.choice([0, 1, 3])) if self.dice.random() < 0.5 else {}
         self._submit({**wanted, "priority": self._priority(), "role": {**wanted.get("role", {}), **share}}, gpus=0)
+
+    def submit_array(self) -> None:
+        """Elements of one array, perhaps so many at once, perhaps after another job."""
+        array, at_once, after = f"a-{len(self.ids)}", self.dice.choice([None, 1, 2]), self._after()
+        for index in range(self.dice.choice([1, 2, 4])):
+            element = Element(array=array, name="part", index=index, at_once=at_once)
+            self._submit({"name": f"part-{index}", **after}, element=element, gpus=1)
+
+    def submit_singleton(self) -> None:
+        self._submit({"name": "only", "singleton": True, **self._after()}, gpus=self.dice.choice([0, 1]))
+
+    def _after(self) -> dict[str, Any]:
+        if not self.ids or self.dice.random() < 0.5:
+            return {}
+        when = self.dice.choice(["ok", "any", "not_ok", "started"])
+        return {"after": [{"job": self.dice.choice([*self.ids, "j-of-before", "a-0"]), "when": when}]}
 
     def _submit(self, wanted: dict[str, Any], **fields: Any) -> None:
         if len(self.ids) < JOBS_MAX:
@@ -132,7 +149,18 @@ class Life:
     def drain_or_resume(self) -> None:
         self.world.ask(self.dice.choice([AskKind.DRAIN, AskKind.RESUME]), self._node())
 
-    # nodes and leaders
+    # nodes, leaders, and the store
+
+    def tell_ends(self) -> None:
+        """As the store says what became of jobs that are not open."""
+        total = self.dice.choice([0, 1, 3])
+        ended = self.dice.randrange(total + 1)
+        ok = self.dice.randrange(ended + 1)
+        began = self.dice.randrange(total + 1)
+        of = self.dice.choice(["j-of-before", "a-0"])
+        self.world.core.tell_ends(
+            [Ends(id=of, total=total, ended=ended, ok=ok, bad=ended - ok, began=began)], self.world.now
+        )
 
     def end(self) -> None:
         node = self.world.nodes[self._node()]

@@ -1,14 +1,12 @@
 """Jobs that wait for other jobs: they are held beside the queue, start when they may, and end when they never can."""
 
 import pytest
-from msgspec import structs
 
 from libs.domain.arrays import Element
 from libs.domain.dependencies import Ends
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from services.scheduler.thinking.keeping import pickled, unpickled
-from tests.support.builders import job
 from tests.support.scheduler import World, world
 
 S, E = JobState, JobEvent
@@ -19,13 +17,9 @@ def after(job: str, when: str = "ok") -> dict[str, object]:
 
 
 def submit_element(w: World, index: int, *, at_once: int | None = None, **fields: object) -> None:
-    """An element of array a-1, as the gateway makes it."""
-    w.seq += 1
-    made = job(f"j-1-{index}", seq=w.seq, since=w.now, gpus=1, spec=fields)
+    """An element of array a-1."""
     element = Element(array="a-1", name="part", index=index, at_once=at_once)
-    made = structs.replace(made, spec=structs.replace(made.spec, name=f"part-{index}", element=element))
-    w.stored[made.id] = made
-    w.core.admit([made])
+    w.submit(f"j-1-{index}", element=element, gpus=1, spec={"name": f"part-{index}", **fields})
 
 
 def told(w: World, *ends: Ends) -> None:
