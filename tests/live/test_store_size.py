@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from libs.store import UNSENT_BYTES_MAX
 from libs.store.accounts import Moment
 from libs.store.sql import QUERIES
 from tests.support import postgres
@@ -53,7 +54,7 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
         "time_of": (LAST, LAST),
         "ended_jobs": (["alpha", "weft"], now - 60, now, "weft/benchmark"),
         "ended_last": ("default", now - 60, 500),
-        "unsent": (100,),
+        "unsent": (100, UNSENT_BYTES_MAX),
         "jobs_between": (now - 60, 1000),
         "gpu_changes": (int((now - 60) * 1e6), int(now * 1e6), [f"old-{number}" for number in range(2000)]),
         "accounts": (int((now - 60) * 1e6), int(now * 1e6), [f"old-{number}" for number in range(2000)]),
