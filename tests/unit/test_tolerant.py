@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from libs.bus.wire import decode, encode
 from libs.domain.spec import JobSpec, Volume
-from libs.messages.nodes import JobOrder, NodeDesired
+from libs.messages import tolerant
+from libs.messages.nodes import JobOrder, NodeDesired, NodeReported
 from libs.messages.tolerant import TolerantDecoder
 from tests.support.builders import spec
 
@@ -79,6 +80,15 @@ def test_what_is_wrong_is_refused_in_the_words_of_a_decoder_that_is_not_tolerant
         SPECS.decode(text)
     if isinstance(strict.value, msgspec.DecodeError):
         assert str(tolerant.value) == str(strict.value)
+
+
+def test_nonsense_costs_no_more_than_a_decoder_that_is_not_tolerant_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node may send eight megabytes of it, again and again."""
+    looked_at: list[Any] = []
+    monkeypatch.setattr(tolerant, "_known", lambda value, _: looked_at.append(value))
+    with pytest.raises(msgspec.DecodeError):
+        decode(NodeReported, encode({"node_id": 7, "seq": 1, "runs": [0] * 100_000, "later": 1}))
+    assert looked_at == []
 
 
 def test_an_order_of_a_later_scheduler_reaches_its_node() -> None:
