@@ -70,8 +70,8 @@ class Foresight:
         return self._records.setdefault(pool, TrackRecords())
 
     async def prepare(self, snapshots: Snapshots) -> None:
-        """Work out beforehand what would keep the first that asks waiting: how long jobs lasted, and the places of all
-        that wait. Raises StoreUnavailableError."""
+        """Work out, ahead of the requests that need it, how long jobs lasted and the places of all waiting jobs. Raises
+        StoreUnavailableError."""
         for pool in snapshots.pools_of(await snapshots.nodes.aside()):
             await self.durations(pool)
             if queued := await snapshots.queued(pool, aside=True):

@@ -193,7 +193,7 @@ class Gateway:
         await self.samples.take(self.snapshots, self.cluster, now=self.now)
 
     async def foresee(self) -> None:
-        """Prepare what estimates and explanations rest on, before somebody asks. Raises StoreUnavailableError."""
+        """Prepare the durations and places that the next explanation rests on. Raises StoreUnavailableError."""
         await self.foresight.prepare(self.snapshots)
 
     async def refill(self) -> None:
