@@ -976,7 +976,8 @@ SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch F
 -- fewer than $2 bytes together.
 WITH waiting AS (
     SELECT entry, event.*,
-           sum(octet_length(event.data::text)) OVER (ORDER BY event.id ROWS UNBOUNDED PRECEDING EXCLUDE CURRENT ROW) AS before
+           sum(octet_length(event.data::text))
+               OVER (ORDER BY event.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
       FROM (SELECT event_id, entry FROM outbox ORDER BY event_id LIMIT $1) AS waiting
      CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = waiting.event_id OFFSET 0) AS event
 )
