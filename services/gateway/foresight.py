@@ -26,6 +26,7 @@ DURATIONS_SECONDS = 30.0
 AGAIN_SECONDS = 60.0  # between two estimates of one job that count in its record
 OVERLAP_SECONDS = 10.0  # a job that ended before another may be stored after it
 KEPT_SECONDS = 90 * 86400.0
+PREPARE_SPARING = 30
 JUDGED_AT_ONCE = 100  # jobs whose estimates are held against what came true, in one look
 
 
@@ -59,6 +60,7 @@ class Foresight:
         self._learnt: dict[str, _Learnt] = {}
         self._durations: dict[str, Fresh[Lasted]] = {}
         self._records: dict[str, TrackRecords[WhatWasTold]] = {}
+        self._prepare_at = 0.0
 
     async def durations(self, pool: str) -> Lasted:
         """How long jobs of a known pool lasted."""
@@ -70,8 +72,16 @@ class Foresight:
         return self._records.setdefault(pool, TrackRecords())
 
     async def prepare(self, snapshots: Snapshots) -> None:
-        """Work out, ahead of the requests that need it, how long jobs lasted and the places of all waiting jobs. Raises
-        StoreUnavailableError."""
+        """Work out, ahead of the requests that need it, how long jobs lasted and the places of all waiting jobs; not
+        before so many times as long as it took the last time. Raises StoreUnavailableError."""
+        began = self._clock()
+        if began < self._prepare_at:
+            return
+        await self._prepare(snapshots)
+        now = self._clock()
+        self._prepare_at = now + PREPARE_SPARING * (now - began)
+
+    async def _prepare(self, snapshots: Snapshots) -> None:
         for pool in snapshots.pools_of(await snapshots.nodes.aside()):
             await self.durations(pool)
             if queued := await snapshots.queued(pool, aside=True):

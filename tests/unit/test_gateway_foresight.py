@@ -95,6 +95,24 @@ async def test_what_an_explanation_rests_on_is_there_before_somebody_asks(monkey
     assert read == {"ended": 1, "j-2": 1, "j-3": 1}
 
 
+async def test_what_takes_long_to_work_out_is_worked_out_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, asked = Rig(), Counter[str]()
+    store = cast(MemoryStore, rig.world.gateway)
+    queued = store.queued_jobs
+
+    async def slowly(**named: Any) -> list[Job]:
+        asked["queued"] += 1
+        rig.at += 0.5
+        return await queued(**named)
+
+    monkeypatch.setattr(store, "queued_jobs", slowly)
+    snapshots = Snapshots(store, clock=lambda: rig.at, default_pool="default", volumes_allowed=(), shares=True)
+    for _ in range(40):
+        await rig.foresight.prepare(snapshots)
+        rig.at += 1.0
+    assert asked["queued"] == 3
+
+
 async def test_an_estimate_is_held_against_what_came_true() -> None:
     rig = Rig()
     lease = await rig.world.lead()
