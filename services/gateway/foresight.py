@@ -26,7 +26,8 @@ DURATIONS_SECONDS = 30.0
 AGAIN_SECONDS = 60.0  # between two estimates of one job that count in its record
 OVERLAP_SECONDS = 10.0  # a job that ended before another may be stored after it
 KEPT_SECONDS = 90 * 86400.0
-PREPARE_SPARING = 30
+SPARING = 30  # what is prepared is prepared anew after this many times as long as it took,
+PAUSE_SECONDS_MAX = 60.0  # at most
 JUDGED_AT_ONCE = 100  # jobs whose estimates are held against what came true, in one look
 
 
@@ -72,14 +73,14 @@ class Foresight:
         return self._records.setdefault(pool, TrackRecords())
 
     async def prepare(self, snapshots: Snapshots) -> None:
-        """Work out, ahead of the requests that need it, how long jobs lasted and the places of all waiting jobs; not
-        before so many times as long as it took the last time. Raises StoreUnavailableError."""
+        """Work out how long jobs lasted and the places of all waiting jobs, ahead of the requests that need them. Does
+        nothing if the last call was too short a time ago. Raises StoreUnavailableError."""
         began = self._clock()
         if began < self._prepare_at:
             return
         await self._prepare(snapshots)
         now = self._clock()
-        self._prepare_at = now + PREPARE_SPARING * (now - began)
+        self._prepare_at = now + min(PAUSE_SECONDS_MAX, SPARING * (now - began))
 
     async def _prepare(self, snapshots: Snapshots) -> None:
         for pool in snapshots.pools_of(await snapshots.nodes.aside()):

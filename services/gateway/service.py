@@ -38,7 +38,7 @@ STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
 REFILL_SECONDS = 60.0  # between two tries; what was filled is not filled again
 THREADS_MAX = 4
-FORESEE_SECONDS = 1.0
+FORESEE_SECONDS = 1.0  # between two looks at what estimates rest on, at least
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
 
 

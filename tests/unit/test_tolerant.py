@@ -1,16 +1,19 @@
 """What a later version wrote is read by this one: what it does not know is left out, what is wrong stays wrong."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from libs.bus.wire import decode, encode
 from libs.domain.spec import JobSpec, Volume
 from libs.messages import tolerant
-from libs.messages.nodes import JobOrder, NodeDesired, NodeReported
+from libs.messages.nodes import JobOrder, NodeDesired, NodeReported, ProgressSeen, ReadSecrets
+from libs.messages.signals import NodeSampled
 from libs.messages.tolerant import TolerantDecoder
 from tests.support.builders import spec
 
@@ -89,6 +92,26 @@ def test_nonsense_costs_no_more_than_a_decoder_that_is_not_tolerant_takes(monkey
     with pytest.raises(msgspec.DecodeError):
         decode(NodeReported, encode({"node_id": 7, "seq": 1, "runs": [0] * 100_000, "later": 1}))
     assert looked_at == []
+
+
+@pytest.mark.parametrize("kind", [NodeReported, ProgressSeen, ReadSecrets, NodeSampled])
+def test_an_unknown_field_is_no_error_in_any_part_of_what_nodes_send(kind: type[msgspec.Struct]) -> None:
+    """So no node can have its messages read in the slow way."""
+
+    def parts(described: inspect.Type) -> Iterator[type]:
+        match described:
+            case inspect.StructType(cls=cls, fields=fields):
+                yield cls
+                for field in fields:
+                    yield from parts(field.type)
+            case inspect.DictType(value_type=item) | inspect.VarTupleType(item_type=item):
+                yield from parts(item)
+            case inspect.UnionType(types=types):
+                for one in types:
+                    yield from parts(one)
+
+    strict = [cls for cls in parts(inspect.type_info(kind)) if cls.__struct_config__.forbid_unknown_fields]
+    assert strict == []
 
 
 def test_an_order_of_a_later_scheduler_reaches_its_node() -> None:

@@ -104,8 +104,10 @@ def set_aside(job: Job, sentence: str, now: float) -> JobChange:
 
 
 def _suspects(error: Exception) -> list[Blamed]:
-    """What the exception may be about: the ask, or the node whose report, was being taken in; else jobs, the likeliest
-    first."""
+    """The ask or the node that caused the exception; where neither did, the jobs that may have, the likeliest first.
+
+    An ask or a node caused it if the scheduler was handling that ask, or a report of that node.
+    """
     for frame in [] if isinstance(error, MemoryError) else frames_of(error):
         if frame.f_code is Scheduler.ask.__code__:
             return [(Ask, frame.f_locals["ask"].id)]
