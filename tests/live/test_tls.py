@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -198,7 +199,7 @@ def to_postgres(
 
 async def stored(to: Connections) -> None:
     async with PostgresStore.connect(to.pg_dsn, **pg_keys(to), connections=2) as store:
-        assert (await store.submit(spec(), job_id=f"j-{id(to)}", tenant="alice", key=None, at=1.0)).created
+        assert (await store.submit(spec(), job_id=f"j-{uuid4().hex[:12]}", tenant="alice", key=None, at=1.0)).created
 
 
 async def test_a_store_over_tls_is_a_store(postgres_port: int, authority: Authority, credentials: Credentials) -> None:
