@@ -85,8 +85,7 @@ class ServiceDemand:
             late, seconds = windows.arrivals(self._since_fall)
             rate = late / seconds + rules.rate_deviations * sqrt(self.variation * max(late, 1.0)) / seconds
             return rate + rules.noise * sqrt(self.variation * max(rate, 1.0 / rules.window) / rules.window)
-        late, seconds = windows.arrivals(rules.window)
-        early, early_seconds = windows.arrivals(rules.steady * rules.window, rules.window)
+        late, seconds, early, early_seconds = windows.arrivals_and_before(rules.window, rules.steady * rules.window)
         changed = likelihood_of_change(late, seconds, early, early_seconds) / self.variation >= CHANGED_AT
         if early_seconds > 0.0 and not changed:
             late, seconds = late + early, seconds + early_seconds
@@ -117,8 +116,7 @@ class ServiceDemand:
         quarter more than what arrives right now, at most."""
         most, bound = 0.0, TREND_MOST * self.windows.rate(TREND_NOW_SECONDS)
         for half in (self._rules.window / 2, self._rules.window, 2 * self._rules.window):
-            late, late_seconds = self.windows.arrivals(half)
-            early, early_seconds = self.windows.arrivals(2 * half, half)
+            late, late_seconds, early, early_seconds = self.windows.arrivals_and_before(half, 2 * half)
             if late_seconds < 0.9 * half or early_seconds < 0.9 * half:
                 continue
             now, then = late / late_seconds, early / early_seconds
@@ -132,10 +130,9 @@ class ServiceDemand:
     def _burst(self) -> tuple[float, float]:
         """The rate of a window that is beyond doubt higher than that before it, and the rate before; 0: there is
         none."""
-        most, before = 0.0, 0.0
+        most, before, usual = 0.0, 0.0, self._rules.window
         for window in self._rules.bursts:
-            count, lasted = self.windows.arrivals(window)
-            early, early_seconds = self.windows.arrivals(window + self._rules.window, window)
+            count, lasted, early, early_seconds = self.windows.arrivals_and_before(window, window + usual)
             if lasted <= 0.0 or early_seconds < window or count * early_seconds <= early * lasted:
                 continue
             sure = likelihood_of_change(count, lasted, early, early_seconds) / self.variation
@@ -147,8 +144,7 @@ class ServiceDemand:
         """The shortest window in which beyond doubt less arrived than before it, within the usual one; None: there is
         none."""
         for window in self._rules.falls:
-            count, lasted = self.windows.arrivals(window)
-            early, early_seconds = self.windows.arrivals(self._rules.window, window)
+            count, lasted, early, early_seconds = self.windows.arrivals_and_before(window, self._rules.window)
             if lasted < 0.9 * window or early_seconds < window or count * early_seconds >= early * lasted:
                 continue
             if likelihood_of_change(count, lasted, early, early_seconds) / self.variation >= self._rules.likelihood:

@@ -17,12 +17,14 @@ class Forecast:
     def __init__(self, *, day: float = DAY_SECONDS) -> None:
         self._slot = day / SLOTS_A_DAY
         self._highest: dict[int, float] = {}  # by number of the slot since the beginning of time: of its rates
+        self._told: tuple[int, int, float] | None = None  # the answer for such slots, until a rate changes
 
     def take(self, rate: float, *, at: float) -> None:
         """`rate`: of the last minute."""
         slot = int(at / self._slot)
         if rate > self._highest.get(slot, -1.0):
             self._highest[slot] = rate
+            self._told = None
         if len(self._highest) > SLOTS_A_DAY * DAYS_MAX:
             oldest = slot - SLOTS_A_DAY * DAYS_MAX
             self._highest = {each: value for each, value in self._highest.items() if each > oldest}
@@ -31,7 +33,10 @@ class Forecast:
         """The rate that the next `seconds` bring as likely as not: of the slots that they touch the highest. Of the
         same day of the week if two of those are known, else of any day."""
         first, last = int(at / self._slot), int((at + max(0.0, seconds)) / self._slot)
-        return max((self._usual(slot) for slot in range(first, min(last, first + SLOTS_A_DAY) + 1)), default=0.0)
+        if self._told is None or self._told[:2] != (first, last):
+            slots = range(first, min(last, first + SLOTS_A_DAY) + 1)
+            self._told = first, last, max((self._usual(slot) for slot in slots), default=0.0)
+        return self._told[2]
 
     def _usual(self, slot: int) -> float:
         weeks = [self._highest[each] for ago in (7, 14) if (each := slot - ago * SLOTS_A_DAY) in self._highest]

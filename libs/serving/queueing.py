@@ -71,15 +71,17 @@ class ServiceTimes:
         if self._unit > WEIGHT_MAX:
             self._weights = [weight / self._unit for weight in self._weights]
             self._unit = 1.0
-        weights, unit, counted = self._weights, self._unit, 0
+        least, most = min(counts), max(counts)
+        if least < 0 or most >= BUCKETS_MAX:
+            counts = {bucket: count for bucket, count in counts.items() if 0 <= bucket < BUCKETS_MAX}
+            if not counts:
+                return
+            least, most = min(counts), max(counts)
+        weights, unit = self._weights, self._unit
         for bucket, count in counts.items():
-            if 0 <= bucket < BUCKETS_MAX:
-                weights[bucket] += count * unit
-                counted += count
-        if counted:
-            self._first = min(self._first, max(0, min(counts)))
-            self._end = max(self._end, min(BUCKETS_MAX, max(counts) + 1))
-        self.count += counted
+            weights[bucket] += count * unit
+        self._first, self._end = min(self._first, least), max(self._end, most + 1)
+        self.count += sum(counts.values())
         self._shape = None
 
     @property

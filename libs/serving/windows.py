@@ -46,9 +46,22 @@ class CountWindows:
     def known_seconds(self) -> float:
         return self._at[-1] - self._at[0] if self._at else 0.0
 
-    def arrivals(self, since: float, until: float = 0.0) -> tuple[int, float]:
-        """How many arrived from `since` to `until` seconds ago, and how many seconds that really were."""
-        return self._between(self._arrived, since, until)
+    def arrivals(self, seconds: float) -> tuple[int, float]:
+        """How many arrived in the last `seconds`, and how many seconds that really were."""
+        times = self._at
+        if not times:
+            return 0, 0.0
+        first = self._place(seconds)
+        return self._arrived[-1] - self._arrived[first], times[-1] - times[first]
+
+    def arrivals_and_before(self, seconds: float, since: float) -> tuple[int, float, int, float]:
+        """As `arrivals`, followed by the same of the time before: from `since` seconds ago until `seconds` ago."""
+        times, arrived = self._at, self._arrived
+        if not times:
+            return 0, 0.0, 0, 0.0
+        middle, first = self._place(seconds), self._place(since)
+        late, early = arrived[-1] - arrived[middle], arrived[middle] - arrived[first]
+        return late, times[-1] - times[middle], early, times[middle] - times[first]
 
     def last(self) -> tuple[int, float]:
         """How many arrived between the last two samples, and how many seconds were between them."""
@@ -63,25 +76,20 @@ class CountWindows:
 
     def bad(self, seconds: float) -> int:
         """How many were late or refused."""
-        return self._between(self._bad, seconds, 0.0)[0]
+        return self._newest(self._bad, seconds)
 
     def failed(self, seconds: float) -> int:
-        return self._between(self._failed, seconds, 0.0)[0]
+        return self._newest(self._failed, seconds)
 
-    def _between(self, totals: list[int], since: float, until: float) -> tuple[int, float]:
-        times = self._at
-        if not times:
-            return 0, 0.0
-        first = self._place(since)
-        last = -1 if until <= 0.0 else max(first, self._place(until))
-        return totals[last] - totals[first], times[last] - times[first]
+    def _newest(self, totals: list[int], seconds: float) -> int:
+        return totals[-1] - totals[self._place(seconds)] if totals else 0
 
     def _place(self, ago: float) -> int:
         """Of the last sample that is at least so many seconds old, else of the first."""
         place = self._places.get(ago)
         if place is None:
-            place = max(0, bisect_right(self._at, self._at[-1] - ago + 1e-9) - 1)
-            self._places[ago] = place
+            place = bisect_right(self._at, self._at[-1] - ago + 1e-9) - 1
+            self._places[ago] = place = max(0, place)
         return place
 
 

@@ -142,7 +142,7 @@ def test_windows_answer_for_what_is_known_and_totals_never_fall() -> None:
     for second in range(5000):
         windows.take(ServiceLoad(at=AT + second, replicas=(), wanted=0, arrived=3 * second))
     assert windows.rate(60.0) == pytest.approx(3.0)
-    assert windows.arrivals(60.0, 30.0) == (90, 30.0)
+    assert windows.arrivals_and_before(30.0, 60.0) == (90, 30.0, 90, 30.0)
     windows.take(ServiceLoad(at=AT + 5000, replicas=(), wanted=0, arrived=0))
     assert windows.rate(60.0) == pytest.approx(3.0, rel=0.05)
     assert len(windows._at) < 2100
