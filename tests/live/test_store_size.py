@@ -46,7 +46,7 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
         "jobs_open": ("beta", statuses, "", LAST, 100),
         "holding_jobs": ("default", 0, 500, 1 << 20),
         "story": ("old-7", 0),
-        "submitted_before": ("alpha", "key-7"),
+        "submitted_before": ("alpha", "old-key-7"),
         "events_after": (0, 0, 100),
         "events_newest": (0, 0, 100),
         "events_of_tenant_after": (0, 0, 100, "quiet"),
@@ -86,7 +86,7 @@ async def test_what_is_asked_often_reads_no_large_table_whole(filled: Stores, qu
 
 async def test_a_moment_just_now_is_told_without_reading_a_large_table_whole(filled: Stores) -> None:
     now = time.time()
-    assert await scanned(filled, "told_until", (now, LAST, LAST, now)) & LARGE <= {"submissions"}
+    assert await scanned(filled, "told_until", (now, LAST, LAST, now, 0.001)) & LARGE <= {"submissions"}
     told = await filled.gateway.told_until(Moment(at=now))
     assert len({event.subject_id for event in told}) == QUEUED
 
@@ -181,8 +181,34 @@ async def test_old_jobs_are_deleted_beside_submissions_that_do_not_wait(filled: 
             )
             deleted = await filled.scheduler.forget_jobs(lease, before=time.time(), kept_seconds=kept, limit=100)
             assert deleted == 100
-            await filled.gateway.submit(spec(), job_id="quick", tenant="alpha", key="key-1", at=time.time())
+            await filled.gateway.submit(spec(), job_id="quick", tenant="alpha", key="old-key-1", at=time.time())
     finally:
         await slow.close()
     assert await filled.gateway.job("old-1") is None
     assert await filled.gateway.job("old-101") is not None
+
+
+async def test_a_moment_just_now_costs_nothing_of_the_jobs_that_ended_shortly_before(filled: Stores) -> None:
+    """Their events were read one by one, for seconds, as an hour was taken off for clocks that may differ."""
+
+    async def told() -> tuple[list[str], int]:
+        """What is told of now, and how many events were read for that."""
+        before, now = await read(), time.time()
+        found = await connection.fetch(QUERIES["told_until"], now, LAST, LAST, now, 0.001)
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        return [row["subject_id"] for row in found], await read() - before
+
+    async def read() -> int:
+        query = "SELECT idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'events'"
+        return int(await filled.owner.fetchval(query))
+
+    connection = await filled.server.connect("gateway")
+    try:
+        found, cost = await told()
+        await fill_ended(filled.owner, 2_000, began=time.time() - 1800, lasting=1700, name="late")
+        await filled.owner.execute("VACUUM ANALYZE jobs, events, submissions", timeout=60)
+        found_after, cost_after = await told()
+    finally:
+        await connection.close()
+    assert found_after == found
+    assert QUEUED < cost_after < cost + 500

@@ -17,11 +17,14 @@ TENANTS = "CASE WHEN n % 100 = 0 THEN 'beta' ELSE 'alpha' END"
 EVENTS_OF = ("submitted", "placed", "starting", "started", "succeeded")
 
 
-async def fill_ended(owner: "asyncpg.Connection[Any]", count: int, *, began: float, lasting: float) -> None:
-    """Jobs `old-1`… that ended evenly over `lasting` seconds from `began` on, each with its five events."""
+async def fill_ended(
+    owner: "asyncpg.Connection[Any]", count: int, *, began: float, lasting: float, name: str = "old"
+) -> None:
+    """Jobs `old-1`…, or of that name, that ended evenly over `lasting` seconds from `began` on: five events each."""
     await owner.execute(
         f"INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at)"
-        f" SELECT 'old-' || n, {TENANTS}, 'key-' || n, 'default', 'synthetic', $1::text::json, sha256('{{}}'),"
+        f" SELECT '{name}-' || n, {TENANTS}, '{name}-key-' || n, 'default', 'synthetic', $1::text::json,"
+        f"        sha256('{{}}'),"
         f"        to_timestamp($2::float8 + $3::float8 * n / $4::float8) FROM generate_series(1, $4::int) n",
         SPEC,
         began,
@@ -33,7 +36,8 @@ async def fill_ended(owner: "asyncpg.Connection[Any]", count: int, *, began: flo
     await owner.execute(
         f"INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since, placement,"
         f"                  started_at, ended_at, exit_code)"
-        f" SELECT 'old-' || n, {TENANTS}, 'default', 'succeeded', 'succeeded', 0, 5, 0, at, $1::text::jsonb, at, at, 0"
+        f" SELECT '{name}-' || n, {TENANTS}, 'default', 'succeeded', 'succeeded', 0, 5, 0, at,"
+        f"        $1::text::jsonb, at, at, 0"
         f"   FROM generate_series(1, $4::int) n,"
         f"        LATERAL (SELECT to_timestamp($2::float8 + $3::float8 * n / $4) AS at) t",
         PLACEMENT,
@@ -45,9 +49,9 @@ async def fill_ended(owner: "asyncpg.Connection[Any]", count: int, *, began: flo
     await owner.execute("ALTER TABLE jobs ENABLE TRIGGER USER")
     await owner.execute(
         f"INSERT INTO events (topic, event, subject_id, version, tenant, at, data)"
-        f" SELECT 'jobs', ($5::text[])[v], 'old-' || n, v, {TENANTS},"
+        f" SELECT 'jobs', ($5::text[])[v], '{name}-' || n, v, {TENANTS},"
         f"        to_timestamp($2::float8 + $3::float8 * n / $4::float8),"
-        f"        jsonb_build_object('job_id', 'old-' || n, 'name', 'synthetic', 'tenant', {TENANTS},"
+        f"        jsonb_build_object('job_id', '{name}-' || n, 'name', 'synthetic', 'tenant', {TENANTS},"
         f"                           'pool', 'default', 'state', 'running', 'epoch', 0, 'version', v, 'priority', 0,"
         f"                           'cause', $1::text::jsonb)"
         f"   FROM generate_series(1, $4::int) n, generate_series(1, 5) v",

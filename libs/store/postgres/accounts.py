@@ -10,6 +10,9 @@ from libs.store.asking import Asking
 from libs.store.postgres.decoding import decoded
 from libs.store.rows import as_micros, event_of, facts_of
 
+CLOCKS_APART_SECONDS_MAX = 3600.0  # an event that another process recorded before this one may have a later time
+ROUNDED_SECONDS = 0.001  # a job ends at the time of its last event, but for microseconds
+
 
 class PostgresAccounts:
     """What `AccountStore` promises."""
@@ -42,8 +45,8 @@ class PostgresAccounts:
         return await decoded(await self.asking.rows("node_stories", as_micros(begins), as_micros(ends)), event_of)
 
     async def told_until(self, moment: Moment) -> list[Event]:
-        about = moment.at
+        about, apart = moment.at, ROUNDED_SECONDS
         if moment.cursor:
             row = await self.asking.row("time_of", *moment.place)
-            about = min(about, row["at"]) if row is not None else 0.0
-        return await decoded(await self.asking.rows("told_until", moment.at, *moment.place, about), event_of)
+            about, apart = (min(about, row["at"]) if row is not None else 0.0), CLOCKS_APART_SECONDS_MAX
+        return await decoded(await self.asking.rows("told_until", moment.at, *moment.place, about, apart), event_of)
