@@ -141,7 +141,7 @@ async def test_a_process_gets_no_named_volume_at_a_target(rig: Rig) -> None:
 async def test_a_taken_port_of_rank_0_fails_the_start(rig: Rig) -> None:
     if not rig.name.startswith("process"):
         pytest.skip("containers have ports of their own")
-    server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "0.0.0.0", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         asked = rig.shell(("true",), master_port=port)

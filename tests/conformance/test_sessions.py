@@ -178,7 +178,7 @@ async def test_a_port_is_reached_if_the_run_itself_listens_there_and_no_other_is
     await channel.close_input()
     assert await everything(channel) == {1: b"", 2: b""}
     await channel.end()
-    own = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)  # of this host, and of no run
+    own = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)  # of this host, and of no run
     async with own:
         other = SessionWanted(kind=SessionKind.PORT, mark="p", port=own.sockets[0].getsockname()[1])
         with pytest.raises(SessionRefusedError):

@@ -313,14 +313,18 @@ async def connect_and_leave(url: str) -> bool:
 @asynccontextmanager
 async def silent_link(to_port: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
     """A way to the server that can be made to swallow everything without closing: a half-open link."""
-    silent = asyncio.Event()
+    silent, over = asyncio.Event(), asyncio.Event()
     writers: list[asyncio.StreamWriter] = []
     tasks: list[asyncio.Future[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        first = len(writers) == 1
         to_reader, to_writer = await asyncio.open_connection("127.0.0.1", to_port)
-        writers.extend((writer, to_writer))
-        first = len(writers) == 2
+        if over.is_set():
+            to_writer.transport.abort()
+            return
+        writers.append(to_writer)
 
         async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
             while data := await source.read(65536):
@@ -333,11 +337,12 @@ async def silent_link(to_port: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     yield listener.sockets[0].getsockname()[1], silent
+    over.set()
+    listener.close()
     for task in tasks:
         task.cancel()
     for writer in writers:
         writer.transport.abort()
-    listener.close()
 
 
 async def test_a_link_that_falls_silent_under_load_is_left_for_another(server: NatsServer, no_leaks: None) -> None:

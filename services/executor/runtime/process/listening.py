@@ -86,7 +86,12 @@ async def connect(port: int, pids: Callable[[], set[int]]) -> PortChannel:
                 reader, writer = await asyncio.open_connection(listener.address, port)
         except (OSError, TimeoutError):
             continue
-        if listener in await asyncio.to_thread(own):
+        is_still_own = False
+        try:
+            is_still_own = listener in await asyncio.to_thread(own)
+        finally:
+            if not is_still_own:
+                writer.transport.abort()
+        if is_still_own:
             return PortChannel(reader, writer)
-        writer.transport.abort()
     raise SessionRefusedError(f"no process of this run listens on port {port}")
