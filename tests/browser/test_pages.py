@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from playwright.async_api import Browser, expect
@@ -154,9 +155,17 @@ async def test_the_first_view_weighs_little(browser: Browser, cluster: Shown) ->
     assert sum(weight.values()) < WEIGHT_BYTES_MAX, weight
 
 
+def _zone_of_half_hours() -> tuple[str, str]:
+    """A time zone, and how a page names it. Where it is nearly midnight, what was a day ago is no longer yesterday in a
+    table that leaves out its first rows."""
+    hour = datetime.now(timezone(timedelta(hours=5, minutes=30))).hour
+    return ("Asia/Tehran", r"UTC\+3:30") if hour in (23, 0) else ("Asia/Kolkata", r"UTC\+5:30")
+
+
 async def test_what_the_pages_tell_of_one_thing_agrees_and_needs_no_guessing(browser: Browser, cluster: Shown) -> None:
     token = cluster.world.tokens["admin"]
-    async with dashboard(browser, cluster.url, token, timezone_id="Asia/Kolkata") as window:
+    zone, zone_named = _zone_of_half_hours()
+    async with dashboard(browser, cluster.url, token, timezone_id=zone) as window:
         reasons = window.main.get_by_role("heading", name=re.compile(r"\d+ jobs wait")).locator("xpath=..")
         await expect(reasons.get_by_text("not looked at yet").first).to_be_visible()
         told = [int(one) for one in re.findall(r"^(\d+) ", await reasons.inner_text(), re.MULTILINE)]
@@ -166,7 +175,7 @@ async def test_what_the_pages_tell_of_one_thing_agrees_and_needs_no_guessing(bro
         await expect(replicas).to_be_visible()
         assert await replicas.evaluate("each => each.scrollWidth <= each.clientWidth")
         await window.go("tenants")
-        await expect(window.main.get_by_text(re.compile(r" to today, \d\d:\d\d:\d\d UTC\+5:30"))).to_be_visible()
+        await expect(window.main.get_by_text(re.compile(rf" to today, \d\d:\d\d:\d\d {zone_named}"))).to_be_visible()
         await window.unfold()
         figures = window.main.get_by_role("region", name="GPUs held: the figures").get_by_role("rowheader")
         await expect(figures.last).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
@@ -175,7 +184,7 @@ async def test_what_the_pages_tell_of_one_thing_agrees_and_needs_no_guessing(bro
         await window.button("Try it out").click()
         await expect(window.main.get_by_text("as long as jobs like it lasted")).to_be_visible()
         await window.go(f"job/{cluster.id('done')}")
-        await expect(window.main.get_by_text(re.compile(r"\d\d:\d\d:\d\d UTC\+5:30, .* ago"))).to_be_visible()
+        await expect(window.main.get_by_text(re.compile(rf"\d\d:\d\d:\d\d {zone_named}, .* ago"))).to_be_visible()
         ranks = window.main.get_by_role("region", name="Ranks and their GPUs").get_by_role("row").last
         await expect(ranks).to_contain_text("GPU 3")
         await expect(ranks).not_to_contain_text("used")  # what others do with the GPU since is not the job's
