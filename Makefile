@@ -7,7 +7,7 @@ SEEDS ?= 200
 FROM ?= 1000
 SECONDS ?= 60
 SEED ?= 7
-WORKERS ?= 5
+WORKERS ?= 4
 N ?= 3
 
 .DEFAULT_GOAL := help

@@ -133,7 +133,8 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
         assert {node.id for node in nodes.nodes} == {"node-1", "node-2"}
         assert all(gpu.emulated for node in nodes.nodes for gpu in node.gpus)
 
-        submitted = await client.submit(_spec("seen", "echo hello from $WEFT_JOB_ID; sleep 8; echo bye"))
+        until_told = "trap 'echo bye; exit' USR1; while :; do sleep 0.2; done"
+        submitted = await client.submit(_spec("seen", f"echo hello from $WEFT_JOB_ID; {until_told}"))
         await until(client, submitted.id, lambda job: job.state is JobState.RUNNING, seconds_max=60)
         names = await _docker("ps", "--filter", f"label=weft.job={submitted.id}", "--format", "{{.Names}}")
         assert names.split() == [f"weft-{submitted.id}-0-0"]
@@ -142,7 +143,8 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
         assert inspected["HostConfig"]["CapDrop"] == ["ALL"]
         assert "no-new-privileges:true" in inspected["HostConfig"]["SecurityOpt"]
 
-        await until(client, submitted.id, lambda job: any(run.use is not None for run in job.runs), seconds_max=30)
+        await until(client, submitted.id, lambda job: any(run.use is not None for run in job.runs), seconds_max=60)
+        await _docker("kill", "--signal", "USR1", names.strip())
         done = await until(client, submitted.id, lambda job: job.state in FINAL, seconds_max=60)
         assert done.state is JobState.SUCCEEDED, await client.story(submitted.id)
         assert await client.read_log(submitted.id) == f"hello from {submitted.id}\nbye\n".encode()
