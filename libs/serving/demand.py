@@ -130,9 +130,10 @@ class ServiceDemand:
     def _burst(self) -> tuple[float, float]:
         """The rate of a window that is beyond doubt higher than that before it, and the rate before; 0: there is
         none."""
-        most, before, usual = 0.0, 0.0, self._rules.window
+        most, before = 0.0, 0.0
         for window in self._rules.bursts:
-            count, lasted, early, early_seconds = self.windows.arrivals_and_before(window, window + usual)
+            since = window + self._rules.window
+            count, lasted, early, early_seconds = self.windows.arrivals_and_before(window, since)
             if lasted <= 0.0 or early_seconds < window or count * early_seconds <= early * lasted:
                 continue
             sure = likelihood_of_change(count, lasted, early, early_seconds) / self.variation

@@ -76,12 +76,13 @@ class CountWindows:
 
     def bad(self, seconds: float) -> int:
         """How many were late or refused."""
-        return self._newest(self._bad, seconds)
+        return self._growth(self._bad, seconds)
 
     def failed(self, seconds: float) -> int:
-        return self._newest(self._failed, seconds)
+        return self._growth(self._failed, seconds)
 
-    def _newest(self, totals: list[int], seconds: float) -> int:
+    def _growth(self, totals: list[int], seconds: float) -> int:
+        """By how much one of the totals grew in the last `seconds`."""
         return totals[-1] - totals[self._place(seconds)] if totals else 0
 
     def _place(self, ago: float) -> int:

@@ -117,6 +117,18 @@ async def test_what_was_told_until_a_moment_is_alike_in_every_store(world: World
     assert await world.gateway.told_until(Moment(at=1.0)) == []
 
 
+async def test_a_job_that_was_submitted_by_a_clock_ahead_is_told_of_the_moments_between(world: World) -> None:
+    """Its scheduler's clock is ten seconds behind the gateway's, and it has ended since."""
+    lease = await world.lead()
+    await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT + 10)
+    (job,) = await world.scheduler.admit(lease, load=0, pool="default", limit=1)
+    job = await go(world.scheduler, lease, job, JobEvent.CANCELLED, at=AT + 1)
+    job = await go(world.scheduler, lease, job, JobEvent.REQUEUED, at=AT + 2)
+    await go(world.scheduler, lease, job, JobEvent.CANCELLED, at=AT + 20)
+    found = await world.gateway.told_until(Moment(at=AT + 5))
+    assert [(event.subject_id, event.version) for event in found] == [("j-1", 1), ("j-1", 2), ("j-1", 3)]
+
+
 async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: World) -> None:
     for number in range(4):
         await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)

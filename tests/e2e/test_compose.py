@@ -143,7 +143,7 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
         assert inspected["HostConfig"]["CapDrop"] == ["ALL"]
         assert "no-new-privileges:true" in inspected["HostConfig"]["SecurityOpt"]
 
-        await until(client, submitted.id, lambda job: any(run.use is not None for run in job.runs), seconds_max=60)
+        await until(client, submitted.id, lambda job: any(run.use is not None for run in job.runs), seconds_max=30)
         await _docker("kill", "--signal", "USR1", names.strip())
         done = await until(client, submitted.id, lambda job: job.state in FINAL, seconds_max=60)
         assert done.state is JobState.SUCCEEDED, await client.story(submitted.id)

@@ -11,6 +11,7 @@ import pytest
 
 from libs.store import UNSENT_BYTES_MAX
 from libs.store.accounts import Moment
+from libs.store.postgres.accounts import ROUNDED_SECONDS
 from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import spec
@@ -86,7 +87,7 @@ async def test_what_is_asked_often_reads_no_large_table_whole(filled: Stores, qu
 
 async def test_a_moment_just_now_is_told_without_reading_a_large_table_whole(filled: Stores) -> None:
     now = time.time()
-    assert await scanned(filled, "told_until", (now, LAST, LAST, now, 0.001)) & LARGE <= {"submissions"}
+    assert await scanned(filled, "told_until", (now, LAST, LAST, now, ROUNDED_SECONDS)) & LARGE <= {"submissions"}
     told = await filled.gateway.told_until(Moment(at=now))
     assert len({event.subject_id for event in told}) == QUEUED
 
@@ -191,10 +192,10 @@ async def test_old_jobs_are_deleted_beside_submissions_that_do_not_wait(filled: 
 async def test_a_moment_just_now_costs_nothing_of_the_jobs_that_ended_shortly_before(filled: Stores) -> None:
     """Their events were read one by one, for seconds, as an hour was taken off for clocks that may differ."""
 
-    async def told() -> tuple[list[str], int]:
-        """What is told of now, and how many events were read for that."""
+    async def asked_now() -> tuple[list[str], int]:
+        """The job of each event that the query returns for the present moment, and how many events Postgres read."""
         before, now = await read(), time.time()
-        found = await connection.fetch(QUERIES["told_until"], now, LAST, LAST, now, 0.001)
+        found = await connection.fetch(QUERIES["told_until"], now, LAST, LAST, now, ROUNDED_SECONDS)
         await connection.execute("SELECT pg_stat_force_next_flush()")
         return [row["subject_id"] for row in found], await read() - before
 
@@ -204,10 +205,10 @@ async def test_a_moment_just_now_costs_nothing_of_the_jobs_that_ended_shortly_be
 
     connection = await filled.server.connect("gateway")
     try:
-        found, cost = await told()
+        found, cost = await asked_now()
         await fill_ended(filled.owner, 2_000, began=time.time() - 1800, lasting=1700, name="late")
         await filled.owner.execute("VACUUM ANALYZE jobs, events, submissions", timeout=60)
-        found_after, cost_after = await told()
+        found_after, cost_after = await asked_now()
     finally:
         await connection.close()
     assert found_after == found

@@ -10,7 +10,7 @@ from libs.store.asking import Asking
 from libs.store.postgres.decoding import decoded
 from libs.store.rows import as_micros, event_of, facts_of
 
-CLOCKS_APART_SECONDS_MAX = 3600.0  # an event that another process recorded before this one may have a later time
+CLOCKS_APART_SECONDS_MAX = 3600.0  # events that were recorded one after the other may have times the other way round
 ROUNDED_SECONDS = 0.001  # a job ends at the time of its last event, but for microseconds
 
 

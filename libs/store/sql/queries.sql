@@ -434,16 +434,16 @@ SELECT extract(epoch FROM at)::float8 AS at FROM events
  WHERE (xid, id) <= ($1::bigint::text::xid8, $2::bigint) ORDER BY events.xid DESC, id DESC LIMIT 1;
 
 -- name: told_until
--- $4 is about the time of the moment, $5 by how many seconds at most an event's time differs from it that was recorded at
--- that moment. A job that was not over then is open, or its last event was recorded since: within $5, jobs are found by when
--- they were submitted and ended. OFFSET 0 has each job's events read by the index, however many jobs are expected.
+-- $4 is about the time of the moment. A job that was not over then is open, or ended since: at the time of its last event,
+-- from which $4 differs by $5 seconds at most. It was submitted before then, but for the hour by which clocks may differ.
+-- OFFSET 0 has each job's events read by the index, however many jobs are expected.
 WITH ended_since AS (
     SELECT jobs.id
       FROM jobs JOIN submissions ON submissions.id = jobs.id
            CROSS JOIN LATERAL (SELECT * FROM events WHERE topic = 'jobs' AND subject_id = jobs.id
                                                       AND events.version = jobs.version OFFSET 0) last
      WHERE jobs.ended_at > to_timestamp($4::float8) - $5::float8 * interval '1 second'
-       AND submissions.submitted_at < to_timestamp($4::float8) + $5::float8 * interval '1 second'
+       AND submissions.submitted_at < to_timestamp($4::float8) + interval '1 hour'
        AND (last.at > to_timestamp($1::float8) OR (last.xid, last.id) > ($2::bigint::text::xid8, $3::bigint))
 ), open_then AS (
     SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')

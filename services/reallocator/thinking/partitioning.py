@@ -349,7 +349,7 @@ def _fingerprint(holding: Iterable[Job], queued: Iterable[Job]) -> frozenset[tup
 
 
 def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[str, Job]:
-    """The jobs whose sizes the planner decides, by id; the scheduler serves the first of them first.
+    """The jobs whose sizes the planner decides, by id, in the order in which the scheduler serves them.
 
     This loop is no part of `SizePlanner.plan`: there the last job would stay in a local variable, and `Aside` would
     leave that job out when the planner fails.
