@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 from libs.domain.spec import TuningMode
@@ -111,12 +112,13 @@ def welcome(cluster: LocalCluster) -> str:
     lines = [
         "",
         f"Weft is up: {cluster.url}",
-        "  a browser shows the dashboard there, and the reference of the API at /api",
+        f"  the dashboard, signed in: {cluster.url}/#token={cluster.token}",
+        "  the reference of the API is at /api",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",
         *([f"  services answer at {cluster.router_url}/s/JOB/"] if cluster.router_url else []),
         "",
-        "in another terminal (`. .venv/bin/activate` finds weft):",
+        f'in another terminal (`export PATH="$PATH:{Path(sys.executable).parent}"` finds weft):',
         "  weft run --gpus 1 -- python3 train.py   a job",
         "  weft top                                the nodes, their GPUs and the queue, live",
         "  weft ps, weft logs -f JOB               the jobs, and what one writes",

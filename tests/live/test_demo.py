@@ -61,7 +61,7 @@ async def test_a_demo_that_takes_too_long_says_what_is_stuck_and_fails(tmp_path:
     process = await demo(tmp_path, "--seconds-max", "2")
     output = await said(process)
     assert process.returncode == 1
-    assert "after 2 s these are not over: " in output
+    assert "the demo has run for 2 s; jobs that have not ended: " in output
     assert "nothing is left running" in output
     assert os.listdir(tmp_path) == []
 

@@ -13,7 +13,10 @@ LOOK_SECONDS = 0.25
 
 
 class Board:
-    """`told` is called with each line to print, `drawn` after each look."""
+    """`told` is called with each line to print, `drawn` after each look.
+
+    The progress of the jobs in `endless` says nothing about the demo: they run until they are cancelled.
+    """
 
     def __init__(
         self,
@@ -21,6 +24,7 @@ class Board:
         *,
         told: Callable[[str, str], None] = lambda name, line: None,
         drawn: Callable[[], None] = lambda: None,
+        endless: frozenset[str] = frozenset(),
     ) -> None:
         self.jobs: dict[str, JobView] = {}  # by name, in the order of submission
         self.explained: dict[str, Explanation] = {}
@@ -29,6 +33,8 @@ class Board:
         self.left_out: dict[str, str] = {}  # jobs that cannot be shown here, and why
         self._client = client
         self._told, self._drawn = told, drawn
+        self._endless = endless
+        self.changed_at = asyncio.get_running_loop().time()
         self._looked = asyncio.Condition()
 
     async def watch(self) -> None:
@@ -43,10 +49,18 @@ class Board:
             before = self.jobs.get(job.name)
             if before is None or (before.state, before.epoch, _size(before)) != (job.state, job.epoch, _size(job)):
                 self._told(job.name, in_words(job))
+            if before is None or self._signs(before) != self._signs(job):
+                self.changed_at = asyncio.get_running_loop().time()
             self.jobs[job.name] = job
         self._drawn()
         async with self._looked:
             self._looked.notify_all()
+
+    async def stalled(self, seconds: float) -> None:
+        """Return once no job has changed its state, its size or its progress for `seconds`."""
+        clock = asyncio.get_running_loop().time
+        while (left := self.changed_at + seconds - clock()) > 0:  # noqa: ASYNC110 -- the deadline moves
+            await asyncio.sleep(left)
 
     async def until(self, name: str, so: Callable[[JobView], bool], *, seconds_max: float | None = None) -> JobView:
         """Wait until the job meets the condition; with None the caller bounds the wait. Raises TimeoutError."""
@@ -56,6 +70,11 @@ class Board:
 
     async def until_state(self, name: str, *states: JobState) -> JobView:
         return await self.until(name, lambda job: job.state in states)
+
+    def _signs(self, job: JobView) -> tuple[object, ...]:
+        """The facts that change while a job gets on."""
+        progress = {} if job.name in self._endless else job.progress
+        return job.state, job.epoch, _size(job), progress
 
     def tell(self, name: str, line: str) -> None:
         self._told(name, line)

@@ -23,7 +23,9 @@ from services.cli.local import LocalCluster, LocalError, Options, running
 from services.cli.local.leftovers import living_runs
 from services.cli.local.signals import Stops, stops_on_signals
 
-SECONDS_MAX = 260.0
+SECONDS_MAX = 1800.0
+STALL_SECONDS_MAX = 300.0  # a slow machine takes as long as it needs, as long as something changes
+ENDLESS = frozenset({"doomed"})
 INTERRUPTED = 130
 EXPECTED = (
     *("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest", "major", "minor"),
@@ -36,7 +38,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("demo", help="see real jobs share a cluster, in about two minutes")
     parser.add_argument("--keep", action="store_true", help="keep the cluster's folder, with every log")
     parser.add_argument(
-        "--seconds-max", type=float, default=SECONDS_MAX, metavar="N", help=f"give up after (default: {SECONDS_MAX:g})"
+        "--seconds-max",
+        type=float,
+        default=SECONDS_MAX,
+        metavar="N",
+        help=f"give up after this many seconds, or {STALL_SECONDS_MAX:g} without a change (default: {SECONDS_MAX:g})",
     )
     parser.set_defaults(func=demo)
 
@@ -95,19 +101,31 @@ async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace
 async def _played(cluster: LocalCluster, show: Show, seconds_max: float, photos: Photographer) -> bool:
     """Play the script; whether every job did its part."""
     async with Client(cluster.url, cluster.token) as client:
-        board = Board(client, told=show.tell, drawn=show.draw)
+        board = Board(client, told=show.tell, drawn=show.draw, endless=ENDLESS)
         show.watch(board.jobs)
+        playing = asyncio.create_task(play(client, board, token=cluster.token, at_fullest=photos.take))
+        stalled = asyncio.create_task(board.stalled(STALL_SECONDS_MAX))
         try:
-            async with asyncio.timeout(seconds_max):
-                evidence = await play(client, board, token=cluster.token, at_fullest=photos.take)
-        except TimeoutError:
-            stuck = [f"{name}: {in_words(job)}" for name, job in board.jobs.items() if not job.state.final]
-            show.say(f"after {seconds_max:g} s these are not over: {'; '.join(stuck) or 'none'}")
-            return False
+            await asyncio.wait({playing, stalled}, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
+            if not playing.done():
+                show.say(_gave_up(board, stalled=stalled.done(), seconds_max=seconds_max))
+                return False
+            evidence = await playing
         except ClientError as error:
             show.say(f"the gateway: {error}")
             return False
+        finally:
+            stalled.cancel()
+            playing.cancel()
+            await asyncio.wait({playing, stalled})
     return _judged(show, evidence, board.left_out)
+
+
+def _gave_up(board: Board, *, stalled: bool, seconds_max: float) -> str:
+    """Why the demo ends early, which jobs have not ended, and how to see more."""
+    why = f"no job has changed for {STALL_SECONDS_MAX:g} s" if stalled else f"the demo has run for {seconds_max:g} s"
+    open_jobs = [f"{name}: {in_words(job)}" for name, job in board.jobs.items() if not job.state.final]
+    return f"{why}; jobs that have not ended: {'; '.join(open_jobs) or 'none'}. `weft demo --keep` keeps every log"
 
 
 def _judged(show: Show, evidence: Mapping[str, Evidence], left_out: Mapping[str, str]) -> bool:
