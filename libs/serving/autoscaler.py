@@ -21,8 +21,11 @@ SHORT_SECONDS = 5.0  # replicas that are missing for so long have no GPU
 SETTLED_SECONDS = 10.0  # after a replica became ready: until then, late requests say nothing of the size
 TOLD_AGAIN_SECONDS = 10.0  # between two computations of what cannot be kept
 RESERVE_KEPT = 0.9  # a reserve is not made smaller for less
+TURNED_SECONDS = 3600.0  # a change of mind so long ago no longer makes the next one slower
 SEEN_SECONDS = 1.5  # from the beginning of a burst until more replicas are asked for
 FAILED_SIZES_MAX = 32
+TURNS_MAX = 16
+REGRET_SECONDS = 300.0  # what is asked for again so soon after was given up too soon
 WAIT_SECONDS = 4.0  # stands for the latency of a service without an objective
 
 
@@ -51,6 +54,10 @@ class Weft:
         self._share_most, self._share_most_until = 1000, -inf
         self._cannot, self._cannot_at = "", -inf
         self._reserved = 0
+        self._asleep = False  # it has no replica because no request came
+        self._woken: deque[float] = deque(maxlen=TURNS_MAX)  # when requests ended that
+        self._withdrew_at = -inf  # when it no longer asked for replicas without a GPU
+        self._regretted: deque[float] = deque(maxlen=TURNS_MAX)  # when it asked for them again soon after
 
     @property
     def _hold(self) -> float:
@@ -99,6 +106,9 @@ class Weft:
         need = min(self._goal.most, max(1, wanted, need))
         if need > wanted:
             self._grew_at = load.at
+        if self._asleep:
+            self._asleep = False
+            self._woken.append(load.at)
         sentence = f"{wanted} → {need}: {load.queued} requests wait and no replica is there"
         cause = _cause(sentence, {**self._numbers(need), "queued": float(load.queued)})
         return self._told(Sized(replicas=need, cause=cause), load, [])
@@ -148,6 +158,9 @@ class Weft:
             return None
         if replicas > wanted:
             self._grew_at = load.at
+            if load.at - self._withdrew_at < REGRET_SECONDS:
+                self._regretted.append(load.at)
+                self._withdrew_at = -inf
         if larger is not None:
             self._ask_share(larger, load.at)
         cause = _cause(self._why_more(load, wanted, replicas, share, larger, alarm), self._numbers(replicas))
@@ -167,7 +180,9 @@ class Weft:
             need = max(need, have + 1)
         if have:
             need = min(need, 2 * have if load.at >= self._grew_at + self.starts.seconds else have)
-        replicas = min(self._goal.most, max(need, 1 if at_once or self.demand.foreseen else 0) + late)
+        replicas = min(
+            self._goal.most, max(need, 1 if at_once or self._needed(self.demand.foreseen, share) else 0) + late
+        )
         if replicas <= wanted or need <= have:
             return None
         self._grew_at = load.at
@@ -182,8 +197,9 @@ class Weft:
         return self.capacity.need(rate, share=share, aim=self._rules.aim if aim is None else aim, most=self._goal.most)
 
     def _reserve(self, share: int | None, at: float) -> int:
-        """The replicas that are kept for the bursts to come, those for the usual rate included."""
-        if self._goal.latency is None or self._rules.reserve <= 0.0:
+        """The replicas that are kept for the bursts to come, those for the usual rate included. A service that gets no
+        requests keeps none: its size would go to its minimum and come back for ever."""
+        if self._goal.latency is None or self._rules.reserve <= 0.0 or self._is_quiet(at):
             return 0
         if share is not None and self._goal.share_most is not None:
             share = max(share, self._share_bound(at))  # it is raised faster than a burst comes
@@ -252,12 +268,10 @@ class Weft:
         share: int | None,
     ) -> Sized | None:
         goal, rules = self._goal, self._rules
-        if self._is_idle(load, starting):
-            if wanted and goal.least == 0:
-                idle = load.at - self._quiet_since
-                return Sized(replicas=0, cause=_cause(f"{wanted} → 0: no request for {idle:.0f} s", {}))
-            if wanted <= max(1, goal.least):
-                return None
+        if wanted > goal.least and self._is_idle(load, starting):
+            self._asleep = goal.least == 0
+            idle = load.at - self._quiet_since
+            return Sized(replicas=goal.least, cause=_cause(f"{wanted} → {goal.least}: no request for {idle:.0f} s", {}))
         if wanted > len(there) and (fewer := self._withdrawn(load, wanted, len(there), share)) is not None:
             return fewer
         at = load.at
@@ -293,8 +307,9 @@ class Weft:
         return Sized(replicas=wanted, share=less, cause=_cause(sentence, self._numbers(wanted)))
 
     def _withdrawn(self, load: ServiceLoad, wanted: int, there: int, share: int | None) -> Sized | None:
-        """Replicas that were asked for and have no GPU yet are not waited for when they are needed no longer."""
-        lately = self._rules.window / 2
+        """Replicas that were asked for and have no GPU yet are not waited for when they are needed no longer. Twice as
+        long for each time in the last hour that they were asked for again soon after."""
+        lately = min(self._rules.hold_most, self._rules.window / 2 * 2 ** _lately(self._regretted, load.at))
         if load.at < max(self._firm_from, self._grew_at + lately) or not self.capacity.known:
             return None
         # As `_more` counts them, at the highest rate lately: what is withdrawn must not be asked for again at once.
@@ -305,6 +320,7 @@ class Weft:
         need = max(there, self._goal.least, need, too_few + 1 if too_few else 0)
         if need >= wanted:
             return None
+        self._withdrew_at = load.at
         return Sized(replicas=need, cause=_cause(f"{wanted} → {need}: no longer needed", self._numbers(need)))
 
     def _suffices(self, replicas: int, rate: float, share: int | None, at: float) -> bool:
@@ -322,11 +338,16 @@ class Weft:
         )
 
     def _is_idle(self, load: ServiceLoad, starting: list[ReplicaLoad]) -> bool:
+        busy = bool(load.queued or load.in_flight or starting) or load.at < self._firm_from
+        return not busy and not self._needed(self.demand.foreseen, None) and self._is_quiet(load.at)
+
+    def _is_quiet(self, at: float) -> bool:
+        """Has no request come for long enough? Twice as long for each time in the last hour that the service had gone
+        to zero too soon, so that one request every few minutes does not start a replica each time."""
         rules = self._rules
-        idle = min(rules.idle_most, max(rules.idle_least, rules.idle_starts * self.starts.seconds))
-        busy = load.queued or load.in_flight or starting or load.at < self._firm_from
-        foreseen = self._needed(self.demand.foreseen, None) > 0
-        return not busy and not foreseen and load.at - self._quiet_since >= idle
+        least = max(rules.idle_least, rules.idle_starts * self.starts.seconds)
+        quiet: float = min(rules.idle_most, least * 2 ** _lately(self._woken, at))
+        return at - self._quiet_since >= quiet
 
     @property
     def _quiet_since(self) -> float:
@@ -435,3 +456,7 @@ class Weft:
 
 def _cause(sentence: str, numbers: dict[str, float]) -> Cause:
     return Cause(code=CauseCode.LOAD, sentence=sentence, numbers=numbers)
+
+
+def _lately(turns: deque[float], at: float) -> int:
+    return sum(at - then < TURNED_SECONDS for then in turns)

@@ -16,8 +16,9 @@ from libs.messages.asks import Reshare, Scale
 from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.signals import Finding, GpuScore
 from libs.serving.autoscaler import Weft
-from libs.serving.loads import Autoscaler, Goal, ReplicaLoad, ServiceLoad, Sized
+from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
 from libs.serving.policies import autoscaler
+from libs.serving.policies.steady import Steady
 from services.reallocator.thinking.routed import Routed, SeenEndpoints
 
 PENDING_SECONDS = 5.0  # an ask that the scheduler has not done until then is no longer counted on
@@ -47,8 +48,8 @@ class SizedServices(Struct, frozen=True, kw_only=True):
 
 
 class _Service:
-    def __init__(self, job: Job, rule: Autoscaler) -> None:
-        self.job, self.rule = job, rule
+    def __init__(self, job: Job, rule: Steady) -> None:
+        self.job, self.steady, self.rule = job, rule, rule.rule
         (self.role,) = job.spec.roles
         self.workload, self.job_class = workload_of(job.spec), class_of(job.spec)
         self.pending: tuple[float, int, int] | None = None  # when asked, for how many, at which version of the job
@@ -111,7 +112,7 @@ class ServiceScaler:
             service = known.get(job.id)
             if service is None or service.job.epoch != job.epoch:
                 start = self._starts.get(workload_of(job.spec))
-                service = _Service(job, autoscaler(self._policy, goal_of(job), at=now, start=start))
+                service = _Service(job, Steady(autoscaler(self._policy, goal_of(job), at=now, start=start)))
             service.job = job
             held = job.placement.staying if job.placement is not None else ()
             service.first_seen = {
@@ -196,7 +197,7 @@ class ServiceScaler:
                 service.pending = None
         load = self._load(service, now, silent)
         service.ready = sum(one.ready and not one.draining for one in load.replicas)
-        service.sized = sized = service.rule.decide(load)
+        service.sized = sized = service.steady.decide(load)
         if isinstance(service.rule, Weft) and service.rule.starts.measured:
             self._starts.pop(service.workload, None)
             self._starts[service.workload] = service.rule.starts.seconds
