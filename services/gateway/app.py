@@ -8,10 +8,11 @@ import msgspec
 from aiohttp import web
 
 from libs.domain.spec_decoder import SPEC_BYTES_MAX
+from libs.messages.problems import PROBLEM
 from libs.store import StoreUnavailableError
 from services.gateway.access import source_of
 from services.gateway.documents import DOCUMENT_KEY, FACE_KEY, REFERENCE_KEY, of_dashboard
-from services.gateway.errors import PROBLEM, RejectedError, unavailable
+from services.gateway.errors import RejectedError, unavailable
 from services.gateway.face import packaged
 from services.gateway.gateway import Gateway
 from services.gateway.listening import HttpConnection

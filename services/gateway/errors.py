@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from http import HTTPStatus
 
 import msgspec
 
 from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN
 from libs.domain.spec import TOKEN_PATTERN
 from libs.domain.spec_decoder import PATTERN_WORDS as OF_SPECIFICATIONS
-from libs.messages.http import ErrorDetail, ErrorView, FieldError
 from libs.messages.http_quotas import MODEL_PATTERN
+from libs.messages.problems import problem
 from libs.messages.webhooks import EVENT_PATTERN, URL_PATTERN
 
-PROBLEM = "application/problem+json"  # RFC 9457
 RETRY_AFTER_SECONDS = 1
 TOKEN_WORDS = "expected lower-case letters, digits and '-', at most 63, no dots"
 PATTERN_WORDS = {
@@ -51,34 +49,13 @@ class RejectedError(Exception):
 
     @property
     def body(self) -> bytes:
-        return error_body(self.status, self.field, self.reason, self.errors)
+        return problem(self.status, self.field, self.reason, self.errors)
 
     @property
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))} if self.status in (429, 503) else {}
-
-
-def error_body(status: int, field: str, reason: str, errors: Sequence[tuple[str, str]] = ()) -> bytes:
-    more = (
-        tuple(FieldError(field=_shown(where), reason=_shown(why)) for where, why in errors) if len(errors) > 1 else ()
-    )
-    detail = ErrorDetail(field=_shown(field), reason=_shown(reason), status=status, errors=more)
-    words = f"{detail.field}: {detail.reason}" if field else detail.reason
-    return msgspec.json.encode(ErrorView(error=detail, title=_title(status), status=status, detail=words))
-
-
-def _title(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return f"Status {status}"
-
-
-def _shown(text: str) -> str:
-    """Text from a request as it can be quoted: it may be no valid Unicode."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def too_fast(field: str, reason: str, wait: float) -> RejectedError:

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from libs.messages.problems import PROBLEM, problem
 from libs.sockets import notice_death
 from services.gateway.access import source_of
-from services.gateway.errors import PROBLEM, error_body
 
 FIRST_REQUEST_SECONDS_MAX = 10.0
 STRANGER_SECONDS_MAX = 5.0  # for a stranger's next request
@@ -27,7 +27,7 @@ LEAVE_SECONDS = 1.0  # for the rest of a refused body, so that its sender reads 
 BACKLOG = 1024
 REFUSED_AT_ONCE_MAX = 256  # connections that get the refusal; more are closed without an answer
 
-BUSY = error_body(503, "", "too many connections are open; ask again later")
+BUSY = problem(503, "", "too many connections are open; ask again later")
 BUSY_ANSWER = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: %s\r\nRetry-After: 1\r\n"
     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (PROBLEM.encode(), len(BUSY), BUSY)
@@ -101,7 +101,7 @@ class HttpConnection(web.RequestHandler):
         if status >= 500:
             super().handle_error(request, status, exc, None)  # for its log line
         reason = "not a request that can be read" if status < 500 else "a mistake of the gateway"
-        response = web.Response(body=error_body(status, "", reason), status=status, content_type=PROBLEM)
+        response = web.Response(body=problem(status, "", reason), status=status, content_type=PROBLEM)
         response.force_close()
         return response
 

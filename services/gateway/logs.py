@@ -14,9 +14,10 @@ from libs.bus import BusError, NoAnswerError
 from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.nodes import LogRead
+from libs.messages.problems import PROBLEM
 from libs.store import StoreUnavailableError
 from services.gateway import runs
-from services.gateway.errors import PROBLEM, RejectedError
+from services.gateway.errors import RejectedError
 from services.gateway.gateway import Gateway
 from services.gateway.route import Call
 from services.gateway.runs import RankRun

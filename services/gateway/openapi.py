@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from libs.messages.http import ErrorView
-from services.gateway.errors import PROBLEM
+from libs.messages.problems import PROBLEM
 from services.gateway.route import JSON, Header, Route, RouteAnswer, Who
 
 Json = dict[str, Any]

@@ -6,7 +6,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from libs.messages.http import ErrorDetail, ErrorView
+from libs.messages.problems import PROBLEM, problem
+from services.router.thinking.credentials import cookie_name
 from services.router.thinking.ways import Elsewhere, Refused
 
 SAID = {
@@ -22,12 +23,13 @@ SAID = {
     b"authorization": "authorization",
     b"cookie": "cookie",
     b"accept": "accept",
+    b"x-weft-page": "page",
 }
 
 
 class Question(msgspec.Struct):
     """One request as Caddy describes it. `failed`: the visit that came to nothing, `error` why, and `status` the answer
-    that this would make."""
+    that this would make; `page`: what a browser says of the page that asks, as `page_of` reads it."""
 
     uri: str = ""
     method: str = ""
@@ -41,6 +43,7 @@ class Question(msgspec.Struct):
     authorization: str = ""
     cookie: str = ""
     accept: str = ""
+    page: str = ""
 
 
 def question_of(head: bytes) -> Question:
@@ -70,12 +73,11 @@ def admitted(*, to: str, visit: str, step: str, strip: str, prefix: str, drops_a
 
 
 def refused(refusal: Refused, accept: str) -> bytes:
-    """A sentence for a browser, else an error as the gateway's."""
+    """A sentence for a browser, else a problem as the gateway's."""
     if "text/html" in accept:
         kind, body = "text/plain; charset=utf-8", f"{refusal.sentence}\n".encode()
     else:
-        detail = ErrorDetail(field="", reason=refusal.sentence, status=refusal.status)
-        kind, body = "application/json", msgspec.json.encode(ErrorView(error=detail))
+        kind, body = PROBLEM, problem(refusal.status, "", refusal.sentence)
     more = {"Content-Type": kind, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     if refusal.status == 401:
         more["WWW-Authenticate"] = "Bearer"
@@ -84,11 +86,14 @@ def refused(refusal: Refused, accept: str) -> bytes:
     return _answer(refusal.status, more, body)
 
 
-def moved(to: Elsewhere, *, secure: bool) -> bytes:
+def moved(to: Elsewhere, *, secure: bool, keeps: bool = False) -> bytes:
+    """`secure`: TLS is on; `keeps`: the browser is to keep the token as a cookie."""
     more = {"Location": to.location, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-    if to.token:
+    if to.token and keeps:
+        path = "/" if secure or to.way.by_host else f"/s/{to.way.job}/"
         safe = "; Secure" if secure else ""
-        more["Set-Cookie"] = f"weft_token={to.token}; Path={to.cookie_path}; HttpOnly; SameSite=Lax{safe}"
+        name = cookie_name(to.way.job, secure=secure)
+        more["Set-Cookie"] = f"{name}={to.token}; Path={path}; HttpOnly; SameSite=Lax{safe}"
     return _answer(302 if to.token else 308, more, b"")
 
 

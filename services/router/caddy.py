@@ -13,6 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from services.router.thinking.credentials import COOKIE, SET_COOKIE, SET_DOMAIN
+
 Json = dict[str, Any]
 
 TRIES = 32  # at replicas, for one request; the gate says for each whether there is another
@@ -32,7 +34,19 @@ IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is use
 FLUSHED = "2ms"  # after which what came of an answer goes on; a short answer goes in one piece, and not its head alone
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
-COOKIE = {"search_regexp": "(^|;)\\s*weft_token=[^;]*", "replace": ""}  # wherever the gate finds one, and more
+NO_TOKEN = {"search_regexp": COOKIE, "replace": ""}
+OF_OTHERS: Json = {  # what a replica may not set: the router's cookies, and cookies of other services. Deferred, since
+    # that alone holds for an answer that switches protocols, too.
+    "handler": "headers",
+    "response": {
+        "deferred": True,
+        "replace": {"Set-Cookie": [{"search_regexp": find, "replace": ""} for find in (SET_COOKIE, SET_DOMAIN)]},
+    },
+}
+PAGE = (
+    *("header.Sec-Fetch-Site", "header.Sec-Fetch-Mode", "header.Sec-Fetch-Dest"),
+    *("header.Access-Control-Request-Method", "hostport", "header.Origin"),
+)
 VISIT_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy runs nothing of this chain afterwards
     "handler": "log_append",
     "key": "visit",
@@ -184,6 +198,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
         "X-Weft-Remote": ["{http.request.remote.host}"],
         "X-Weft-Port": ["{http.request.remote.port}"],
         "X-Weft-Upgrade": ["{http.request.header.Upgrade}"],
+        "X-Weft-Page": ["|".join(f"{{http.request.{name}}}" for name in PAGE)],  # one line to read for six values
     }
     if again:
         said |= {
@@ -219,7 +234,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
 
 def _pass() -> list[Json]:
     return [
-        {"handle": [VISIT_TOLD]},
+        {"handle": [VISIT_TOLD, OF_OTHERS]},
         {"match": [{"vars": {"weft_strip": ["1"]}}], "handle": [_moved("^/s/[^/]+")]},
         {"match": [{"vars": {"weft_strip": ["0"]}}], "handle": [_moved("^")]},
         {
@@ -251,7 +266,7 @@ def _proxy(way: str, seconds: float) -> Json:
         "handler": "reverse_proxy",
         "upstreams": [{"dial": "{http.vars.weft_to}"}],
         "flush_interval": FLUSHED,
-        "headers": {"request": {"replace": {"Cookie": [COOKIE]}}},
+        "headers": {"request": {"replace": {"Cookie": [NO_TOKEN]}}},
         "handle_response": [NO_STATUS, UNASKED_UPGRADE],
         "transport": {
             "protocol": "http",

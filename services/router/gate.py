@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import cast
 
@@ -14,10 +14,12 @@ from libs.store.tenants import Access
 from services.router.answers import Question, admitted, moved, question_of, refused
 from services.router.caddy import H2C, HTTP, ONCE, step_of
 from services.router.clients import Peer
+from services.router.thinking.credentials import bearer_token, cookie_tokens
+from services.router.thinking.origins import is_foreign, page_of
 from services.router.thinking.routing import SAFE, Answer, Routing
 from services.router.thinking.seats import Visit
 from services.router.thinking.table import RoutedService, ServiceTable
-from services.router.thinking.ways import Elsewhere, Refused, Way, bearer_token, cookie_token, way_of
+from services.router.thinking.ways import Elsewhere, Refused, Way, way_of
 from services.router.tokens import TokenCache, TooManyGuessesError
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,10 @@ HEAD_BYTES_MAX = 1 << 20  # Caddy lets no larger one through
 LOOKED_UP_MAX = 256  # tokens at once
 WEFT_TOKEN = "weft_"
 UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
+FOREIGN = (
+    "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
+    " token sends it as 'Authorization: Bearer TOKEN'"
+)
 
 
 class EndTold(Struct):
@@ -45,6 +51,11 @@ class HeldQuestion(Struct):
     way: Way
     service: RoutedService | None = None
     drops_authorization: bool = False
+    to: Elsewhere | None = None  # where a browser goes whose token was in the address
+
+    def opens(self, access: Access | None) -> bool:
+        service = self.service
+        return access is not None and service is not None and (access.admin or access.tenant == service.tenant)
 
 
 class Gate:
@@ -114,61 +125,99 @@ class Gate:
             self._admit(HeldQuestion(connection, question, way))
 
     def _move(self, connection: "GateConnection", question: Question, to: Elsewhere) -> None:
-        if to.token and question.method not in ("GET", "HEAD"):
+        """To another address; with a token in this one, once the token has opened the service: nobody can put another
+        one into the browser of a person."""
+        if not to.token:
+            connection.answer(moved(to, secure=self._secure))
+        elif question.method not in ("GET", "HEAD"):
             refusal = Refused(400, "a token in the address is for GET alone: send it as 'Authorization: Bearer TOKEN'")
             self._refuse(connection, question, refusal)
+        elif _is_foreign(question):
+            self._refuse(connection, question, Refused(403, FOREIGN))
         else:
-            connection.answer(moved(to, secure=self._secure))
+            asking = HeldQuestion(connection, question, to.way, to=to)
+            asking.service = service = self.table.find(to.way)
+            if service is not None and service.public:
+                self._let_in_or_move(asking)
+            else:
+                self._open(asking, [to.token])
 
     def _admit(self, asking: HeldQuestion) -> None:
         """Let it in at once, or once its token was looked up."""
         question = asking.question
         asking.service = service = self.table.find(asking.way)
-        token = bearer_token(question.authorization)
+        token = bearer_token(question.authorization) if question.authorization else ""
         asking.drops_authorization = token.startswith(WEFT_TOKEN)
         if service is not None and service.public:
             self._let_in(asking, service)
-            return
-        if token:
+        elif token:
             asking.drops_authorization = True
-        token = token or cookie_token(question.cookie)
-        if not token:
+            self._open(asking, [token])
+        elif not (tokens := cookie_tokens(question.cookie, asking.way.job)):
             self._refuse(asking.connection, question, Refused(401, UNKNOWN))
-            return
-        known, access = self._tokens.fresh(token)
-        if known:
-            self._let_tenant_in(asking, access)
-        elif len(self._looking_up) >= LOOKED_UP_MAX:
-            self._refuse(asking.connection, question, Refused(503, "too many tokens are looked up at once", 1.0))
+        elif _is_foreign(question):
+            self._refuse(asking.connection, question, Refused(403, FOREIGN))
         else:
-            task = asyncio.create_task(self._look_up(asking, token))
+            self._open(asking, tokens)
+
+    def _open(self, asking: HeldQuestion, tokens: Sequence[str]) -> None:
+        """Let it in by the first of its tokens that opens the service, now or once the tokens were looked up."""
+        unknown, accesses = [], []
+        for token in tokens:
+            known, access = self._tokens.fresh(token)
+            if not known:
+                unknown.append(token)
+            elif asking.opens(access):
+                self._let_in_or_move(asking)
+                return
+            else:
+                accesses.append(access)
+        if not unknown:
+            self._keep_out(asking, accesses)
+        elif len(self._looking_up) >= LOOKED_UP_MAX:
+            refusal = Refused(503, "too many tokens are looked up at once", 1.0)
+            self._refuse(asking.connection, asking.question, refusal)
+        else:
+            task = asyncio.create_task(self._look_up(asking, unknown, accesses))
             self._looking_up.add(task)
             asking.connection.looking_up = task
             task.add_done_callback(self._looking_up.discard)
 
-    async def _look_up(self, asking: HeldQuestion, token: str) -> None:
-        try:
-            access = await self._tokens.of(token, source=asking.question.remote)
-        except TooManyGuessesError:
-            refusal = Refused(429, "too many unknown tokens come from this address", 1.0)
-            self._refuse(asking.connection, asking.question, refusal)
-        except StoreUnavailableError:
-            refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
+    async def _look_up(self, asking: HeldQuestion, tokens: Sequence[str], accesses: list[Access | None]) -> None:
+        """`accesses`: of its other tokens, which do not open the service."""
+        refusal = None
+        for token in tokens:
+            try:
+                access = await self._tokens.of(token, source=asking.question.remote)
+            except TooManyGuessesError:
+                refusal = Refused(429, "too many unknown tokens come from this address", 1.0)
+                continue
+            except StoreUnavailableError:
+                refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
+                continue
+            asking.service = self.table.find(asking.way)  # it may have changed meanwhile
+            if asking.opens(access):
+                self._let_in_or_move(asking)
+                return
+            accesses.append(access)
+        if refusal is not None:
             self._refuse(asking.connection, asking.question, refusal)
         else:
-            self._let_tenant_in(asking, access)
+            self._keep_out(asking, accesses)
 
-    def _let_tenant_in(self, asking: HeldQuestion, access: Access | None) -> None:
-        service = self.table.find(asking.way)  # it may have changed while the token was looked up
-        asking.service = service
-        if access is None:
-            refusal = Refused(401, "this token is not known, was revoked, or has expired")
-        elif service is None or not (access.admin or access.tenant == service.tenant):
+    def _keep_out(self, asking: HeldQuestion, accesses: Iterable[Access | None]) -> None:
+        refusal = Refused(401, "this token is not known, was revoked, or has expired")
+        if any(access is not None for access in accesses):
             refusal = Refused(404, "there is no such service of this tenant")
-        else:
-            self._let_in(asking, service)
-            return
         self._refuse(asking.connection, asking.question, refusal)
+
+    def _let_in_or_move(self, asking: HeldQuestion) -> None:
+        service = asking.service
+        assert service is not None, "no token opens a service that is not there"
+        if asking.to is None:
+            self._let_in(asking, service)
+        else:
+            asking.connection.answer(moved(asking.to, secure=self._secure, keeps=not service.public))
 
     def _let_in(self, asking: HeldQuestion, service: RoutedService) -> None:
         ticket = next(self._tickets)
@@ -312,6 +361,10 @@ class EndListener(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         self._gate.hear_end(data)
+
+
+def _is_foreign(question: Question) -> bool:
+    return is_foreign(page_of(question.page), question.method, upgraded=bool(question.upgrade))
 
 
 def _seconds(milliseconds: float | str | None) -> float | None:

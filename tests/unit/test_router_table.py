@@ -16,6 +16,8 @@ from services.router.thinking.seats import Visit
 from services.router.thinking.table import Endpoints, ServiceTable, routed, trusted
 from services.router.thinking.ways import Elsewhere, Refused, Way, way_of
 
+CHAT = Way(name="chat", tenant="alice", by_host=True)
+
 
 def job(*ranks: int, **fields: object) -> OpenService:
     placed = tuple(Allocation(rank=rank, role="s", node_id="node-1", cpus=1.0, memory=1) for rank in ranks)
@@ -107,9 +109,9 @@ def test_of_services_with_one_name_the_newest_is_found() -> None:
         ("/s/j-1?b", "x", Elsewhere("/s/j-1/?b")),
         ("/a", "Chat.alice.localhost.", Way(name="chat", tenant="alice", by_host=True)),
         ("/s/j-1/", "a.chat.alice.localhost", Way(job="j-1")),
-        ("/a?x=1&weft_token=t%5F1&y=2", "chat.alice.localhost", Elsewhere("/a?x=1&y=2", "t_1", "/")),
-        ("//evil.example/?weft_token=t", "chat.alice.localhost", Elsewhere("/evil.example/", "t", "/")),
-        ("/s/j-1/?weft%5Ftoken=t", "x", Way(job="j-1")),  # only the plain name is Weft's
+        ("/a?x=1&weft_token=t%5F1&y=2", "chat.alice.localhost", Elsewhere("/a?x=1&y=2", "t_1", CHAT)),
+        ("//evil.example/?weft_token=t", "chat.alice.localhost", Elsewhere("/evil.example/", "t", CHAT)),
+        ("/s/j-1/?weft%5Ftoken=t&a=%41", "x", Elsewhere("/s/j-1/?a=%41", "t", Way(job="j-1"))),
     ],
 )
 def test_a_request_finds_its_service(uri: str, host: str, found: object) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from services.router.thinking.credentials import TOKEN_KEY
+
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 VISIBLE = re.compile(r"[\x21-\x7e]*")
-TOKEN_KEY = "weft_token"
 TOKEN_TEXT = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
-COOKIES = re.compile("[;,]")
 SEPARATORS = re.compile(r"[/\\]")
 
 
@@ -29,14 +29,6 @@ class Refused(Struct, frozen=True):
     retry_after: float = 0.0
 
 
-class Elsewhere(Struct, frozen=True):
-    """The answer is another address of the same place; `token`: to be kept by the browser as a cookie."""
-
-    location: str
-    token: str = ""
-    cookie_path: str = "/"
-
-
 class Way(Struct, frozen=True):
     """A request's service: `job`, or the `name` of one of a `tenant`. `by_host`: nothing is taken off the path."""
 
@@ -44,6 +36,15 @@ class Way(Struct, frozen=True):
     name: str = ""
     tenant: str = ""
     by_host: bool = False
+
+
+class Elsewhere(Struct, frozen=True):
+    """The answer is another address of the same place; `token`: to be kept by the browser as a cookie, if it opens the
+    service at `way`."""
+
+    location: str
+    token: str = ""
+    way: Way = Way()
 
 
 def way_of(uri: str, host: str, domains: Sequence[str]) -> Way | Elsewhere | Refused:
@@ -57,15 +58,14 @@ def way_of(uri: str, host: str, domains: Sequence[str]) -> Way | Elsewhere | Ref
     if ".." in SEPARATORS.split(unquote(path)):
         return Refused(400, "the path must not contain '..'")
     way = _by_host(host, domains) or _by_path(path, query)
-    if not isinstance(way, Way) or TOKEN_KEY not in query:
+    if not isinstance(way, Way) or not _may_have_token(query):
         return way
     token, rest = _token_in(query)
     if token is None:
         return way
     if not TOKEN_TEXT.fullmatch(token):
         return Refused(400, f"{TOKEN_KEY} is not a token")
-    cookie_path = "/" if way.by_host else f"/s/{way.job}/"
-    return Elsewhere(_same_place(path, rest), token, cookie_path)
+    return Elsewhere(_same_place(path, rest), token, way)
 
 
 def _by_host(host: str, domains: Sequence[str]) -> Way | None:
@@ -86,6 +86,10 @@ def _by_path(path: str, query: str) -> Way | Elsewhere | Refused:
     return Way(job=rest[0])
 
 
+def _may_have_token(query: str) -> bool:
+    return TOKEN_KEY in query or ("%" in query and TOKEN_KEY in unquote(query))
+
+
 def _token_in(query: str) -> tuple[str | None, str]:
     """The token and the query without it."""
     token, kept = None, []
@@ -102,21 +106,6 @@ def _same_place(path: str, query: str) -> str:
     """A path that no browser takes for another host."""
     path = "/" + path.lstrip("/\\")
     return f"{path}?{query}" if query else path
-
-
-def cookie_token(cookie: str) -> str:
-    """The token in a `Cookie` header; empty if there is none. Caddy joins several such headers with commas."""
-    for part in COOKIES.split(cookie):
-        key, _, value = part.strip().partition("=")
-        if key == TOKEN_KEY:
-            return value
-    return ""
-
-
-def bearer_token(authorization: str) -> str:
-    """The token in an `Authorization` header; empty if there is none."""
-    scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def prefix_of(path: str, job: str) -> str:

@@ -1,0 +1,48 @@
+"""The Weft tokens that a request carries, and by which way: its `Authorization` header or its cookies.
+
+A token is taken only from where Caddy takes it away: `COOKIE` is the expression that both use.
+"""
+
+import re
+
+COOKIE = r"(^|[;,])[ \t]*(__Host-)?weft_token(-[^=;,]*)?=[^;,]*"
+"""The router's own cookies in a `Cookie` header. Several such headers are one with commas to the gate."""
+SET_COOKIE = r"(?i)^[\s=]*(__(host|secure)-)?weft_token.*$"
+"""A `Set-Cookie` of a replica that would be one of the router's own. A browser sends `=weft_token=x`, a cookie without
+a name, as `weft_token=x`."""
+SET_DOMAIN = r"(?i);\s*domain[^;]*"
+"""The attribute by which a cookie of one service would be sent to all services of the domain."""
+TOKEN_KEY = "weft_token"
+HOST_KEY = f"__Host-{TOKEN_KEY}"
+"""Browsers take a cookie of this name from its own host alone, and over TLS: no other service of the domain sets it."""
+TOKENS_MAX = 4  # of one request; each that nobody knows counts as a guess of its client
+SEPARATORS = re.compile("[;,]")
+
+
+def cookie_name(job: str, *, secure: bool) -> str:
+    """The name of the cookie for a service. A cookie with the prefix `__Host-` has the path `/`, so that the services
+    below `/s/` of one host need a name each."""
+    if not secure:
+        return TOKEN_KEY
+    return f"{HOST_KEY}-{job}" if job else HOST_KEY
+
+
+def cookie_tokens(cookie: str, job: str = "") -> list[str]:
+    """The tokens in a `Cookie` header, at most TOKENS_MAX: first those that no other host could have set."""
+    if TOKEN_KEY not in cookie:
+        return []
+    safe, plain = (f"{HOST_KEY}-{job}" if job else HOST_KEY), []
+    found = []
+    for part in SEPARATORS.split(cookie):
+        key, _, value = part.strip(" \t").partition("=")
+        if key == safe:
+            found.append(value)
+        elif key == TOKEN_KEY:
+            plain.append(value)
+    return [token for token in dict.fromkeys([*found, *plain]) if token][:TOKENS_MAX]
+
+
+def bearer_token(authorization: str) -> str:
+    """The token in an `Authorization` header; empty if there is none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,0 +1,101 @@
+"""Pages in browsers: what another origin's page may do with a person's cookie, and which cookies a replica may set."""
+
+import asyncio
+
+import aiohttp
+import aiohttp.web
+import pytest
+
+from tests.support.routers import Town, error_of
+
+OTHER = "http://evil.beta.localhost:8480"
+
+
+async def sets_cookies(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+    """Cookies of the router, of the domain, and one of its own; also where it switches protocols."""
+    cookies = ("weft_token=mine; Path=/s/", "=weft_token=mine", "a=1; Domain=localhost; Path=/", "b=2; Path=/x")
+    if request.headers.get("Upgrade"):
+        assert request.transport is not None
+        lines = "".join(f"Set-Cookie: {cookie}\r\n" for cookie in cookies)
+        head = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{lines}\r\n"
+        request.transport.write(head.encode())
+        request.transport.close()
+        return aiohttp.web.Response()
+    answer = aiohttp.web.json_response(dict(request.headers))
+    for cookie in cookies:
+        answer.headers.add("Set-Cookie", cookie)
+    return answer
+
+
+async def test_a_page_of_another_origin_gets_nothing_with_a_persons_cookie(
+    there: Town, http: aiohttp.ClientSession
+) -> None:
+    job = await there.service(public=False)
+    replica = await there.replica(0)
+    await there.tell(replica.endpoint(job))
+    url = f"{there.url}/s/{job.id}/x"
+    cookie = {"Cookie": f"weft_token={there.tokens['alice']}"}
+    bearer = {"Authorization": f"Bearer {there.tokens['alice']}"}
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    own = f"http://127.0.0.1:{there.port}"
+    for method, headers, status in (
+        ("POST", cookie, 200),
+        ("POST", cookie | {"Origin": own}, 200),
+        ("POST", cookie | {"Origin": OTHER}, 403),
+        ("POST", cookie | {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("GET", cookie | {"Origin": OTHER} | upgrade, 403),
+        (
+            "GET",
+            cookie | {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+            403,
+        ),
+        ("GET", cookie | {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ("POST", bearer | {"Origin": OTHER}, 200),
+    ):
+        async with http.request(method, url, headers=headers) as answer:
+            assert (answer.status, headers) == (status, headers)
+            if status == 403:
+                assert "another origin" in error_of(await answer.read())
+    planted = f"{url}?weft_token={there.tokens['bob']}"
+    async with http.get(planted, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers.get("Set-Cookie")) == (404, None), "it opens nothing here"
+    image = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    async with http.get(f"{url}?weft_token={there.tokens['alice']}", headers=image, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers.get("Set-Cookie")) == (403, None)
+    both = {"Cookie": f"weft_token={there.tokens['bob']}; weft_token=weft_x; weft_token={there.tokens['alice']}; a=b"}
+    async with http.get(url, headers=both) as answer:
+        assert (answer.status, (await answer.json())["headers"]["Cookie"]) == (200, "; a=b")
+
+
+async def test_a_replica_sets_no_cookie_of_the_router_and_none_for_other_services(
+    there: Town, http: aiohttp.ClientSession
+) -> None:
+    job = await there.service()
+    replica = await there.replica(0, sets_cookies)
+    await there.tell(replica.endpoint(job))
+    async with http.get(f"{there.url}/s/{job.id}/") as answer:
+        assert [one for one in answer.headers.getall("Set-Cookie") if one] == ["a=1; Path=/", "b=2; Path=/x"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+    writer.write(f"GET /s/{job.id}/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n".encode())
+    async with asyncio.timeout(15):
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 101")
+    assert b"weft_token" not in head
+    assert b"omain" not in head
+    assert b"b=2; Path=/x" in head
+
+
+@pytest.mark.parametrize("cookie", ["a=b,weft_token={}", "a=b;\xa0weft_token={}", "a=b;\x85weft_token={}"])
+async def test_a_token_in_an_odd_cookie_never_reaches_a_replica(there: Town, cookie: str) -> None:
+    job = await there.service(public=False)
+    replica = await there.replica(0)
+    await there.tell(replica.endpoint(job))
+    reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+    header = cookie.format(there.tokens["alice"])
+    writer.write(f"GET /s/{job.id}/ HTTP/1.1\r\nHost: a\r\nCookie: {header}\r\n\r\n".encode("latin-1"))
+    async with asyncio.timeout(15):
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert head.split()[1] in (b"200", b"401")
+    assert not [one for one in replica.asked if "weft_token" in one.headers.get("Cookie", "")]
