@@ -98,7 +98,8 @@ class JobsKept(Struct, frozen=True, kw_only=True):
 
 
 class OpenService(Struct, frozen=True, kw_only=True):
-    """What a router knows of an open job that serves requests. `wanted`: replicas that it should have."""
+    """What a router knows of an open job that serves requests. `wanted`: replicas that it should have; `served`: a
+    replica of it was ready once."""
 
     id: str
     tenant: str
@@ -114,6 +115,7 @@ class OpenService(Struct, frozen=True, kw_only=True):
     version: int
     priority: int
     placement: Placement | None
+    served: bool = False
 
 
 class GatewayStore(

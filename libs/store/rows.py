@@ -277,6 +277,7 @@ def service_of(row: Row) -> OpenService:
         version=row["version"],
         priority=row["priority"],
         placement=row["placement"] and _PLACEMENT.decode(row["placement"]),
+        served=row["served"],
     )
 
 

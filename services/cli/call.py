@@ -21,9 +21,9 @@ from yarl import URL
 from libs.messages.http import ErrorView
 from libs.messages.http_services import EndpointsView
 from services.cli import connection, page
-from services.cli.act import the_job
 from services.cli.complaint import Complaint
 from services.cli.connection import Place
+from services.cli.endpoints import SERVICE_HELP
 from services.cli.logs import Writer, terminal_text
 from services.cli.wait import seconds
 from services.cli.words import clean
@@ -58,7 +58,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("job", metavar="JOB", help=SERVICE_HELP)
     parser.add_argument("path", metavar="PATH", nargs="?", default="/", help="such as /v1/models (default: /)")
     parser.add_argument("-X", "--method", metavar="M", help="default: GET, or POST with -d")
     parser.add_argument("-d", "--data", metavar="DATA", help="the body; @FILE: of a file, @-: of stdin")
@@ -84,7 +84,7 @@ async def call(args: argparse.Namespace) -> int:
         headers.append(("Content-Type", _content(body)))
     place = connection.find_place(args, os.environ)
     async with connection.connected(args) as client:
-        view = await client.endpoints(await the_job(client, args.job))
+        view = await client.endpoints(args.job)
     if not view.url:
         raise Complaint("this cluster has no router: GATEWAY_ROUTER_URL is not set at its gateway")
     if view.token:

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from libs.messages.http_services import EndpointsView
 from services.cli import connection, page
-from services.cli.act import the_job
 from services.cli.complaint import Complaint
 from services.cli.drawing.services import endpoints_table
 
+SERVICE_HELP = "its id, or its name: then the newest of that name that has, or had, a ready replica"
 TOKEN_PARAMETER = "weft_token"  # the router takes it once, for a cookie
 
 _OPEN = (
@@ -23,11 +23,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "endpoints", help="where a service's replicas are", description="where the replicas of a service are"
     )
-    parser.add_argument("job", metavar="JOB", help="its id, or its name: then the newest of that name")
+    parser.add_argument("job", metavar="JOB", help=SERVICE_HELP)
     connection.options(parser)
     parser.set_defaults(func=endpoints)
     parser = commands.add_parser("open", help="the URL of a service, for a browser", description=_OPEN)
-    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("job", metavar="JOB", help=SERVICE_HELP)
     parser.add_argument("--browser", action="store_true", help="open it in this machine's browser")
     connection.options(parser)
     parser.set_defaults(func=open_service)
@@ -46,7 +46,7 @@ async def endpoints(args: argparse.Namespace) -> int:
 async def open_service(args: argparse.Namespace) -> int:
     place = connection.find_place(args, os.environ)
     async with connection.connected(args) as client:
-        view = await client.endpoints(await the_job(client, args.job))
+        view = await client.endpoints(args.job)
     url = address(view, place.token)
     if not any(each.ready for each in view.endpoints):
         page.remark(f"note: no replica of {view.name} is ready; its router waits for one")

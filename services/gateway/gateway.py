@@ -64,6 +64,7 @@ STORED_SECONDS_PER_BYTE = 3e-8  # of the store's processor: about 30 ms for a me
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
+SAME_NAME_MAX = 100  # jobs of one name that are looked at for one that serves
 SAME_BEGINNING_MAX = 5  # ids that are told of those that begin alike
 EXPLAINED_AT_ONCE = 2  # each looks at every job of its pool, in a thread
 WHAT_IFS_AT_ONCE = 2  # each of them has two processes
@@ -227,6 +228,16 @@ class Gateway:
         if found is None:
             raise RejectedError(404, "job", f"no job has the id or the name {job}{await self._kept()}")
         return found
+
+    async def service(self, who: Access, job: str) -> Job:
+        """As `job`; of several open services with the name the newest that has, or had, a ready replica, else the
+        newest: the one that their router chooses."""
+        found = await self.job(who, job)
+        if found.id == job or found.name != job:
+            return found
+        named = await self.store.jobs(tenant=found.tenant, name=job, limit=SAME_NAME_MAX)
+        serving = [each for each in named if each.spec.is_service and not each.state.final]
+        return max(serving, key=lambda each: (bool(each.worked), each.seq), default=found)
 
     async def _beginning(self, who: Access, prefix: str) -> Job | None:
         """The one job that the caller may see whose id begins so; None for a prefix that is too short to be meant."""

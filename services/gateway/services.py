@@ -14,7 +14,7 @@ from services.gateway.thinking.updating import check_update
 
 async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
     gateway = call.gateway
-    found = await gateway.job(call.who, call.path("job"))
+    found = await gateway.service(call.who, call.path("job"))
     if found.spec.service is None:
         raise RejectedError(409, "job", f"{found.id} serves no requests: its specification has no `service`")
     nodes = await gateway.snapshots.nodes.get()

@@ -45,6 +45,11 @@ async def test_a_router_reads_the_open_jobs_that_serve_requests_and_no_other(wor
     (seen,) = await world.router.open_services(job_ids=["j-1", "j-2", "j-9"])
     assert (seen.wanted, seen.placement, seen.epoch, seen.version) == (5, where, 0, job.version)
     assert seen.rules == ServiceRules(ready="/healthz", concurrency=4)
+    assert not seen.served
+    job = await go(world.scheduler, lease, job, _E.STARTING, at=AT + 1)
+    job = await go(world.scheduler, lease, job, _E.STARTED, at=AT + 1)
+    job = await go(world.scheduler, lease, job, _E.RESIZED, at=AT + 1, placement=where, worked={"server": 1})
+    assert [one.served for one in await world.router.open_services()] == [True, False]
     await go(world.scheduler, lease, job, _E.FAILED, at=AT + 2)
     assert [one.id for one in await world.router.open_services()] == ["j-3"]
     assert await world.router.open_services(job_ids=[]) == []

@@ -57,6 +57,16 @@ async def test_an_update_is_stored_for_the_scheduler(world: World) -> None:
     ]
 
 
+async def test_by_its_name_the_newest_service_that_was_ready_is_found(world: World) -> None:
+    old = await service(world, name="chat")
+    await world.go(old, JobEvent.RESIZED, placement=where(), worked={"worker": 2})
+    new = await service(world, name="chat")
+    assert (await world.alice.endpoints("chat")).job_id == old.id
+    assert (await world.alice.endpoints(new.id)).job_id == new.id
+    await world.go(new, JobEvent.RESIZED, placement=where(), worked={"worker": 2})
+    assert (await world.alice.endpoints("chat")).job_id == new.id
+
+
 BODIES: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", ""),
     "no object": (b"[]", ""),

@@ -91,6 +91,20 @@ def test_a_replica_of_a_silent_node_gets_only_what_no_other_has_room_for() -> No
     assert endpoints.listen(60.0) == set(), "all are silent: it is the bus"
 
 
+def test_a_name_leads_to_the_newest_service_that_has_or_had_a_ready_replica() -> None:
+    named = Way(name="chat", tenant="alice", by_host=True)
+    endpoints = Endpoints()
+    endpoints.hear(seen(1, endpoint(0)), 0.0)
+    ready = routed(job(0), {"node-1": "10.0.0.1"}, endpoints)
+    had, new = (routed(job(id=f"j-{seq}", seq=seq, served=seq == 2), {}, Endpoints()) for seq in (2, 3))
+    table = ServiceTable([new, ready])
+    assert table.find(named) is ready, "the newest never was ready"
+    table.put(had)
+    assert table.find(named) is had
+    table.put(structs.replace(new, served=True))
+    assert getattr(table.find(named), "seq", 0) == 3
+
+
 def test_of_services_with_one_name_the_newest_is_found() -> None:
     older, newer = (routed(job(id=f"j-{seq}", seq=seq), {}, Endpoints()) for seq in (1, 2))
     table = ServiceTable([newer, older])

@@ -36,4 +36,5 @@ def _service_of(job: Job) -> OpenService | None:
         version=job.version,
         priority=job.priority,
         placement=job.placement,
+        served=bool(job.worked),
     )

@@ -1101,7 +1101,7 @@ SELECT pool, subject, points::text AS points, extract(epoch FROM at)::float8 AS 
 
 -- name: open_services
 SELECT id, tenant, pool, name, seq, kind, service::text AS service, objective::text AS objective, wanted, state, epoch,
-       version, priority, placement::text AS placement
+       version, priority, placement::text AS placement, served
   FROM open_services WHERE $1::text[] IS NULL OR id = ANY ($1) ORDER BY seq;
 
 -- reallocator

@@ -43,6 +43,8 @@ class ServingJob(Protocol):
     def epoch(self) -> int: ...
     @property
     def placement(self) -> Placement | None: ...
+    @property
+    def served(self) -> bool: ...
 
 
 class RoutedReplica(Struct, frozen=True, kw_only=True):
@@ -61,7 +63,8 @@ class RoutedReplica(Struct, frozen=True, kw_only=True):
 
 
 class RoutedService(Struct, frozen=True, kw_only=True):
-    """A job that serves requests. Times in seconds; `latency`: its objective, None if it has none."""
+    """A job that serves requests. Times in seconds; `latency`: its objective, None if it has none; `served`: a replica
+    of it is ready, or was once."""
 
     job_id: str
     name: str
@@ -74,6 +77,7 @@ class RoutedService(Struct, frozen=True, kw_only=True):
     h2c: bool
     public: bool
     latency: float | None = None
+    served: bool = False
     replicas: tuple[RoutedReplica, ...] = ()
 
 
@@ -135,11 +139,13 @@ class ServiceTable:
             del self._by_name[service.tenant, service.name]
 
     def find(self, way: Way) -> RoutedService | None:
-        """Of several with one name the newest."""
+        """Of several with one name the newest that has, or had, a ready replica, else the newest."""
         if not way.by_host:
             return self.services.get(way.job)
         named = self._by_name.get((way.tenant, way.name))
-        return self.services[named[max(named)]] if named else None
+        if not named:
+            return None
+        return max((self.services[job_id] for job_id in named.values()), key=lambda one: (one.served, one.seq))
 
 
 def trusted(hosts: Mapping[str, str]) -> dict[str, str]:
@@ -159,6 +165,7 @@ def placed_on_each(jobs: Iterable[ServingJob]) -> dict[str, set[str]]:
 def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) -> RoutedService:
     """`addresses`: of the nodes, each one that can be believed."""
     rules, objective = job.rules, job.objective
+    replicas = tuple(_replicas_of(job, addresses, endpoints))
     return RoutedService(
         job_id=job.id,
         name=job.name,
@@ -171,7 +178,8 @@ def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) 
         h2c=rules.protocol is ServiceProtocol.H2C,
         public=rules.public,
         latency=None if objective is None else duration_seconds(objective.latency),
-        replicas=tuple(_replicas_of(job, addresses, endpoints)),
+        served=job.served or any(one.takes for one in replicas),
+        replicas=replicas,
     )
 
 
