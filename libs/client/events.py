@@ -11,6 +11,7 @@ from libs.client.wire import BROKEN, Wire, worth_another
 from libs.domain.job import FINAL
 from libs.messages.http import EventView
 
+PAGE_MAX = 1000
 FINAL_EVENTS = frozenset(f"weft.jobs.{state}" for state in FINAL)
 
 
@@ -19,14 +20,30 @@ class EventRequests:
 
     _wire: Wire
 
-    async def story(self, job: str) -> tuple[EventView, ...]:
-        """Every event of a job so far, in order."""
-        return await self._wire.ask("GET", job_path(job, "/events"), tuple[EventView, ...])
+    async def story(self, job: str, *, limit: int | None = None) -> tuple[EventView, ...]:
+        """Every event of a job so far, or the newest `limit`, in order."""
+        newest = {} if limit is None else {"before": "now", "limit": str(min(limit, PAGE_MAX))}
+        return await self._pages(job_path(job, "/events"), newest, newest=limit is not None, limit=limit)
 
     async def events(self, *, after: str = "", limit: int = 100) -> tuple[EventView, ...]:
         """The newest events, or the first behind the cursor `after`, in order."""
-        query = without_empty({"after": after, "limit": str(limit)})
-        return await self._wire.ask("GET", "/v1/events", tuple[EventView, ...], query=query)
+        query = without_empty({"after": after, "limit": str(min(limit, PAGE_MAX))})
+        return await self._pages("/v1/events", query, newest=not after, limit=limit)
+
+    async def _pages(
+        self, path: str, query: dict[str, str], *, newest: bool, limit: int | None
+    ) -> tuple[EventView, ...]:
+        """The events of each page, up to `limit`. The gateway ends a page early where its events are large. `newest`:
+        each page lies before the last one."""
+        found: list[EventView] = []
+        while True:
+            page, query = await self._wire.page(path, tuple[EventView, ...], query=query)
+            found = [*page, *found] if newest else [*found, *page]
+            if not query or (limit is not None and len(found) >= limit):
+                break
+        if limit is None or len(found) <= limit:
+            return tuple(found)
+        return tuple(found[-limit:] if newest else found[:limit])
 
     async def follow_events(self, *, job: str = "", after: str = "") -> AsyncGenerator[EventView, None]:
         """Events as they happen, of one job (from its first; ends after it is over) or of all (from now).

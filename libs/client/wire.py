@@ -5,7 +5,7 @@ import io
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -91,6 +91,14 @@ class Wire:
         answer = await self.read(
             method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
         )
+        return self._decoded(path, kind, answer)
+
+    async def page(self, path: str, kind: type[T], *, query: Mapping[str, str]) -> tuple[T, dict[str, str]]:
+        """One page of a list, and the query of the next page; an empty one if there is none."""
+        answer, links = await self._answered("GET", path, query=query)
+        return self._decoded(path, kind, answer), dict(links["next"]["url"].query) if "next" in links else {}
+
+    def _decoded(self, path: str, kind: type[T], answer: bytes) -> T:
         try:
             return TolerantDecoder(kind).decode(answer)
         except msgspec.DecodeError as error:
@@ -109,6 +117,24 @@ class Wire:
         file: str | None = None,
     ) -> bytes:
         """The bytes of one answer. `file`: the path of what is sent, in place of a body."""
+        answer, _ = await self._answered(
+            method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
+        )
+        return answer
+
+    async def _answered(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+        seconds: float = ANSWER_SECONDS_MAX,
+        file: str | None = None,
+    ) -> tuple[bytes, Mapping[str, Any]]:
+        """The bytes of one answer, and its links."""
         retrying = self.retrying()
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS_MAX)
         while True:
@@ -126,7 +152,7 @@ class Wire:
                     self._seconds = self._retry_seconds
                     answer = await response.read()
                     if response.status < 300:
-                        return answer
+                        return answer, response.links
                     error: Exception = _refused(response.status, answer, response.headers)
                     if response.status not in AGAIN:
                         raise error

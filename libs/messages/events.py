@@ -47,6 +47,12 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.topic}/{self.subject_id}/{self.version}"
 
 
+def place_of(cursor: str) -> tuple[int, int]:
+    """The place of a cursor among all events; without one, the place before them all."""
+    xid, _, event_id = (cursor or "0-0").partition("-")
+    return int(xid), int(event_id)
+
+
 class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an event says of a job: how the job is after the step, and what the step gave."""
 

@@ -43,6 +43,7 @@ from libs.store.tuning import TuningStore
 from libs.store.uploads import UploadStore
 from libs.store.webhooks import WebhookStore
 
+EVENTS_BYTES_MAX = 2 << 20  # bytes of one page of events
 UNSENT_BYTES_MAX = 16 << 20  # of events that are read at once to be published
 
 
@@ -87,6 +88,11 @@ class Unsent(Struct, frozen=True, kw_only=True):
 
     entry: int
     event: Event
+
+
+def is_full(page: Sequence[Event], limit: int, bytes_max: int = EVENTS_BYTES_MAX) -> bool:
+    """Return True if a page of events ends at one of its bounds: more events may follow."""
+    return len(page) >= limit or sum(len(event.data) for event in page) >= bytes_max
 
 
 class JobsKept(Struct, frozen=True, kw_only=True):
@@ -179,19 +185,41 @@ class GatewayStore(
         """The ids of jobs that begin so, the newest first; of one tenant or of all."""
         ...
 
-    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
-        """A job's events of a version above `after`, in order."""
+    async def story(
+        self,
+        job_id: str,
+        *,
+        after: str = "",
+        before: str = "",
+        newest: bool = False,
+        events: Sequence[str] = (),
+        limit: int = 1000,
+        bytes_max: int = EVENTS_BYTES_MAX,
+    ) -> list[Event]:
+        """A page of a job's events, in order: the first behind the cursor `after`, or with `newest` the last before the
+        cursor `before`. `events`: only those with one of these names. `limit` and `bytes_max` are as in `events`."""
+        ...
 
     async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
         """The newest event with one of these names of each of these jobs or nodes (`topic`), if there is one."""
 
     async def events(
-        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
+        self,
+        *,
+        after: str = "",
+        before: str = "",
+        tenant: str | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+        bytes_max: int = EVENTS_BYTES_MAX,
     ) -> list[Event]:
-        """Events behind the cursor `after`; none ever appears later before one that was returned.
+        """A page of events behind the cursor `after`; none ever appears later before one that was returned.
 
-        `newest`: the last `limit` of them instead. Node events have no tenant: only readers of all tenants get them.
+        `newest`: the last ones instead, before the cursor `before` if there is one. A page has at most `limit` events,
+        and all but the last that was read have fewer than `bytes_max` bytes together: at least one event, and
+        `is_full` if more may follow. Node events have no tenant: only readers of all tenants get them.
         """
+        ...
 
     async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]: ...
 

@@ -4,20 +4,25 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
+from functools import partial
 
 import msgspec
 
 from libs.bus import Bus, BusError, Subscription
-from libs.messages.events import CloudEvent, Event, EventTold, cloud_event
-from libs.store import GatewayStore, StoreUnavailableError
+from libs.messages.events import CloudEvent, Event, EventTold, cloud_event, place_of
+from libs.store import GatewayStore, StoreUnavailableError, is_full
 from services.gateway.turns import Turns
 
 logger = logging.getLogger(__name__)
 
 WAITING_MAX = 4096  # events that one reader may be behind before it must read the store itself
-TAKEN_MAX = 256
+WAITING_BYTES_MAX = 1 << 20  # of these events together
+TAKEN_MAX = 256  # events that one reader takes at once
+TAKEN_BYTES_MAX = 256 << 10  # of these events together, except the last
 PAGE = 1000
+CATCHING_UP_MAX = 64  # streams that have a page of the store's events in memory
+CATCHING_UP_PER_TENANT = 4
 POLL_SECONDS = 1.0  # hints may be lost
 EVERYBODY = "admin"  # the name for turns of administrators: they read events of all tenants
 GAP_SECONDS = 0.02  # between two reads of the store, however many hints there are
@@ -51,6 +56,10 @@ class Item:
         self._frame: bytes | None = None
 
     @property
+    def size(self) -> int:
+        return len(self.event.data)
+
+    @property
     def frame(self) -> bytes:
         if self._frame is None:
             kind = f"weft.{self.event.topic}.{self.event.event}"
@@ -68,21 +77,29 @@ class Reader:
         self.behind = False
         self.back_to: tuple[int, int] | None = None  # the store went back in time: go on from its present place
         self._items: deque[Item] = deque()
+        self._bytes = 0
         self._more = asyncio.Event()
 
     def put(self, item: Item) -> None:
         if not self.wants(item.event):
             return
-        if len(self._items) >= self._waiting_max:
+        if len(self._items) >= self._waiting_max or self._bytes + item.size > WAITING_BYTES_MAX:
             self._items.clear()
+            self._bytes = 0
             self.behind = True
         elif not self.behind:
             self._items.append(item)
+            self._bytes += item.size
         self._more.set()
 
     def take(self) -> list[Item]:
         """The next events, few at a time: they stay in memory while the reader's connection takes nothing."""
-        items = [self._items.popleft() for _ in range(min(TAKEN_MAX, len(self._items)))]
+        items: list[Item] = []
+        size = 0
+        while self._items and len(items) < TAKEN_MAX and size < TAKEN_BYTES_MAX:
+            items.append(self._items.popleft())
+            size += items[-1].size
+        self._bytes -= size
         if not self._items:
             self._more.clear()
         return items
@@ -104,6 +121,7 @@ class Feed:
         self._store = store
         self._bus = bus
         self._reading_turns = reading
+        self._catching_up = Turns("streams that catch up", at_once=CATCHING_UP_MAX, per_tenant=CATCHING_UP_PER_TENANT)
         self._waiting_max = waiting_max
         self._at = ""  # the cursor of the last event that the readers got
         self._readers: set[Reader] = set()
@@ -123,23 +141,25 @@ class Feed:
         with self._reading(wants) as reader:
             await self._running()
             if job_id:
-                caught_up = await self._story(job_id, after)
-                last = place(caught_up[-1].event) if caught_up else _place_of(after)
-                if caught_up:
-                    yield caught_up
+                last = place_of(after)
+                async with aclosing(self._pages(last, tenant, job_id)) as pages:
+                    async for page in pages:
+                        last = place(page[-1])
+                        yield [Item(event) for event in page]
             elif after and not await self._is_ahead(after):
-                last = _place_of(after)
+                last = place_of(after)
                 reader.behind = True
             else:
-                last = _place_of(self._at)
+                last = place_of(self._at)
             while True:
                 if reader.back_to is not None:
                     last, reader.back_to = reader.back_to, None
                 if reader.behind:
                     reader.behind = False
-                    async for page in self._pages(last, tenant):
-                        last = place(page[-1])
-                        yield [Item(event) for event in page if wants(event)]
+                    async with aclosing(self._pages(last, tenant)) as pages:
+                        async for page in pages:
+                            last = place(page[-1])
+                            yield [Item(event) for event in page if wants(event)]
                 items = [item for item in reader.take() if place(item.event) > last]
                 if items:
                     last = place(items[-1].event)
@@ -214,7 +234,7 @@ class Feed:
                 self._at = events[-1].cursor
                 await self._hand_out([Item(event) for event in events])
             await asyncio.sleep(GAP_SECONDS + GAP_SECONDS_PER_READER * len(self._readers))
-            if len(events) < PAGE:
+            if not is_full(events, PAGE):
                 await self._hinted()
 
     async def _hand_out(self, items: list[Item]) -> None:
@@ -228,15 +248,15 @@ class Feed:
     async def _look_back(self) -> None:
         """Check whether the store came back as an older copy: its new events are then behind our cursor."""
         newest = await self._newest()
-        if _place_of(newest) < _place_of(self._at):
+        if place_of(newest) < place_of(self._at):
             logger.warning("the store went back in time: the feed goes on from its newest event")
             self._at = newest
             for reader in self._readers:
-                reader.back_to = _place_of(newest)
+                reader.back_to = place_of(newest)
 
     async def _is_ahead(self, cursor: str) -> bool:
         """Whether the cursor is from a time that the store has lost."""
-        return _place_of(cursor) > _place_of(self._at) and _place_of(cursor) > _place_of(await self._newest())
+        return place_of(cursor) > place_of(self._at) and place_of(cursor) > place_of(await self._newest())
 
     async def _hinted(self) -> None:
         try:
@@ -245,23 +265,18 @@ class Feed:
         except TimeoutError:
             return
 
-    async def _pages(self, last: tuple[int, int], tenant: str | None) -> AsyncGenerator[list[Event], None]:
-        """The store's events behind `last`, page by page."""
-        cursor = f"{last[0]}-{last[1]}"
-        while True:
-            async with self._reading_turns.one(tenant or EVERYBODY, patient=True):
-                events = await self._store.events(after=cursor, tenant=tenant, limit=TAKEN_MAX)
-            if events:
-                yield events
-                cursor = events[-1].cursor
-            if len(events) < TAKEN_MAX:
-                return
-
-    async def _story(self, job_id: str, after: str) -> list[Item]:
-        last = _place_of(after)
-        return [Item(event) for event in await self._store.story(job_id) if place(event) > last]
-
-
-def _place_of(cursor: str) -> tuple[int, int]:
-    xid, _, event_id = (cursor or "0-0").partition("-")
-    return int(xid), int(event_id)
+    async def _pages(
+        self, last: tuple[int, int], tenant: str | None, job_id: str = ""
+    ) -> AsyncGenerator[list[Event], None]:
+        """The store's events behind `last`, or those of one job, page by page. A page has a turn until its reader has
+        written it: few pages are in memory, however many readers there are and however slow they are."""
+        cursor, more, whose = f"{last[0]}-{last[1]}", True, tenant or EVERYBODY
+        read = partial(self._store.story, job_id) if job_id else partial(self._store.events, tenant=tenant)
+        while more:
+            async with self._catching_up.one(whose, patient=True):
+                async with self._reading_turns.one(whose, patient=True):
+                    page = await read(after=cursor, limit=TAKEN_MAX, bytes_max=TAKEN_BYTES_MAX)
+                more = is_full(page, TAKEN_MAX, TAKEN_BYTES_MAX)
+                if page:
+                    cursor = page[-1].cursor
+                    yield page

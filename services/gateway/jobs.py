@@ -17,10 +17,11 @@ from services.gateway.endings import TOLD, EventCause, endings
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
 from services.gateway.gateway import ASK_SECONDS
-from services.gateway.past import PastQuery, job_then, moment_of, told_by
+from services.gateway.past import PastQuery, moment_of
 from services.gateway.revalidation import next_page
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
 from services.gateway.service_views import whole_service
+from services.gateway.stories import job_at
 from services.gateway.thinking.resharing import check_share
 from services.gateway.thinking.sizing import check_size
 from services.gateway.tokens import OWN_TENANT
@@ -112,11 +113,11 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
     if call.query.at:
         moment = moment_of(call.query.at, now=call.gateway.now())
         async with call.gateway.reading.one(call.who.tenant):
-            told = told_by(await call.gateway.store.story(found.id), moment)
-        if not told:
+            told = await job_at(call.gateway.store, found, moment)
+        if told is None:
             raise RejectedError(404, "at", f"{found.name} ({found.id}) had not been submitted by then")
-        then = job_then(found, told)
-        ended_for = msgspec.json.decode(told[-1].data, type=EventCause).cause if then.state in TOLD else None
+        then, last = told
+        ended_for = msgspec.json.decode(last.data, type=EventCause).cause if then.state in TOLD else None
         return answer(job_view(then, call.gateway.unheard, whole=True, ended_for=ended_for))
     curves = await call.gateway.store.curves(pool=found.pool, subjects=[f"job:{found.id}"])
     points = tuple(point for curve in curves for point in curve.points)

@@ -76,15 +76,13 @@ def job_then(job: Job, told: Sequence[Event]) -> Job:
         priority=job.spec.priority,
     )
     for event in told:
-        if event.event != JobEvent.SUBMITTED:
-            then = after(then, _step(event))
+        then = folded(then, event)
     return then
 
 
-def told_by(story: Sequence[Event], moment: Moment) -> Sequence[Event]:
-    """The events of one job up to a moment."""
-    count = max((place for place, event in enumerate(story, 1) if moment.holds(event)), default=0)
-    return story[:count]
+def folded(then: Job, event: Event) -> Job:
+    """A job after one more event."""
+    return then if event.event == JobEvent.SUBMITTED else after(then, _step(event))
 
 
 def past_of(told: Iterable[Event], jobs: Iterable[Job], moment: Moment) -> Past:

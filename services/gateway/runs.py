@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from libs.bus import Bus
 from libs.domain.job import PLACES, Cause, CauseCode, Job, JobState, Placement
-from libs.messages.events import Event
 from libs.messages.nodes import LogRead, ReadLog
 from libs.store import GatewayStore
 from services.gateway.errors import RejectedError
+from services.gateway.stories import story_pages
 
 CHUNK_BYTES = 256 << 10
 ANSWER_SECONDS_MAX = 5.0
@@ -44,26 +44,42 @@ class _Placed(Struct, frozen=True):
     placement: Placement | None = None
 
 
-def placements(job: Job, story: list[Event]) -> dict[int, Placement]:
+async def placements(store: GatewayStore, job: Job) -> dict[int, Placement]:
     """Where each epoch of a job was placed, oldest first, with every rank that it ever had: also those that left."""
     known: dict[int, Placement] = {}
-    decoded = (msgspec.json.decode(event.data, type=_Placed) for event in story if event.event in PLACES)
-    for placed in (*decoded, _Placed(job.epoch, job.placement)):
-        if placed.placement is None:
-            continue
-        before = known[placed.epoch].allocations if placed.epoch in known else ()
-        ranks = {each.rank: each for each in (*before, *placed.placement.allocations)}
-        every = tuple(ranks[rank] for rank in sorted(ranks))
-        known[placed.epoch] = msgspec.structs.replace(placed.placement, allocations=every)
+    async for page in story_pages(store, job.id, events=sorted(PLACES)):
+        for event in page:
+            _note(known, msgspec.json.decode(event.data, type=_Placed))
+    return present_placement(job, known)
+
+
+def present_placement(job: Job, known: dict[int, Placement] | None = None) -> dict[int, Placement]:
+    """The known placements of a job, with its present one."""
+    known = known if known is not None else {}
+    _note(known, _Placed(job.epoch, job.placement))
     return known
+
+
+def _note(known: dict[int, Placement], placed: _Placed) -> None:
+    if placed.placement is None:
+        return
+    before = known[placed.epoch].allocations if placed.epoch in known else ()
+    ranks = {each.rank: each for each in (*before, *placed.placement.allocations)}
+    every = tuple(ranks[rank] for rank in sorted(ranks))
+    known[placed.epoch] = msgspec.structs.replace(placed.placement, allocations=every)
 
 
 async def never_started(store: GatewayStore, job: Job, run: RankRun) -> Cause | None:
     """Why this run's epoch never ran; None if it may have run."""
-    told = [msgspec.json.decode(event.data, type=_Ended) for event in await store.story(job.id)]
-    # A step to the queue increments the epoch, so the event of an epoch's end has the number of the next one.
-    ends = [each.cause for each in told if each.epoch == run.epoch + (each.state == JobState.QUEUED and each.epoch > 0)]
-    return next((cause for cause in reversed(ends) if cause.code in _NEVER_STARTED), None)
+    found: Cause | None = None
+    async for page in story_pages(store, job.id):
+        for event in page:
+            told = msgspec.json.decode(event.data, type=_Ended)
+            # A step to the queue increments the epoch, so the event of an epoch's end has the number of the next one.
+            epoch = told.epoch - (told.state == JobState.QUEUED and told.epoch > 0)
+            if epoch == run.epoch and told.cause.code in _NEVER_STARTED:
+                found = told.cause
+    return found
 
 
 def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: str | None, rank: int) -> RankRun:

@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from libs.messages.events import Event
-from libs.store import GatewayStore, StoreUnavailableError
+from libs.messages.events import Event, place_of
+from libs.store import GatewayStore, StoreUnavailableError, is_full
 from libs.store.webhooks import WebhookKept
 from services.gateway.mailing import Mailer, MailError
 from services.gateway.posting import Poster, PostError
@@ -21,7 +21,7 @@ from services.gateway.thinking.telling.posts import (
     signed,
     wait_seconds,
 )
-from services.gateway.tracing import Tracing, place_of
+from services.gateway.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Teller:
             if wanted and not await self._post(webhook, event):
                 return False
             self._passed[webhook.id] = event.cursor
-        if len(page) == PAGE:
+        if is_full(page, PAGE):
             if not any(not webhook.events or event.event in webhook.events for event in page):
                 await self._moved(webhook, page[-1].cursor, 0)
             return True
@@ -179,7 +179,7 @@ class Teller:
         while reads < MAIL_PAGES_MAX and not ended:
             async with self._reading:
                 page = await self._store.events(after=at, tenant=tenant, limit=PAGE)
-            reads, ended = reads + 1, len(page) < PAGE
+            reads, ended = reads + 1, not is_full(page, PAGE)
             for event in page:
                 if event.event in webhook.events:
                     gathered.take(event)

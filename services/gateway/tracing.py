@@ -10,9 +10,11 @@ import logging
 import msgspec
 
 from libs.domain.job import FINAL
-from libs.store import GatewayStore, StoreUnavailableError
+from libs.messages.events import Event, place_of
+from libs.store import GatewayStore, StoreUnavailableError, is_full
 from services.gateway.posting import Poster, PostError
-from services.gateway.thinking.telling.spans import trace_of
+from services.gateway.stories import story_pages
+from services.gateway.thinking.telling.spans import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +22,6 @@ PAGE = 200
 PAGES_MAX = 50  # in one go
 _FINAL = frozenset(state.value for state in FINAL)
 _HEADERS = {"Content-Type": "application/json"}
-
-
-def place_of(cursor: str) -> tuple[int, int]:
-    xid, _, event_id = (cursor or "0-0").partition("-")
-    return int(xid), int(event_id)
 
 
 class Tracing:
@@ -48,17 +45,19 @@ class Tracing:
                     if event.topic == "jobs" and event.event in _FINAL:
                         await self._send(event.subject_id)
                     self._after = event.cursor
-                if len(page) < PAGE:
+                if not is_full(page, PAGE):
                     return
             self._after = newest  # too far behind
         except StoreUnavailableError as error:
             logger.info("traces wait for the store: %s", error)
 
     async def _send(self, job_id: str) -> None:
-        story = await self._store.story(job_id)
-        if not story:
+        trace: Trace | None = None
+        async for page in story_pages(self._store, job_id):
+            trace = await asyncio.to_thread(_taken, trace, page)
+        if trace is None:
             return
-        body = await asyncio.to_thread(lambda: msgspec.json.encode(trace_of(story)))
+        body = await asyncio.to_thread(lambda: msgspec.json.encode(trace.body()))
         try:
             status = await self._poster.post(self._url, body, _HEADERS)
             why = "" if 200 <= status < 300 else f"it answered {status}"
@@ -70,3 +69,10 @@ class Tracing:
                 logger.warning("%d traces were not sent, the last because: %s", self.lost, why)
         else:
             self.sent += 1
+
+
+def _taken(trace: Trace | None, page: list[Event]) -> Trace:
+    trace = trace or Trace(page[0])
+    for event in page:
+        trace.take(event)
+    return trace

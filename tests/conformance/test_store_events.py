@@ -1,12 +1,14 @@
 """What every store promises of events: told in order to every reader, until a moment, and kept until they are sent."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent
 from libs.messages.events import Event
+from libs.store import is_full
 from libs.store.accounts import Moment
 from libs.store.memory import MemoryStore
 from libs.store.memory import events as memory_events
@@ -33,6 +35,48 @@ async def test_events_are_read_on_from_where_one_was(world: World) -> None:
     assert await world.gateway.events(tenant="bob") == [every[1], every[3]]
     assert await world.gateway.events(tenant="alice", newest=True, limit=2) == [every[2], every[4]]
     assert await world.gateway.events(tenant="alice", after=every[0].cursor, limit=1) == [every[2]]
+
+
+async def test_a_page_of_events_is_bounded_in_bytes_and_has_at_least_one_event(world: World) -> None:
+    """Forwards and backwards, of all tenants, of one, and of one job; the pages together are all events, each once."""
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    for number, letters in enumerate((10, 4000, 10, 9000, 10, 10, 5000)):
+        cause = Cause(code=CauseCode.NO_ROOM, sentence="x" * letters, numbers={"number": float(number)})
+        job = await go(world.scheduler, lease, job, JobEvent.WAITING, at=AT, cause=cause)
+    every = await world.gateway.events()
+    assert every == await world.gateway.story("j-1")
+    for bytes_max in (1, 1000, 4500, 20_000):
+        for read in (
+            partial(world.gateway.events),
+            partial(world.gateway.events, tenant="alice"),
+            partial(world.gateway.story, "j-1"),
+        ):
+            ways: tuple[list[list[Event]], list[list[Event]]] = ([], [])
+            for pages, newest in zip(ways, (False, True), strict=True):
+                cursor: dict[str, str] = {}
+                while page := await read(**cursor, newest=newest, limit=5, bytes_max=bytes_max):
+                    pages.append(page)
+                    assert len(page) <= 5
+                    last_read = page[0] if newest else page[-1]
+                    assert sum(len(event.data) for event in page if event is not last_read) < bytes_max
+                    cursor = {"before": page[0].cursor} if newest else {"after": page[-1].cursor}
+                    if not is_full(page, 5, bytes_max):
+                        assert await read(**cursor, newest=newest) == []
+            forwards, backwards = ways
+            assert [event for page in forwards for event in page] == every
+            assert [event for page in reversed(backwards) for event in page] == every
+
+
+async def test_of_a_story_only_some_events_are_read(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    for _ in range(3):
+        job = await go(world.scheduler, lease, job, JobEvent.WAITING, at=AT)
+    await go(world.scheduler, lease, job, JobEvent.CANCELLED, at=AT)
+    found = await world.gateway.story("j-1", events=[JobEvent.SUBMITTED, JobEvent.CANCELLED])
+    assert [event.version for event in found] == [1, 5]
+    assert [event.version for event in await world.gateway.story("j-1", newest=True, limit=2)] == [4, 5]
 
 
 async def test_the_newest_of_some_events_is_told_of_each_subject(world: World) -> None:

@@ -41,6 +41,8 @@ async def test_a_job_is_run_seen_waited_for_and_its_log_read(alice: Person) -> N
     assert "emulated GPU" in described
     told = [json.loads(line) for line in (await alice.types("events", job, "-f", "--json")).out.splitlines()]
     assert [event["type"].rpartition(".")[2] for event in told][-1] == "succeeded"
+    last_two = (await alice.types("events", job, "-n", "2", "--json")).out.splitlines()
+    assert [json.loads(line) for line in last_two] == told[-2:]
 
 
 async def test_following_shows_the_log_and_the_story_and_exits_as_the_job_does(alice: Person) -> None:

@@ -4,14 +4,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
+import pytest
+
 from libs.client import Client
-from libs.domain.job import JobEvent
+from libs.domain.job import Job, JobEvent, Revision
 from libs.messages.http import EventView
+from libs.store import EVENTS_BYTES_MAX
 from tests.support.builders import spec
 from tests.support.gateway import (
     until,
 )
-from tests.support.gateway_world import SECONDS_MAX, World
+from tests.support.gateway_world import SECONDS_MAX, World, error_of
 
 
 async def test_a_story_is_the_events_of_a_job_with_their_causes(world: World) -> None:
@@ -112,6 +116,52 @@ async def test_a_silent_stream_shows_that_it_lives(world: World) -> None:
         async with asyncio.timeout(SECONDS_MAX):
             while await response.content.readline() != b": beat\n":
                 pass
+
+
+async def large_updates(world: World, count: int, letters: int) -> Job:
+    """A job of alice's with so many large events, as a tenant's updates of a service make them."""
+    job = await world.running()
+    for number in range(count):
+        revisions = (Revision(number=number + 1, env={"DATA": f"{number:4}" + "x" * letters}),)
+        job = await world.go(job, JobEvent.UPDATED, revisions=revisions)
+    return job
+
+
+@pytest.mark.parametrize("path", ["/v1/events?limit=1000", "/v1/events?limit=1000&after=0-0", "/v1/jobs/{job}/events"])
+async def test_a_list_of_events_is_a_page_of_bounded_bytes_that_leads_to_the_next(world: World, path: str) -> None:
+    """Six such lists at once had 80 MB each: one tenant's lists filled the gateway's memory."""
+    each = 300_000
+    job = await large_updates(world, 20, each)
+    link, seen, sizes = path.format(job=job.id), [], []
+    while link:
+        status, answer, headers = await world.ask("GET", link)
+        assert status == 200
+        page = msgspec.json.decode(answer, type=list[EventView])
+        sizes.append(len(answer))
+        seen.append([event.id for event in page])
+        link = headers["Link"].partition(">")[0].removeprefix("<") if "Link" in headers else ""
+    assert max(sizes) < EVENTS_BYTES_MAX + 2 * each
+    assert len(sizes) > 2
+    ids = [one for page in (reversed(seen) if "limit" in path and "after" not in path else seen) for one in page]
+    assert ids == [event.id for event in await world.alice.story(job.id)]
+    assert len(ids) == 24
+
+
+async def test_clients_follow_the_pages_and_a_stream_tells_a_long_story_to_its_end(world: World) -> None:
+    job = await large_updates(world, 12, 300_000)
+    every = await world.alice.events(limit=1000)
+    assert every == await world.alice.events(after="0-0", limit=1000) == await world.alice.story(job.id)
+    assert await world.alice.events(limit=10) == await world.alice.story(job.id, limit=10) == every[-10:]
+    assert await world.alice.events(after="0-0", limit=10) == every[:10]
+    job = await world.go(job, JobEvent.FAILED, JobEvent.REQUEUED, JobEvent.CANCELLED)
+    told = [event.data.version async for event in world.alice.follow_events(job=job.id)]
+    assert told == list(range(1, job.version + 1))
+
+
+async def test_a_cursor_that_leads_back_goes_neither_with_one_that_leads_on_nor_with_a_stream(world: World) -> None:
+    for query in ("before=1-1&after=1-1", "before=now&follow=1", "before=x"):
+        status, answer, _ = await world.ask("GET", f"/v1/events?{query}")
+        assert (status, error_of(answer)[0]) == (400, "before"), query
 
 
 async def test_events_are_read_by_pages_of_a_cursor(world: World) -> None:

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
+import msgspec
+
 from libs.bus.memory import MemoryBus
 from libs.messages.events import Event, EventTold
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
-from services.gateway.feed import Feed
+from services.gateway.feed import CATCHING_UP_PER_TENANT, WAITING_BYTES_MAX, Feed, Item, Reader
 from services.gateway.turns import Turns
 from services.scheduler.relay import Relay
 from tests.support.builders import spec
@@ -85,6 +87,44 @@ async def test_a_reader_that_is_too_slow_reads_the_store_and_misses_nothing() ->
             while len(found) < len(names):
                 found += [item.event.subject_id for item in await anext(batches)]
     assert found == names
+
+
+async def test_few_pages_of_a_tenant_are_in_memory_however_many_of_its_streams_catch_up() -> None:
+    """Each slow stream held what it had read of the store: a tenant's 256 streams of large events filled the memory."""
+    store = MemoryStore()
+    await submit(store, "first", *(f"j-{number}" for number in range(5)))
+    first = (await store.events())[0].cursor
+    held, full = 0, asyncio.Event()
+
+    async def take_one_page(feed: Feed, job_id: str) -> None:
+        nonlocal held
+        batches = feed.follow(after=first, wants=lambda _: True, tenant="alice", job_id=job_id, beat=60.0)
+        async with aclosing(batches):
+            await anext(batches)
+            held += 1
+            if held == CATCHING_UP_PER_TENANT:
+                full.set()
+            await asyncio.Event().wait()
+
+    async with feeding(store) as feed, asyncio.timeout(10):
+        jobs = ["", "j-0"] * 2 * CATCHING_UP_PER_TENANT
+        tasks = [asyncio.create_task(take_one_page(feed, job_id)) for job_id in jobs]
+        await full.wait()
+        await submit(store, "b-1", tenant="bob")
+        assert await read(feed, 1, after=first, tenant="bob") == ["b-1"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert held == CATCHING_UP_PER_TENANT
+
+
+def test_what_waits_for_a_reader_is_bounded_in_bytes() -> None:
+    reader = Reader(lambda _: True, 4096)
+    for number in range(100):
+        event = Event(id=number, topic="jobs", event="updated", subject_id="j-1", version=number, at=1.0)
+        reader.put(Item(msgspec.structs.replace(event, data=msgspec.Raw(b"x" * (WAITING_BYTES_MAX // 3)))))
+    assert reader.behind
+    assert reader.take() == []
 
 
 async def test_the_feed_rests_while_nobody_reads_and_wakes_again() -> None:

@@ -9,7 +9,8 @@ from libs.domain.job import Job
 from libs.store.accounts import Moment
 from libs.store.memory import MemoryStore
 from services.gateway.errors import RejectedError
-from services.gateway.past import Past, job_then, moment_of, past_of, told_by
+from services.gateway.past import Past, job_then, moment_of, past_of
+from services.gateway.stories import job_at
 from tests.support.lives import Life
 from tests.support.story import tell_everything
 
@@ -24,6 +25,12 @@ async def looked_back(life: Life, moment: Moment) -> Past:
     told = await life.store.told_until(moment)
     ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
     return past_of(told, await life.store.jobs_of(list(ids)), moment)
+
+
+async def then(store: MemoryStore, job: Job, moment: Moment) -> Job:
+    found = await job_at(store, job, moment)
+    assert found is not None
+    return found[0]
 
 
 def facts(node: Node) -> tuple[object, ...]:
@@ -60,7 +67,7 @@ async def test_what_was_at_a_moment_is_what_was_stored_then(seed: int) -> None:
         assert list(past.jobs) == [job for job in reversed(jobs) if not job.state.final]
         assert [facts(node) for node in past.nodes] == [facts(node) for node in nodes]
         for job in jobs:
-            assert job_then(job, told_by(await life.store.story(job.id), moment)) == job
+            assert await then(life.store, job, moment) == job
 
 
 async def test_a_job_that_changed_its_size_is_then_what_it_was_after_each_event() -> None:
@@ -73,8 +80,8 @@ async def test_a_job_that_changed_its_size_is_then_what_it_was_after_each_event(
         story = await store.story(job_id)
         assert job_then(job, story) == job
         for event in story:
-            then = job_then(job, told_by(story, Moment(cursor=event.cursor)))
-            known = then.state, sum(then.granted.values()), then.size, then.next_placement is not None, then.gpus_held
+            was = await then(store, job, Moment(cursor=event.cursor))
+            known = was.state, sum(was.granted.values()), was.size, was.next_placement is not None, was.gpus_held
             seen.setdefault(job_id, []).append(known)
     assert seen["j-2e6n"][3:] == [
         ("running", 1, {}, False, 1),

@@ -16,7 +16,7 @@ from services.gateway.thinking.accounting.prices import HOUR, PricesError, cost,
 from services.gateway.thinking.accounting.stretches import EpochStretch, Part
 from services.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
 from services.gateway.thinking.telling.posts import BODY_BYTES_MAX, body_of, events_of, secret_of, signed, wait_seconds
-from services.gateway.thinking.telling.spans import SPANS_MAX, trace_id, trace_of
+from services.gateway.thinking.telling.spans import SPANS_MAX, Trace, trace_id
 from tests.support.held_story import tell_at_random
 from tests.support.story import tell_everything
 
@@ -159,7 +159,10 @@ async def traces(store: MemoryStore) -> set[str]:
     names = set()
     for job in await store.jobs(tenant=None, limit=1000):
         story = await store.story(job.id)
-        spans = trace_of(story)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        trace = Trace(story[0])
+        for event in story:
+            trace.take(event)
+        spans = trace.body()["resourceSpans"][0]["scopeSpans"][0]["spans"]
         assert len(spans) <= SPANS_MAX
         by_id = {span["spanId"]: span for span in spans}
         assert {span["traceId"] for span in spans} <= {trace_id(job.id)}

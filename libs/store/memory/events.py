@@ -1,15 +1,15 @@
 """Events and their outbox, in memory: what was told of jobs and nodes, and what the relay has still to publish."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from libs.domain.cluster import Node
-from libs.messages.events import Event, JobEventData
-from libs.store import UNSENT_BYTES_MAX, Unsent
+from libs.messages.events import Event, JobEventData, place_of
+from libs.store import EVENTS_BYTES_MAX, UNSENT_BYTES_MAX, Unsent
 from libs.store.memory.times import micro
 
 
@@ -24,8 +24,21 @@ class MemoryEvents:
         self._entry = 0
         self._stream_id = ""  # of the stream that what is not in the outbox was published to
 
-    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
-        return [event for event in self._stories.get(job_id, []) if event.version > after]
+    async def story(
+        self,
+        job_id: str,
+        *,
+        after: str = "",
+        before: str = "",
+        newest: bool = False,
+        events: Sequence[str] = (),
+        limit: int = 1000,
+        bytes_max: int = EVENTS_BYTES_MAX,
+    ) -> list[Event]:
+        every = (event for event in self._stories.get(job_id, []) if not events or event.event in events)
+        if newest:
+            return _page(reversed([event for event in every if _is_before(event, before)]), limit, bytes_max)[::-1]
+        return _page((event for event in every if (event.xid, event.id) > place_of(after)), limit, bytes_max)
 
     async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
         told = [event for event in self._events if event.topic == topic and event.event in events]
@@ -33,12 +46,20 @@ class MemoryEvents:
         return [newest[subject_id] for subject_id in subject_ids if subject_id in newest]
 
     async def events(
-        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
+        self,
+        *,
+        after: str = "",
+        before: str = "",
+        tenant: str | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+        bytes_max: int = EVENTS_BYTES_MAX,
     ) -> list[Event]:
-        xid, _, event_id = (after or "0-0").partition("-")
-        begin = bisect_right(self._events, (int(xid), int(event_id)), key=lambda event: (event.xid, event.id))
-        found = [event for event in self._events[begin:] if tenant in (None, event.tenant)]
-        return found[max(0, len(found) - limit) :] if newest else found[:limit]
+        begin = bisect_right(self._events, place_of(after), key=lambda event: (event.xid, event.id))
+        seen = (event for event in islice(self._events, begin, None) if tenant in (None, event.tenant))
+        if newest:
+            return _page(reversed([event for event in seen if _is_before(event, before)]), limit, bytes_max)[::-1]
+        return _page(seen, limit, bytes_max)
 
     async def unsent(self, *, limit: int) -> list[Unsent]:
         wanted = sorted(self._outbox)[:limit]
@@ -126,3 +147,18 @@ class MemoryEvents:
         self._put(event.id)
         if topic == "jobs":
             self._stories.setdefault(subject_id, []).append(event)
+
+
+def _is_before(event: Event, cursor: str) -> bool:
+    return not cursor or (event.xid, event.id) < place_of(cursor)
+
+
+def _page(events: Iterable[Event], limit: int, bytes_max: int) -> list[Event]:
+    found: list[Event] = []
+    size = 0
+    for event in islice(events, limit):
+        found.append(event)
+        size += len(event.data)
+        if size >= bytes_max:
+            break
+    return found

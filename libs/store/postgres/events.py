@@ -2,33 +2,54 @@
 
 from collections.abc import Sequence
 
-from libs.messages.events import Event
-from libs.store import UNSENT_BYTES_MAX, Unsent
+from libs.messages.events import Event, place_of
+from libs.store import EVENTS_BYTES_MAX, UNSENT_BYTES_MAX, Unsent
 from libs.store.asking import Asking
 from libs.store.postgres.decoding import decoded
 from libs.store.rows import event_of, unsent_of
+
+END = f"{2**63 - 1}-{2**63 - 1}"  # behind all events
 
 
 class PostgresEvents:
     asking: Asking
 
-    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
-        return await decoded(await self.asking.rows("story", job_id, after), event_of)
+    async def story(
+        self,
+        job_id: str,
+        *,
+        after: str = "",
+        before: str = "",
+        newest: bool = False,
+        events: Sequence[str] = (),
+        limit: int = 1000,
+        bytes_max: int = EVENTS_BYTES_MAX,
+    ) -> list[Event]:
+        query, place = ("story_newest", place_of(before or END)) if newest else ("story_after", place_of(after))
+        rows = await self.asking.rows(query, job_id, *place, limit, bytes_max, list(events))
+        return await decoded(rows, event_of)
 
     async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
         rows = await self.asking.rows("last_told", topic, list(subject_ids), list(events)) if subject_ids else []
         return [event_of(row) for row in rows]
 
     async def events(
-        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
+        self,
+        *,
+        after: str = "",
+        before: str = "",
+        tenant: str | None = None,
+        newest: bool = False,
+        limit: int = 1000,
+        bytes_max: int = EVENTS_BYTES_MAX,
     ) -> list[Event]:
-        xid, _, event_id = (after or "0-0").partition("-")
-        way, place = "newest" if newest else "after", (int(xid), int(event_id), limit)
+        place = (*place_of(after), limit, bytes_max, *(place_of(before or END) if newest else ()))
+        way = "newest" if newest else "after"
         if tenant is None:
             rows = await self.asking.rows(f"events_{way}", *place)
         else:
             rows = await self.asking.rows(f"events_of_tenant_{way}", *place, tenant)
-        return [event_of(row) for row in rows]
+        return await decoded(rows, event_of)
 
     async def unsent(self, *, limit: int) -> list[Unsent]:
         return [unsent_of(row) for row in await self.asking.rows("unsent", limit, UNSENT_BYTES_MAX)]

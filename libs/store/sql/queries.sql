@@ -10,6 +10,10 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;
 
+-- part: paged
+(SELECT told.* FROM page CROSS JOIN LATERAL (SELECT * FROM events WHERE id = page.id OFFSET 0) told
+         WHERE number > 0) told;
+
 -- gateway
 
 -- name: submit
@@ -334,8 +338,42 @@ SELECT (SELECT count(*) FROM asked) AS asked, (SELECT count(*) FROM wanted) AS w
        more.bytes AS spec_bytes
   FROM used, more;
 
--- name: story
-SELECT {event} FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
+-- name: story_after
+-- A page of a job's events, in order: at most $4 of them, all but the last with fewer than $5 bytes together. The statement
+-- goes from event to event: however many follow, and however large they are, it reads none beyond the page.
+WITH RECURSIVE page AS (
+    SELECT 0::bigint AS id, 0 AS version, 0::bigint AS bytes, 0::bigint AS number
+     UNION ALL
+    SELECT next.id, next.version, page.bytes + next.bytes, number + 1
+      FROM page CROSS JOIN LATERAL (
+           SELECT id, version, octet_length(data::text) AS bytes FROM events
+            WHERE topic = 'jobs' AND subject_id = $1 AND events.version > page.version
+              AND (xid, events.id) > ($2::bigint::text::xid8, $3::bigint)
+              AND (cardinality($6::text[]) = 0 OR event = ANY ($6))
+            ORDER BY events.version LIMIT 1) next
+     WHERE number < $4::bigint AND page.bytes < $5::bigint
+)
+SELECT {event}
+  FROM {paged}
+ ORDER BY version;
+
+-- name: story_newest
+-- As `story_after`, from the last event before a cursor backwards.
+WITH RECURSIVE page AS (
+    SELECT 0::bigint AS id, 2147483647 AS version, 0::bigint AS bytes, 0::bigint AS number
+     UNION ALL
+    SELECT next.id, next.version, page.bytes + next.bytes, number + 1
+      FROM page CROSS JOIN LATERAL (
+           SELECT id, version, octet_length(data::text) AS bytes FROM events
+            WHERE topic = 'jobs' AND subject_id = $1 AND events.version < page.version
+              AND (xid, events.id) < ($2::bigint::text::xid8, $3::bigint)
+              AND (cardinality($6::text[]) = 0 OR event = ANY ($6))
+            ORDER BY events.version DESC LIMIT 1) next
+     WHERE number < $4::bigint AND page.bytes < $5::bigint
+)
+SELECT {event}
+  FROM {paged}
+ ORDER BY version;
 
 -- name: last_told
 SELECT last.* FROM unnest($2::text[]) AS subject(subject)
@@ -345,31 +383,72 @@ SELECT last.* FROM unnest($2::text[]) AS subject(subject)
      ORDER BY version DESC LIMIT 1) AS last;
 
 -- name: events_after
--- Uncommitted events are at or above the horizon: reading stops there, so that none is skipped.
-SELECT {event} FROM events
- WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
- ORDER BY events.xid, id LIMIT $3;
+-- Uncommitted events are at or above the horizon: reading stops there, so that none is skipped. A page has at most $3
+-- events, all but the last of them with fewer than $4 bytes together. The statement goes from event to event: it reads
+-- none beyond the page.
+WITH RECURSIVE horizon AS MATERIALIZED (SELECT events_horizon() AS xid), page AS (
+    SELECT $1::bigint::text::xid8 AS xid, $2::bigint AS id, 0::bigint AS bytes, 0::bigint AS number
+     UNION ALL
+    SELECT next.xid, next.id, page.bytes + next.bytes, number + 1
+      FROM page CROSS JOIN LATERAL (
+           SELECT xid, id, octet_length(data::text) AS bytes FROM events
+            WHERE (events.xid, events.id) > (page.xid, page.id) AND xid < (SELECT xid FROM horizon)
+            ORDER BY events.xid, events.id LIMIT 1) next
+     WHERE number < $3::bigint AND page.bytes < $4::bigint
+)
+SELECT {event}
+  FROM {paged}
+ ORDER BY told.xid, id;
 
 -- name: events_newest
-SELECT * FROM (
-    SELECT {event}
-      FROM events
-     WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
-     ORDER BY events.xid DESC, id DESC LIMIT $3) newest
- ORDER BY xid, id;
+-- As `events_after`, from the last event before ($5, $6) backwards, as far as ($1, $2).
+WITH RECURSIVE horizon AS MATERIALIZED (SELECT events_horizon() AS xid), page AS (
+    SELECT $5::bigint::text::xid8 AS xid, $6::bigint AS id, 0::bigint AS bytes, 0::bigint AS number
+     UNION ALL
+    SELECT next.xid, next.id, page.bytes + next.bytes, number + 1
+      FROM page CROSS JOIN LATERAL (
+           SELECT xid, id, octet_length(data::text) AS bytes FROM events
+            WHERE (events.xid, events.id) < (page.xid, page.id)
+              AND (events.xid, events.id) > ($1::bigint::text::xid8, $2::bigint)
+              AND xid < (SELECT xid FROM horizon)
+            ORDER BY events.xid DESC, events.id DESC LIMIT 1) next
+     WHERE number < $3::bigint AND page.bytes < $4::bigint
+)
+SELECT {event}
+  FROM {paged}
+ ORDER BY told.xid, id;
 
 -- name: events_of_tenant_after
-SELECT {event} FROM events
- WHERE tenant = $4 AND (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
- ORDER BY events.xid, id LIMIT $3;
+WITH RECURSIVE horizon AS MATERIALIZED (SELECT events_horizon() AS xid), page AS (
+    SELECT $1::bigint::text::xid8 AS xid, $2::bigint AS id, 0::bigint AS bytes, 0::bigint AS number
+     UNION ALL
+    SELECT next.xid, next.id, page.bytes + next.bytes, number + 1
+      FROM page CROSS JOIN LATERAL (
+           SELECT xid, id, octet_length(data::text) AS bytes FROM events
+            WHERE tenant = $5 AND (events.xid, events.id) > (page.xid, page.id) AND xid < (SELECT xid FROM horizon)
+            ORDER BY events.xid, events.id LIMIT 1) next
+     WHERE number < $3::bigint AND page.bytes < $4::bigint
+)
+SELECT {event}
+  FROM {paged}
+ ORDER BY told.xid, id;
 
 -- name: events_of_tenant_newest
-SELECT * FROM (
-    SELECT {event}
-      FROM events
-     WHERE tenant = $4 AND (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
-     ORDER BY events.xid DESC, id DESC LIMIT $3) newest
- ORDER BY xid, id;
+WITH RECURSIVE horizon AS MATERIALIZED (SELECT events_horizon() AS xid), page AS (
+    SELECT $5::bigint::text::xid8 AS xid, $6::bigint AS id, 0::bigint AS bytes, 0::bigint AS number
+     UNION ALL
+    SELECT next.xid, next.id, page.bytes + next.bytes, number + 1
+      FROM page CROSS JOIN LATERAL (
+           SELECT xid, id, octet_length(data::text) AS bytes FROM events
+            WHERE tenant = $7 AND (events.xid, events.id) < (page.xid, page.id)
+              AND (events.xid, events.id) > ($1::bigint::text::xid8, $2::bigint)
+              AND xid < (SELECT xid FROM horizon)
+            ORDER BY events.xid DESC, events.id DESC LIMIT 1) next
+     WHERE number < $3::bigint AND page.bytes < $4::bigint
+)
+SELECT {event}
+  FROM {paged}
+ ORDER BY told.xid, id;
 
 -- name: jobs_kept
 SELECT pool, seconds, extract(epoch FROM forgotten_before)::float8 AS forgotten_before FROM retention ORDER BY pool;

@@ -26,6 +26,7 @@ from services.gateway.entering.line import Over
 from services.gateway.giving import held
 from services.gateway.hints import Hints
 from services.gateway.runs import RankRun
+from services.gateway.stories import story_pages
 
 logger = logging.getLogger(__name__)
 
@@ -167,15 +168,16 @@ class Records:
     async def _open_stays(self, job_id: str) -> dict[int, tuple[Cause, float]]:
         """By number: how each began that has not ended, as far as the story says."""
         found: dict[int, tuple[Cause, float]] = {}
-        for event in await self._store.story(job_id):
-            cause = _data(event.data).cause if event.event == JobEvent.ENTERED.value else None
-            if cause is None or "session" not in cause.numbers:
-                continue
-            number = int(cause.numbers["session"])
-            if cause.code is CauseCode.ENTERED:
-                found[number] = (cause, event.at)
-            else:
-                found.pop(number, None)
+        async for page in story_pages(self._store, job_id, events=[JobEvent.ENTERED]):
+            for event in page:
+                cause = _data(event.data).cause
+                if cause is None or "session" not in cause.numbers:
+                    continue
+                number = int(cause.numbers["session"])
+                if cause.code is CauseCode.ENTERED:
+                    found[number] = (cause, event.at)
+                else:
+                    found.pop(number, None)
         return found
 
     async def _tell_left(self, visit: Stay, status: int | None, reason: str) -> None:

@@ -30,6 +30,15 @@ export async function api(path, { method = "GET", body, type, headers = {}, sign
   }
 }
 
+// The items of a list, page by page: an answer that goes on names its next page in `Link`.
+export async function* pagesOf(path, { signal }) {
+  while (path) {
+    const response = await request(path, { signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MS)]) });
+    yield await response.json();
+    path = /<([^>]*)>; rel="next"/.exec(response.headers.get("Link") ?? "")?.[1];
+  }
+}
+
 // The answer itself, for logs and downloads; a refusal is thrown. Without a bound of its own: give it a `signal`.
 export async function request(path, { method = "GET", headers = {}, body, signal } = {}) {
   const token = session.token;

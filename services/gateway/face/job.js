@@ -1,6 +1,6 @@
 // The page of one job: what it is, why it is where it is, what happened to it, how it goes, and what it writes.
 
-import { ApiError } from "./api.js";
+import { ApiError, pagesOf } from "./api.js";
 import { actionBar } from "./actions.js";
 import { lineChart } from "./chart.js";
 import { clean, count, duration, h, moment, percent, text } from "./dom.js";
@@ -85,8 +85,10 @@ export function mount(root, context) {
 
   async function readStory(path, signal) {
     const after = known.story.at(-1)?.cursor;
-    const more = await api(`${path}/events${after ? `?after=${encodeURIComponent(after)}` : ""}`, { signal });
-    known.story.push(...more);
+    for await (const page of pagesOf(`${path}/events${after ? `?after=${encodeURIComponent(after)}` : ""}`, { signal })) {
+      for (const event of page) if (event.data) delete event.data.revisions; // large, and not shown
+      known.story.push(...page);
+    }
     known.version = known.story.at(-1)?.data?.version ?? known.version;
   }
 

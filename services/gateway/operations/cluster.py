@@ -24,7 +24,8 @@ CLUSTER: tuple[Route[Any], ...] = (
         path="/v1/events",
         group="events",
         summary="What happens",
-        description="The newest events, or those behind a cursor; as a stream, from now or from behind a cursor."
+        description="The newest events, or those behind a cursor. Where there are more, `Link` leads to the next page."
+        " As a stream: from now, or from behind a cursor."
         " A tenant hears of its own jobs, an administrator of all jobs and of nodes.",
         handler=events.all_events,
         query=EventsQuery,

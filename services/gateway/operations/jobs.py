@@ -88,7 +88,8 @@ JOBS: tuple[Route[Any], ...] = (
         path="/v1/jobs/{job}/events",
         group="jobs",
         summary="A job's story",
-        description="Every event with its cause. As a stream (`Accept: text/event-stream`, or `follow=1`) it goes on"
+        description="Each event with its cause, from the first one on, or the last ones `before` a cursor. Where there"
+        " are more, `Link` leads to the next page. As a stream (`Accept: text/event-stream`, or `follow=1`) it goes on"
         " as things happen and ends after the job is over.",
         handler=events.job_events,
         query=StoryQuery,

@@ -4,7 +4,6 @@ Ids are derived from the job's id, so that a story that is sent twice is the sam
 """
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,22 +40,9 @@ def span_id(job_id: str, name: str, begins: int) -> str:
     return hashlib.sha256(f"weft/{job_id}/{name}/{begins}".encode()).hexdigest()[:16]
 
 
-def trace_of(story: Sequence[Event]) -> dict[str, Any]:
-    """The body of a request to `/v1/traces`, of a job that is over."""
-    found = _Trace(story[0])
-    for event in story:
-        found.take(event)
-    return {
-        "resourceSpans": [
-            {
-                "resource": {"attributes": _attributes({"service.name": "weft"})},
-                "scopeSpans": [{"scope": {"name": "weft.jobs"}, "spans": found.spans[:SPANS_MAX]}],
-            }
-        ]
-    }
+class Trace:
+    """The trace of a job that is over; it is given each event of the job's story in order."""
 
-
-class _Trace:
     def __init__(self, first: Event) -> None:
         self._job = first.subject_id
         self._begins = self._at = round(first.at * 1e6)
@@ -66,6 +52,17 @@ class _Trace:
         self._phase: _Open | None = None
         self._why = "wait"
         self.spans: list[dict[str, Any]] = []
+
+    def body(self) -> dict[str, Any]:
+        """The body of a request to `/v1/traces`."""
+        return {
+            "resourceSpans": [
+                {
+                    "resource": {"attributes": _attributes({"service.name": "weft"})},
+                    "scopeSpans": [{"scope": {"name": "weft.jobs"}, "spans": self.spans[:SPANS_MAX]}],
+                }
+            ]
+        }
 
     def take(self, event: Event) -> None:
         at = self._at = max(self._at, round(event.at * 1e6))
