@@ -269,6 +269,18 @@ class ResizeHow(StrEnum):
     NEVER = "never"
 
 
+class StopSignal(StrEnum):
+    """Signals that may ask a main process to stop: those that a program can handle."""
+
+    HUP = "SIGHUP"
+    INT = "SIGINT"
+    QUIT = "SIGQUIT"
+    TERM = "SIGTERM"
+    USR1 = "SIGUSR1"
+    USR2 = "SIGUSR2"
+    WINCH = "SIGWINCH"
+
+
 class ResizeSignal(StrEnum):
     HUP = "SIGHUP"
     USR1 = "SIGUSR1"

@@ -1,14 +1,15 @@
-"""Signals the main process of a run after a change of members, and never another process.
+"""Signals the main process of a run, after a change of members or to stop it, and never another process.
 
 A program installs its handlers some time after its start, and without a handler each of these signals ends it. So the
-kernel's record of the process is read first. What another process does between this look and the signal is its own.
+kernel's record of the process is read before a signal that must not end it. What another process does between this look
+and the signal is its own.
 """
 
 import os
 import signal
 from pathlib import Path
 
-from libs.domain.spec import ResizeSignal
+from libs.domain.spec import ResizeSignal, StopSignal
 
 CAUGHT, IGNORED, BLOCKED = "SigCgt", "SigIgn", "SigBlk"
 
@@ -17,8 +18,10 @@ def not_handled(told: ResizeSignal) -> str:
     return f"{told}: the main process does not handle it, and would end"
 
 
-def signal_child(parent: int, parent_fd: int, told: ResizeSignal) -> str:
+def signal_child(parent: int, parent_fd: int, told: ResizeSignal | StopSignal) -> str:
     """Signal the only child of a process, of which `parent_fd` is a pidfd. Empty, or why not.
+
+    A change of members is signalled only to a process that handles it.
 
     A pid may be reused, a pidfd never is: so the child is opened first, and then checked to be the parent's.
     """
@@ -31,7 +34,7 @@ def signal_child(parent: int, parent_fd: int, told: ResizeSignal) -> str:
             if child != only_child(parent):
                 return f"{told}: its command does not run"
             signal.pidfd_send_signal(parent_fd, 0)  # Still there, so its pid was not reused.
-            if not handles(child, told):
+            if isinstance(told, ResizeSignal) and not handles(child, told):
                 return not_handled(told)
             signal.pidfd_send_signal(child_fd, signal.Signals[told])
         finally:
@@ -41,6 +44,11 @@ def signal_child(parent: int, parent_fd: int, told: ResizeSignal) -> str:
     except OSError as error:
         return f"{told}: {error.strerror or error}"
     return ""
+
+
+def shows_children() -> bool:
+    """Whether this host shows the children of a process."""
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
 def only_child(parent: int, container: str = "") -> int | None:

@@ -218,6 +218,12 @@ def kill(groups: Groups) -> None:
                         os.kill(int(pid), signal.SIGKILL)
 
 
+def members(groups: Groups) -> set[int]:
+    """The pids of the processes inside."""
+    pids = {pid for group in groups.values() for pid in get(group, "cgroup.procs").split()}
+    return {int(pid) for pid in pids if pid.isdecimal() and PID_MIN <= int(pid) <= PID_MAX}
+
+
 def occupied(groups: Groups) -> bool:
     """Whether any process is inside."""
     return any(get(group, "cgroup.procs").strip() for group in groups.values())

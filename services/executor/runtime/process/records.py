@@ -4,10 +4,13 @@ The order of writing ensures that a run is neither lost nor started twice:
 
 1. the folder, and `run.json` without a pid — the intent;
 2. `pid`, locked (flock) by the executor; the shim that it spawns inherits this lock;
-3. the shim writes its pid into `pid` before it starts the command, and `exit` after the command ended.
+3. the shim writes its pid into `pid` before it starts the command, and `exit` after the command ended;
+4. the executor, or the guard, writes `stop` before it asks the run to stop, and adds the remaining processes that get
+   SIGTERM once the command has ended (see remaining.py).
 
 So, for a folder found after a restart: `pid` locked → it runs, adopt it. Unlocked and empty → the command was never
-started, forget the folder. Unlocked with a pid → it ran; its status is in `exit`, or it was killed with its shim.
+started, forget the folder. Unlocked with a pid → it ran; its status is in `exit`, or it was killed with its shim. What
+remains of it is followed if it was asked to stop, else killed.
 A second start would have to take the lock, which it cannot while the first one lives.
 
 Telemetry reads `run.json`, too: `job_id`, `epoch`, `rank`, `pid` (the shim, leader of the run's session
@@ -20,6 +23,7 @@ a pid only if that process holds the lock; anything else counts as not written. 
 import fcntl
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -27,6 +31,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from libs.domain.spec import StopSignal
 from services.executor.regular import read_small, write_whole
 from services.executor.runs import RunKey
 from services.executor.runtime.limits.cgroup import PID_MAX, PID_MIN
@@ -35,6 +40,9 @@ BLANK = b" " * 15  # longer than a number and its line's end
 RECORD_BYTES_MAX = 64 * 1024
 PID_ROOM = b" " * 15  # after the intent, for the pid of the shim
 STATUS_MAX = 255
+STOPPED = b"stopped".ljust(len(BLANK) - 1) + b"\n"
+TOLD_BYTES_MAX = 1 << 20
+_OVER = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 GRACE_SECONDS_MAX = 86400.0
 MEMORY_BYTES_MAX = 1 << 62
@@ -48,6 +56,7 @@ class RunRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: Annotated[int, Meta(ge=0, le=MEMORY_BYTES_MAX)]
     pid: Annotated[int, Meta(ge=0, le=PID_MAX)] = 0
     cgroups: dict[str, str] = {}
+    stop_signal: StopSignal = StopSignal.TERM
 
     @property
     def key(self) -> RunKey:
@@ -104,11 +113,12 @@ def reserve(folder: str, lock_fd: int) -> None:
     """Reserve space for the shim's files, so that its writes do not fail on a full disk. Raises OSError."""
     os.pwrite(lock_fd, BLANK, 0)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(f"{folder}/exit", flags, 0o600)
-    try:
-        write_whole(fd, BLANK)
-    finally:
-        os.close(fd)
+    for name in ("exit", "stop"):
+        fd = os.open(f"{folder}/{name}", flags, 0o600)
+        try:
+            write_whole(fd, BLANK)
+        finally:
+            os.close(fd)
 
 
 def read(folder: str) -> RunRecord | None:
@@ -185,6 +195,43 @@ def exit_status(folder: str) -> Status | None:
     found = read_small(f"{folder}/exit", bytes_max=len(BLANK))
     exit_code = None if found is None else _number(found.data, 0, STATUS_MAX)
     return None if found is None or exit_code is None else Status(exit_code, min(found.written_at, time.time()))
+
+
+def mark_stopped(folder: str) -> None:
+    """Note that the run is asked to stop. Raises OSError."""
+    if stopped(folder):
+        return
+    fd = os.open(f"{folder}/stop", _OVER, 0o600)
+    try:
+        os.pwrite(fd, STOPPED, 0)
+    finally:
+        os.close(fd)
+
+
+def stopped(folder: str) -> bool:
+    """Whether the run was asked to stop."""
+    found = read_small(f"{folder}/stop", bytes_max=TOLD_BYTES_MAX)
+    return found is not None and found.data.startswith(STOPPED)
+
+
+def add_told(folder: str, processes: Sequence[tuple[int, int]]) -> None:
+    """Note processes, by pid and start, that get SIGTERM now. On a full disk the next executor sends it again."""
+    if not processes:
+        return
+    with suppress(OSError):
+        fd = os.open(f"{folder}/stop", _OVER | os.O_APPEND, 0o600)
+        try:
+            write_whole(fd, b"".join(b"%d %d\n" % one for one in processes))
+        finally:
+            os.close(fd)
+
+
+def told(folder: str) -> set[tuple[int, int]]:
+    """The processes that have had SIGTERM since the run was asked to stop, by pid and start."""
+    found = read_small(f"{folder}/stop", bytes_max=TOLD_BYTES_MAX)
+    lines = [] if found is None else found.data[len(BLANK) :].splitlines()
+    numbers = [line.split() for line in lines]
+    return {(int(one[0]), int(one[1])) for one in numbers if len(one) == 2 and all(word.isdigit() for word in one)}
 
 
 def _number(text: bytes, least: int, most: int) -> int | None:

@@ -40,6 +40,7 @@ from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.entering import enter, environment_of, kill_marked
 from services.executor.runtime.process.listening import connect, pids_of
+from services.executor.runtime.process.remaining import Left, Remaining
 from services.executor.runtime.process.shim import (
     CGROUP_REFUSED_STATUS,
     TOO_LATE_STATUS,
@@ -70,6 +71,9 @@ class _Live:
         self.record = record
         self.run = run
         self.child = child  # a child of this process, to be reaped
+        self.stopped = False  # it was asked to stop
+        self.killed = False
+        self.ending = False  # its main process has ended after a stop; others remain
 
 
 class ProcessRuntime:
@@ -97,6 +101,7 @@ class ProcessRuntime:
         self._ended: dict[RunKey, Run] = {}
         self._changed = asyncio.Event()
         self._shells = ShellWatch(folder=home.run, begun=self._see_begun, over=self._over)
+        self._remaining = Remaining(str(home.runs), self._finish)
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
         self._served = ServedRuns(home)
@@ -179,13 +184,19 @@ class ProcessRuntime:
         live = self._live.get(key)
         if live is None:
             return
-        with suppress(ProcessLookupError, PermissionError):
-            # The shim lives or is not reaped yet, so its pid is still that of its group.
-            os.killpg(live.record.pid, signal.SIGKILL if kill else signal.SIGTERM)
-        if kill:
-            self._cgroups.kill(live.record.cgroups)
-            if not live.record.cgroups:
-                await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
+        if not kill:
+            await self._stop(key, live)
+            return
+        live.killed = True
+        if live.child or not live.ending:  # The shim lives or is not reaped yet, so its pid is still its group's.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(live.record.pid, signal.SIGKILL)
+        self._cgroups.kill(live.record.cgroups)
+        if not live.record.cgroups:
+            await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
+        if live.ending and self._live.get(key) is live:
+            self._remaining.drop(key)
+            self._finish(key, lingered=True)
 
     async def remove(self, key: RunKey) -> None:
         if self._ended.pop(key, None) is not None:
@@ -238,6 +249,8 @@ class ProcessRuntime:
         live = self._live.get(key)
         if live is None:
             raise SessionRefusedError("the run is over")
+        if live.ending:
+            raise SessionRefusedError("the run ends: its main process has ended")
         groups = tuple(live.record.cgroups.values())
         if wanted.kind is SessionKind.PORT:
             return await connect(wanted.port, lambda: pids_of(key, str(self._home.runs), groups))
@@ -267,6 +280,7 @@ class ProcessRuntime:
     async def close(self) -> None:
         self._live.clear()
         await self._shells.close()
+        await self._remaining.close()
         await self._sweeper.close()
         self._discards.close()
         self._cgroups.close()
@@ -414,10 +428,42 @@ class ProcessRuntime:
             self._changed.set()
         return live.run.state is RunState.RUNNING
 
+    async def _stop(self, key: RunKey, live: _Live) -> None:
+        """Send the stop signal to the main process alone. When it has ended, the others follow (see remaining.py)."""
+        live.stopped = True
+        with suppress(OSError):  # Without the note, a restart of this executor ends what remains at once.
+            records.mark_stopped(self._home.run(key))
+        for _ in range(BEGUN_LOOKS_MAX):
+            pidfd = self._shells.pidfd(key)
+            if self._live.get(key) is not live or live.ending:
+                return
+            if pidfd is None or not signalling.shows_children():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(live.record.pid, signal.Signals[live.record.stop_signal])
+                return
+            if not signalling.signal_child(live.record.pid, pidfd, live.record.stop_signal):
+                return
+            await asyncio.sleep(BEGUN_LOOK_SECONDS)  # The command has not begun yet, or has just ended.
+
     def _over(self, key: RunKey) -> None:
-        """The run's shim has ended: kill its remaining processes, reap it, and note its outcome."""
-        live = self._live.pop(key)
+        """The run's shim has ended. After a stop the remaining processes are followed until their end, or the kill."""
+        live = self._live[key]
         self._shells.forget(key)
+        if live.stopped and not live.killed:
+            self._follow(live)
+        else:
+            self._finish(key)
+
+    def _follow(self, live: _Live) -> None:
+        key, record = live.run.key, live.record
+        live.ending = True
+        group = record.pid if live.child else 0  # It is not reaped before the end, so the number is not reused.
+        self._remaining.add(key, self._home.run(key), Left(cgroups=record.cgroups, group=group))
+
+    def _finish(self, key: RunKey, lingered: bool = False) -> None:
+        """Kill the remaining processes of a run whose shim has ended, reap the shim, and note the run's outcome.
+        `lingered`: the run had processes after its main process ended, and ends now."""
+        live = self._live.pop(key)
         status: int | None = None
         if live.child:
             with suppress(ProcessLookupError, PermissionError):
@@ -433,7 +479,8 @@ class ProcessRuntime:
             self._changed.set()
             return
         self._mark_begun(live)
-        self._end(self._outcome(live.record, live.run, status))
+        run = self._outcome(live.record, live.run, status)
+        self._end(replace(run, ended_at=max(time.time(), run.started_at or 0.0)) if lingered else run)
         self._sweeper.drop(live.record.cgroups)
         if not (live.record.cgroups and live.child):
             self._sweeper.find_strays(key)
@@ -515,6 +562,11 @@ class ProcessRuntime:
         if records.shim_pid(folder) is None:
             return False
         run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
+        if records.stopped(folder):
+            live = self._live[record.key] = _Live(record, run, child=False)
+            live.stopped = True
+            self._follow(live)
+            return True
         self._cgroups.kill(record.cgroups)
         self._end(self._outcome(record, run, None))
         self._sweeper.drop(record.cgroups)
@@ -523,7 +575,9 @@ class ProcessRuntime:
     def _adopt_live(self, record: records.RunRecord, folder: str) -> None:
         run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
         run = replace(run, serve=self._served.serve(record.key), port=self._served.port(record.key))
-        self._watch(_Live(record, run, child=_is_child(record.pid)))
+        live = _Live(record, run, child=_is_child(record.pid))
+        live.stopped = records.stopped(folder)
+        self._watch(live)
         if not records.locked(folder):  # If it is locked, the watched pid was the shim's all along.
             self._over(record.key)
             return

@@ -1,0 +1,190 @@
+"""The processes of a run that remain when its main process has ended after a stop, and the order of their SIGTERMs.
+
+The main process got the stop signal alone. The others follow by the same rule, one below the other, until none is left
+or the run is killed at the end of its grace:
+
+- a process whose parent is one of them waits until the parent has ended: a DataLoader's workers follow their trainer;
+- a process that reads from a pipe that another of them writes to waits until the writer has ended, or the writer would
+  lose its output: in `train.py | tee log` the trainer gets SIGTERM, and `tee` only if it outlives the trainer;
+- processes that wait for each other in a ring get it together;
+- the processes of sessions (`weft shell`) are killed at once, as they are when a run ends by itself.
+
+Example: `bash -c 'python train.py | tee log; echo'`. bash gets SIGTERM and ends. The trainer gets it and saves; its
+workers and `tee` go on. The trainer ends, so `tee` reads the end of its input and ends by itself.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+
+from msgspec import Struct
+
+from services.executor.runs import RunKey
+from services.executor.runtime.limits import cgroup
+from services.executor.runtime.process import records
+from services.executor.runtime.process.entering import MARK
+from services.executor.runtime.process.stragglers import stragglers
+
+LOOK_SECONDS = 0.1
+ENVIRONMENT_BYTES_MAX = 4 << 20
+
+
+class Left(Struct, frozen=True, kw_only=True):
+    """Where a run's processes are found. `group`: its process group, where that number cannot be reused; else 0."""
+
+    cgroups: Mapping[str, str]
+    group: int = 0
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """A process. `began`, in ticks since the boot, tells it from a later one with the same pid."""
+
+    pid: int
+    began: int
+    parent: int = 0
+    reads: str = ""  # the pipe that is its standard input
+    writes: frozenset[str] = frozenset()  # the pipes that are its standard output and error output
+    session: bool = False
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.began
+
+
+def due(found: Collection[Process], told: Collection[tuple[int, int]]) -> list[Process]:
+    """The processes that get SIGTERM now, of those that are `found`. `told` have had it."""
+    pids = {process.pid for process in found}
+    untold = [process for process in found if process.identity not in told]
+    ready = [process for process in untold if process.parent not in pids and not _fed(process, found)]
+    return ready if ready or len(untold) < len(found) else untold
+
+
+def _fed(process: Process, found: Iterable[Process]) -> bool:
+    return bool(process.reads) and any(
+        process.reads in other.writes for other in found if other.pid != process.pid and not other.session
+    )
+
+
+def look(runs_folder: str, wanted: Mapping[RunKey, Left]) -> dict[RunKey, list[Process]]:
+    """The live processes of each of these runs. Reads all of /proc: not for the loop."""
+    pids: dict[RunKey, set[int]] = {key: cgroup.members(left.cgroups) for key, left in wanted.items()}
+    if any(not left.cgroups for left in wanted.values()):
+        for pid, key in stragglers(runs_folder):
+            if key in wanted and not wanted[key].cgroups:
+                pids[key].add(pid)
+    groups = {left.group: key for key, left in wanted.items() if left.group}
+    if groups:
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and (status := _status(int(name))) is not None and status[2] in groups:
+                pids[groups[status[2]]].add(int(name))
+    return {key: [process for pid in sorted(found) if (process := _process(pid))] for key, found in pids.items()}
+
+
+def follow(runs_folder: str, wanted: Mapping[RunKey, tuple[str, Left]]) -> set[RunKey]:
+    """Send SIGTERM to the processes that are due, of runs whose main process has ended after a stop.
+
+    `wanted`: the run's folder, and where its processes are. Returns the runs that still have processes.
+    """
+    remaining = look(runs_folder, {key: left for key, (_, left) in wanted.items()})
+    for key, found in remaining.items():
+        folder = wanted[key][0]
+        told = records.told(folder)
+        for process in found:
+            if process.session:
+                send(process, signal.SIGKILL)
+        new = due([process for process in found if not process.session], told)
+        records.add_told(folder, [process.identity for process in new])
+        for process in new:
+            send(process, signal.SIGTERM)
+    return {key for key, found in remaining.items() if found}
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """Signal this process, and never a later one with its pid."""
+    with suppress(OSError):
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            status = _status(process.pid)
+            if status is not None and status[3] == process.began:
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
+
+
+def _process(pid: int) -> Process | None:
+    """The process; None if it has ended, also if nobody has reaped it yet."""
+    status = _status(pid)
+    if status is None or status[0] in "ZX":
+        return None
+    pipes = [_pipe(pid, fd) for fd in range(3)]
+    environment = b""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        environment = file.read(ENVIRONMENT_BYTES_MAX)
+    return Process(
+        pid=pid,
+        began=status[3],
+        parent=status[1],
+        reads=pipes[0],
+        writes=frozenset(filter(None, pipes[1:])),
+        session=environment.startswith(MARK) or b"\0" + MARK in environment,
+    )
+
+
+def _status(pid: int) -> tuple[str, int, int, int] | None:
+    """The state, the parent, the process group and the start of a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+        return words[0].decode(), int(words[1]), int(words[2]), int(words[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _pipe(pid: int, fd: int) -> str:
+    try:
+        target = os.readlink(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return ""
+    return target if target.startswith("pipe:") else ""
+
+
+class Remaining:
+    """Follows stopped runs from the end of their main process to the end of their last one."""
+
+    def __init__(self, runs_folder: str, over: Callable[[RunKey, bool], None]) -> None:
+        """`over` is called by the event loop when a run has no process left, with whether it had one at first."""
+        self._runs_folder = runs_folder
+        self._over = over
+        self._runs: dict[RunKey, tuple[str, Left]] = {}
+        self._lingered: set[RunKey] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, key: RunKey, folder: str, left: Left) -> None:
+        self._runs[key] = (folder, left)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    def drop(self, key: RunKey) -> None:
+        self._runs.pop(key, None)
+        self._lingered.discard(key)
+
+    async def close(self) -> None:
+        self._runs.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while self._runs:
+            wanted = dict(self._runs)
+            left = await asyncio.to_thread(follow, self._runs_folder, wanted)
+            self._lingered |= left & self._runs.keys()
+            for key in wanted.keys() - left:
+                if key in self._runs:
+                    lingered = key in self._lingered
+                    self.drop(key)
+                    self._over(key, lingered)
+            if self._runs:
+                await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,52 @@
+"""Which of a stopped run's remaining processes get SIGTERM now."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.executor.runtime.process.remaining import Process, due
+
+
+def process(pid: int, parent: int = 1, *, reads: str = "", writes: tuple[str, ...] = ()) -> Process:
+    return Process(pid=pid, began=pid, parent=parent, reads=reads, writes=frozenset(writes))
+
+
+def pids(found: list[Process]) -> list[int]:
+    return [one.pid for one in found]
+
+
+def test_a_child_of_one_that_remains_waits_for_its_parent() -> None:
+    trainer, worker = process(10), process(11, 10)
+    assert pids(due([trainer, worker], set())) == [10]
+    assert pids(due([trainer, worker], {trainer.identity})) == []
+    assert pids(due([worker], {trainer.identity})) == [11]
+
+
+def test_a_reader_of_a_pipe_waits_for_its_writer() -> None:
+    trainer, tee = process(10, writes=("pipe:[1]",)), process(11, reads="pipe:[1]")
+    assert pids(due([trainer, tee], set())) == [10]
+    assert pids(due([tee], {trainer.identity})) == [11]
+
+
+def test_a_ring_of_pipes_is_asked_as_a_whole() -> None:
+    one = process(10, reads="pipe:[1]", writes=("pipe:[2]",))
+    other = process(11, reads="pipe:[2]", writes=("pipe:[1]",))
+    assert pids(due([one, other], set())) == [10, 11]
+
+
+def test_a_process_that_took_the_pid_of_one_that_was_asked_is_asked() -> None:
+    assert pids(due([process(10)], {(10, 9)})) == [10]
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 3), st.integers(0, 3)), max_size=8))
+def test_every_process_is_asked_once_when_those_that_are_asked_end(drawn: list[tuple[int, int, int]]) -> None:
+    found = [
+        process(pid, parent if parent != pid else 0, reads=f"pipe:{reads}" if reads else "", writes=(f"pipe:{writes}",))
+        for pid, (parent, reads, writes) in enumerate(drawn, start=1)
+    ]
+    told: set[tuple[int, int]] = set()
+    while found:
+        now = due(found, told)
+        assert now, "somebody is asked while nobody that was asked is left"
+        assert not told & {one.identity for one in now}
+        told |= {one.identity for one in now}
+        found = [one for one in found if one.identity not in told]
