@@ -38,7 +38,8 @@ def job_file() -> str:
         *(_table(kind, path) for kind, path in _structs()),
         "## The environment of a run\n",
         "Beside these a process gets the node's `PATH` and nothing of the shell that submits it; `env` and\n"
-        "`weft run --env NAME` add to it.\n",
+        "`weft run --env NAME` add to it. [contract.md](contract.md) states which run gets which, and all else that a\n"
+        "program can rely on.\n",
         "| variable | what it is |\n|---|---|\n"
         + "".join(f"| `{name}` | {VARIABLES[name]} |\n" for name in sorted(variables())),
     ]
