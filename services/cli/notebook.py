@@ -43,7 +43,7 @@ jupyter=$1 ip=$2
   exit 127
 }
 if [ -z "$ip" ]; then
-  case "${MASTER_ADDR:-127.0.0.1}" in 127.*|localhost|::1) ip=127.0.0.1 ;; *) ip=0.0.0.0 ;; esac
+  case "${WEFT_ADDRESS:-127.0.0.1}" in 127.*|localhost|::1) ip=127.0.0.1 ;; *) ip=0.0.0.0 ;; esac
 fi
 exec "$jupyter" lab --no-browser --allow-root --ip="$ip" --port="$WEFT_PORT" --ServerApp.port_retries=0 \\
   --ServerApp.base_url="$WEFT_SERVICE_PATH" --IdentityProvider.token= --ServerApp.allow_remote_access=True

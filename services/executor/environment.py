@@ -1,21 +1,22 @@
-"""The contract with the job's own code: the environment variables of a run.
+"""The environment variables of a run: docs/contract.md, C10 to C19.
 
-The contract's names win over the user's, except those that only tune (`_TUNING`), and those by which `torchrun` resizes
-(`_elastic`), which the user may set.
+A value of the user replaces Weft's value of the same name, unless the name is Weft's alone (`libs/domain/contract.py`).
 A TensorFlow task listens on the master's port plus its position in the cluster, because tasks may share a node; where
 each has an address of its own (containers of one network) `task_ports_differ` is False and all use the master's port.
 """
 
+import math
 from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
 
 from libs.domain.cluster import Gpu
+from libs.domain.contract import THREAD_NAMES, is_wefts_alone
 from libs.gpus.emulated import FOLDER_VARIABLE
 from libs.messages.nodes import Members, StartRun
 
-_TUNING = {"PYTHONUNBUFFERED": "1"}
+_SHUTDOWN_SECONDS = 5.0  # of the grace, for torchrun itself, once its workers have ended
 # Seconds: ranks wait as long for rank 0 as without elasticity; once enough ranks have met, they wait for more.
 _RENDEZVOUS = "read_timeout=600,last_call_timeout=5"
 _RESTARTS_MAX = "100"
@@ -42,12 +43,55 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
 def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:
     """Everything that Weft and the user put into the environment of one run."""
-    processes = str(max(1, len(order.gpus)))
-    names = {**_TUNING, "PET_NPROC_PER_NODE": processes}
-    if order.members is not None:
-        names |= _elastic(order, order.members, facts)
-    files = {name: f"{facts.secrets}/{name}" for name in order.secret_files}
-    return {**names, **order.env, **files, **_contract(order, facts)}
+    ours = {**_defaults(order), **_of_weft(order, facts)}
+    if not is_alone(order):
+        ours |= _meeting(order, facts)
+    if order.members is not None and not is_alone(order):
+        ours |= _elastic(order, order.members, facts)
+    theirs = {**order.env, **{name: f"{facts.secrets}/{name}" for name in order.secret_files}}
+    return {**theirs, **ours, **{name: text for name, text in theirs.items() if not is_wefts_alone(name)}}
+
+
+def is_alone(order: StartRun) -> bool:
+    """Whether the run is the only replica of its job, now and later, or a replica of a service."""
+    return order.world_size <= 1 and (order.members is None or order.members.most <= 1)
+
+
+def _defaults(order: StartRun) -> dict[str, str]:
+    """Values that suit most programs, for which a user or an image may have others (`DEFAULT_NAMES`).
+
+    The CPUs of a replica with several GPUs are divided among them, as its program starts a worker for each. Libraries
+    that read a name of their own follow `OMP_NUM_THREADS` without it, so that a user's value of that is enough.
+    """
+    names = {
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, int(order.grace - min(_SHUTDOWN_SECONDS, order.grace / 2)))),
+    }
+    if THREAD_NAMES[0] not in order.env:
+        threads = str(max(1, math.ceil(order.cpus / max(1, len(order.gpus)))))
+        names |= dict.fromkeys(THREAD_NAMES, threads)
+    return names
+
+
+def _meeting(order: StartRun, facts: RunFacts) -> dict[str, str]:
+    """The names by which the replicas of a job meet. A replica with several GPUs starts its own workers, as a machine
+    of a cluster does: it is no rank itself."""
+    rank, world = str(order.rank), str(order.world_size)
+    names = {
+        "NODE_RANK": rank,
+        "GROUP_RANK": rank,
+        "MASTER_ADDR": facts.master_address,
+        "PET_MASTER_ADDR": facts.master_address,
+        "PET_NPROC_PER_NODE": str(max(1, len(order.gpus))),
+    }
+    if len(order.gpus) <= 1:
+        names |= {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    if order.members is None:
+        names |= {"PET_NNODES": world, "PET_NODE_RANK": rank}
+    if order.master_port:
+        names["MASTER_PORT"] = names["PET_MASTER_PORT"] = str(order.master_port)
+        names["TF_CONFIG"] = _tf_config(order, facts)
+    return names
 
 
 def _elastic(order: StartRun, members: Members, facts: RunFacts) -> dict[str, str]:
@@ -73,31 +117,25 @@ def _elastic(order: StartRun, members: Members, facts: RunFacts) -> dict[str, st
     return names
 
 
-def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
-    rank, world = str(order.rank), str(order.world_size)
+def _of_weft(order: StartRun, facts: RunFacts) -> dict[str, str]:
+    """The names that are Weft's own, and those of the GPUs and the port."""
     names = {
         "WEFT_JOB_ID": order.job_id,
         "WEFT_EPOCH": str(order.epoch),
-        "WEFT_RANK": rank,
-        "WEFT_WORLD_SIZE": world,
+        "WEFT_RANK": str(order.rank),
+        "WEFT_WORLD_SIZE": str(order.world_size),
         "WEFT_ROLE": order.role,
         "WEFT_ROLE_RANK": str(order.role_rank),
         "WEFT_CHECKPOINT_DIR": facts.checkpoints,
         "WEFT_PROGRESS": facts.progress,
         "WEFT_GPUS": ",".join(str(index) for index in order.gpus),
-        "RANK": "0" if order.serve is not None and order.world_size == 1 else rank,  # a replica is a world of its own
-        "WORLD_SIZE": world,
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": facts.master_address,
-        "PET_MASTER_ADDR": facts.master_address,
         **_gpus(facts.gpus, facts.slowdowns),
+        **facts.volumes,
     }
-    if order.members is None:
-        names |= {"PET_NNODES": world, "PET_NODE_RANK": names["RANK"]}
-    else:
+    if order.members is not None:
         names["WEFT_MEMBERS"] = facts.members
-    names |= facts.volumes
+    if facts.own_address:
+        names["WEFT_ADDRESS"] = facts.own_address
     if facts.python:
         names["WEFT_PYTHON"] = facts.python
     if facts.progress_socket:
@@ -105,9 +143,6 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
     if facts.service_port is not None and order.serve is not None:
         names["WEFT_PORT"] = names["PORT"] = str(facts.service_port)
         names["WEFT_SERVICE_PATH"] = order.serve.address
-    if order.master_port:
-        names["MASTER_PORT"] = names["PET_MASTER_PORT"] = str(order.master_port)
-        names["TF_CONFIG"] = _tf_config(order, facts)
     return names
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from libs.domain.checkpoints import lost_seconds
+from libs.domain.contract import own_values
 from libs.domain.elements import ArrayTooLargeError, elements_of
 from libs.domain.sizes import how_resized, why_never
 from libs.domain.spec import JobSpec, Kind, ResizeHow
@@ -28,6 +29,7 @@ from services.gateway.turns import Turns
 DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
 LARGE_AT_ONCE = 2
+_NAMES_SHOWN_MAX = 20  # in one note
 FULL_MAX = 1000  # tenants of which it is known that they have no room
 KEY_CHARACTERS_MAX = 255
 ID_BEGINS = "j-"
@@ -202,7 +204,28 @@ def notes_on(spec: JobSpec) -> tuple[str, ...]:
         notes.append(f"it may have more replicas than it wants, but takes no other size while it runs: {why}")
     if how_resized(spec) is ResizeHow.RESTART and lost_seconds(spec) is None:
         notes.append("it restarts to take another size, but writes no checkpoints: then it begins its work anew")
-    return tuple(notes)
+    return (*notes, *_notes_on_variables(spec))
+
+
+def _notes_on_variables(spec: JobSpec) -> list[str]:
+    """The variables that both the job and Weft set, and whose value a run finds."""
+    own = own_values(spec)
+    notes: list[str] = []
+    if own.of_job:
+        names, are, values = _listed(own.of_job)
+        notes.append(f"{names} {are} set by the job; Weft's {values} not used")
+    if own.of_weft:
+        names, are, _ = _listed(own.of_weft)
+        notes.append(f"{names} {are} Weft's to set; the job's value is not used where Weft has one")
+    return notes
+
+
+def _listed(names: tuple[str, ...]) -> tuple[str, str, str]:
+    """The names as a list that is not long, and the words that follow it."""
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX])
+    more = len(names) - _NAMES_SHOWN_MAX
+    listed = f"{shown} and {more} more" if more > 0 else shown
+    return (listed, "is", "value is") if len(names) == 1 else (listed, "are", "values are")
 
 
 def _content(content_type: str) -> str:

@@ -204,7 +204,7 @@ async def test_a_run_finds_the_contract_in_its_environment(rig: Rig) -> None:
         world_size=2,
         epoch=4,
         gpus=(1,),
-        env={"MINE": "kept", "RANK": "lost"},
+        env={"MINE": "kept", "NODE_RANK": "mine"},
         master_port=23456,
         peers={"worker": ("127.0.0.1", "127.0.0.1")},
     )
@@ -218,8 +218,17 @@ async def test_a_run_finds_the_contract_in_its_environment(rig: Rig) -> None:
     env = dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
     assert env["WEFT_JOB_ID"] == asked.job_id
     assert (env["WEFT_EPOCH"], env["RANK"], env["WORLD_SIZE"], env["MASTER_PORT"]) == ("4", "1", "2", "23456")
-    assert (env["MINE"], env["CUDA_VISIBLE_DEVICES"], env["WEFT_GPUS_EMULATED"]) == ("kept", "", "1")
+    assert (env["MINE"], env["NODE_RANK"], env["GROUP_RANK"]) == ("kept", "mine", "1")
+    assert (env["CUDA_VISIBLE_DEVICES"], env["WEFT_GPUS_EMULATED"]) == ("", "1")
     assert "WEFT_NATS_PASSWORD" not in env
+
+
+async def test_standard_input_is_empty(rig: Rig) -> None:
+    rig.needs("commands")
+    asked = rig.shell(("sh", "-c", 'read line; echo "status $? line $line"'))
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (await whole_log(rig.runtime, RunKey.of(asked))).decode() == "status 1 line \n"
 
 
 async def test_a_run_on_an_emulated_gpu_reads_its_slowdown_anew_each_time(rig: Rig, tmp_path: Path) -> None:

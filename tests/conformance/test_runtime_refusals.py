@@ -138,14 +138,16 @@ async def test_a_process_gets_no_named_volume_at_a_target(rig: Rig) -> None:
     assert "WEFT_VOLUME_SCRATCH" in run.detail
 
 
-async def test_a_taken_port_of_rank_0_fails_the_start(rig: Rig) -> None:
+async def test_a_taken_port_of_rank_0_fails_the_start_unless_it_meets_no_other_rank(rig: Rig) -> None:
     if not rig.name.startswith("process"):
         pytest.skip("containers have ports of their own")
     server = await asyncio.start_server(lambda _, writer: writer.close(), "0.0.0.0", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        asked = rig.shell(("true",), master_port=port)
-        await rig.runtime.start(asked)
-        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+        first, alone = rig.shell(("true",), master_port=port, world_size=2), rig.shell(("true",), master_port=port)
+        for asked in (first, alone):
+            await rig.runtime.start(asked)
+        run = await in_state(rig.runtime, RunKey.of(first), RunState.EXITED)
+        assert (await in_state(rig.runtime, RunKey.of(alone), RunState.EXITED)).exit_code == 0
     assert run.reason is EndReason.PORT_TAKEN
     assert run.detail.startswith(f"port taken: {port}")

@@ -16,7 +16,7 @@ from services.cli.completion.verbs import Verb, verbs
 from tests.support.reference_words import FIELDS, VARIABLES
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ("services/executor/environment.py", "libs/domain/elements.py")
+ENVIRONMENT = ("services/executor/environment.py", "libs/domain/contract.py", "libs/domain/elements.py")
 _MADE = "Made from the code by `python -m tests.support.reference`; a test holds it to the code."
 _SET_BY_WEFT = frozenset({"element"})
 _GENERAL = ("Lower-case letters", "A size in", "A duration such", "An absolute path", "A container image.")

@@ -106,12 +106,12 @@ async def test_the_script_of_a_notebook_finds_jupyter_and_listens_where_its_node
     fake = tmp_path / "jupyter"
     fake.write_text('#!/bin/sh\necho "$@"\n')
     fake.chmod(0o755)
-    status, out, _ = await started(notebooks.SCRIPT, tmp_path, str(fake), "", MASTER_ADDR="127.0.0.1")
+    status, out, _ = await started(notebooks.SCRIPT, tmp_path, str(fake), "", WEFT_ADDRESS="127.0.0.1")
     assert status == 0
     assert {"lab", "--ip=127.0.0.1", "--port=4000", "--ServerApp.base_url=/s/j-1/"} <= set(out.split())
-    _, out, _ = await started(notebooks.SCRIPT, tmp_path, "/gone", "", PATH=str(tmp_path), MASTER_ADDR="10.0.0.7")
+    _, out, _ = await started(notebooks.SCRIPT, tmp_path, "/gone", "", PATH=str(tmp_path), WEFT_ADDRESS="10.0.0.7")
     assert "--ip=0.0.0.0" in out.split()
-    _, out, _ = await started(notebooks.SCRIPT, tmp_path, "", "0.0.0.0", PATH=str(tmp_path), MASTER_ADDR="127.0.0.1")
+    _, out, _ = await started(notebooks.SCRIPT, tmp_path, "", "0.0.0.0", PATH=str(tmp_path), WEFT_ADDRESS="127.0.0.1")
     assert "--ip=0.0.0.0" in out.split()
     status, _, err = await started(notebooks.SCRIPT, tmp_path, "", "")
     assert (status, err) == (127, "weft notebook: there is no jupyter here: PATH is /nowhere\n")

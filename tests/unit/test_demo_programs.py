@@ -80,8 +80,8 @@ def test_the_ranks_of_a_gang_end_with_the_same_weights() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    ranks = [start("gang", "--steps", "60", "--examples", "50", RANK=rank, **meeting) for rank in ("1", "0")]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WEFT_WORLD_SIZE": "2"}
+    ranks = [start("gang", "--steps", "60", "--examples", "50", WEFT_RANK=rank, **meeting) for rank in ("1", "0")]
     for status, output in map(end, ranks):
         assert status == 0, output
         assert "all ranks have the same weights: True" in output

@@ -1,10 +1,17 @@
 """The contract with the job's own code, name by name."""
 
 import json
+from typing import Any
+
+import pytest
 
 from libs.domain.cluster import Gpu
-from libs.messages.nodes import Members
+from libs.domain.contract import DEFAULT_NAMES, MEETING_NAMES, THREAD_NAMES, own_values
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import decode_spec
+from libs.messages.nodes import Members, Serve
 from services.executor.environment import RunFacts, environment
+from services.gateway.submissions import notes_on
 from tests.support.runs import order
 
 
@@ -37,17 +44,77 @@ def test_a_run_knows_its_folders() -> None:
     assert "WEFT_PROGRESS_SOCKET" not in environment(order(), facts())
 
 
-def test_torch_finds_its_gang() -> None:
-    env = environment(order(rank=1, world_size=2, master_port=29500), facts())
+GANG: dict[str, Any] = {"world_size": 2, "master_port": 29500}
+RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+
+
+def of_frameworks(env: dict[str, str]) -> set[str]:
+    """The names that state a rank or a place to meet."""
+    return {name for name in env if name in RANKS | MEETING_NAMES or name.startswith("PET_")}
+
+
+@pytest.mark.parametrize("gpus", [(), (0,), (0, 1, 2)])
+@pytest.mark.parametrize("members", [None, Members(changes=0, ranks=(), least=1, most=1)])
+def test_the_only_replica_of_a_job_is_no_rank(gpus: tuple[int, ...], members: Members | None) -> None:
+    assert of_frameworks(environment(order(gpus=gpus, master_port=29500, members=members), facts())) == set()
+
+
+def test_a_replica_of_a_service_is_no_rank() -> None:
+    env = environment(order(rank=3, master_port=29500, serve=Serve(port=8080)), facts(service_port=4000))
+    assert of_frameworks(env) == set()
+    assert (env["WEFT_RANK"], env["WEFT_PORT"], env["PORT"]) == ("3", "4000", "4000")
+
+
+@pytest.mark.parametrize("gpus", [(), (0,)])
+def test_a_replica_with_one_gpu_is_one_rank_of_its_gang(gpus: tuple[int, ...]) -> None:
+    env = environment(order(rank=1, gpus=gpus, **GANG), facts())
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == ("1", "2", "0", "1")
+    assert (env["NODE_RANK"], env["GROUP_RANK"]) == ("1", "1")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.1", "29500")
+
+
+def test_a_replica_with_several_gpus_is_a_machine_that_starts_its_own_workers() -> None:
+    env = environment(order(rank=1, gpus=(0, 1), **GANG), facts())
+    assert not RANKS & env.keys()
+    assert (env["NODE_RANK"], env["GROUP_RANK"], env["WEFT_WORLD_SIZE"]) == ("1", "1", "2")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.1", "29500")
 
 
 def test_torchrun_needs_no_arguments() -> None:
-    env = environment(order(rank=1, world_size=2, master_port=29500, gpus=(0, 1, 2)), facts())
+    env = environment(order(rank=1, gpus=(0, 1, 2), **GANG), facts())
     assert (env["PET_NNODES"], env["PET_NODE_RANK"], env["PET_NPROC_PER_NODE"]) == ("2", "1", "3")
     assert (env["PET_MASTER_ADDR"], env["PET_MASTER_PORT"]) == ("10.0.0.1", "29500")
-    assert environment(order(), facts())["PET_NPROC_PER_NODE"] == "1"
+    assert environment(order(**GANG), facts())["PET_NPROC_PER_NODE"] == "1"
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [(100.0, "95"), (30.0, "25"), (6.0, "3"), (1.0, "1"), (0.5, "1")])
+def test_torchrun_gives_its_workers_the_grace_less_its_own_part(grace: float, seconds: str) -> None:
+    assert environment(order(grace=grace), facts())["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == seconds
+    mine = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}
+    assert environment(order(grace=grace, env=mine), facts())["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "threads"),
+    [
+        (0.1, (), "1"),
+        (1.0, (), "1"),
+        (1.5, (0,), "2"),
+        (16.0, (), "16"),
+        (16.0, (0, 1, 2, 3), "4"),
+        (2.0, (0, 1, 2), "1"),
+    ],
+)
+def test_threads_follow_the_cpus_of_each_worker(cpus: float, gpus: tuple[int, ...], threads: str) -> None:
+    env = environment(order(cpus=cpus, gpus=gpus), facts())
+    assert {env[name] for name in THREAD_NAMES} == {threads}
+
+
+def test_libraries_follow_the_threads_that_the_user_sets() -> None:
+    env = environment(order(cpus=4, env={"OMP_NUM_THREADS": "9"}), facts())
+    assert {name: env[name] for name in THREAD_NAMES if name in env} == {"OMP_NUM_THREADS": "9"}
+    env = environment(order(cpus=4, env={"MKL_NUM_THREADS": "9"}), facts())
+    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"]) == ("4", "9")
 
 
 MEMBERS = Members(changes=0, ranks=(), least=1, most=8)
@@ -102,7 +169,7 @@ def test_tensorflow_tasks_with_an_address_each_share_the_port() -> None:
 
 
 def test_without_a_port_nothing_claims_one() -> None:
-    env = environment(order(master_port=0), facts())
+    env = environment(order(master_port=0, world_size=2), facts())
     assert not {"MASTER_PORT", "PET_MASTER_PORT", "TF_CONFIG"} & env.keys()
 
 
@@ -130,13 +197,48 @@ def test_a_program_of_ours_finds_the_nodes_own_python() -> None:
     assert "WEFT_PYTHON" not in environment(order(), facts())
 
 
-def test_the_users_names_are_kept_and_the_contracts_win() -> None:
-    mine = {"MINE": "1", "RANK": "9", "WEFT_JOB_ID": "other", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+def test_a_value_of_the_user_replaces_each_value_that_is_not_wefts_alone() -> None:
+    everything = environment(order(gpus=(0,), members=MEMBERS, **GANG), facts(members="/m", own_address="10.0.0.2"))
+    env = environment(
+        order(gpus=(0,), members=MEMBERS, env=dict.fromkeys(everything, "mine"), **GANG),
+        facts(members="/m", own_address="10.0.0.2"),
+    )
+    kept = {name for name, value in env.items() if value != "mine"}
+    assert kept == {name for name in everything if name.startswith("WEFT_")} | {"CUDA_VISIBLE_DEVICES"}
+
+
+def test_a_variable_that_weft_does_not_set_is_the_users() -> None:
+    mine = {"MINE": "1", "RANK": "9", "PET_NPROC_PER_NODE": "8", "WEFT_ARRAY_INDEX": "3"}
     env = environment(order(env=mine), facts())
-    assert (env["MINE"], env["RANK"], env["WEFT_JOB_ID"], env["CUDA_VISIBLE_DEVICES"]) == ("1", "0", "job-1", "")
+    assert {name: env[name] for name in mine} == mine
 
 
-def test_what_only_tunes_is_the_users_to_set() -> None:
-    assert environment(order(), facts())["PYTHONUNBUFFERED"] == "1"
-    env = environment(order(env={"PYTHONUNBUFFERED": "", "PET_NPROC_PER_NODE": "8"}), facts())
-    assert (env["PYTHONUNBUFFERED"], env["PET_NPROC_PER_NODE"]) == ("", "8")
+def spec(**fields: object) -> JobSpec:
+    return decode_spec(json.dumps({"name": "x", "command": ["x"], "roles": {"worker": {}}, **fields}).encode())
+
+
+def test_a_submission_notes_the_variables_of_which_weft_has_a_value_too() -> None:
+    env = {"RANK": "7", "MASTER_PORT": "29500", "MINE": "1", "OMP_NUM_THREADS": "2"}
+    (note,) = notes_on(spec(env=env, roles={"worker": {"replicas": {"want": 2}}}))
+    assert note == "MASTER_PORT, RANK are set by the job; Weft's values are not used"
+    assert notes_on(spec(env=env)) == (), "the only replica finds no value of Weft"
+    (note,) = notes_on(
+        spec(roles={"worker": {"replicas": {"want": 2}, "gpus": 2, "env": {"NODE_RANK": "1", "RANK": "1"}}})
+    )
+    assert note == "NODE_RANK is set by the job; Weft's value is not used", "several GPUs: no value of Weft for RANK"
+    (note,) = notes_on(spec(env={"CUDA_VISIBLE_DEVICES": "0"}))
+    assert note == "CUDA_VISIBLE_DEVICES is Weft's to set; the job's value is not used where Weft has one"
+
+
+def test_every_variable_of_which_weft_has_a_value_is_known_to_the_note() -> None:
+    gang = environment(
+        order(gpus=(0,), members=MEMBERS, **GANG),
+        facts(members="/m", own_address="10.0.0.2"),
+    )
+    served = environment(order(gpus=(0,), serve=Serve(port=80)), facts(service_port=4000))
+    for found, fields in (
+        (gang, {"roles": {"worker": {"replicas": {"want": 2}}}}),
+        (served, {"kind": "inference", "service": {}}),
+    ):
+        own = own_values(spec(env=dict.fromkeys(found, "mine"), **fields))
+        assert {*own.of_job, *own.of_weft} == found.keys() - DEFAULT_NAMES

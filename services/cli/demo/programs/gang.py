@@ -1,7 +1,7 @@
 """Trains one model on several replicas that add up their gradients over the network (all-reduce), as a gang under Weft.
 
 Each replica sees its own part of the data; after each step all have the same weights, and at the end they prove it.
-They meet by the names that every framework knows: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE. Needs nothing but Python.
+They meet at MASTER_ADDR and MASTER_PORT, as WEFT_RANK of WEFT_WORLD_SIZE. Needs nothing but Python.
 Exits 1 if the model has not learned or the replicas disagree.
 """
 
@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=11)
     args = parser.parse_args()
 
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, size = int(os.environ.get("WEFT_RANK", "0")), int(os.environ.get("WEFT_WORLD_SIZE", "1"))
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
     print(f"rank {rank} of {size}: meeting at {address}:{port}", flush=True)
     gang = Gang(rank, size, address, port)

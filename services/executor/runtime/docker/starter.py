@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from libs.domain.contract import DEFAULT_NAMES
 from libs.messages.nodes import StartRun
 from services.executor import members
 from services.executor.checkpoints import OF_ANY_USER, make_folder
@@ -79,7 +80,7 @@ class Starter:
             attached=attached,
             served=await served(order, self._node, self._served_runs, joined),
         )
-        made = await self._create(arguments, key, permitted)
+        made = await self._create(arguments, key, permitted, defaults=DEFAULT_NAMES - order.env.keys())
         if made is None:
             return
         self._images.used(arguments["image"])
@@ -116,13 +117,18 @@ class Starter:
             return True
         return False
 
-    async def _create(self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool]) -> str | None:
-        """Create a container; returns its id, or None if the run exists or may not start any more. Raises Refusal."""
+    async def _create(
+        self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool], *, defaults: frozenset[str]
+    ) -> str | None:
+        """Create a container; returns its id, or None if the run exists or may not start any more. Raises Refusal.
+
+        `defaults`: the variables for which a value of the image is used, if it has one.
+        """
         for pulled in (False, True):
             if not permitted():
                 return None
             try:
-                return await self._engine.call(self._created, arguments)
+                return await self._engine.call(self._created, arguments, defaults)
             except MissingError as error:
                 if "image" not in str(error).lower() or pulled:
                     raise Refusal(str(error)) from error
@@ -133,8 +139,13 @@ class Starter:
                 raise Refusal(str(error)) from error
         raise AssertionError("the second try returns or raises")
 
-    def _created(self, arguments: Mapping[str, Any]) -> str:
-        return cast(str, self._engine.client.create_container(**arguments)["Id"])
+    def _created(self, arguments: Mapping[str, Any], defaults: frozenset[str]) -> str:
+        client = self._engine.client
+        inspect: Callable[[str], dict[str, Any]] = client.inspect_image
+        image = inspect(arguments["image"]).get("Config") or {}
+        of_image = {pair.partition("=")[0] for pair in image.get("Env") or ()}
+        env = {name: text for name, text in arguments["environment"].items() if name not in defaults & of_image}
+        return cast(str, client.create_container(**{**arguments, "environment": env})["Id"])
 
     async def _replace_half_made(self, key: RunKey, why: str) -> str | None:
         """The name is taken: by this run (None: leave it alone), by an unfinished start (its id), or by a stranger."""

@@ -30,7 +30,7 @@ from services.executor import members
 from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
-from services.executor.environment import RunFacts, environment
+from services.executor.environment import RunFacts, environment, is_alone
 from services.executor.home import Home
 from services.executor.leave import Leave
 from services.executor.node import NodeFacts, Refusal, gpus_of, named_paths, port_taken, volume_source
@@ -324,7 +324,7 @@ class ProcessRuntime:
         program = find_command(order.command[0], path=env.get("PATH", os.defpath), workdir=workdir)
         if program is None:
             raise Refusal(f"command not found: {order.command[0]}")
-        if order.rank == 0 and order.master_port and _port_taken(order.master_port):
+        if order.rank == 0 and order.master_port and not is_alone(order) and _port_taken(order.master_port):
             raise port_taken(order)
         return (program, *order.command[1:]), env, workdir
 
