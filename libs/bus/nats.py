@@ -39,6 +39,7 @@ DRAIN_SECONDS_MAX = 5.0
 CLOSE_SECONDS_MAX = 2.0
 UNSENT_BYTES_MAX = 2 << 20  # published, and not yet taken by a slow server
 LARGE_AFTER_BYTES_MAX = UNSENT_BYTES_MAX // 2  # while fewer bytes wait, a message of any size is taken
+ROOM_SECONDS_MAX = 5  # the server takes what waits in this time, or a request is not made
 PENDING_BYTES_MAX = 16 << 20  # the client would block then: never reached, for NATS carries 8 MiB
 FORBIDDEN = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
 
@@ -156,14 +157,14 @@ class NatsBus:
     ) -> bytes:
         """Request with a payload that is not one of our messages. Errors as `request`.
 
-        While disconnected it waits, within the same bound. A request whose caller has given up is not sent.
+        While disconnected, or while too much waits to be sent, it waits within the same bound. A request whose caller
+        has given up is not sent.
         """
         cancels_before = cancels()
         try:
             async with asyncio.timeout(seconds_max):
                 await self._until_connected()
-                if self._is_full(payload):
-                    raise NoAnswerError(f"{subject}: not asked, too much is waiting to be sent")
+                await self._until_room(subject, payload)
                 answer = await self._client.request(
                     subject, payload, timeout=seconds_max, headers=dict(headers) if headers else None
                 )
@@ -224,7 +225,11 @@ class NatsBus:
     async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:
             check_event(event)
-        await emit(self._say, self.request_raw, events)
+        await emit(self._say_with_room, self.request_raw, events)
+
+    async def _say_with_room(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
+        await self._until_room(subject, payload)
+        await self._say(subject, payload, headers)
 
     async def _say(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         if not self._client.is_connected:
@@ -249,6 +254,12 @@ class NatsBus:
         if self._client.is_connected and len(self._client.servers) > 1 and self._unanswered.for_too_long():
             count_loss(self.counts, "left", "no request was answered at this NATS server: going to another one")
             await self._client.force_reconnect()
+
+    async def _until_room(self, subject: str, payload: bytes) -> None:
+        """Wait until the server has taken enough of what was sent before. Raises NoAnswerError if it takes nothing."""
+        while self._is_full(payload):
+            if not await self._flushed(ROOM_SECONDS_MAX):
+                raise NoAnswerError(f"{subject}: not asked, too much is waiting to be sent")
 
     def _is_full(self, payload: bytes) -> bool:
         """Whether too many bytes wait already. A message that is large by itself is taken: else it would never go."""
@@ -341,12 +352,12 @@ class NatsBus:
             await within(CLOSE_SECONDS_MAX, self._client.close())
         self._client.abort()
 
-    async def _flushed(self) -> bool:
+    async def _flushed(self, seconds_max: int = FLUSH_SECONDS_MAX) -> bool:
         """Whether the server has confirmed all that was published before."""
         if not self._client.is_connected:
             return False
         with suppress(errors.Error):
-            await self._client.flush()
+            await self._client.flush(seconds_max)
             return True
         return False
 

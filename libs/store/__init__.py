@@ -44,7 +44,7 @@ from libs.store.uploads import UploadStore
 from libs.store.webhooks import WebhookStore
 
 EVENTS_BYTES_MAX = 2 << 20  # bytes of one page of events
-UNSENT_BYTES_MAX = 16 << 20  # of events that are read at once to be published
+UNSENT_BYTES_MAX = 1 << 20  # bytes of the events that are published at once
 
 
 class StoreError(Exception):
@@ -265,7 +265,12 @@ class RelayStore(Protocol):
     """What the relay may do: take events out of the outbox once they are published."""
 
     async def unsent(self, *, limit: int) -> list[Unsent]:
-        """Events to publish, oldest first; all but the last of them have fewer than `UNSENT_BYTES_MAX` together."""
+        """Events to publish, in the order of their ids: at most `limit`, all but the last with fewer than
+        `UNSENT_BYTES_MAX` bytes together, and the oldest of all.
+
+        Tenants are served in turn: an event is read before another one if its tenant has fewer bytes to publish up to
+        it. The events of one tenant, and so of one job, keep their order.
+        """
 
     async def unsent_count(self) -> int: ...
 

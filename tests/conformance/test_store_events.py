@@ -1,6 +1,8 @@
 """What every store promises of events: told in order to every reader, until a moment, and kept until they are sent."""
 
 import asyncio
+import random
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -200,6 +202,44 @@ async def test_events_are_read_to_be_published_by_their_bytes_and_at_least_one_a
         monkeypatch.setattr(memory_events, "UNSENT_BYTES_MAX", at_most)
         monkeypatch.setattr(postgres_events, "UNSENT_BYTES_MAX", at_most)
         assert await world.relay.unsent(limit=10) == every[:count], at_most
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_tenants_events_are_published_in_turn_by_their_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """However large and old another tenant's events are: what has few bytes of its own tenant before it is in the next
+    batch, with the oldest event of all. Each tenant's events keep their order."""
+    of, bytes_max, tenants = random.Random(seed), 6000, ("alice", "bob", "carol")
+    for module in (memory_events, postgres_events):
+        monkeypatch.setattr(module, "UNSENT_BYTES_MAX", bytes_max)
+    lease, jobs = await world.lead(), {}
+    for tenant in tenants:
+        await world.gateway.submit(spec(), job_id=f"j-{tenant}", tenant=tenant, key=None, at=AT)
+        (jobs[tenant],) = await world.scheduler.admit(lease, load=0, pool="default", limit=10)
+    for _ in range(50):
+        tenant = of.choice(("alice", *tenants))
+        letters = of.choice((4000, 9000, 90_000) if tenant == "alice" else (10, 100, 700))
+        cause = Cause(code=CauseCode.NO_ROOM, sentence="x" * letters, numbers={"number": of.random()})
+        jobs[tenant] = await go(world.scheduler, lease, jobs[tenant], JobEvent.WAITING, at=AT, cause=cause)
+    waiting = await world.gateway.events()
+    published: list[Event] = []
+    while batch := await world.relay.unsent(limit=of.choice((20, 500))):
+        events = [unsent.event for unsent in batch]
+        assert waiting[0] in events
+        assert sum(sorted(len(event.data) for event in events)[:-2]) < bytes_max
+        up_to_it: Counter[str] = Counter()
+        for event in waiting:
+            up_to_it[event.tenant] += len(event.data)
+            if up_to_it[event.tenant] < bytes_max / len(tenants):
+                assert event in events
+        await world.relay.sent(batch)
+        published += events
+        waiting = [event for event in waiting if event not in events]
+    assert waiting == []
+    for tenant in tenants:
+        ids = [event.id for event in published if event.tenant == tenant]
+        assert ids == sorted(set(ids))
 
 
 async def test_another_stream_is_filled_once(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,9 @@ from msgspec import structs
 
 from libs.bus import NoAnswerError
 from libs.bus.nats import NatsBus
-from libs.domain.job import JobEvent
+from libs.domain.job import Cause, CauseCode, JobEvent
 from libs.messages.asks import OutboxFilled
-from libs.store import StoreUnavailableError
+from libs.store import StoreUnavailableError, Unsent
 from libs.store.memory import MemoryStore
 from services.scheduler.relay import LOOK_SECONDS, Relay
 from tests.support.builders import node, spec
@@ -216,5 +217,38 @@ async def test_an_event_that_nats_does_not_take_is_told_in_short_and_holds_up_no
             assert told["type"] == "weft.jobs.placed"
             assert "placement" not in told["data"]
             assert told["data"]["state"] == "placed"
+    finally:
+        server.stop()
+
+
+async def test_another_tenants_event_is_published_with_the_first_batch_of_one_tenants_large_events(
+    tmp_path: Path,
+) -> None:
+    """40 events of 900 KB filled the client, which refused the rest: the relay took that for a stream that is away, and
+    paused again and again while the events of all tenants waited."""
+    server, batches = NatsServer(tmp_path), list[list[str]]()
+
+    class Watched(MemoryStore):
+        async def sent(self, published: Sequence[Unsent]) -> None:
+            batches.append([unsent.event.message_id for unsent in published])
+            await super().sent(published)
+
+    store = Watched()
+    try:
+        async with NatsBus.connect(server.url, name="relay") as bus:
+            lease = await store.take_lease("default", holder="me", seen=None)
+            assert lease is not None
+            await submit(store, "j-large")
+            (job,) = await store.admit(lease, load=0, pool="default", limit=10)
+            for number in range(40):
+                cause = Cause(code=CauseCode.NO_ROOM, sentence=f"{number}" + "x" * 900_000)
+                job = await go(store, lease, job, JobEvent.WAITING, at=NOW, cause=cause)
+            await store.submit(spec(), job_id="j-bob", tenant="bob", key=None, at=NOW)
+            await Relay(store=store, bus=bus, clock=lambda: NOW).turn()
+            assert not bus.counts
+            assert "jobs/j-bob/1" in batches[0]
+            large = [one for batch in batches for one in batch if one != "jobs/j-bob/1"]
+            assert large == [f"jobs/j-large/{version}" for version in range(1, 42)]
+            assert len(set(await stored(server.url))) == 42
     finally:
         server.stop()

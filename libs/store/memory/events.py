@@ -1,8 +1,10 @@
 """Events and their outbox, in memory: what was told of jobs and nodes, and what the relay has still to publish."""
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -62,16 +64,11 @@ class MemoryEvents:
         return _page(seen, limit, bytes_max)
 
     async def unsent(self, *, limit: int) -> list[Unsent]:
-        wanted = sorted(self._outbox)[:limit]
-        begin = bisect_left(self._events, wanted[0], key=lambda event: event.id) if wanted else 0
-        waiting = (event for event in islice(self._events, begin, None) if event.id in self._outbox)
-        found, size = [], 0
-        for event in islice(waiting, limit):
-            found.append(Unsent(entry=self._outbox[event.id], event=event))
-            size += len(event.data)
-            if size >= UNSENT_BYTES_MAX:
-                break
-        return found
+        begin = bisect_left(self._events, min(self._outbox), key=lambda event: event.id) if self._outbox else 0
+        waiting = [event for event in islice(self._events, begin, None) if event.id in self._outbox]
+        found = [*_in_turn(waiting, limit), *waiting[:1]]
+        found = sorted({event.id: event for event in found}.values(), key=lambda event: event.id)
+        return [Unsent(entry=self._outbox[event.id], event=event) for event in found]
 
     async def unsent_count(self) -> int:
         return len(self._outbox)
@@ -162,3 +159,13 @@ def _page(events: Iterable[Event], limit: int, bytes_max: int) -> list[Event]:
         if size >= bytes_max:
             break
     return found
+
+
+def _in_turn(waiting: Sequence[Event], limit: int) -> list[Event]:
+    """Events in the order of the bytes that their tenants have to publish up to them, as many as a batch has."""
+    up_to_it: Counter[str] = Counter()
+    places: list[tuple[int, int, Event]] = []
+    for event in waiting:
+        up_to_it[event.tenant] += len(event.data)
+        places.append((up_to_it[event.tenant], event.id, event))
+    return _page((event for _, _, event in sorted(places, key=itemgetter(0, 1))), limit, UNSENT_BYTES_MAX)

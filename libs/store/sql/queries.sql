@@ -10,6 +10,9 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;
 
+-- part: outgoing
+events.id, events.tenant, octet_length(events.data::text);
+
 -- part: paged
 (SELECT told.* FROM page CROSS JOIN LATERAL (SELECT * FROM events WHERE id = page.id OFFSET 0) told
          WHERE number > 0) told;
@@ -47,9 +50,9 @@ WITH given AS MATERIALIZED (
     INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
     SELECT 'jobs', 'submitted', stored.id, 1, stored.tenant, submitted_at, given.event::jsonb
       FROM stored JOIN given USING (id) ORDER BY seq
- RETURNING id
+ RETURNING {outgoing}
 ), put AS (
-    INSERT INTO outbox (event_id) SELECT id FROM told
+    INSERT INTO outbox (event_id, tenant, bytes) SELECT * FROM told
 )
 SELECT stored.id IS NOT NULL AS stored, COALESCE(jobs, 0) AS jobs, COALESCE(bytes, 0) AS bytes
   FROM given LEFT JOIN stored USING (id) LEFT JOIN used ON used.tenant = given.tenant
@@ -87,9 +90,9 @@ WITH given AS MATERIALIZED (
     INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
     SELECT 'jobs', 'submitted', stored.id, 1, $5, submitted_at, given.event::jsonb
       FROM stored JOIN given USING (id) ORDER BY seq
- RETURNING id
+ RETURNING {outgoing}
 ), put AS (
-    INSERT INTO outbox (event_id) SELECT id FROM told
+    INSERT INTO outbox (event_id, tenant, bytes) SELECT * FROM told
 )
 SELECT EXISTS (SELECT FROM head) AS stored, used.jobs, used.bytes FROM used;
 
@@ -1016,9 +1019,9 @@ WITH held AS (
                'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drained,
                'runtime', runtime, 'capacity', capacity, 'version', version, 'sentence', $14::text)
       FROM saved WHERE $13::text <> ''
- RETURNING id
+ RETURNING {outgoing}
 )
-INSERT INTO outbox (event_id) SELECT id FROM told;
+INSERT INTO outbox (event_id, tenant, bytes) SELECT * FROM told;
 
 -- name: remove_node
 WITH held AS (
@@ -1031,9 +1034,9 @@ WITH held AS (
                'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drained,
                'runtime', runtime, 'capacity', capacity, 'version', version + 1, 'sentence', $5::text)
       FROM gone
- RETURNING id
+ RETURNING {outgoing}
 )
-INSERT INTO outbox (event_id) SELECT id FROM told;
+INSERT INTO outbox (event_id, tenant, bytes) SELECT * FROM told;
 
 -- name: forget_jobs
 SELECT forget_jobs($1, $2, $3, to_timestamp($4::float8), $5, $6) AS count;
@@ -1051,16 +1054,25 @@ SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch F
 -- relay
 
 -- name: unsent
--- OFFSET 0 reads event by event: few events wait, and a plan that reads all events is never wanted. All but the last have
--- fewer than $2 bytes together.
-WITH waiting AS (
-    SELECT entry, event.*,
-           sum(octet_length(event.data::text))
-               OVER (ORDER BY event.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-      FROM (SELECT event_id, entry FROM outbox ORDER BY event_id LIMIT $1) AS waiting
-     CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = waiting.event_id OFFSET 0) AS event
+-- Of all tenants in turn: an event comes before another one if its tenant has fewer bytes to publish up to it. At most $1
+-- events, all but the last with fewer than $2 bytes together, and the oldest of all, so that none waits for ever. OFFSET 0
+-- reads event by event: few events wait, and a plan that reads all events is never wanted.
+WITH RECURSIVE tenants AS (
+    (SELECT tenant FROM outbox ORDER BY tenant LIMIT 1)
+     UNION ALL
+    SELECT (SELECT outbox.tenant FROM outbox WHERE outbox.tenant > tenants.tenant ORDER BY outbox.tenant LIMIT 1)
+      FROM tenants WHERE tenants.tenant IS NOT NULL
+), queued AS (
+    SELECT queue.*, sum(bytes) OVER (PARTITION BY tenants.tenant ORDER BY event_id) AS up_to_it
+      FROM tenants CROSS JOIN LATERAL (
+           SELECT event_id, entry, bytes FROM outbox WHERE outbox.tenant = tenants.tenant ORDER BY event_id LIMIT $1) queue
+), ordered AS (
+    SELECT *, row_number() OVER in_turn AS number, sum(bytes) OVER in_turn - bytes AS before, min(event_id) OVER () AS oldest
+      FROM queued WINDOW in_turn AS (ORDER BY up_to_it, event_id)
 )
-SELECT * FROM waiting WHERE COALESCE(before, 0) < $2::bigint ORDER BY id;
+SELECT entry, event.*
+  FROM ordered CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = event_id OFFSET 0) AS event
+ WHERE (number <= $1 AND before < $2::bigint) OR event_id = oldest ORDER BY event_id;
 
 -- name: unsent_count
 SELECT count(*) AS count FROM outbox;
@@ -1072,9 +1084,12 @@ DELETE FROM outbox USING unnest($1::bigint[], $2::bigint[]) AS published (event_
 
 -- name: resend
 WITH again AS (
-    INSERT INTO outbox (event_id)
-    SELECT id FROM events WHERE at >= to_timestamp($1::float8) UNION SELECT event_id FROM outbox ORDER BY 1
-    ON CONFLICT (event_id) DO UPDATE SET entry = DEFAULT RETURNING event_id
+    INSERT INTO outbox (event_id, tenant, bytes)
+    SELECT {outgoing}
+      FROM (SELECT id AS again FROM events WHERE at >= to_timestamp($1::float8) UNION SELECT event_id FROM outbox) every
+           CROSS JOIN LATERAL (SELECT * FROM events WHERE id = again OFFSET 0) events ORDER BY 1
+    ON CONFLICT (event_id) DO UPDATE SET entry = DEFAULT, tenant = excluded.tenant, bytes = excluded.bytes
+    RETURNING event_id
 )
 SELECT count(*) AS count FROM again   -- those that waited before, as the statement found the table, are not counted
  WHERE NOT EXISTS (SELECT FROM outbox WHERE outbox.event_id = again.event_id);
@@ -1084,11 +1099,13 @@ WITH other AS (
     INSERT INTO event_stream AS known (id) SELECT $1::text WHERE NOT EXISTS (SELECT FROM event_stream WHERE id = $1)
     ON CONFLICT (only_row) DO UPDATE SET id = excluded.id WHERE known.id <> excluded.id RETURNING id
 ), again AS (
-    INSERT INTO outbox (event_id)
-    SELECT event_id FROM (
-        SELECT id AS event_id FROM events WHERE at >= to_timestamp($2::float8) UNION SELECT event_id FROM outbox
-    ) AS every WHERE EXISTS (SELECT FROM other) ORDER BY 1
-    ON CONFLICT (event_id) DO UPDATE SET entry = DEFAULT RETURNING event_id
+    INSERT INTO outbox (event_id, tenant, bytes)
+    SELECT {outgoing}
+      FROM (SELECT id AS again FROM events WHERE at >= to_timestamp($2::float8) UNION SELECT event_id FROM outbox) every
+           CROSS JOIN LATERAL (SELECT * FROM events WHERE id = again OFFSET 0) events
+     WHERE EXISTS (SELECT FROM other) ORDER BY 1
+    ON CONFLICT (event_id) DO UPDATE SET entry = DEFAULT, tenant = excluded.tenant, bytes = excluded.bytes
+    RETURNING event_id
 )
 SELECT count(*) AS count FROM again   -- as in `resend`
  WHERE NOT EXISTS (SELECT FROM outbox WHERE outbox.event_id = again.event_id);

@@ -64,9 +64,9 @@ BEGIN
         INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
         SELECT 'jobs', event, data ->> 'job_id', (data ->> 'version')::int, data ->> 'tenant', to_timestamp(at), data
           FROM event ORDER BY ordinal
-     RETURNING id
+     RETURNING events.id, events.tenant, octet_length(events.data::text)
     )
-    INSERT INTO outbox (event_id) SELECT id FROM stored;
+    INSERT INTO outbox (event_id, tenant, bytes) SELECT * FROM stored;
     RETURN QUERY SELECT unnest(taken);
 END $$;
 
