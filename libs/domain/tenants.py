@@ -11,7 +11,7 @@ class Allowance(Struct, frozen=True, kw_only=True):
 
     jobs_open_max: int = 20_000
     spec_bytes_max: int = 64 << 20  # of the specifications of those jobs, as they are stored
-    priority_max: int = 100
+    priority_max: int = 0
     may_be_unpreemptible: bool = False
 
 

@@ -95,7 +95,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     contexts_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were used last; 0: for ever
     images_bytes_max: Bound = 8 << 30  # of all pushed images; 0: none is taken
     images_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after a node asked for them last; 0: for ever
-    tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 100
+    tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     tenant_may_be_unpreemptible: bool = False
     tls_cert_file: str = ""
     tls_key_file: str = ""

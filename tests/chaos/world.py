@@ -94,7 +94,11 @@ class World:
         settings = (
             TIMES
             | ({} if fencing else UNFENCED)
-            | {"GATEWAY_VOLUMES_ALLOWED": str(self.folder), "GATEWAY_SHARES": "true"}
+            | {
+                "GATEWAY_VOLUMES_ALLOWED": str(self.folder),
+                "GATEWAY_SHARES": "true",
+                "GATEWAY_TENANT_PRIORITY_MAX": "100",
+            }
             | ({"SCHEDULER_NATS_REPLICAS": "3"} if failover else {})
         )
         self.options = Options(

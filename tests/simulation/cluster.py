@@ -383,7 +383,7 @@ class Cluster:
                 now=clock,
                 clock=self.loop.time,
                 characters=life.characters,
-                settings=GatewaySettings(tenant_may_be_unpreemptible=True, shares=True),
+                settings=GatewaySettings(tenant_may_be_unpreemptible=True, tenant_priority_max=100, shares=True),
             )
 
             async def submit(asked: Any) -> Any:

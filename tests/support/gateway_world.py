@@ -27,7 +27,9 @@ from tests.support.gateway import (
 from tests.support.steps import go, placement
 
 SECONDS_MAX = 20.0
-SETTINGS = GatewaySettings(volumes_allowed=("/srv/data",), shares=True, webhooks_networks=("127.0.0.0/8",))
+SETTINGS = GatewaySettings(
+    volumes_allowed=("/srv/data",), shares=True, webhooks_networks=("127.0.0.0/8",), tenant_priority_max=100
+)
 
 
 class World(msgspec.Struct):
