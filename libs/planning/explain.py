@@ -49,7 +49,8 @@ _FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
 
 
 class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job that holds what another waits for. `ends_at`: by its time limit at the latest, if it has one."""
+    """A job that holds what another waits for. `ends_at`: by its time limit at the latest, if it has one; `eta`: when
+    it ends, as its own explanation has it."""
 
     job_id: str
     name: str
@@ -60,6 +61,7 @@ class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: tuple[str, ...]
     since: float
     ends_at: float | None = None
+    eta: Estimate | None = None
 
 
 class ClosedSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,7 @@
 """Why a job waits, or is where it is, as its tenant may see it: of another tenant's job only the id."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -9,8 +9,12 @@ from libs.domain.classes import class_of
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, Job, JobEvent, JobState
 from libs.domain.sizes import is_elastic
+from libs.messages.eta import Estimate, Sooner
 from libs.messages.events import Event
-from libs.planning.eta.told import to_come
+from libs.messages.http import PRIORITY_MAX
+from libs.planning.eta.sooner import Asker
+from libs.planning.eta.starts import Foreseen, PoolToCome
+from libs.planning.eta.told import ends_of, to_come
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
 from libs.planning.quota.told import QuotaSeen
 from libs.planning.slow import SlowGpus
@@ -42,7 +46,9 @@ async def explanation(
     who: Access,
     *,
     now: float,
+    priority_max: int = PRIORITY_MAX,
 ) -> Explanation:
+    """`priority_max`: the highest priority that the caller may ask for."""
     if job.state.final:
         cause = (await endings(store, [job], every=True)).get(job.id)
         return explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
@@ -70,14 +76,13 @@ async def explanation(
         quotas=quotas,
         places=places,
     )
-    eta, helps = await asyncio.to_thread(to_come, job, pool)
-    if eta is not None:
-        foresight.told(job, eta)
+    asker = Asker(priority_max, lambda other: other.name if may_see(who, other.tenant) else "a job of another tenant")
+    eta, helps, ends = await asyncio.to_thread(_foreseen, job, pool, asker, [held.job_id for held in full.holders])
     return msgspec.structs.replace(
         full,
-        eta=None if eta is None else eta.estimate,
+        eta=None if eta is None else foresight.told(job, eta),
         sooner=helps,
-        holders=tuple(_seen_by(who, holder) for holder in full.holders),
+        holders=tuple(_seen_by(who, msgspec.structs.replace(held, eta=ends.get(held.job_id))) for held in full.holders),
         lent=tuple(_lent_seen_by(who, lent) for lent in full.lent),
         quota=None if full.quota is None else _quota_seen_by(who, full.quota),
         closed=await _with_drains(store, full.closed, who),
@@ -87,6 +92,15 @@ async def explanation(
         shares=await _shares(snapshots, cluster, job, who, nodes.of(job.pool)),
         service=await whole_service(store, cluster, job, who),
     )
+
+
+def _foreseen(
+    job: Job, make: Callable[[], PoolToCome], asker: Asker, holders: Sequence[str]
+) -> tuple[Foreseen | None, tuple[Sooner, ...], dict[str, Estimate]]:
+    """When the job starts or ends, what would help it, and when the jobs end that hold what it needs."""
+    pool = make()
+    eta, helps = to_come(job, lambda: pool, asker)
+    return eta, helps, ends_of(holders, pool)
 
 
 async def _shares(

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
 from libs.domain.quotas import Quota
-from libs.messages.eta import EtaOf
+from libs.messages.eta import Estimate, EtaOf
 from libs.planning.eta.ends import Steps
 from libs.planning.eta.learnt import Lasted, learn
 from libs.planning.eta.record import Track, TrackRecords
-from libs.planning.eta.starts import Foreseen, PoolToCome
+from libs.planning.eta.starts import Foreseen, PoolToCome, without_moment
 from libs.planning.in_order import KnownPlaces
 from libs.store import GatewayStore
 from services.gateway.cluster import LiveCluster
@@ -111,14 +111,17 @@ class Foresight:
                 if key in keys:
                     _judge_one(track, key, jobs.get(key.id))
 
-    def told(self, job: Job, foreseen: Foreseen) -> None:
-        """An estimate was given of the job: it is held against what comes true, once a while of each job."""
+    def told(self, job: Job, foreseen: Foreseen) -> Estimate:
+        """The estimate as it is shown. It is held against what comes true, once a while of each job. Of a job that is
+        later than was foreseen no moment is shown any more, only the range."""
         eta, now = foreseen.estimate, self._now()
         if foreseen.raw is None or foreseen.told is None:
-            return
+            return eta
         track, key = self.records(job.pool).of(eta.of, eta.basis), WhatWasTold(job.id, job.epoch, eta.of)
+        late = track.is_late(key, now)
         if now - track.last_told(key) >= AGAIN_SECONDS:
             track.expect(key, foreseen.raw, foreseen.told, at=now)
+        return without_moment(eta, now=now) if late else eta
 
     def steps(self, jobs: Sequence[Job]) -> dict[str, Steps]:
         """What running jobs report lately, as the rank that is least far has it."""
@@ -167,8 +170,8 @@ def _judge_one(track: Track[WhatWasTold], key: WhatWasTold, job: Job | None) -> 
     if job is None or job.epoch != key.epoch:
         track.drop(key)
     elif key.of is EtaOf.END:
-        if job.state is JobState.CANCELLED:
-            track.drop(key)
+        if job.state in (JobState.CANCELLED, JobState.FAILED):
+            track.drop(key)  # nobody foretells when a job breaks off
         elif job.state.final:
             track.came(key, job.ended_at or job.since)
     elif job.state.holding:

@@ -10,7 +10,7 @@ from libs.domain.job import FINAL, Job, JobState
 from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN, Selection, is_pattern, labels_of
 from libs.domain.spec import TOKEN_PATTERN, Kind
 from libs.messages.asks import AskKind, Reshare, Scale, Update
-from libs.messages.http import Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
+from libs.messages.http import PRIORITY_MAX, Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
 from libs.store import TenantFullError
 from services.gateway.allowances import check, too_much
 from services.gateway.endings import TOLD, EventCause, endings
@@ -131,7 +131,7 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
 
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
-    gateway = call.gateway
+    gateway, allowance = call.gateway, call.gateway.allowances.of(call.who)
     async with gateway.explaining.one(call.who.tenant):
         explained = await explanation(
             gateway.store,
@@ -141,6 +141,7 @@ async def explain(call: Call[NoQuery]) -> web.StreamResponse:
             found,
             call.who,
             now=gateway.now(),
+            priority_max=PRIORITY_MAX if allowance is None else allowance.priority_max,
         )
     return answer(explained)
 

@@ -11,6 +11,7 @@ from libs.planning.eta.starts import PoolToCome
 from services.gateway.foresight import Foresight
 
 ESTIMATED_MAX = 1000  # jobs of a pool, those that are served first; of those behind nobody could tell much
+JUDGED_MAX = 20  # of them whose estimates are held against what comes true
 FIRST_SECONDS_MAX = 2.0  # for a queue to wait for its first estimates
 AGAIN_SECONDS = 5.0  # between two estimates, at least; and
 SPARING = 30  # this many times as long as they took,
@@ -48,7 +49,7 @@ class QueueOutlook:
                 first[0], nodes=nodes, holding=holding, queued=first, policy=policy, quotas=quotas
             )
             if pool not in self._making:
-                self._making[pool] = asyncio.create_task(self._make(pool, make), name="outlook")
+                self._making[pool] = asyncio.create_task(self._make(pool, make, first), name="outlook")
         if pool not in self._found and pool in self._making:
             await asyncio.wait([self._making[pool]], timeout=FIRST_SECONDS_MAX)
         return self._found.get(pool, NONE_YET)
@@ -58,15 +59,15 @@ class QueueOutlook:
         if self._making:
             await asyncio.wait(self._making.values())
 
-    async def _make(self, pool: str, make: Callable[[], PoolToCome]) -> None:
+    async def _make(self, pool: str, make: Callable[[], PoolToCome], jobs: Sequence[Job]) -> None:
         began = self._clock()
         try:
-            self._found[pool] = await asyncio.to_thread(_estimates, make)
+            found = await asyncio.to_thread(lambda: make().starts())
+            shown = {job_id: foreseen.estimate for job_id, foreseen in found.items()}
+            for job in [job for job in jobs if job.id in found][:JUDGED_MAX]:
+                shown[job.id] = self._foresight.told(job, found[job.id])
+            self._found[pool] = shown
         finally:
             took = self._clock() - began
             self._again_at[pool] = self._clock() + max(AGAIN_SECONDS, min(PAUSE_SECONDS_MAX, SPARING * took))
             del self._making[pool]
-
-
-def _estimates(make: Callable[[], PoolToCome]) -> Mapping[str, Estimate]:
-    return {job_id: foreseen.estimate for job_id, foreseen in make().starts().items()}

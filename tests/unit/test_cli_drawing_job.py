@@ -121,7 +121,7 @@ def test_an_explanation_has_the_code_the_sentence_the_numbers_who_holds_and_when
         "1 job ahead of it; starts in 12m34s at the latest, as far as time limits tell",
     ]
     assert cells(line_with("j-bbbbbbbbbb", lines))[3:] == [
-        *("running", "3 emulated", "5", "3m12s", "in 12m34s", "node-1, node-2"),
+        *("running", "3 emulated", "5", "3m12s", "within 12m34s", "node-1, node-2"),
     ]
     assert "  ?  " in line_with("j-cccccccccc", lines)
 

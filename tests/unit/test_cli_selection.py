@@ -1,5 +1,6 @@
 """Commands about many jobs, from what is typed to what is asked of the gateway and printed."""
 
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -9,7 +10,7 @@ from libs.messages.asks import AskKind
 from libs.messages.eta import Basis, Estimate, EtaOf
 from libs.messages.http import Accepted, JobsView, NodesView
 from libs.messages.live import QueueRow, QueueView
-from services.cli.drawing.jobs import starts_text
+from services.cli.drawing.jobs import when_text
 from services.cli.drawing.look import Look
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NOW, array_view, job_view, node_view
@@ -165,14 +166,28 @@ async def test_logs_of_a_large_array_are_refused_with_the_way_to_one_element(
     assert capsys.readouterr().err == told
 
 
-def estimate(**fields: float) -> Estimate:
-    return Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence="", **fields)
+def estimate(basis: Basis = Basis.LEARNT, **fields: Any) -> Estimate:
+    return Estimate(of=EtaOf.START, basis=basis, sentence="", **fields)
 
 
 def test_when_a_job_starts_is_told_in_a_word() -> None:
     look = Look(now=NOW)
-    told = [estimate(likely=NOW), estimate(likely=NOW + 125), estimate(latest=NOW + 7200), estimate()]
-    assert [starts_text(each, look) for each in told] == ["now", "in 2m5s", "within 2h0m", "?"]
+    told = [
+        estimate(basis=Basis.ROOM, likely=NOW, latest=NOW + 1),
+        estimate(earliest=NOW + 60, likely=NOW + 125, latest=NOW + 300),
+        estimate(earliest=NOW + 60, latest=NOW + 3600),
+        estimate(latest=NOW + 7200),
+        estimate(earliest=NOW + 7200),
+        estimate(),
+    ]
+    words = ["now", "in 2m5s", "1m0s to 1h0m", "within 2h0m", "after 2h0m", "?"]
+    assert [when_text(each, look) for each in told] == words
+
+
+def test_a_start_that_is_overdue_is_no_start_now() -> None:
+    """`STARTS now` stood there for minutes: the estimate was past, and the job waited."""
+    overdue = estimate(earliest=NOW, likely=NOW, latest=NOW + 30)
+    assert [when_text(overdue, Look(now=NOW + later)) for later in (0, 29, 31)] == ["within 30s", "within 1s", "?"]
 
 
 async def test_ps_tells_when_what_waits_starts(gateway: ToldGateway, capsys: Said) -> None:

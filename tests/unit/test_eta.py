@@ -2,14 +2,17 @@
 
 from typing import Any
 
+from libs.domain.classes import BENCHMARK_LABEL
 from libs.domain.cluster import Node
-from libs.domain.job import Cause, CauseCode, Job, JobState
+from libs.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
 from libs.domain.quotas import ALL, Quota
 from libs.domain.shares import WHOLE
 from libs.messages.eta import Basis, Estimate, Helps, Sooner
-from libs.planning.eta.learnt import Lasted, kinds_of
+from libs.planning.eta.ends import Steps
+from libs.planning.eta.learnt import Lasted, kinds_of, learn
+from libs.planning.eta.sooner import Asker
 from libs.planning.eta.starts import QUEUE_MAX, PoolToCome
-from libs.planning.eta.told import to_come
+from libs.planning.eta.told import end_of, ends_of, to_come
 from tests.support.builders import job, node
 from tests.support.steps import placement
 
@@ -66,13 +69,13 @@ def test_where_nothing_is_known_it_is_said_so_and_no_number_stands_beside_it() -
 
 def test_durations_of_like_jobs_give_a_range_by_those_that_lasted_as_long() -> None:
     holds = running()
-    eta, _ = told(WAITS, holds, durations=lasted(holds, *(10.0 for _ in range(50)), 600, 700, 800, 900, 1000, 1100))
+    eta, _ = told(WAITS, holds, durations=lasted(holds, *(10.0 for _ in range(50)), 700, 750, 800, 850, 900, 950))
     assert eta.basis is Basis.LEARNT
     assert eta.earliest is not None
     assert eta.likely is not None
     assert eta.latest is not None
     assert NOW <= eta.earliest < eta.likely < eta.latest
-    assert 250 < eta.likely - NOW < 450  # it has run for 500 s; most of those that ran so long took 700 to 1000
+    assert 250 < eta.likely - NOW < 450  # it has run for 500 s; most of those that ran so long took 750 to 900
 
 
 def test_a_drained_node_that_would_help_is_tried_and_named() -> None:
@@ -133,7 +136,7 @@ def test_less_memory_helps_where_memory_is_what_is_short_and_only_there() -> Non
 def test_a_higher_priority_helps_where_others_give_way_and_says_how_many() -> None:
     found = helps_of(WAITS, running(), nodes=(node(),))[Helps.PRIORITY]
     assert found.change == {"priority": 1}
-    assert found.sentence.endswith(": 1 job of lower priority gives way, within 30s")
+    assert found.sentence.endswith(": train would be stopped for it, within 30s")
     stays = running(spec={"preemptible": False})
     assert Helps.PRIORITY not in helps_of(WAITS, stays, nodes=(node(),))
 
@@ -228,3 +231,97 @@ def test_what_is_looked_ahead_counts_against_the_quota() -> None:
     limit = Quota(name=first.tenant, limit={ALL: 4 * WHOLE})
     assert under(limit, third, first, second, nodes=(node(), node("node-2"))).latest == NOW + 600
     assert under(limit, second, first, third, nodes=(node(), node("node-2"))).basis is Basis.ROOM
+
+
+def test_only_jobs_that_did_all_their_work_are_learnt() -> None:
+    """Benchmarks of seconds, a job that failed at once and one that was cancelled foretold the ends of trainings."""
+    done, broken, given_up = (
+        job(f"j-{state}", state=state, attained_seconds=5.0, ended_at=900.0)
+        for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+    )
+    measures = job("j-b", state=JobState.SUCCEEDED, attained_seconds=5.0, spec={"labels": {BENCHMARK_LABEL: "1"}})
+    durations = Lasted()
+    learn(durations, [done, broken, given_up, measures])
+    assert durations.count == 1
+
+
+def test_below_five_samples_no_single_moment_is_shown() -> None:
+    holds = running()
+    few, _ = told(WAITS, holds, durations=lasted(holds, 1000, 1000, 1010, 1010))
+    assert (few.basis, few.likely) == (Basis.LEARNT, None)
+    assert few.latest is not None
+    assert "about" not in few.sentence
+    enough, _ = told(WAITS, holds, durations=lasted(holds, 1000, 1000, 1010, 1010, 1020))
+    assert enough.likely is not None
+    assert enough.sentence.startswith("starts in about ")
+
+
+def test_jobs_that_outlast_all_that_ended_are_given_no_single_moment() -> None:
+    """Twenty jobs of 5 s had ended; of trainings that have run for 500 s the queue said `about now`."""
+    holds = running()
+    eta, _ = told(WAITS, holds, durations=lasted(holds, *(5.0 for _ in range(20))))
+    assert (eta.basis, eta.likely) == (Basis.LEARNT, None)
+    assert not eta.sentence.startswith("starts in about")
+
+
+def test_of_a_range_that_is_ten_times_as_late_as_it_is_early_no_single_moment_is_shown() -> None:
+    holds = running()
+    eta, _ = told(WAITS, holds, durations=lasted(holds, *(500.0 + 10 * 2**power for power in range(9))))
+    assert eta.latest is not None
+    assert eta.likely is None
+    assert eta.sentence.startswith(("starts in ", "starts within "))
+    assert "about" not in eta.sentence
+
+
+def test_steps_of_a_measured_pace_foretell_the_end_before_a_hundredth_is_done() -> None:
+    long = running(progress={"step": 35.0, "steps": 18394.0})
+    heard = {long.id: Steps(35.0, 18394.0, 0.1996)}
+    eta = end_of(long, Lasted().beside([]), now=NOW, steps=heard).estimate
+    assert eta.basis is Basis.PROGRESS
+
+
+def test_no_sentence_says_that_a_job_reports_no_steps_beside_its_steps() -> None:
+    early = running(progress={"step": 3.0, "steps": 18394.0})
+    ends, _ = told(early)
+    assert "reports too few steps so far" in ends.sentence
+    behind, _ = told(WAITS, early)
+    assert "report too few steps so far" in behind.sentence
+    silent, _ = told(WAITS, running())
+    assert "report no steps" in silent.sentence
+
+
+def test_a_holder_ends_when_its_own_explanation_says() -> None:
+    holds = running(progress={"step": 500.0, "steps": 600.0})
+    pool = PoolToCome((node(),), [holds], [WAITS], now=NOW)
+    own, _ = to_come(holds, lambda: pool)
+    assert own is not None
+    assert ends_of([holds.id], pool) == {holds.id: own.estimate}
+
+
+def test_nothing_is_advised_to_a_job_that_no_room_would_start() -> None:
+    nodes = (node(), node("node-2", drained=True))
+    for code in (*HELD_FOR, CauseCode.STILL_RUNS, CauseCode.ORDERS_FULL):
+        held = job("j-2", seq=2, gpus=4, waiting_for=Cause(code=code, sentence="waits"))
+        assert told(held, running(gpus=2), nodes=nodes)[1] == (), code
+
+
+def test_a_priority_is_advised_only_to_those_who_may_ask_for_it_and_names_the_jobs_it_would_stop() -> None:
+    def advised(priority_max: int, name: str = "") -> list[Sooner]:
+        pool = PoolToCome((node(),), [running()], [WAITS], now=NOW, policy="priority+weft-best+easy")
+        asker = Asker(priority_max, lambda other: name or other.name)
+        return [one for one in to_come(WAITS, lambda: pool, asker)[1] if one.what is Helps.PRIORITY]
+
+    assert advised(0) == []
+    (found,) = advised(1)
+    assert found.sentence.endswith(": train would be stopped for it, within 30s")
+    assert "a job of another tenant would be stopped for it" in advised(1, "a job of another tenant")[0].sentence
+
+
+def test_behind_thousands_of_jobs_their_work_is_the_bound() -> None:
+    like = job("w-0", gpus=2)
+    others = [job(f"w-{number}", seq=10 + number, gpus=2) for number in range(QUEUE_MAX + 1)]
+    eta, _ = told(job("j-2", seq=9_999_999), running(), *others, durations=lasted(like, *(3600.0 for _ in range(9))))
+    assert (eta.basis, eta.likely, eta.latest) == (Basis.LEARNT, None, None)
+    assert eta.earliest is not None
+    assert abs((eta.earliest - NOW) / 3600 - 2001 * 2 / 4) < 5  # GPU-hours ahead by the four GPUs
+    assert "2001 jobs ahead of it need 4," in eta.sentence

@@ -12,7 +12,8 @@ from libs.planning.eta.spread import UNKNOWN, TimeSpread, always
 from libs.planning.jobs import ends_at
 
 HORIZON_S = 10 * 366 * 86400.0  # what would end later than that is not foreseen
-PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends
+PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends,
+STEPS_DONE_MIN = 20.0  # unless their pace was measured and there are so many
 SURE, UNSURE = 0.05, 0.35  # standard deviation of the logarithm of the remaining time: at the end, at the beginning
 _NORMAL = (-1.64, -1.15, -0.84, -0.6, -0.39, -0.19, 0.0, 0.19, 0.39, 0.6, 0.84, 1.15, 1.64)
 
@@ -31,8 +32,10 @@ class Steps(Struct, frozen=True):
         if not 0 < self.steps < inf or not 0 <= self.step < inf:
             return None
         part = min(1.0, self.step / self.steps)
-        rate = self.rate if self.rate and self.rate > 0 else self.step / self.age if self.age > 0 else 0.0
-        if part < PART_DONE_MIN or not 0 < rate < inf:
+        measured = bool(self.rate and self.rate > 0)
+        rate = self.rate if self.rate and measured else self.step / self.age if self.age > 0 else 0.0
+        enough = part >= PART_DONE_MIN or (measured and self.step >= STEPS_DONE_MIN)
+        if not enough or not 0 < rate < inf:
             return None
         seconds = max(0.0, self.steps - self.step) / rate
         if seconds > HORIZON_S:
@@ -81,6 +84,12 @@ def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> R
     left = None if steps is None else steps.left()
     age = age_of(job, now)
     return RunsSoLong(kinds_of(job), age, None if left is None else age + left.at(0.5))
+
+
+def reports_steps(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> bool:
+    """Whether a job reports steps, be they too few to foretell its end by."""
+    steps = _steps_of(job, now, heard)
+    return steps is not None and 0 < steps.steps < inf
 
 
 def age_of(job: Job, now: float) -> float:

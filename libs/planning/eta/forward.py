@@ -29,6 +29,7 @@ from libs.planning.walk import Starts, Walk, Wants
 GRAIN_S = 1e-3  # ends that are so near count as one moment
 LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
 LOOKS_COUNTED = 10_000  # if GPUs are only counted: both bound its time
+_AT_ONCE = TimeSpread((0.0,), Basis.ROOM)
 SCENARIOS = 31  # the most; a prime, so that each scenario has every job in another part
 
 
@@ -52,7 +53,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
 
 
 class Holds(Struct, frozen=True, kw_only=True):
-    """What a job holds, and for how long."""
+    """What a job holds, and for how long. `reports`: it reports its steps, be they too few to foretell its end by."""
 
     job_id: str
     allocations: Place
@@ -60,13 +61,16 @@ class Holds(Struct, frozen=True, kw_only=True):
     left: TimeSpread
     tenant: str = ""
     limit_left_s: float | None = None
+    reports: bool = False
 
 
 class SeenStart(Struct, frozen=True):
-    """When a job starts in one scenario, and what the last release before that was foreseen by."""
+    """When a job starts in one scenario, what the last release before that was foreseen by, and whether too few
+    samples support that."""
 
     after_s: float
     basis: Basis
+    weak: bool = False
 
 
 class Space(Protocol):
@@ -196,7 +200,7 @@ class _Scenario:
         self._quotas = None if forward.quotas is None else forward.quotas.again()
         self._number = number
         self._queue = queue
-        self._releases: list[tuple[float, int, Place, float, str, Basis, str]] = []
+        self._releases: list[tuple[float, int, Place, float, str, TimeSpread, str]] = []
         self._held_by: dict[str, float] = {}
         self._limits: dict[str, Ending] = {}  # of what runs, as the scheduler will know it
         self._now = 0.0
@@ -208,10 +212,10 @@ class _Scenario:
         for one in forward.held:
             self._hold(one.job_id, one.tenant, one.gpus, one.allocations, one.left, one.limit_left_s)
         late = sorted({one.after_s for one in forward.waiting.values() if one.after_s > 0}, reverse=True)
-        basis = Basis.ROOM
+        lasts = _AT_ONCE
         with self._space.supposing():
             while True:
-                self._walk(basis)
+                self._walk(lasts)
                 if target in self.starts or not self._queue:
                     return True
                 if forward.left <= 0:
@@ -223,7 +227,7 @@ class _Scenario:
                 while late and late[-1] <= self._now:
                     late.pop()
                 while self._releases and self._releases[0][0] <= self._now + GRAIN_S:
-                    _, _, place, gpus, tenant, basis, job_id = heappop(self._releases)
+                    _, _, place, gpus, tenant, lasts, job_id = heappop(self._releases)
                     self._space.give_back(place, gpus)
                     self._held_by[tenant] -= gpus
                     if self._quotas is not None:
@@ -237,12 +241,12 @@ class _Scenario:
         self._held_by[tenant] = self._held_by.get(tenant, 0.0) + gpus
         after = self._now + lasts.at(_part(self._number, number))
         if after < inf:
-            heappush(self._releases, (after, number, place, gpus, tenant, lasts.basis, job_id))
+            heappush(self._releases, (after, number, place, gpus, tenant, lasts, job_id))
         if limit_s is not None:
             self._limits[job_id] = Ending(self._now + limit_s, gpus, job_id)
 
-    def _walk(self, basis: Basis) -> None:
-        """One walk of the production; what starts holds its room from now on."""
+    def _walk(self, by: TimeSpread) -> None:
+        """One walk of the production; what starts holds its room from now on. `by`: foresaw the last release."""
         forward, space, now = self._forward, self._space, self._now
         held_by, all_gpus, quotas = self._held_by, forward.gpus, self._quotas
 
@@ -288,7 +292,7 @@ class _Scenario:
                     quotas.hold(one.job_id, one.tenant, decision.place, preemptible=one.preemptible)
                 elif quotas is not None:
                     quotas.hold_somewhere(one.job_id, one.tenant, one.shape, preemptible=one.preemptible)
-                self.starts[one.job_id] = SeenStart(now, basis)
+                self.starts[one.job_id] = SeenStart(now, by.basis, by.weak)
             if forward.left <= 0:
                 walk.stop()
         for group in [group for group, places in self._queue.items() if not places]:

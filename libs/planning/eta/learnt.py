@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec import Struct
 
-from libs.domain.classes import workload_of
-from libs.domain.job import Job
+from libs.domain.classes import is_benchmark, workload_of
+from libs.domain.job import Job, JobState
 from libs.planning.eta.spread import ENOUGH, DurationCurve, TimeSpread, course_of
 from libs.planning.shape import gpus_of, shape_of_job
 
@@ -110,7 +110,9 @@ def kinds_of(job: Job) -> Kinds:
 
 
 def learn(durations: Lasted, ended: Sequence[Job]) -> None:
-    """Add jobs that are over, in the order in which they ended; those that never held GPUs or nodes tell nothing."""
+    """Add jobs that are over, in the order in which they ended. Only a job that did all its work shows how long such
+    jobs last: failures, cancellations, services and benchmarks are left out."""
     for job in sorted(ended, key=lambda job: (job.ended_at or 0.0, job.seq)):
-        if job.attained_seconds > 0 and not job.spec.is_service:
+        whole = job.state is JobState.SUCCEEDED and job.attained_seconds > 0
+        if whole and not job.spec.is_service and not is_benchmark(job.spec):
             durations.add(kinds_of(job), job.attained_seconds)

@@ -110,6 +110,10 @@ class Track(Generic[K]):
     def pending(self) -> list[K]:
         return list(self._pending)
 
+    def is_late(self, key: K, now: float) -> bool:
+        """Whether an estimate of it has passed, and it has not come true."""
+        return any(now - waits.past.at > waits.past.told.high for waits in self._pending.get(key, ()))
+
     def last_told(self, key: K) -> float:
         """When the job was told of last; -inf: it was not."""
         told = self._pending.get(key)

@@ -1,14 +1,15 @@
 """What would let a waiting job start sooner: each change tried out on the real room, in a scope that is undone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil, inf
+from operator import itemgetter
 
 from msgspec import Struct, structs
 
 from libs.domain.job import Job, JobState
 from libs.domain.quantity import count_text, duration_text, size_text
 from libs.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
-from libs.planning.eta.starts import TICK_S, PoolToCome
+from libs.planning.eta.starts import SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
 from libs.planning.order.priority import PRIORITY
 from libs.planning.preemption import Holder, clearing_for
 from libs.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
@@ -19,6 +20,7 @@ WORTH = 0.2  # the part of the wait that a change must save to be told
 WORTH_S = 2.0  # and the seconds
 PRIORITY_MAX = 1000
 MODELS_MAX = 4
+NAMED_MAX = 3  # jobs that a higher priority would stop
 
 
 class _Change(Struct, frozen=True, kw_only=True):
@@ -32,74 +34,105 @@ class _Change(Struct, frozen=True, kw_only=True):
     opens: str = ""
 
 
-def sooner(pool: PoolToCome, job: Job, base: Estimate) -> tuple[Sooner, ...]:
-    """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help."""
-    if job.state is not JobState.QUEUED or _when(base, pool.now) <= TICK_S:
+class Asker(Struct, frozen=True):
+    """The person who is advised: the highest priority that they may ask for, and what they may know of another job."""
+
+    priority_max: int = PRIORITY_MAX
+    named: Callable[[Job], str] = lambda job: job.name
+
+
+ANYBODY = Asker()
+
+
+def sooner(pool: PoolToCome, job: Job, base: Foreseen, asker: Asker = ANYBODY) -> tuple[Sooner, ...]:
+    """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help. Nothing
+    of that kind helps a job that waits for other jobs, or for what only the scheduler sees."""
+    if job.state is not JobState.QUEUED or job.is_held or waits_unseen(job) or _is_now(base.estimate, pool.now):
         return ()
-    plain = _when(pool.tried(pool.waiting(job), looks=LOOKS), pool.now)  # with as little work as each change
-    found: list[Sooner] = []
+    plain = _when(pool.seen(pool.waiting(job), LOOKS), pool.now)  # with as little work as each change
+    found: list[tuple[float, Sooner]] = []
     for changes in (
         _fewer_gpus(job),
         _another_model(pool, job),
         _spanning(job),
         _less_memory(job),
-        _priority(pool, job),
+        _priority(pool, job, asker),
     ):
-        found += _best(pool, job, base, plain, changes)
-    found += _best(pool, job, base, plain, _resumed(pool))
-    return tuple(sorted(found, key=lambda one: inf if one.eta is None else _when(one.eta, pool.now)))
+        found += _best(pool, job, base, plain, changes, asker)
+    found += _best(pool, job, base, plain, _resumed(pool), asker)
+    return tuple(one for _, one in sorted(found, key=itemgetter(0)))
 
 
-def _best(pool: PoolToCome, job: Job, base: Estimate, plain: float, changes: Iterator[_Change]) -> list[Sooner]:
+def _best(
+    pool: PoolToCome, job: Job, base: Foreseen, plain: float, changes: Iterator[_Change], asker: Asker
+) -> list[tuple[float, Sooner]]:
     best: tuple[float, Sooner] | None = None
     for _, change in zip(range(TRIES_MAX), changes, strict=False):
-        eta = _tried(pool, job, change)
-        after = _when(eta, pool.now)
+        seen = _tried(pool, job, change, asker)
+        after, eta = _when(seen, pool.now), seen.estimate
         if after < _when(base, pool.now) and (best is None or _is_worth(after, best[0])):
-            told = Sooner(
-                what=change.what, sentence=_sentence(change, eta, base, pool.now), change=change.change, eta=eta
-            )
-            best = (after, told)
-        if after <= TICK_S:
+            sentence = _sentence(change, eta, base.estimate, pool.now)
+            best = (after, Sooner(what=change.what, sentence=sentence, change=change.change, eta=eta))
+        if _is_now(eta, pool.now):
             break
     if best is None or not _is_worth(best[0], min(plain, _when(base, pool.now))):
         return []
-    return [best[1]]
+    return [best]
 
 
 def _is_worth(after: float, before: float) -> bool:
     return before == inf or before - after >= max(WORTH_S, WORTH * before)
 
 
-def _tried(pool: PoolToCome, job: Job, change: _Change) -> Estimate:
+def _tried(pool: PoolToCome, job: Job, change: _Change, asker: Asker) -> Foreseen:
     one = pool.waiting(job, shape=change.shape, priority=change.priority)
     with pool.room.supposing():
         if change.opens:
             pool.room.reopen([change.opens])
-        eta = pool.tried(one, looks=LOOKS)
-    if change.priority is not None and (cleared := _cleared(pool, job, change.priority)) is not None:
-        eta = min(cleared, eta, key=lambda one: _when(one, pool.now))
-    return eta
+        seen = pool.seen(one, LOOKS)
+    if change.priority is not None and (cleared := _cleared(pool, job, change.priority, asker)) is not None:
+        seen = min(Foreseen(cleared), seen, key=lambda one: _when(one, pool.now))
+    return seen
 
 
-def _when(eta: Estimate, now: float) -> float:
-    """Seconds from now, as the likely start, else the latest."""
+def _when(seen: Foreseen, now: float) -> float:
+    """Seconds from now, as the likely start, be it too uncertain to be shown, else the latest."""
+    eta = seen.estimate
+    if eta.basis is Basis.UNKNOWN:
+        return inf
+    if seen.told is not None:
+        return seen.told.likely if eta.basis is not Basis.LIMITS else seen.told.high
     moment = eta.likely if eta.likely is not None else eta.latest
     return inf if moment is None else max(0.0, moment - now)
 
 
+def _is_now(eta: Estimate, now: float) -> bool:
+    """Whether there is room for it in the next tick, not only a guess that there will be."""
+    return eta.basis is Basis.ROOM and eta.latest is not None and eta.latest <= now + TICK_S
+
+
 def _sentence(change: _Change, eta: Estimate, base: Estimate, now: float) -> str:
-    after, before = _when(eta, now), _when(base, now)
-    starts = "now" if after <= TICK_S else _in(after, eta)
-    than = "; as it is, nobody can tell" if before == inf else f", not {_in(before, base)}"
+    starts = "now" if _is_now(eta, now) else _in(eta, now)
+    before = _in(base, now)
+    than = f", not {before}" if before else "; as it is, nobody can tell"
     gives_way = f": {eta.sentence}" if change.what is Helps.PRIORITY and eta.basis is Basis.LIMITS else ""
     return f"{change.words}, it would start {starts}{than}{gives_way}"
 
 
-def _in(seconds: float, eta: Estimate) -> str:
-    if eta.likely is None:
-        return f"in {duration_text(seconds)} at the latest"
-    return f"in about {duration_text(seconds)}"
+def _in(eta: Estimate, now: float) -> str:
+    """The moment or the range that is shown beside it; empty: nobody can tell."""
+    earliest, likely, latest = (
+        "" if one is None else duration_text(max(0.0, one - now)) for one in (eta.earliest, eta.likely, eta.latest)
+    )
+    if eta.likely is not None:
+        return f"in about {likely}"
+    if eta.latest is not None and eta.basis is Basis.LIMITS:
+        return f"in {latest} at the latest"
+    if eta.latest is not None and (eta.earliest is None or eta.earliest - now < SOON_S):
+        return f"within {latest}"
+    if eta.latest is not None:
+        return f"in {earliest} to {latest}"
+    return f"before {earliest}" if earliest else ""
 
 
 def _fewer_gpus(job: Job) -> Iterator[_Change]:
@@ -169,20 +202,21 @@ def _less_memory(job: Job) -> Iterator[_Change]:
         yield _Change(what=Helps.LESS_MEMORY, words=words, change={"memory": memory}, shape=less)
 
 
-def _priority(pool: PoolToCome, job: Job) -> Iterator[_Change]:
-    """Just above the jobs that are ahead of it, or that could give way."""
+def _priority(pool: PoolToCome, job: Job, asker: Asker) -> Iterator[_Change]:
+    """Just above the jobs that are ahead of it, or that could give way; no higher than its user may ask for."""
     if pool.policy.ordering.name != PRIORITY.name:
         return
     above = {one.priority for one in (*pool.queued, *pool.holding) if one.id != job.id and not one.spec.is_service}
     wanted = sorted(priority + 1 for priority in above if job.priority <= priority < PRIORITY_MAX)
     if job.priority < PRIORITY_MAX:
         wanted = wanted or [job.priority + 1]
+    wanted = [priority for priority in wanted if priority <= asker.priority_max]
     for priority in dict.fromkeys((*wanted[:1], *wanted[-1:])):
         words = f"with priority {priority} in place of {job.priority}"
         yield _Change(what=Helps.PRIORITY, words=words, change={"priority": priority}, priority=priority)
 
 
-def _cleared(pool: PoolToCome, job: Job, priority: int) -> Estimate | None:
+def _cleared(pool: PoolToCome, job: Job, priority: int, asker: Asker) -> Estimate | None:
     """When it starts if running jobs of lower priority give way to it; None: they would not suffice, or its quota
     holds it back."""
     quotas = pool.quotas
@@ -201,8 +235,10 @@ def _cleared(pool: PoolToCome, job: Job, priority: int) -> Estimate | None:
         return None
     victims = {victim.job_id for victim in clearing.victims}
     grace = max((held.spec.grace_seconds for held in pool.holding if held.id in victims), default=0.0)
-    gives = "1 job of lower priority gives" if len(victims) == 1 else f"{len(victims)} jobs of lower priority give"
-    sentence = f"{gives} way, within {duration_text(grace)}"
+    stopped = sorted((held for held in pool.holding if held.id in victims), key=lambda held: held.seq)
+    names = ", ".join(asker.named(held) for held in stopped[:NAMED_MAX])
+    more = f" and {len(stopped) - NAMED_MAX} more" if len(stopped) > NAMED_MAX else ""
+    sentence = f"{names}{more} would be stopped for it, within {duration_text(grace)}"
     return Estimate(
         of=EtaOf.START,
         basis=Basis.LIMITS,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.messages.eta import Basis
 
@@ -17,10 +17,12 @@ NEW_S = 60.0  # the age that a job counts as having had at least
 
 class TimeSpread(Struct, frozen=True):
     """Seconds from now, ascending, the mean of each equal part of the cases; all the same if it is one number, which is
-    then the most that it can be if the basis is limits. Infinite: nobody can tell."""
+    then the most that it can be if the basis is limits. Infinite: nobody can tell. `weak`: fewer than `ENOUGH` samples
+    support it, so no single moment in it is worth showing."""
 
     seconds: tuple[float, ...]
     basis: Basis
+    weak: bool = False
 
     def at(self, part: float) -> float:
         """The seconds within which it is over in this part of the cases, 0 to 1."""
@@ -43,7 +45,7 @@ class TimeSpread(Struct, frozen=True):
         if self.seconds[-1] <= bound:
             return self
         cut = tuple(min(one, bound) for one in self.seconds)
-        return TimeSpread(cut, Basis.LIMITS if cut[len(cut) // 2] >= bound else self.basis)
+        return TimeSpread(cut, Basis.LIMITS if cut[len(cut) // 2] >= bound else self.basis, self.weak)
 
 
 def always(seconds: float, basis: Basis) -> TimeSpread:
@@ -74,7 +76,9 @@ class DurationCurve(Struct, frozen=True):
         if missing > 0:
             mass = sum(mass for _, mass in left) / len(left) if left else 1.0
             left = sorted(left + [(seconds, mass) for seconds in as_long_again(max(age, NEW_S), missing)])
-        return of_cases(left)
+        spread = of_cases(left)
+        seen = self.ended - bisect_right(self.seconds, age, hi=self.ended)  # without the cases that `course_of` adds
+        return spread if seen >= ENOUGH else structs.replace(spread, weak=True)
 
 
 def as_long_again(age: float, count: int) -> list[float]:

@@ -14,7 +14,7 @@ from libs.domain.quantity import count_text, duration_text
 from libs.domain.quotas import Quota
 from libs.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from libs.planning.capacity import Room, empty_room, room_of
-from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, runs
+from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, reports_steps, runs
 from libs.planning.eta.forward import (
     LOOKS_COUNTED,
     LOOKS_EXACT,
@@ -37,9 +37,12 @@ from libs.planning.quota.ahead import QuotasAhead
 from libs.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
 
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
-QUEUE_MAX = 2_000  # jobs ahead, beyond which nothing is foretold
+QUEUE_MAX = 2_000  # jobs ahead, beyond which only their work is added up,
+WEIGHED_MAX = 500  # by so many of them
 SHAPES_MAX = 64  # shapes that are tried in the empty pool
 TICK_S = 1.0  # what fits is placed within about that
+WIDE = 10.0  # times as late as it is early: of a wider range no single moment is shown
+SOON_S = 1.0  # the least that the early end counts for there
 _HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.HELD_BACK, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
 
 _place = itemgetter(0)
@@ -88,7 +91,7 @@ class LookAhead:
     def seen(self, one: WaitingJob, looks: int = LOOKS_EXACT) -> Foreseen:
         ahead = bisect_left(self.places, one.place)
         if ahead > QUEUE_MAX:
-            return nobody_can_tell(_unknown(ahead, len(self.held), too_many=True))
+            return self._behind(ahead)
         found, counted, too_many = self._look(one, looks, ahead)
         return self._estimate(found, ahead, counted=counted, too_many=too_many)
 
@@ -104,7 +107,11 @@ class LookAhead:
             for ahead, one in enumerate(self.queue)
         }
 
-    def _look(self, one: WaitingJob, looks: int, ahead: int) -> tuple[tuple[Range, Basis], bool, bool]:
+    def _behind(self, ahead: int) -> Foreseen:
+        """Behind more jobs than are looked through."""
+        return nobody_can_tell(_unknown(ahead, self.held, too_many=True))
+
+    def _look(self, one: WaitingJob, looks: int, ahead: int) -> tuple["_Found", bool, bool]:
         """The range; whether GPUs were only counted; whether even that was too much work."""
         if ahead <= EXACT_MAX:  # those far behind are not looked at
             first = [other for other in self.queue[: EXACT_MAX + 1] if other.job_id != one.job_id]
@@ -121,10 +128,10 @@ class LookAhead:
         space = RealRoom(self.room) if exact else CountedGpus(self.room.gpus_left)
         return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks, quotas=self.quotas)
 
-    def _estimate(self, found: tuple[Range, Basis], ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
-        raw, basis = found
+    def _estimate(self, found: "_Found", ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
+        raw, basis = found.raw, found.basis
         if basis is Basis.UNKNOWN:
-            return nobody_can_tell(_unknown(ahead, len(self.held), too_many=too_many))
+            return nobody_can_tell(_unknown(ahead, self.held, too_many=too_many))
         if basis is Basis.ROOM and raw.high <= TICK_S:
             return Foreseen(
                 Estimate(
@@ -138,7 +145,16 @@ class LookAhead:
             )
         track = self.records.of(EtaOf.START, basis)
         told = raw if basis is Basis.LIMITS else track.corrected(raw, now=self.now)
-        eta = estimate_of(told, basis, of=EtaOf.START, now=self.now, ahead=ahead, counted=counted, record=track.record)
+        eta = estimate_of(
+            told,
+            basis,
+            of=EtaOf.START,
+            now=self.now,
+            ahead=ahead,
+            counted=counted,
+            weak=found.weak,
+            record=track.record,
+        )
         return Foreseen(eta, None if basis is Basis.LIMITS else raw, told)
 
 
@@ -204,6 +220,7 @@ class PoolToCome(LookAhead):
                 left=left_of(job, self.durations, now=now, heard=steps),
                 tenant=job.tenant,
                 limit_left_s=None if (ends := ends_at(job)) is None else max(0.0, ends - now),
+                reports=reports_steps(job, now=now, heard=steps),
             )
             for job in holding
         ]
@@ -231,7 +248,8 @@ class PoolToCome(LookAhead):
         ]
         fitting.sort(key=_place)
         self.places = [place for place, _ in fitting]
-        self.queue = _Waiting([job for _, job in fitting[: QUEUE_MAX + 1]], self.waiting)
+        self._fitting = [job for _, job in fitting]
+        self.queue = _Waiting(self._fitting[: QUEUE_MAX + 1], self.waiting)
 
     def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
         """The job as it waits, or as it would wait with another shape or priority."""
@@ -255,6 +273,19 @@ class PoolToCome(LookAhead):
             tier=0.0 if self.policy.ordering.tier is None else float(self.policy.ordering.tier(standing)),
             preemptible=job.spec.preemptible,
         )
+
+    def _behind(self, ahead: int) -> Foreseen:
+        """By the work ahead alone: no order and no placement does it sooner than all GPUs busy from now on."""
+        step = -(-ahead // WEIGHED_MAX)
+        weighed = self._fitting[:ahead:step]
+        queued = sum(gpus_least(shape_of_job(job)) * _mean_s(lasting_of(job, self.durations)) for job in weighed)
+        work = queued * ahead / len(weighed) + sum(one.gpus * _mean_s(one.left) for one in self.held)
+        after = work / self.gpus if self.gpus else 0.0
+        if not SOON_S <= after <= HORIZON_S:
+            return super()._behind(ahead)
+        words = f"{count_text(ahead, 'job')} ahead of it need {work / 3600:,.0f} GPU-hours of {self.gpus:g} GPUs"
+        sentence = f"starts not before about {duration_text(after)}: {words}{_BY[Basis.LEARNT]}; nobody can tell more"
+        return Foreseen(Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence=sentence, earliest=self.now + after))
 
     def _never_fits(self, shape: Shape) -> bool:
         if shape is self._shape:
@@ -294,22 +325,23 @@ def estimate_of(
     now: float,
     ahead: int = 0,
     counted: bool = False,
+    weak: bool = False,
     record: TrackRecord | None = None,
 ) -> Estimate:
-    """The range as moments, in words. By limits alone only the latest is known."""
+    """The range as moments, in words. By limits alone only the latest is known. `weak`: too few samples support it."""
     low, likely, high = (one if one <= HORIZON_S else inf for one in (told.low, told.likely, told.high))
+    if weak or high > WIDE * max(low, SOON_S):
+        likely = inf
     verb = "starts" if of is EtaOf.START else "ends"
     if basis is Basis.LIMITS:
         sentence = f"{verb} in {duration_text(high)} at the latest, by time limits" if high < inf else ""
         low = likely = inf
     elif high < inf:
-        sentence = f"{verb} in about {duration_text(likely)}: in {duration_text(low)} to {duration_text(high)}"
-    elif likely < inf:
-        sentence = (
-            f"{verb} in about {duration_text(likely)}, not before {duration_text(low)}; nobody can tell the latest"
-        )
+        sentence = f"{verb} {_between(low, likely, high)}"
+    elif SOON_S <= low < inf:
+        sentence = f"{verb} not before {duration_text(low)}; nobody can tell more"
     else:
-        sentence = f"{verb} not before {duration_text(low)}; nobody can tell more" if low < inf else ""
+        sentence = ""
     if not sentence:
         return Estimate(of=of, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it {verb}", record=record)
     sentence += _BY[basis]
@@ -328,6 +360,31 @@ def estimate_of(
     )
 
 
+def without_moment(eta: Estimate, *, now: float) -> Estimate:
+    """The same estimate of a job that is later than an earlier one foresaw: its range alone."""
+    if eta.latest is None or eta.earliest is None:
+        return eta
+    verb = "starts" if eta.of is EtaOf.START else "ends"
+    between = _between(max(0.0, eta.earliest - now), inf, max(0.0, eta.latest - now))
+    sentence = f"{verb} later than was foreseen, now {between}{_BY[eta.basis]}"
+    return structs.replace(eta, likely=None, sentence=sentence)
+
+
+def _mean_s(spread: TimeSpread) -> float:
+    """The mean of what was learnt or reported. A limit is no duration, and what nobody can tell counts as nothing."""
+    if spread.basis is Basis.LIMITS or not spread.known:
+        return 0.0
+    known = [one for one in spread.seconds if one <= HORIZON_S]
+    return sum(known) / len(spread.seconds)
+
+
+def _between(low: float, likely: float, high: float) -> str:
+    if likely == inf and low < SOON_S:
+        return f"within {duration_text(high)}"
+    about = "" if likely == inf else f"about {duration_text(likely)}: in "
+    return f"in {about}{duration_text(low)} to {duration_text(high)}"
+
+
 _BY = {
     Basis.LIMITS: "",
     Basis.LEARNT: ", by how long jobs like these lasted",
@@ -337,24 +394,39 @@ _BY = {
 }
 
 
-def _raw(starts: Sequence[SeenStart], scenarios: int) -> tuple[Range, Basis]:
-    """The range over all scenarios, and what it rests on in most of them."""
+class _Found(Struct, frozen=True):
+    """The range over all scenarios, what it rests on in most of them, and whether that is too few samples."""
+
+    raw: Range = Range(inf, inf, inf)
+    basis: Basis = Basis.UNKNOWN
+    weak: bool = False
+
+
+def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
     if not starts or not scenarios:
-        return Range(inf, inf, inf), Basis.UNKNOWN
+        return _Found()
     seconds = sorted(one.after_s for one in starts)
     seconds += [inf] * (scenarios - len(seconds))
     bases = [one.basis for one in starts]
     basis = max(Basis, key=bases.count)
     spread = TimeSpread(tuple(seconds), basis)
-    return Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis
+    weak = 2 * sum(one.weak for one in starts) > len(starts)
+    return _Found(Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis, weak)
 
 
-def _unknown(ahead: int, holders: int, *, too_many: bool) -> str:
+def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
     if too_many:
         return f"{count_text(ahead, 'job')} are ahead of it, which is more than is looked through"
-    why = "the jobs that hold what it needs have no time limit, report no steps, and nothing like them has ended yet"
-    if not holders:
+    endless = [one for one in held if not one.left.known]
+    if not held:
         why = "nothing that runs would make room for it"
+    elif endless:
+        steps = "too few steps so far" if any(one.reports for one in endless) else "no steps"
+        why = (
+            f"the jobs that hold what it needs have no time limit, report {steps}, and nothing like them has ended yet"
+        )
+    else:
+        why = "nobody can tell how long the jobs ahead of it last"
     return why + (f"; {count_text(ahead, 'job')} ahead of it" if ahead else "")
 
 
@@ -363,8 +435,13 @@ def nobody_can_tell(why: str) -> Foreseen:
     return Foreseen(Estimate(of=EtaOf.START, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it starts: {why}"))
 
 
-def _is_hidden(cause: Cause) -> bool:
+def waits_unseen(job: Job) -> bool:
     """Whether a job waits for what only its scheduler sees, however much room there seems to be."""
+    cause = job.waiting_for
+    return cause is not None and _is_hidden(cause)
+
+
+def _is_hidden(cause: Cause) -> bool:
     return cause.code in _HIDDEN or "gpus_occupied" in cause.numbers
 
 

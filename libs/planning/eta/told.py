@@ -1,20 +1,22 @@
 """What `explain` adds of the time to come: when the job starts or ends, and what would help it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from libs.domain.job import Job, JobState
 from libs.messages.eta import Basis, Estimate, EtaOf, Sooner
-from libs.planning.eta.ends import Steps, left_of
+from libs.planning.eta.ends import Steps, left_of, reports_steps
 from libs.planning.eta.learnt import Lasting
 from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
-from libs.planning.eta.sooner import sooner
+from libs.planning.eta.sooner import ANYBODY, Asker, sooner
 from libs.planning.eta.spread import TimeSpread
 from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
 from libs.planning.jobs import ends_at
 
 
-def to_come(job: Job, pool: Callable[[], PoolToCome]) -> tuple[Foreseen | None, tuple[Sooner, ...]]:
+def to_come(
+    job: Job, pool: Callable[[], PoolToCome], asker: Asker = ANYBODY
+) -> tuple[Foreseen | None, tuple[Sooner, ...]]:
     """Of a job that waits, its start; of one that holds something, its end; of one that is over, nothing. `pool` is
     called only where it is needed."""
     if job.state.final:
@@ -22,8 +24,18 @@ def to_come(job: Job, pool: Callable[[], PoolToCome]) -> tuple[Foreseen | None, 
     known = pool()
     if job.state is JobState.QUEUED:
         eta = known.start_of(job)
-        return eta, sooner(known, job, eta.estimate)
+        return eta, sooner(known, job, eta, asker)
     return end_of(job, known.durations, now=known.now, steps=known.steps, records=known.records), ()
+
+
+def ends_of(ids: Sequence[str], pool: PoolToCome) -> dict[str, Estimate]:
+    """When these jobs, which hold what another waits for, end: the same as each of them is told itself."""
+    jobs = {job.id: job for job in pool.holding}
+    return {
+        job_id: end_of(jobs[job_id], pool.durations, now=pool.now, steps=pool.steps, records=pool.records).estimate
+        for job_id in ids
+        if job_id in jobs
+    }
 
 
 def end_of(
@@ -40,10 +52,9 @@ def end_of(
         return Foreseen(Estimate(of=EtaOf.END, basis=Basis.UNKNOWN, sentence=sentence))
     left = left_of(job, durations, now=now, heard=steps)
     if not left.known:
-        sentence = (
-            "nobody can tell when it ends: it has no time limit, reports no steps, and nothing like it has ended yet"
-        )
-        return Foreseen(Estimate(of=EtaOf.END, basis=Basis.UNKNOWN, sentence=sentence))
+        reported = "too few steps so far" if reports_steps(job, now=now, heard=steps) else "no steps"
+        why = f"it has no time limit, reports {reported}, and nothing like it has ended yet"
+        return Foreseen(Estimate(of=EtaOf.END, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it ends: {why}"))
     return foreseen_end(left, now=now, records=records or TrackRecords(), bound=ends_at(job))
 
 
@@ -55,5 +66,5 @@ def foreseen_end(left: TimeSpread, *, now: float, records: TrackRecords[Any], bo
     if bound is not None:  # a limit is sure, whatever came of earlier estimates
         most = max(0.0, bound - now)
         told = Range(min(told.low, most), min(told.likely, most), min(told.high, most))
-    eta = estimate_of(told, left.basis, of=EtaOf.END, now=now, record=track.record)
+    eta = estimate_of(told, left.basis, of=EtaOf.END, now=now, weak=left.weak, record=track.record)
     return Foreseen(eta, None if left.basis is Basis.LIMITS else raw, told)

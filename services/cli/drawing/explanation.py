@@ -13,7 +13,7 @@ from libs.messages.eta import Estimate
 from libs.messages.http import JobView
 from libs.planning.explain import Explanation, HolderSeen
 from libs.planning.lending import gpu_text
-from services.cli.drawing.jobs import last_words_text
+from services.cli.drawing.jobs import last_words_text, when_text
 from services.cli.drawing.look import Look, plain, state_text, table
 from services.cli.drawing.services import service_lines
 from services.cli.drawing.shares import share_lines
@@ -191,6 +191,10 @@ def _policy(told: Explanation) -> str:
     return f"order {parts[0]}, placement {parts[1]}, backfill {parts[2]}" if len(parts) == 3 else ""
 
 
+def _limit(held: HolderSeen, look: Look) -> str:
+    return "?" if held.ends_at is None else f"within {span(held.ends_at - look.now)}"
+
+
 def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, float]) -> Table:
     columns: dict[str, Callable[[HolderSeen], Text | str]] = {
         "ID": lambda held: plain(held.job_id),
@@ -200,7 +204,7 @@ def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, f
         "GPUS": lambda held: f"{held.gpus:g}{' emulated' if emulated.get(held.job_id, 0) >= held.gpus > 0 else ''}",
         "PRIO": lambda held: number(held.priority),
         "FOR": lambda held: span(look.now - held.since),
-        "ENDS": lambda held: "?" if held.ends_at is None else f"in {span(held.ends_at - look.now)}",
+        "ENDS": lambda held: when_text(held.eta, look) if held.eta is not None else _limit(held, look),
         "ON": lambda held: plain(", ".join(held.nodes)),
     }
     if look.narrow:

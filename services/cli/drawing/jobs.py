@@ -11,7 +11,7 @@ from libs.domain.job import Cause, JobState
 from libs.domain.quantity import duration_text, size_text
 from libs.domain.shares import gpus_held
 from libs.domain.spec import JobSpec, Role, Tuning, Volume
-from libs.messages.eta import Estimate
+from libs.messages.eta import Basis, Estimate
 from libs.messages.http import EventView, JobView, NodeView, RunView
 from services.cli.drawing.look import (
     NO_SILENCE,
@@ -77,7 +77,7 @@ def jobs_table(
         "TENANT": lambda job: plain(job.tenant),
         "STATE": lambda job: state_text(job.state),
         "FOR": lambda job: how_long(job, look),
-        "STARTS": lambda job: starts_text(starts.get(job.id), look),
+        "STARTS": lambda job: when_text(starts.get(job.id), look),
         "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
         "SIZE": lambda job: plain(size_short(job.size, holding=job.state.holding, narrow=look.narrow)),
         "PRIO": lambda job: number(job.priority),
@@ -128,14 +128,23 @@ def gpus_wanted(job: JobView, emulated: float) -> str:
     return number(job.gpus) if job.gpus else "-"
 
 
-def starts_text(estimate: Estimate | None, look: Look) -> str:
-    """`now`, `in 3m`, `within 2h`, or `?` if nobody can tell."""
+def when_text(estimate: Estimate | None, look: Look) -> str:
+    """`now` (there is room), `in 3m`, `2m to 35m` or `within 2h` where no moment is known, `after 2h`; `?` if nobody
+    can tell, and once the time that was foreseen is past."""
     if estimate is None:
         return "-"
-    if estimate.likely is not None:
-        left = estimate.likely - look.now
-        return "now" if left < 1 else f"in {span(left)}"
-    return "?" if estimate.latest is None else f"within {span(estimate.latest - look.now)}"
+    if estimate.basis is Basis.ROOM and estimate.likely is not None and estimate.likely <= look.now + 1:
+        return "now"
+    if estimate.latest is None:
+        far = estimate.earliest is not None and estimate.earliest > look.now
+        return f"after {span(estimate.earliest - look.now)}" if estimate.earliest is not None and far else "?"
+    if estimate.latest <= look.now:
+        return "?"
+    if estimate.likely is not None and estimate.likely >= look.now + 1:
+        return f"in {span(estimate.likely - look.now)}"
+    if estimate.likely is None and estimate.earliest is not None and estimate.earliest >= look.now + 1:
+        return f"{span(estimate.earliest - look.now)} to {span(estimate.latest - look.now)}"
+    return f"within {span(estimate.latest - look.now)}"
 
 
 def how_long(job: JobView, look: Look) -> str:

@@ -122,7 +122,7 @@ function soonerView(sooner, now) {
 function holdersView(holders, now) {
   const rows = holders.map((held) => [
     jobLink(held.job_id, held.name ?? ""), stateChip(held.state), text(held.gpus), text(held.priority), duration(now - held.since),
-    held.ends_at ? `in ${duration(held.ends_at - now)} at the latest` : "unknown", some(held.nodes ?? []),
+    held.eta ? rangeWords(held.eta, now) : held.ends_at ? `in ${duration(held.ends_at - now)} at the latest` : "unknown", some(held.nodes ?? []),
   ]);
   return h("div", {}, h("h3", {}, "What it needs is held by"),
     table("Holders", ["job", "state", "#GPUs", "#priority", "for", "ends", "on"], rows));

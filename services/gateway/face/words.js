@@ -107,13 +107,14 @@ export function rangeWords(estimate, now) {
   const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
   const { earliest, likely, latest } = estimate ?? {};
   const away = (at) => duration(Math.max(0, at - now));
-  if (known(latest) && latest - now < 1) return "about now";
-  if (known(likely)) {
-    const [from, to] = [known(earliest) ? away(earliest) : "now", known(latest) ? away(latest) : "much later"];
-    const range = known(earliest) || known(latest) ? ` (${from} to ${to})` : "";
-    return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
+  if (estimate?.basis === "room" && known(likely) && likely - now < 1) return "now";
+  if (known(latest) && latest <= now) return "later than foreseen";
+  if (estimate?.basis === "limits" && known(latest)) return `in ${away(latest)} at the latest`;
+  if (known(latest)) {
+    const from = known(earliest) ? earliest : now;
+    if (known(likely) && likely - now >= 1) return `in ${away(likely)} (${away(from)} to ${away(latest)})`;
+    return !known(likely) && from - now >= 1 ? `in ${away(from)} to ${away(latest)}` : `within ${away(latest)}`;
   }
-  if (known(latest)) return `in ${away(latest)} at the latest`;
   return known(earliest) ? `not before ${away(earliest)} from now` : "nobody can tell";
 }
 
