@@ -12,7 +12,7 @@ from libs.domain.sizes import is_elastic
 from libs.messages.eta import Estimate, Sooner
 from libs.messages.events import Event
 from libs.messages.http import PRIORITY_MAX
-from libs.planning.eta.sooner import Asker
+from libs.planning.eta.sooner import Advised
 from libs.planning.eta.starts import Foreseen, PoolToCome
 from libs.planning.eta.told import ends_of, to_come
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
@@ -76,8 +76,10 @@ async def explanation(
         quotas=quotas,
         places=places,
     )
-    asker = Asker(priority_max, lambda other: other.name if may_see(who, other.tenant) else "a job of another tenant")
-    eta, helps, ends = await asyncio.to_thread(_foreseen, job, pool, asker, [held.job_id for held in full.holders])
+    advised = Advised(
+        priority_max, lambda other: other.name if may_see(who, other.tenant) else "a job of another tenant"
+    )
+    eta, helps, ends = await asyncio.to_thread(_foreseen, job, pool, advised, [held.job_id for held in full.holders])
     return msgspec.structs.replace(
         full,
         eta=None if eta is None else foresight.told(job, eta),
@@ -95,11 +97,11 @@ async def explanation(
 
 
 def _foreseen(
-    job: Job, make: Callable[[], PoolToCome], asker: Asker, holders: Sequence[str]
+    job: Job, make: Callable[[], PoolToCome], advised: Advised, holders: Sequence[str]
 ) -> tuple[Foreseen | None, tuple[Sooner, ...], dict[str, Estimate]]:
     """When the job starts or ends, what would help it, and when the jobs end that hold what it needs."""
     pool = make()
-    eta, helps = to_come(job, lambda: pool, asker)
+    eta, helps = to_come(job, lambda: pool, advised)
     return eta, helps, ends_of(holders, pool)
 
 

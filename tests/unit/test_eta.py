@@ -10,7 +10,7 @@ from libs.domain.shares import WHOLE
 from libs.messages.eta import Basis, Estimate, Helps, Sooner
 from libs.planning.eta.ends import Steps
 from libs.planning.eta.learnt import Lasted, kinds_of, learn
-from libs.planning.eta.sooner import Asker
+from libs.planning.eta.sooner import Advised
 from libs.planning.eta.starts import QUEUE_MAX, PoolToCome
 from libs.planning.eta.told import end_of, ends_of, to_come
 from tests.support.builders import job, node
@@ -308,8 +308,8 @@ def test_nothing_is_advised_to_a_job_that_no_room_would_start() -> None:
 def test_a_priority_is_advised_only_to_those_who_may_ask_for_it_and_names_the_jobs_it_would_stop() -> None:
     def advised(priority_max: int, name: str = "") -> list[Sooner]:
         pool = PoolToCome((node(),), [running()], [WAITS], now=NOW, policy="priority+weft-best+easy")
-        asker = Asker(priority_max, lambda other: name or other.name)
-        return [one for one in to_come(WAITS, lambda: pool, asker)[1] if one.what is Helps.PRIORITY]
+        person = Advised(priority_max, lambda other: name or other.name)
+        return [one for one in to_come(WAITS, lambda: pool, person)[1] if one.what is Helps.PRIORITY]
 
     assert advised(0) == []
     (found,) = advised(1)

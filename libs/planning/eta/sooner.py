@@ -34,17 +34,17 @@ class _Change(Struct, frozen=True, kw_only=True):
     opens: str = ""
 
 
-class Asker(Struct, frozen=True):
+class Advised(Struct, frozen=True):
     """The person who is advised: the highest priority that they may ask for, and what they may know of another job."""
 
     priority_max: int = PRIORITY_MAX
     named: Callable[[Job], str] = lambda job: job.name
 
 
-ANYBODY = Asker()
+ANYBODY = Advised()
 
 
-def sooner(pool: PoolToCome, job: Job, base: Foreseen, asker: Asker = ANYBODY) -> tuple[Sooner, ...]:
+def sooner(pool: PoolToCome, job: Job, base: Foreseen, advised: Advised = ANYBODY) -> tuple[Sooner, ...]:
     """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help. Nothing
     of that kind helps a job that waits for other jobs, or for what only the scheduler sees."""
     if job.state is not JobState.QUEUED or job.is_held or waits_unseen(job) or _is_now(base.estimate, pool.now):
@@ -56,19 +56,19 @@ def sooner(pool: PoolToCome, job: Job, base: Foreseen, asker: Asker = ANYBODY) -
         _another_model(pool, job),
         _spanning(job),
         _less_memory(job),
-        _priority(pool, job, asker),
+        _priority(pool, job, advised),
     ):
-        found += _best(pool, job, base, plain, changes, asker)
-    found += _best(pool, job, base, plain, _resumed(pool), asker)
+        found += _best(pool, job, base, plain, changes, advised)
+    found += _best(pool, job, base, plain, _resumed(pool), advised)
     return tuple(one for _, one in sorted(found, key=itemgetter(0)))
 
 
 def _best(
-    pool: PoolToCome, job: Job, base: Foreseen, plain: float, changes: Iterator[_Change], asker: Asker
+    pool: PoolToCome, job: Job, base: Foreseen, plain: float, changes: Iterator[_Change], advised: Advised
 ) -> list[tuple[float, Sooner]]:
     best: tuple[float, Sooner] | None = None
     for _, change in zip(range(TRIES_MAX), changes, strict=False):
-        seen = _tried(pool, job, change, asker)
+        seen = _tried(pool, job, change, advised)
         after, eta = _when(seen, pool.now), seen.estimate
         if after < _when(base, pool.now) and (best is None or _is_worth(after, best[0])):
             sentence = _sentence(change, eta, base.estimate, pool.now)
@@ -84,13 +84,13 @@ def _is_worth(after: float, before: float) -> bool:
     return before == inf or before - after >= max(WORTH_S, WORTH * before)
 
 
-def _tried(pool: PoolToCome, job: Job, change: _Change, asker: Asker) -> Foreseen:
+def _tried(pool: PoolToCome, job: Job, change: _Change, advised: Advised) -> Foreseen:
     one = pool.waiting(job, shape=change.shape, priority=change.priority)
     with pool.room.supposing():
         if change.opens:
             pool.room.reopen([change.opens])
         seen = pool.seen(one, LOOKS)
-    if change.priority is not None and (cleared := _cleared(pool, job, change.priority, asker)) is not None:
+    if change.priority is not None and (cleared := _cleared(pool, job, change.priority, advised)) is not None:
         seen = min(Foreseen(cleared), seen, key=lambda one: _when(one, pool.now))
     return seen
 
@@ -202,7 +202,7 @@ def _less_memory(job: Job) -> Iterator[_Change]:
         yield _Change(what=Helps.LESS_MEMORY, words=words, change={"memory": memory}, shape=less)
 
 
-def _priority(pool: PoolToCome, job: Job, asker: Asker) -> Iterator[_Change]:
+def _priority(pool: PoolToCome, job: Job, advised: Advised) -> Iterator[_Change]:
     """Just above the jobs that are ahead of it, or that could give way; no higher than its user may ask for."""
     if pool.policy.ordering.name != PRIORITY.name:
         return
@@ -210,13 +210,13 @@ def _priority(pool: PoolToCome, job: Job, asker: Asker) -> Iterator[_Change]:
     wanted = sorted(priority + 1 for priority in above if job.priority <= priority < PRIORITY_MAX)
     if job.priority < PRIORITY_MAX:
         wanted = wanted or [job.priority + 1]
-    wanted = [priority for priority in wanted if priority <= asker.priority_max]
+    wanted = [priority for priority in wanted if priority <= advised.priority_max]
     for priority in dict.fromkeys((*wanted[:1], *wanted[-1:])):
         words = f"with priority {priority} in place of {job.priority}"
         yield _Change(what=Helps.PRIORITY, words=words, change={"priority": priority}, priority=priority)
 
 
-def _cleared(pool: PoolToCome, job: Job, priority: int, asker: Asker) -> Estimate | None:
+def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Estimate | None:
     """When it starts if running jobs of lower priority give way to it; None: they would not suffice, or its quota
     holds it back."""
     quotas = pool.quotas
@@ -236,7 +236,7 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, asker: Asker) -> Estimat
     victims = {victim.job_id for victim in clearing.victims}
     grace = max((held.spec.grace_seconds for held in pool.holding if held.id in victims), default=0.0)
     stopped = sorted((held for held in pool.holding if held.id in victims), key=lambda held: held.seq)
-    names = ", ".join(asker.named(held) for held in stopped[:NAMED_MAX])
+    names = ", ".join(advised.named(held) for held in stopped[:NAMED_MAX])
     more = f" and {len(stopped) - NAMED_MAX} more" if len(stopped) > NAMED_MAX else ""
     sentence = f"{names}{more} would be stopped for it, within {duration_text(grace)}"
     return Estimate(

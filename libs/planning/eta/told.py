@@ -8,14 +8,14 @@ from libs.messages.eta import Basis, Estimate, EtaOf, Sooner
 from libs.planning.eta.ends import Steps, left_of, reports_steps
 from libs.planning.eta.learnt import Lasting
 from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
-from libs.planning.eta.sooner import ANYBODY, Asker, sooner
+from libs.planning.eta.sooner import ANYBODY, Advised, sooner
 from libs.planning.eta.spread import TimeSpread
 from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
 from libs.planning.jobs import ends_at
 
 
 def to_come(
-    job: Job, pool: Callable[[], PoolToCome], asker: Asker = ANYBODY
+    job: Job, pool: Callable[[], PoolToCome], advised: Advised = ANYBODY
 ) -> tuple[Foreseen | None, tuple[Sooner, ...]]:
     """Of a job that waits, its start; of one that holds something, its end; of one that is over, nothing. `pool` is
     called only where it is needed."""
@@ -24,7 +24,7 @@ def to_come(
     known = pool()
     if job.state is JobState.QUEUED:
         eta = known.start_of(job)
-        return eta, sooner(known, job, eta, asker)
+        return eta, sooner(known, job, eta, advised)
     return end_of(job, known.durations, now=known.now, steps=known.steps, records=known.records), ()
 
 
