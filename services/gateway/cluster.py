@@ -107,12 +107,17 @@ class LiveCluster:
         return next((run for run in runs if (run.job_id, run.epoch, run.rank) == wanted), None)
 
     def verdicts(self, job: Job) -> tuple[RankVerdict, ...]:
-        """The verdicts on this epoch of the job, by the last review of its pool."""
+        """The verdicts on this epoch of the job and on the ranks that it holds, by the last review of its pool."""
         heard = self._reviews.get(job.pool)
         if heard is None or self._clock() - heard.at > FINDINGS_SECONDS_MAX:
             return ()
-        of_job = [one for one in heard.what.verdicts if (one.job_id, one.epoch) == (job.id, job.epoch)]
-        return tuple(sorted(of_job, key=lambda verdict: verdict.rank))
+        ranks = {-1, *(allocation.rank for allocation in job.held if not allocation.leaving)}
+        of_job = {
+            (one.rank, one.code): one
+            for one in heard.what.verdicts
+            if (one.job_id, one.epoch) == (job.id, job.epoch) and one.rank in ranks
+        }
+        return tuple(sorted(of_job.values(), key=lambda verdict: verdict.rank))
 
     def findings_on(self, job: Job) -> tuple[Finding, ...]:
         """The findings on a job in the last review of its pool."""

@@ -29,6 +29,7 @@ from services.gateway.sight import may_see
 from services.gateway.snapshots import Snapshots
 
 JOB_ID_PREFIX = "j-"
+OF_ANOTHER = "a job of another tenant"
 
 
 class _NodeTold(msgspec.Struct, frozen=True):
@@ -76,9 +77,7 @@ async def explanation(
         quotas=quotas,
         places=places,
     )
-    advised = Advised(
-        priority_max, lambda other: other.name if may_see(who, other.tenant) else "a job of another tenant"
-    )
+    advised = Advised(priority_max, lambda other: other.name if may_see(who, other.tenant) else OF_ANOTHER)
     eta, helps, ends = await asyncio.to_thread(_foreseen, job, pool, advised, [held.job_id for held in full.holders])
     return msgspec.structs.replace(
         full,

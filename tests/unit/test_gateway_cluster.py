@@ -1,7 +1,11 @@
 """What the gateway hears of nodes and keeps: each node's word counts for what is its own."""
 
+from msgspec import structs
+
 from libs.domain.job import JobState
 from libs.messages.nodes import ProgressSeen, RunProgressed
+from libs.messages.signals import PoolReviewed, RankVerdict
+from services.cli.drawing.tuned import told_once
 from services.gateway.cluster import JOBS_PER_NODE_MAX, LiveCluster
 from tests.support.builders import job
 from tests.support.steps import placement
@@ -43,3 +47,15 @@ async def test_progress_of_an_earlier_epoch_is_not_shown_for_this_one() -> None:
     await cluster.hear_progress(told("node-1", epoch=3, step=5))
     await cluster.hear_progress(told("node-1", epoch=2, step=4))
     assert steps(cluster) == {0: 5}
+
+
+async def test_a_verdict_of_a_replica_long_gone_is_not_shown_and_none_is_shown_twice() -> None:
+    cluster = LiveCluster(clock=lambda: 0.0)
+    verdict = RankVerdict(job_id="j-1", epoch=3, rank=0, code="over-provisioned", sentence="uses 0.01 of its 1 core")
+    of_job = structs.replace(verdict, rank=-1, sentence=f"1 of 1 ranks leaves CPU unused: rank 0 {verdict.sentence}!")
+    gone = tuple(structs.replace(verdict, rank=rank) for rank in (7, 8, 9))
+    again = structs.replace(verdict, rank=1)
+    await cluster.hear_review(PoolReviewed(pool="default", at=0.0, verdicts=(verdict, of_job, again, *gone, verdict)))
+    assert [one.rank for one in cluster.verdicts(JOB)] == [-1, 0, 1]
+    assert told_once(cluster.verdicts(JOB)) == [of_job]
+    assert told_once([verdict, again]) == [verdict]

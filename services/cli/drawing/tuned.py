@@ -40,15 +40,13 @@ def verdict_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
 
 
 def told_once(verdicts: Sequence[RankVerdict]) -> list[RankVerdict]:
-    """Verdicts without those of ranks that repeat the whole job's, which may quote one rank: `…: rank 0 uses …`."""
-    whole = [one for one in verdicts if one.rank < 0]
-    return [one for one in verdicts if one.rank < 0 or not any(_has(job, one) for job in whole)]
-
-
-def _has(job: RankVerdict, rank: RankVerdict) -> bool:
-    """Whether the verdict of the whole job says what that of the rank says."""
-    quotes = bool(rank.sentence) and job.sentence.endswith(f": rank {rank.rank} {rank.sentence}")
-    return job.code == rank.code and (job.sentence == rank.sentence or quotes)
+    """Verdicts without those of ranks that repeat the whole job's, and of those that are alike the first rank's."""
+    kept: dict[tuple[str, str], RankVerdict] = {}
+    of_job = {one.code for one in verdicts if one.rank < 0}
+    for one in verdicts:
+        if one.rank < 0 or one.code not in of_job:
+            kept.setdefault((one.code, one.sentence), one)
+    return list(kept.values())
 
 
 def _holds(verdict: RankVerdict) -> str:

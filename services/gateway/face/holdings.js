@@ -70,8 +70,13 @@ function paceText(run) {
 
 // The verdicts: what holds the job or one of its ranks back.
 export function verdictList(verdicts, now) {
-  const whole = new Set(verdicts.filter((one) => one.rank < 0).map((one) => `${one.code} ${one.sentence}`));
-  const kept = verdicts.filter((one) => one.rank < 0 || !whole.has(`${one.code} ${one.sentence}`));
+  const whole = new Set(verdicts.filter((one) => one.rank < 0).map((one) => one.code));
+  const told = new Set();
+  const kept = verdicts.filter((one) => {
+    const words = `${one.code} ${one.sentence}`;
+    if (told.has(words) || (one.rank >= 0 && whole.has(one.code))) return false;
+    return told.add(words);
+  });
   if (!kept.length) return null;
   const items = kept.slice(0, 20).map((one) => h("li", {},
     NOT_HELD_BACK.has(one.code) ? "" : "held back: ",
