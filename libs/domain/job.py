@@ -6,6 +6,7 @@ docs/job-states.md. A test holds the three against each other.
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -225,7 +226,7 @@ class Revision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the replicas of a service run, where it differs from the specification. Number 0 is the specification.
 
     None: as in the specification. `at`: since when it is wanted. `back_to`: the revision that comes back if no replica
-    of this one becomes ready; None once one did.
+    of this one becomes ready; None once one did. Image, command and environment are its text, which never changes.
     """
 
     number: int
@@ -235,9 +236,20 @@ class Revision(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float = 0.0
     back_to: int | None = None
 
+    @property
+    def text(self) -> dict[str, Any]:
+        """The fields that may be large. The store keeps them once, by job and number."""
+        return {name: value for name in TEXT if (value := getattr(self, name)) is not None}
 
+    @property
+    def reference(self) -> "Revision":
+        """The revision without its text."""
+        return Revision(number=self.number, at=self.at, back_to=self.back_to)
+
+
+TEXT = ("image", "command", "env")
 REVISIONS_MAX = 32  # of one service that still run
-REVISIONS_BYTES_MAX = 4 << 20  # of all of them together: an event has them all, and is one message of the bus
+REVISIONS_BYTES_MAX = 4 << 20  # of all of them together
 
 
 class Loan(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ class Allowance(Struct, frozen=True, kw_only=True):
     """The limits in force for a tenant. Jobs count from their submission to their end, whether they wait or run."""
 
     jobs_open_max: int = 20_000
-    spec_bytes_max: int = 64 << 20  # of the specifications of those jobs, as they are stored
+    spec_bytes_max: int = 64 << 20  # of the specifications and revisions of those jobs, and of open requests, as stored
     priority_max: int = 0
     may_be_unpreemptible: bool = False
 
@@ -39,7 +39,8 @@ class AllowanceChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """A tenant's open jobs, which are not over, and the bytes of their specifications."""
+    """A tenant's open jobs, which are not over, and the bytes of their specifications and revisions, and of requests
+    that wait for the scheduler."""
 
     jobs: int = 0
     spec_bytes: int = 0
@@ -68,3 +69,14 @@ def full(use: Use, allowance: Allowance, *, spec_bytes: int, jobs: int = 1) -> s
             f" this one has {spec_bytes}, and together they may have {allowance.spec_bytes_max}"
         )
     return None
+
+
+def too_large(use: Use, allowance: Allowance, *, asked_bytes: int) -> str | None:
+    """The limit that a request of that size about a job would break, in words; None: there is room."""
+    if use.spec_bytes + asked_bytes <= allowance.spec_bytes_max:
+        return None
+    return (
+        f"spec_bytes_max: the jobs of this tenant that wait or run, with their revisions and the requests that are not"
+        f" done yet, have {use.spec_bytes} bytes, this request would add {asked_bytes}, and together they may have"
+        f" {allowance.spec_bytes_max}"
+    )

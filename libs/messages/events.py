@@ -13,6 +13,7 @@ from libs.domain.job import Cause, CauseCode, JobChange, JobState, Loan, Placeme
 from libs.domain.spec import JobSpec
 from libs.messages import Message
 
+TOLD_BYTES_MAX = 4 << 10  # of a command, or of the names of an environment, in an event
 JOB_SUBJECT = "weft.events.jobs."
 NODE_SUBJECT = "weft.events.nodes."
 NODE_EVENTS = ("joined", "changed", "lost", "returned", "drained", "resumed", "removed")
@@ -53,6 +54,18 @@ def place_of(cursor: str) -> tuple[int, int]:
     return int(xid), int(event_id)
 
 
+class RevisionTold(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A revision of a service in an event: of the environment only names, as values may be secret. `command` and
+    `env_names` are left out where they are larger than 4 KiB."""
+
+    number: int
+    image: str | None = None
+    command: tuple[str, ...] | None = None
+    env_names: tuple[str, ...] = ()
+    at: float = 0.0
+    back_to: int | None = None
+
+
 class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an event says of a job: how the job is after the step, and what the step gave."""
 
@@ -73,7 +86,7 @@ class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: dict[str, int] | None = None
     worked: dict[str, int] | None = None
     next_placement: Placement | None = None
-    revisions: tuple[Revision, ...] | None = None
+    revisions: tuple[RevisionTold, ...] | None = None
     loans: tuple[Loan, ...] | None = None
 
 
@@ -113,9 +126,25 @@ def step_data(change: JobChange) -> JobEventData:
         size=step.size,
         worked=step.worked,
         next_placement=step.next_placement,
-        revisions=step.revisions,
+        revisions=None if step.revisions is None else tuple(map(_told, step.revisions)),
         loans=step.loans,
     )
+
+
+def _told(revision: Revision) -> RevisionTold:
+    names = tuple(sorted(revision.env or ()))
+    return RevisionTold(
+        number=revision.number,
+        image=revision.image,
+        command=revision.command if _is_short(revision.command or ()) else None,
+        env_names=names if _is_short(names) else (),
+        at=revision.at,
+        back_to=revision.back_to,
+    )
+
+
+def _is_short(words: tuple[str, ...]) -> bool:
+    return len(msgspec.json.encode(words)) <= TOLD_BYTES_MAX
 
 
 class EventTold(Message, frozen=True, kw_only=True):

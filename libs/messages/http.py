@@ -10,11 +10,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from libs.domain.arrays import Indices
 from libs.domain.cluster import Capacity
 from libs.domain.dependencies import After
-from libs.domain.job import Cause, JobState, Loan, Placement, Revision
+from libs.domain.job import Cause, JobState, Loan, Placement
 from libs.domain.shares import Share, is_thousandths
 from libs.domain.sizes import RoleSize
 from libs.domain.spec import REPLICAS_MAX, ROLES_MAX, JobSpec, Kind, ResizeHow, Token
 from libs.messages.asks import AskKind
+from libs.messages.events import RevisionTold
 from libs.messages.history import Record
 from libs.messages.http_services import ServiceView
 from libs.messages.nodes import Pace
@@ -349,7 +350,7 @@ class EventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: dict[str, int] | None = None
     worked: dict[str, int] | None = None
     next_placement: Placement | None = None
-    revisions: tuple[Revision, ...] | None = None
+    revisions: tuple[RevisionTold, ...] | None = None
     loans: tuple[Loan, ...] | None = None
     node_id: str = ""
     address: str = ""

@@ -26,6 +26,7 @@ from libs.domain.lease import Lease
 from libs.domain.quotas import Quota
 from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
+from libs.domain.tenants import Allowance
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
@@ -43,6 +44,7 @@ from libs.store.tuning import TuningStore
 from libs.store.uploads import UploadStore
 from libs.store.webhooks import WebhookStore
 
+ASKS_BYTES_MAX = 8 << 20  # of asks that are read at once
 EVENTS_BYTES_MAX = 2 << 20  # bytes of one page of events
 UNSENT_BYTES_MAX = 1 << 20  # bytes of the events that are published at once
 
@@ -152,8 +154,12 @@ class GatewayStore(
         share: Reshare | None = None,
         update: Update | None = None,
         entry: Entrance | None = None,
+        adds_bytes: int = 0,
+        allowance: Allowance | None = None,
     ) -> None:
-        """Store one ask for the scheduler of `pool`."""
+        """Store one ask for the scheduler of `pool`. It counts for its tenant by its bytes until it is done, or by
+        `adds_bytes`, what is stored once it is done, if that is more. Raises TenantFullError where the tenant would
+        have more than its `allowance`, None being without bounds; an ask without contents is always stored."""
 
     async def job(self, job_id: str) -> Job | None: ...
 
@@ -299,9 +305,10 @@ class SchedulerStore(RelayStore, LeaseStore, Protocol):
         then nothing is admitted.
         """
 
-    async def asks(self, *, pool: str, limit: int) -> list[Ask]:
+    async def asks(self, *, pool: str, limit: int, bytes_max: int = ASKS_BYTES_MAX) -> list[Ask]:
         """The users' asks except submissions: of each tenant in turn, its oldest first. An ask about a subject of which
-        another tenant asked something before is left out until that is done."""
+        another tenant asked something before is left out until that is done. All but the last have fewer than
+        `bytes_max` together."""
 
     async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None: ...
 

@@ -100,9 +100,13 @@ def steps_of(changes: Sequence[JobChange]) -> tuple[str, str]:
 
 
 def _columns(change: JobChange) -> dict[str, Any]:
-    """The columns that a step changes."""
+    """The columns that a step changes. Revisions whose text is stored already go without it."""
     pairs = zip(COLUMNS, _fields(change.before), _fields(change.after), strict=True)
-    return {column: written(after) for (_, column, written), before, after in pairs if after is not before}
+    columns = {column: written(after) for (_, column, written), before, after in pairs if after is not before}
+    if "revisions" in columns:
+        stored = {one.number for one in change.before.revisions}
+        columns["revisions"] = [one.reference if one.number in stored else one for one in change.after.revisions]
+    return columns
 
 
 def _as_is(value: Any) -> Any:

@@ -25,6 +25,6 @@ def check(spec: JobSpec, allowance: Allowance | None, *, priority: int | None = 
         raise RejectedError(403, *found)
 
 
-def too_much(reason: str) -> RejectedError:
+def too_much(reason: str, *, field: str = "") -> RejectedError:
     """The refusal of a tenant that has as much open as it may."""
-    return RejectedError(429, "", reason, retry_after=FULL_RETRY_SECONDS)
+    return RejectedError(429, field, reason, retry_after=FULL_RETRY_SECONDS)

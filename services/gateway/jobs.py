@@ -16,7 +16,7 @@ from services.gateway.allowances import check, too_much
 from services.gateway.endings import TOLD, EventCause, endings
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
-from services.gateway.gateway import ASK_SECONDS
+from services.gateway.gateway import ASK_SECONDS, STORED_SECONDS_PER_BYTE
 from services.gateway.past import PastQuery, moment_of
 from services.gateway.revalidation import next_page
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
@@ -187,13 +187,13 @@ async def scale(call: Call[NoQuery]) -> web.StreamResponse:
     if call.who.tenant == OWN_TENANT:  # the store has one ask for a size from it at a time: the partition planner's
         raise RejectedError(403, "job", f"the sizes that tenant {OWN_TENANT} asks for are the partition planner's")
     check_size(found, wanted.size)
-    return await ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size))
+    return await ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size), field="size")
 
 
 async def share(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, ShareWanted)
     found = await call.gateway.job(call.who, call.path("job"))
-    return await ask(call, AskKind.SHARE, found, share=check_share(found, wanted))
+    return await ask(call, AskKind.SHARE, found, share=check_share(found, wanted), field="share")
 
 
 async def ask(
@@ -205,25 +205,33 @@ async def ask(
     scale: Scale | None = None,
     share: Reshare | None = None,
     update: Update | None = None,
+    adds_bytes: int = 0,
+    field: str = "",
 ) -> web.StreamResponse:
-    """Store an ask about a job for its scheduler."""
+    """Store an ask about a job for its scheduler. `adds_bytes`: what is stored once it is done; `field`: the part of
+    the request that is too large where its tenant may not have as much. Raises RejectedError."""
     gateway = call.gateway
-    await gateway.store.ask(
-        kind,
-        subject_id=job.id,
-        pool=job.pool,
-        tenant=call.who.tenant,
-        at=gateway.now(),
-        priority=priority,
-        scale=scale,
-        share=share,
-        update=update,
-    )
-    return _asked(call, kind, job)
+    try:
+        await gateway.store.ask(
+            kind,
+            subject_id=job.id,
+            pool=job.pool,
+            tenant=call.who.tenant,
+            at=gateway.now(),
+            priority=priority,
+            scale=scale,
+            share=share,
+            update=update,
+            adds_bytes=adds_bytes,
+            allowance=gateway.allowances.of(call.who),
+        )
+    except TenantFullError as error:
+        raise too_much(str(error), field=field) from None
+    return _asked(call, kind, job, size=adds_bytes)
 
 
-def _asked(call: Call[NoQuery], kind: AskKind, job: Job) -> web.StreamResponse:
-    call.gateway.lanes.charge(call.who.tenant, ASK_SECONDS)
+def _asked(call: Call[NoQuery], kind: AskKind, job: Job, *, size: int = 0) -> web.StreamResponse:
+    call.gateway.lanes.charge(call.who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
     call.gateway.hints.asked(job.pool)
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
 

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobEvent, JobState, Step, after
-from libs.messages.events import Event
+from libs.domain.job import Job, JobEvent, JobState, Revision, Step, after
+from libs.messages.events import Event, RevisionTold
 from libs.messages.http import EventData
 from libs.store.accounts import Moment
 from services.gateway.errors import RejectedError
@@ -124,9 +124,14 @@ def _step(event: Event) -> Step:
         size=data.size,
         worked=data.worked,
         next_placement=data.next_placement,
-        revisions=data.revisions,
+        revisions=None if data.revisions is None else tuple(map(_revision, data.revisions)),
         loans=data.loans,
     )
+
+
+def _revision(told: RevisionTold) -> Revision:
+    """The revision as far as events describe it: no event has the values of an environment."""
+    return Revision(number=told.number, image=told.image, command=told.command, at=told.at, back_to=told.back_to)
 
 
 def _node(event: Event) -> Node:

@@ -130,8 +130,12 @@ def check_length(request: web.Request, most: int = SPEC_BYTES_MAX) -> None:
 
 
 async def json_of(request: web.Request, kind: type[B]) -> B:
+    """The body decoded as `kind`."""
+    return await decoded(await body_of(request), kind)
+
+
+async def decoded(body: bytes, kind: type[B]) -> B:
     """The body decoded as `kind`; a large one in a thread."""
-    body = await body_of(request)
     return await asyncio.to_thread(_decoded, body, kind) if len(body) > LARGE_BYTES else _decoded(body, kind)
 
 

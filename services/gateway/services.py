@@ -1,15 +1,19 @@
 """Services: where their replicas are, and what they should run from now on."""
 
+import asyncio
+
+import msgspec
 from aiohttp import web
 
-from libs.messages.asks import AskKind
+from libs.messages.asks import AskKind, Update
 from libs.messages.http_services import UpdateWanted
 from services.gateway.errors import RejectedError
+from services.gateway.gateway import RECEIVED_SECONDS_PER_BYTE
 from services.gateway.jobs import ask
 from services.gateway.revalidation import tags_of
-from services.gateway.route import Call, NoQuery, answer, json_of
+from services.gateway.route import LARGE_BYTES, Call, NoQuery, answer, body_of, decoded
 from services.gateway.service_views import endpoints_view
-from services.gateway.thinking.updating import check_update
+from services.gateway.thinking.updating import bytes_after, check_update
 
 
 async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
@@ -26,7 +30,24 @@ async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
 
 
 async def update(call: Call[NoQuery]) -> web.StreamResponse:
-    wanted = await json_of(call.request, UpdateWanted)
-    found = await call.gateway.job(call.who, call.path("job"))
-    admission = (await call.gateway.snapshots.nodes.get()).admission
-    return await ask(call, AskKind.UPDATE, found, update=check_update(found, wanted, admission))
+    body = await body_of(call.request)
+    call.gateway.lanes.charge(call.who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
+    if len(body) <= LARGE_BYTES:
+        return await _update(call, body)
+    async with call.gateway.submissions.large.one(call.who.tenant, patient=True):
+        return await _update(call, body)
+
+
+async def _update(call: Call[NoQuery], body: bytes) -> web.StreamResponse:
+    gateway = call.gateway
+    wanted = await decoded(body, UpdateWanted)
+    found = await gateway.job(call.who, call.path("job"))
+    admission = (await gateway.snapshots.nodes.get()).admission
+    asked = await asyncio.to_thread(check_update, found, wanted, admission)
+    adds_bytes = bytes_after(found, asked)
+    return await ask(call, AskKind.UPDATE, found, update=asked, adds_bytes=adds_bytes, field=_largest(asked))
+
+
+def _largest(update: Update) -> str:
+    """The field of an update that has the most bytes."""
+    return max(("env", "command", "image"), key=lambda name: len(msgspec.json.encode(getattr(update, name))))

@@ -20,6 +20,7 @@ from libs.messages.history import Record
 from libs.messages.nodes import HOLD, Leader, NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.store import (
+    ASKS_BYTES_MAX,
     DoubleAllocationError,
     LeaseLostError,
     LoadedSinceError,
@@ -116,6 +117,7 @@ class Desk:
         self._admits = Appetite(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
         self._does = Appetite(seconds=INTAKE_SECONDS, least=ASKS_LEAST, most=ASKS_MAX)
         self._done = 0  # asks that this turn took in
+        self._took_in = False  # did this turn take in asks or submissions?
         self._asked = True
         self._polled_at = 0.0
         self._touched_at = 0.0
@@ -182,6 +184,7 @@ class Desk:
     async def turn(self) -> None:
         """Take in the input, decide, store, answer. Does nothing while another scheduler leads."""
         self.wake.clear()
+        self._took_in = False
         waiting = [one for one in self._reports if not one.answer.done()]
         self._reports = []
         try:
@@ -195,6 +198,9 @@ class Desk:
                 self._leadership.lost()
         except StoreUnavailableError:
             self._loaded_for = 0
+            if self._took_in:  # it may be too much for one statement: the next turn takes in less
+                self._admits.failed()
+                self._does.failed()
             for one in waiting:
                 one.settle(self._hold(one.report, one.leader))
             raise
@@ -233,6 +239,9 @@ class Desk:
         began = self._clock()
         await self._commit(lease, steps, changes, now)
         self._does.took(intake_seconds + self._clock() - began, self._done)
+        if self._took_in:
+            self._does.stored()
+            self._admits.stored()
         self._joined.update(change.node.id for change in changes if change.event == "joined")
         self._leadership.require()
         if now >= self._leadership.held_until or not self.core.unfollowing:
@@ -383,9 +392,10 @@ class Desk:
         steps: list[Step] = []
         done: list[int] = []
         decided: set[str] = set()
-        limit = self._does.limit
-        asks = await self._store.asks(pool=self.core.pool, limit=limit)
+        limit, bytes_max = self._does.limit, int(ASKS_BYTES_MAX * self._does.part)
+        asks = await self._store.asks(pool=self.core.pool, limit=limit, bytes_max=bytes_max)
         self._done = len(asks)
+        self._took_in |= bool(asks)
         ended = await self._ended(asks)
         jobs = self.core.picture.jobs
         for ask in asks:
@@ -411,7 +421,7 @@ class Desk:
                 done.append(ask.id)  # already in the asked state
         if done:
             await self._store.drop_asks(lease, done)
-        if len(asks) >= limit:
+        if len(asks) > 1:  # there may be more: a turn limits the asks that it takes in, and their bytes
             self.asked()
         return steps
 
@@ -419,6 +429,7 @@ class Desk:
         began = self._clock()
         born = await self._store.admit(lease, load=self._load_number, pool=self.core.pool, limit=self._admits.limit)
         self._journal.admit(born)
+        self._took_in |= bool(born)
         self._admits.took(self._clock() - began, len(born))
         if len(born) > 1:  # there may be more: a turn limits the jobs and the bytes of specifications that it admits
             self.asked()

@@ -1,18 +1,22 @@
 """What a router reads of the jobs that serve requests, and the asks and columns of services; in every store."""
 
+import json
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
+from msgspec import structs
 
 from libs.domain.job import Allocation, JobEvent, Loan, Placement, Revision
 from libs.domain.spec import Kind, ServiceRules
+from libs.domain.tenants import Allowance
 from libs.messages.asks import AskKind, Update
-from libs.store import UnlawfulError
+from libs.store import TenantFullError, UnlawfulError
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.steps import GIB, go
-from tests.support.stores import AT, World
+from tests.support.stores import AT, World, world_of
 
 _E = JobEvent
 REPLICA = Allocation(rank=7, role="server", node_id="node-1", gpus=(1,), cpus=1.0, memory=GIB, extra=True, revision=1)
@@ -55,6 +59,11 @@ async def test_a_router_reads_the_open_jobs_that_serve_requests_and_no_other(wor
     assert await world.router.open_services(job_ids=[]) == []
 
 
+async def use(world: World) -> int:
+    (kept,) = await world.gateway.tenants(tenant="alice")
+    return kept.use.spec_bytes
+
+
 async def test_revisions_and_loans_are_stored_with_the_steps_that_change_them(world: World) -> None:
     lease, job = await admitted(world, "j-1", serving())
     assert (job.revisions, job.loans) == ((), ())
@@ -71,6 +80,86 @@ async def test_revisions_and_loans_are_stored_with_the_steps_that_change_them(wo
     assert same == job
     job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT)
     assert (job.revisions, job.loans) == ((revision,), ()), "what was borrowed ends with the epoch"
+
+
+async def test_revisions_count_for_their_tenant_as_long_as_the_job_is_open_and_names_them(world: World) -> None:
+    await world.gateway.add_token(bytes(32), tenant="alice", admin=False, label="a", at=AT)
+    lease, job = await admitted(world, "j-1", serving())
+    at_first = await use(world)
+    first = Revision(number=1, env={"A": "é" * 5000}, at=AT, back_to=0)
+    job = await go(world.scheduler, lease, job, _E.UPDATED, at=AT, revisions=(first,))
+    with_one = await use(world)
+    assert 10_000 < with_one - at_first < 10_100
+    second = Revision(number=2, env={"B": "x" * 3000}, at=AT, back_to=1)
+    job = await go(world.scheduler, lease, job, _E.UPDATED, at=AT, revisions=(first, second))
+    assert 3_000 < await use(world) - with_one < 3_100
+    ready = structs.replace(second, back_to=None)
+    job = await go(world.scheduler, lease, job, _E.UPDATED, at=AT, revisions=(ready,))
+    assert 3_000 < await use(world) - at_first < 3_100
+    (same,) = await world.scheduler.open_jobs(pool="default")
+    assert same.revisions == (ready,)
+    job = await go(world.scheduler, lease, job, _E.CANCELLED, at=AT)
+    assert await use(world) == 0
+    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT)
+    assert (job.revisions, 3_000 < await use(world) - at_first < 3_100) == ((ready,), True)
+
+
+async def test_an_ask_counts_by_its_bytes_until_it_is_done_and_none_is_stored_beyond_them(world: World) -> None:
+    await world.gateway.add_token(bytes(32), tenant="alice", admin=False, label="a", at=AT)
+    lease, _ = await admitted(world, "j-1", serving())
+    before = await use(world)
+    most = Allowance(spec_bytes_max=before + 25_000)
+    asked = {"subject_id": "j-1", "pool": "default", "tenant": "alice", "at": AT, "allowance": most}
+    for number in range(2):
+        await world.gateway.ask(AskKind.UPDATE, update=Update(env={f"A{number}": "x" * 10_000}), **asked)
+    held = await use(world)
+    assert 20_000 < held - before < 20_100
+    small = Update(env={"A": "x"})
+    for adds_bytes, update in ((0, Update(env={"A": "x" * 6000})), (6000, small)):
+        with pytest.raises(
+            TenantFullError, match=rf"spec_bytes_max: .* have {held} bytes, .* add 60\d\d, .*{before + 25_000}"
+        ):
+            await world.gateway.ask(AskKind.UPDATE, update=update, adds_bytes=adds_bytes, **asked)
+    assert await use(world) == held
+    await world.gateway.ask(AskKind.CANCEL, **asked)
+    with pytest.raises(TenantFullError):
+        await world.gateway.submit(
+            serving(env={"A": "x" * 6000}), job_id="j-2", tenant="alice", key=None, at=AT, allowance=most
+        )
+    (only,) = await world.scheduler.asks(pool="default", limit=10, bytes_max=1)
+    assert len(await world.scheduler.asks(pool="default", limit=10, bytes_max=11_000)) == 2
+    await world.scheduler.drop_asks(lease, [only.id])
+    assert 10_000 < await use(world) - before < 10_100
+    await world.gateway.ask(AskKind.UPDATE, update=Update(env={"A": "x" * 6000}), **asked)
+
+
+async def test_an_event_has_the_names_of_an_environment_and_no_values(world: World) -> None:
+    lease, job = await admitted(world, "j-1", serving())
+    revision = Revision(number=1, image="chat:2", command=("serve", "x" * 5000), env={"KEY": "secret-value"}, at=AT)
+    await go(world.scheduler, lease, job, _E.UPDATED, at=AT, revisions=(revision,))
+    told = (await world.gateway.story("j-1"))[-1]
+    assert b"secret-value" not in bytes(told.data)
+    assert json.loads(bytes(told.data))["revisions"] == [
+        {"number": 1, "image": "chat:2", "env_names": ["KEY"], "at": AT}
+    ], "a command of more than 4 KiB is left out"
+
+
+async def test_what_an_earlier_scheduler_stored_whole_is_divided_at_the_next_step(real: postgres.Stores) -> None:
+    lease, job = await admitted(world_of(real), "j-1", serving())
+    first = Revision(number=1, image="chat:2", env={"A": "1"}, at=AT, back_to=0)
+    async with real.owner.transaction():
+        await real.owner.execute("ALTER TABLE jobs DISABLE TRIGGER divide_revisions")
+        await real.owner.execute(
+            "UPDATE jobs SET revisions = $1, version = version + 1, last_event = 'updated'",
+            msgspec.json.encode([first]).decode(),
+        )
+        await real.owner.execute("ALTER TABLE jobs ENABLE TRIGGER divide_revisions")
+    (job,) = await real.scheduler.open_jobs(pool="default")
+    assert job.revisions == (first,)
+    second = Revision(number=2, env={"A": "2"}, at=AT, back_to=1)
+    job = await go(real.scheduler, lease, job, _E.UPDATED, at=AT, revisions=(first, second))
+    assert job.revisions == (first, second)
+    assert "chat" not in await real.owner.fetchval("SELECT revisions::text FROM jobs")
 
 
 async def test_an_ask_for_an_update_says_what_is_to_run(world: World) -> None:

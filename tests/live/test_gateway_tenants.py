@@ -121,6 +121,31 @@ async def test_what_a_tenant_has_open_is_given_back_as_its_jobs_end_and_taken_ag
         assert (await world.admin.requeue(first.id)).ask == "requeue"
 
 
+async def test_updates_count_against_the_bytes_of_a_tenant_and_beyond_them_nothing_is_stored(servers: Place) -> None:
+    """They counted by nothing, and 600 of them stopped a pool for good."""
+    async with opened(servers, GatewaySettings(tenant_spec_bytes_max=150_000)) as world:
+        role = {"server": {"replicas": {"min": 0, "want": 1, "max": 2}}}
+        service = spec("chat", kind="inference", service={"ready": "/"}, roles=role)
+        job = await world.alice.submit(service)
+        taken: list[int] = []
+        for number in range(2):
+            body = {"env": {f"A{number}": "x" * 30_000, f"B{number}": "y" * 30_000}}
+            assert (await world.ask("POST", f"/v1/jobs/{job.id}/update", json=body))[0] == 202
+            (tenant,) = [one for one in (await world.admin.tenants()).tenants if one.id == "alice"]
+            taken.append(tenant.spec_bytes)
+        assert 60_000 < taken[0] < taken[1] - 60_000
+        before = await world.stored()
+        status, answer, _ = await world.ask("POST", f"/v1/jobs/{job.id}/update", json=body)
+        reason = answer["error"]["reason"]
+        assert (status, answer["error"]["field"]) == (429, "env")
+        assert f"have {taken[1]} bytes, this request would add 60" in reason
+        assert "together they may have 150000" in reason
+        assert (await world.submit(env={"A": "x" * 30_000}))[0] == 429
+        assert await world.stored() == before
+        assert (await world.ask("POST", f"/v1/jobs/{job.id}/cancel"))[0] == 202
+        assert (await world.ask("POST", f"/v1/jobs/{job.id}/update", json={"env": {"A": "1"}}))[0] == 202
+
+
 async def test_a_priority_above_the_tenants_is_refused_by_every_way_in(servers: Place) -> None:
     async with opened(servers, SMALL) as world:
         status, body, _ = await world.submit(priority=51)

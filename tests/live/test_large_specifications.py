@@ -1,4 +1,4 @@
-"""One tenant queues the largest specifications that there are: what that costs the others, and the history."""
+"""One tenant queues the largest specifications, and sends the largest updates: the cost for others and the history."""
 
 import asyncio
 import os
@@ -10,6 +10,9 @@ import pytest
 
 from libs.bus.memory import MemoryBus
 from libs.domain.job import JobState
+from libs.domain.tenants import Allowance
+from libs.messages.asks import AskKind, Update
+from libs.store import TenantFullError
 from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
@@ -48,12 +51,32 @@ class Pool:
     async def submit(self, *, large: bool = False) -> str:
         self.jobs += 1
         job_id = f"j-{self.jobs}"
-        env = {f"A{n}": os.urandom(ENVIRONMENT_BYTES // 60).hex() for n in range(30)} if large else {}
+        env = large_environment() if large else {}
         wanted = spec(f"job-{self.jobs}", gpus=4 if large else 0, env=env, role={"cpus": 0.1, "memory": "64MiB"})
         await self.stores.gateway.submit(
             wanted, job_id=job_id, tenant="large" if large else "small", key=None, at=self.now
         )
         return job_id
+
+    async def service(self) -> str:
+        """A service that waits."""
+        self.jobs += 1
+        job_id = f"j-{self.jobs}"
+        role = {"server": {"gpus": 4, "replicas": {"min": 1, "want": 1, "max": 2}}}
+        made = spec(f"job-{self.jobs}", kind="inference", service={"ready": "/"}, roles=role)
+        await self.stores.gateway.submit(made, job_id=job_id, tenant="large", key=None, at=self.now)
+        return job_id
+
+    async def update(self, job_id: str, allowance: Allowance | None = None) -> None:
+        await self.stores.gateway.ask(
+            AskKind.UPDATE,
+            subject_id=job_id,
+            pool="default",
+            tenant="large",
+            at=self.now,
+            update=Update(env=large_environment()),
+            allowance=allowance,
+        )
 
     async def turn(self) -> float:
         """How long it took."""
@@ -89,6 +112,17 @@ class Pool:
         found = await self.stores.owner.fetchval("SELECT COALESCE(sum(octet_length(body)), 0) FROM decisions")
         return int(found)
 
+    async def bytes_of(self, column: str) -> int:
+        """The bytes of a column as text, such as `events.data`."""
+        table, _, name = column.partition(".")
+        return int(
+            await self.stores.owner.fetchval(f"SELECT COALESCE(sum(octet_length({name}::text)), 0) FROM {table}")
+        )
+
+
+def large_environment() -> dict[str, str]:
+    return {f"A{n}": os.urandom(ENVIRONMENT_BYTES // 60).hex() for n in range(30)}
+
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
@@ -122,3 +156,45 @@ async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(po
     await another.turn()
     assert set(large) <= another.desk.core.picture.jobs.keys()
     assert len(await pool.stores.scheduler.open_jobs(pool="default")) == len(large)
+
+
+async def test_updates_of_services_are_stored_once_and_delay_nobody(pool: Pool) -> None:
+    at_rest = sorted([await pool.placed() for _ in range(10)])[5]
+    services = [await pool.service() for _ in range(LARGE)]
+    await pool.turn()
+    before = await pool.history_bytes()
+    for job_id in services:
+        await pool.update(job_id)
+    for _ in range(TURNS):
+        await pool.turn()
+        if not await pool.bytes_of("asks.update"):
+            break
+    beside = sorted([await pool.placed() for _ in range(10)])[5]
+    updates = LARGE * ENVIRONMENT_BYTES
+    assert 0.9 * updates < await pool.bytes_of("revisions.text") < 1.1 * updates
+    held = [await pool.bytes_of(column) for column in ("asks.update", "jobs.revisions", "events.data")]
+    assert sum(held) + await pool.history_bytes() - before < ENVIRONMENT_BYTES, f"texts of updates in {held}"
+    assert beside < max(5 * at_rest, 0.2), f"{beside:.3f} s beside them, {at_rest:.3f} s at rest"
+
+
+async def test_updates_beyond_what_a_tenant_may_have_are_refused_and_a_leader_loads_the_others(pool: Pool) -> None:
+    services = [await pool.service() for _ in range(4)]
+    await pool.turn()
+    most = Allowance(spec_bytes_max=10 * ENVIRONMENT_BYTES)
+    refused = 0
+    for number in range(LARGE):
+        try:
+            await pool.update(services[number % len(services)], most)
+        except TenantFullError:
+            refused += 1
+            await pool.turn()
+    assert refused > 5
+    assert await pool.bytes_of("asks.update") + await pool.bytes_of("revisions.text") < 11 * ENVIRONMENT_BYTES
+    for _ in range(TURNS):
+        await pool.turn()
+    another = Pool(pool.stores)
+    another.now = pool.now
+    await pool.leadership.resign()
+    await another.turn()
+    found = [another.desk.core.picture.jobs[job_id].revisions for job_id in services]
+    assert [len(one[-1].env or {}) for one in found] == [30] * len(services)

@@ -63,9 +63,10 @@ MAY_WRITE = {
             *{"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
             "event_stream",
             "tenant_ended",
+            "revisions",
         },
         "UPDATE": {"leases", "jobs", "nodes", "outbox", "event_stream", "policies", "tenant_ended"},
-        "DELETE": {"asks", "gpu_slots", "leaderships", "nodes", "outbox", "decisions"},
+        "DELETE": {"asks", "gpu_slots", "leaderships", "nodes", "outbox", "decisions", "revisions"},
     },
     "scorer": {
         "INSERT": {"gpu_scores", "workload_classes", "curves", "class_slowdowns"},
@@ -84,7 +85,10 @@ OF_GATEWAYS = {
     *{"pushed_images", "pushed_image_pieces"},
 }
 MAY_NOT_READ = {
-    "gateway": {"leases", "leaderships", "job_steps", "outbox", "event_stream", "migrations", "rungs", "restart_costs"},
+    "gateway": {
+        *{"leases", "leaderships", "job_steps", "outbox", "event_stream", "migrations", "rungs", "restart_costs"},
+        "revisions",
+    },
     "scheduler": {
         *OF_GATEWAYS,
         "tenants",
@@ -101,6 +105,7 @@ MAY_NOT_READ = {
         *OF_GATEWAYS,
         *{
             "quotas",
+            "revisions",
             "tenants",
             "tokens",
             "asks",
@@ -129,6 +134,7 @@ MAY_NOT_READ = {
         "migrations",
         "retention",
         "class_slowdowns",
+        "revisions",
         "event_offset",
         "event_stream",
         "tenant_submitted",
@@ -136,6 +142,7 @@ MAY_NOT_READ = {
     },
     "router": {
         *OF_GATEWAYS,
+        "revisions",
         *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
         *{
             "quotas",
@@ -216,7 +223,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 35
+    assert len(tables) == 36
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

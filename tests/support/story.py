@@ -199,12 +199,12 @@ async def _a_service_that_is_updated(gateway: GatewayStore, scheduler: Scheduler
         pool="default",
         tenant="vision",
         at=BEGAN + 3920,
-        update=Update(image="chat:2"),
+        update=Update(image="chat:2", env={"MODE": "fast"}),
     )
     (ask,) = await scheduler.asks(pool="default", limit=10)
     assert ask.update is not None
-    revision = Revision(number=1, image=ask.update.image, at=BEGAN + 3920.1, back_to=0)
-    cause = Cause(code=_C.UPDATE_ASKED, sentence="revision 0 → 1 by vision: image chat:2", by="vision")
+    revision = Revision(number=1, image=ask.update.image, env=ask.update.env, at=BEGAN + 3920.1, back_to=0)
+    cause = Cause(code=_C.UPDATE_ASKED, sentence="revision 0 → 1 by vision: image chat:2, env MODE", by="vision")
     job = await go(scheduler, lease, job, _E.UPDATED, at=BEGAN + 3920.1, cause=cause, revisions=(revision,), ask=ask.id)
     (only,) = placement(("node-1", 1)).allocations
     grown = Placement(

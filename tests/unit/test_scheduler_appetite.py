@@ -23,6 +23,20 @@ def test_of_what_takes_longer_less_is_taken() -> None:
     assert hungry.limit == 100
 
 
+def test_what_could_not_be_stored_is_halved_until_it_can_be_and_grows_again() -> None:
+    hungry = appetite()
+    for _ in range(20):
+        hungry.failed()
+    assert hungry.limit == 1
+    assert hungry.part > 0
+    limits: list[int] = []
+    for _ in range(20):
+        hungry.stored()
+        limits.append(hungry.limit)
+    assert limits == sorted(limits)
+    assert (hungry.limit, hungry.part) == (100, 1.0)
+
+
 def test_a_few_or_a_clock_that_stands_still_say_nothing() -> None:
     hungry = appetite()
     hungry.took(5.0, 3)

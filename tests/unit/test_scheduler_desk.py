@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from libs.bus.memory import MemoryBus
 from libs.domain.cluster import Node
 from libs.domain.job import CauseCode, Job, JobChange, JobEvent, JobState, Step
 from libs.domain.lease import Lease
-from libs.messages.asks import Ask, AskKind
+from libs.messages.asks import Ask, AskKind, Update
 from libs.messages.history import Record
 from libs.messages.nodes import NodeDesired
 from libs.messages.signals import GpuScore, GpusScored
@@ -37,6 +38,7 @@ class FailingStore(MemoryStore):
         self.unlawful = ""  # a job of which every step is refused
         self.refuses: Callable[[Step], bool] = lambda step: False  # as a column does that cannot hold it
         self.takes: Callable[[int], None] = lambda born: None  # how long it takes to admit so many
+        self.most = 10**9  # steps that are stored in time
         self.reads = 0
         self.late = ""  # the next call of this name has no answer in time, and lands once the pool was read anew
         self._landing: Callable[[], Awaitable[object]] | None = None
@@ -59,8 +61,8 @@ class FailingStore(MemoryStore):
         raise StoreUnavailableError("on purpose")
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
-        if self.away:
-            self.away -= 1
+        if self.away or len(changes) > self.most:
+            self.away = max(0, self.away - 1)
             raise StoreUnavailableError("on purpose")
         if any(step.job_id == self.unlawful or self.refuses(step) for step in (change.step for change in changes)):
             raise UnlawfulError("on purpose")
@@ -376,11 +378,11 @@ async def test_a_job_that_is_not_admitted_yet_is_decided_on_in_the_next_turn() -
     await w.sync()
     asks = w.store.asks
 
-    async def submitted_meanwhile(*, pool: str, limit: int) -> list[Ask]:
+    async def submitted_meanwhile(*, pool: str, limit: int, bytes_max: int) -> list[Ask]:
         if await w.store.job("j-1") is None:
             await w.submit("j-1")
             await w.ask(AskKind.CANCEL, "j-1")
-        return await asks(pool=pool, limit=limit)
+        return await asks(pool=pool, limit=limit, bytes_max=bytes_max)
 
     w.store.asks = submitted_meanwhile  # type: ignore[method-assign]
     await w.turns()
@@ -426,3 +428,46 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
     assert told == [1.0]
     await w.turns()
     assert w.desk.core.picture.pool.room.scores.of("compute")["node-1", 0] == 1.5
+
+
+async def test_a_turn_that_is_too_much_to_be_stored_becomes_smaller_until_it_is() -> None:
+    w = World()
+    for number in range(40):
+        await w.submit(f"j-{number}")
+    await w.turns(2)
+    for number in range(40):
+        await w.ask(AskKind.CANCEL, f"j-{number}")
+    w.store.most, failed = 3, 0
+    while await w.store.asks(pool="default", limit=1):
+        try:
+            await w.turns()
+        except StoreUnavailableError:
+            failed += 1
+        assert failed < 30, "it was tried alike for ever"
+    assert {await w.state(f"j-{number}") for number in range(40)} == {JobState.CANCELLED}
+    assert failed > 0
+
+
+async def test_records_have_no_long_text_of_an_update_and_are_derived_again_all_the_same() -> None:
+    w = World()
+    role = {"server": {"gpus": 8, "replicas": {"min": 1, "want": 1, "max": 2}}}
+    wanted = spec("chat", kind="inference", service={"ready": "/"}, roles=role)
+    await w.store.submit(wanted, job_id="j-1", tenant="alice", key=None, at=w.now)
+    await w.turns(2)
+    values = ["secret" * 50, "secret" * 50, "é\n" * 5000, "short", ""]
+    for number, value in enumerate(values):
+        update = Update(env={"A": value, "B": "secret" * (number // 2 + 20)}, command=("serve", "--key", "secret" * 20))
+        await w.store.ask(AskKind.UPDATE, subject_id="j-1", pool="default", tenant="alice", at=w.now, update=update)
+        await w.turns()
+    w.leadership.lost()
+    await w.turns(2)
+    job = await w.store.job("j-1")
+    assert job is not None
+    assert (job.revision, (job.revisions[-1].env or {})["A"]) == (4, ""), "the second changed nothing"
+    replay = Replay()
+    for record in await w.store.history(pool="default", limit=1000, bytes_max=1 << 40):
+        assert b"secret" not in zlib.decompress(record.body)
+        replay.specify(await w.store.specifications(replay.lacks(record), bytes_max=1 << 40))
+        assert replay.feed(record) is None
+    assert (replay.unread, replay.skipped) == ([], 0)
+    assert replay.steps >= 4

@@ -12,7 +12,7 @@ from libs.bus.memory import MemoryBus
 from libs.domain.job import CauseCode, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.messages.nodes import Leader, NodeDesired
-from libs.store import StoreUnavailableError
+from libs.store import ASKS_BYTES_MAX, StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.scheduler.desk import Desk
@@ -46,9 +46,9 @@ class Store(MemoryStore):
         self._must_be_there()
         return await super().renew_lease(lease, pledge=pledge)
 
-    async def asks(self, *, pool: str, limit: int) -> Any:
+    async def asks(self, *, pool: str, limit: int, bytes_max: int = ASKS_BYTES_MAX) -> Any:
         self._must_be_there()
-        return await super().asks(pool=pool, limit=limit)
+        return await super().asks(pool=pool, limit=limit, bytes_max=bytes_max)
 
     def _must_be_there(self) -> None:
         if self.away:

@@ -1,5 +1,6 @@
 """Jobs, in memory: as they were submitted, and as they are now."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -105,7 +106,8 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
         if asked:
             requeued = [ask.subject_id for _, ask in self._asks.values() if ask.kind is AskKind.REQUEUE]
             counted += [self._submitted[job_id] for job_id in requeued if self._submitted[job_id].tenant == tenant]
-        return Use(jobs=len(counted), spec_bytes=sum(bytes_of(job.spec) for job in counted))
+        size = sum(bytes_of(job.spec) + bytes_of_revisions(job) for job in counted) + self._asked_bytes(tenant)
+        return Use(jobs=len(counted), spec_bytes=size)
 
     def _now(self) -> Iterable[Job]:
         """Every job as it is now, in the order of submission."""
@@ -119,3 +121,9 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
 
 def bytes_of(spec: JobSpec) -> int:
     return len(msgspec.json.encode(spec))
+
+
+def bytes_of_revisions(job: Job) -> int:
+    """As Postgres writes their text."""
+    texts = [one.text for one in job.revisions if one.text]
+    return sum(len(json.dumps(msgspec.to_builtins(text), ensure_ascii=False).encode()) for text in texts)

@@ -37,8 +37,9 @@ WITH given AS MATERIALIZED (
       FROM given LEFT JOIN used USING (tenant)
     WINDOW so_far AS (PARTITION BY tenant ORDER BY ordinal)
 ), stored AS (
-    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at)
-    SELECT id, tenant, key, pool, name, spec::json, spec_hash, least(to_timestamp(at), clock_timestamp()) FROM counted
+    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_bytes, spec_hash, submitted_at)
+    SELECT id, tenant, key, pool, name, spec::json, octet_length(spec), spec_hash, least(to_timestamp(at), clock_timestamp())
+      FROM counted
      WHERE jobs_max IS NULL OR (jobs <= jobs_max AND bytes <= bytes_max)
      ORDER BY tenant, key, ordinal
     ON CONFLICT (tenant, key) DO NOTHING
@@ -70,15 +71,15 @@ WITH given AS MATERIALIZED (
     SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
       FROM tenant_use WHERE tenant = $5
 ), head AS (
-    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at, array_id)
-    SELECT id, $5, $6, $7, name, spec::json, $8::bytea, least(to_timestamp($9::float8), clock_timestamp()), $10
+    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_bytes, spec_hash, submitted_at, array_id)
+    SELECT id, $5, $6, $7, name, spec::json, octet_length(spec), $8::bytea, least(to_timestamp($9::float8), clock_timestamp()), $10
       FROM given, used, size
      WHERE ordinal = 1 AND ($11::bigint IS NULL OR (used.jobs + size.jobs <= $11 AND used.bytes + size.bytes <= $12::bigint))
     ON CONFLICT (tenant, key) DO NOTHING
     RETURNING id, seq, submitted_at
 ), others AS (
-    INSERT INTO submissions (id, tenant, pool, name, spec, spec_hash, submitted_at, array_id)
-    SELECT given.id, $5, $7, name, spec::json, $8::bytea, head.submitted_at, $10 FROM given, head
+    INSERT INTO submissions (id, tenant, pool, name, spec, spec_bytes, spec_hash, submitted_at, array_id)
+    SELECT given.id, $5, $7, name, spec::json, octet_length(spec), $8::bytea, head.submitted_at, $10 FROM given, head
      WHERE ordinal > 1 ORDER BY ordinal
     RETURNING id, seq, submitted_at
 ), stored AS (
@@ -105,9 +106,17 @@ SELECT COALESCE(array_id, id) AS id, spec_hash,
   FROM submissions WHERE tenant = $1 AND key = $2;
 
 -- name: ask
-INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry)
-VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
-        $10::text::jsonb);
+-- Stores an ask of $11 bytes, unless its tenant would have more than $12 then. An ask of no bytes is always stored.
+WITH used AS MATERIALIZED (
+    SELECT COALESCE(sum(bytes), 0)::bigint AS bytes FROM tenant_use WHERE tenant = $4 AND $11::bigint > 0 AND $12::bigint IS NOT NULL
+), asked AS (
+    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes)
+    SELECT $1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
+           $10::text::jsonb, $11::bigint
+      FROM used WHERE $11 = 0 OR $12 IS NULL OR used.bytes + $11 <= $12
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM asked) AS asked, bytes FROM used;
 
 -- name: ask_requeue
 -- Requeues an ended job: it counts as open for its tenant again, and so do the jobs asked for before it.
@@ -475,12 +484,12 @@ SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
 -- name: holding_jobs
 -- A page of them, as `jobs_in`, by the index of the jobs that hold something.
 WITH page AS (
-    SELECT submissions.id, submissions.seq, spec
-      FROM jobs JOIN submissions ON submissions.id = jobs.id
-     WHERE jobs.pool = $1 AND state IN ('placed', 'starting', 'running', 'stopping') AND seq > $2
+    SELECT all_jobs.id, all_jobs.seq, all_jobs.bytes
+      FROM jobs JOIN all_jobs ON all_jobs.id = jobs.id
+     WHERE jobs.pool = $1 AND jobs.state IN ('placed', 'starting', 'running', 'stopping') AND seq > $2
      ORDER BY seq LIMIT $3
 ), sized AS (
-    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+    SELECT id, sum(bytes) OVER (ORDER BY seq) - bytes AS before FROM page
 )
 SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) ORDER BY seq;
 
@@ -500,14 +509,15 @@ SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
    AND submissions.spec ->> 'kind' = 'inference' AND submissions.spec ->> 'service' IS NOT NULL ORDER BY seq;
 
 -- name: jobs_in
--- A page of jobs behind a `seq`, bounded in jobs and in bytes of specifications as stored, at least one job.
+-- A page of jobs behind a `seq`, bounded in jobs and in bytes of specifications and revisions, at least one job.
 WITH page AS (
-    SELECT submissions.id, submissions.seq, spec
-      FROM jobs JOIN submissions ON submissions.id = jobs.id
-     WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = ANY ($2::text[]) AND seq > $3
+    SELECT all_jobs.id, all_jobs.seq, all_jobs.bytes
+      FROM jobs JOIN all_jobs ON all_jobs.id = jobs.id
+     WHERE jobs.pool = $1 AND jobs.state NOT IN ('succeeded', 'failed', 'cancelled') AND jobs.state = ANY ($2::text[])
+       AND seq > $3
      ORDER BY seq LIMIT $4
 ), sized AS (
-    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+    SELECT id, sum(bytes) OVER (ORDER BY seq) - bytes AS before FROM page
 )
 SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $5) ORDER BY seq;
 
@@ -887,7 +897,7 @@ SELECT loads FROM loading;
 SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
 -- name: admit
--- Admits at most $6 jobs, and $7 bytes of specifications as stored. A new job is as `all_jobs` shows its submission.
+-- Admits at most $6 jobs, and $7 bytes of specifications. A new job is as `all_jobs` shows its submission.
 -- OFFSET 0 has each read by the index, however many are expected.
 SELECT job.*
   FROM admit_asks($1, $2, $3, $4, asks_to_admit($5, $6, $7)) AS admitted (id)
@@ -897,16 +907,15 @@ SELECT job.*
 -- name: jobs_of
 -- A page of them, as of `jobs_in`.
 WITH page AS (
-    SELECT id, seq, spec FROM submissions WHERE id = ANY ($1::text[]) AND seq > $2 ORDER BY seq LIMIT $3
+    SELECT id, seq, bytes FROM all_jobs WHERE id = ANY ($1::text[]) AND seq > $2 ORDER BY seq LIMIT $3
 ), sized AS (
-    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+    SELECT id, sum(bytes) OVER (ORDER BY seq) - bytes AS before FROM page
 )
 SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) ORDER BY seq;
 
 -- name: specifications
 WITH sized AS (
-    SELECT id, spec, sum(octet_length(spec::text)) OVER (ORDER BY id COLLATE "C") - octet_length(spec::text) AS before
-      FROM submissions WHERE id = ANY ($1::text[])
+    SELECT id, spec, sum(bytes) OVER (ORDER BY id COLLATE "C") - bytes AS before FROM all_jobs WHERE id = ANY ($1::text[])
 )
 SELECT id, spec FROM sized WHERE before < $2 ORDER BY id COLLATE "C";
 
@@ -929,7 +938,7 @@ SELECT wanted.id, counted.*
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
        share::text AS share, update::text AS update, entry::text AS entry, why::text AS why
-  FROM asks_to_do($1, $2) WITH ORDINALITY
+  FROM asks_within($1, $2, $3) WITH ORDINALITY
  ORDER BY ordinality;
 
 -- name: drop_asks

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import structs
 
-from libs.domain.job import FINAL, REVISIONS_BYTES_MAX, REVISIONS_MAX, Job, JobState
+from libs.domain.job import FINAL, REVISIONS_BYTES_MAX, REVISIONS_MAX, Job, JobState, Revision
 from libs.domain.spec import JobSpec
 from libs.domain.spec_decoder import SpecError, decode_spec
 from libs.messages.asks import Update
@@ -36,6 +36,14 @@ def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Update
         raise RejectedError(400, error.field, error.reason) from None
     admission.check_runtime(following)
     return Update(image=wanted.image, command=wanted.command, env=wanted.env)
+
+
+def bytes_after(job: Job, update: Update) -> int:
+    """The bytes of the revision that would follow: the newest one with what the update changes."""
+    newest = job.revisions[-1] if job.revisions else Revision(number=0)
+    env = {**(newest.env or {}), **(update.env or {})}
+    image, command = update.image or newest.image, update.command or newest.command
+    return len(msgspec.json.encode((image, command, env)))
 
 
 def _check_revisions(job: Job, wanted: UpdateWanted) -> None:

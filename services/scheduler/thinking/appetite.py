@@ -1,22 +1,38 @@
-"""How much of what waits one turn takes in: as much as it has time for, so that the next need not wait long. Pure."""
+"""How much of what waits one turn takes in: as much as it has time for, so that the next need not wait long. Pure.
+
+A turn that could not be stored is followed by a smaller one: half as much, down to a single one, and twice as much
+again after each turn that could.
+"""
 
 COUNTED_LEAST = 8  # of fewer the time says little about each
 NEWEST_WEIGHT = 0.3
+PART_LEAST = 2.0**-10
 
 
 class Appetite:
-    """Between `least` and `most` at once, as many as take about `seconds`."""
+    """Between `least` and `most` at once, as many as take about `seconds`; fewer after turns that were not stored.
+    `part` is what one turn takes of any other bound."""
 
     def __init__(self, *, seconds: float, least: int, most: int) -> None:
         self._seconds = seconds
         self._least, self._most = least, most
         self._each: float | None = None
+        self.part = 1.0
 
     @property
     def limit(self) -> int:
-        if not self._each:
-            return self._most
-        return max(self._least, min(self._most, int(self._seconds / self._each)))
+        wanted = self._most
+        if self._each:
+            wanted = max(self._least, min(self._most, int(self._seconds / self._each)))
+        return max(1, int(wanted * self.part))
+
+    def failed(self) -> None:
+        """What was taken in could not be stored."""
+        self.part = max(PART_LEAST, self.part / 2)
+
+    def stored(self) -> None:
+        """What was taken in is stored."""
+        self.part = min(1.0, self.part * 2)
 
     def took(self, seconds: float, count: int) -> None:
         """So many took so long."""

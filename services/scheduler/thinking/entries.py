@@ -1,7 +1,8 @@
 """The entries of a history: what a leader was given and what it decided, and how a record holds them.
 
 A record holds no specification: the store has each of them once, and a specification may be a megabyte. Where a record
-names a job, it has a checksum of the job's specification; `specified` puts the specifications back.
+names a job, it has a checksum of the job's specification; `specified` puts the specifications back. Long texts of
+updates have marks (`long_texts.py`).
 """
 
 import zlib
@@ -21,9 +22,10 @@ from libs.messages.history import Record
 from libs.messages.nodes import NodeReported, RunSeen, StartRun
 from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.long_texts import filler, in_ask, in_job, marked
 
-FORMAT = 2  # of a record's body; raised when old readers cannot read it
-READS = (1, 2)  # records of format 1 hold the specification of every job
+FORMAT = 3  # of a record's body; raised when old readers cannot read it
+READS = (1, 2, 3)  # records of format 1 hold the specification of every job, those of 1 and 2 the texts of updates
 _ELSEWHERE = JobSpec(name="elsewhere")  # the stand-in for a job's specification in a record
 
 
@@ -196,13 +198,15 @@ def jobs_of(entry: Entry) -> tuple[Job, ...]:
 
 
 def by_reference(entry: Entry, checksum: Callable[[Job], int]) -> Entry:
-    """The entry without specifications, with their checksums instead."""
+    """The entry without specifications, with their checksums instead, and without long texts of updates."""
     match entry:
         case Loaded() | CoreSnapshot() | Admitted():
-            jobs = tuple(structs.replace(job, spec=_ELSEWHERE) for job in entry.jobs)
-            return structs.replace(entry, jobs=jobs, checksums=tuple(checksum(job) for job in entry.jobs))
-        case Asked(job=Job() as job):
-            return structs.replace(entry, job=structs.replace(job, spec=_ELSEWHERE), checksum=checksum(job))
+            checksums = tuple(checksum(job) for job in entry.jobs)
+            return structs.replace(entry, jobs=tuple(map(_referred, entry.jobs)), checksums=checksums)
+        case Asked(ask, job=Job() as job):
+            return structs.replace(entry, ask=in_ask(ask, marked), job=_referred(job), checksum=checksum(job))
+        case Asked(ask):
+            return structs.replace(entry, ask=in_ask(ask, marked))
         case _:
             return entry
 
@@ -213,10 +217,16 @@ def specified(entry: Entry, specs: Mapping[str, JobSpec]) -> Entry:
         case Loaded() | CoreSnapshot() | Admitted() if entry.checksums:
             pairs = zip(entry.jobs, entry.checksums, strict=True)
             return structs.replace(entry, jobs=tuple(_specified(job, checksum, specs) for job, checksum in pairs))
-        case Asked(job=Job() as job, checksum=int() as checksum):
-            return structs.replace(entry, job=_specified(job, checksum, specs))
+        case Asked(ask, job=Job() as job, checksum=int() as checksum):
+            return structs.replace(entry, ask=in_ask(ask, filler), job=_specified(job, checksum, specs))
+        case Asked(ask):
+            return structs.replace(entry, ask=in_ask(ask, filler))
         case _:
             return entry
+
+
+def _referred(job: Job) -> Job:
+    return in_job(structs.replace(job, spec=_ELSEWHERE), marked)
 
 
 def _specified(job: Job, checksum: int, specs: Mapping[str, JobSpec]) -> Job:
@@ -225,7 +235,7 @@ def _specified(job: Job, checksum: int, specs: Mapping[str, JobSpec]) -> Job:
         raise SpecificationError(f"the specification of {job.id} is not stored any more")
     if checksum_of(spec) != checksum:
         raise SpecificationError(f"the specification of {job.id} is another than it was")
-    return structs.replace(job, spec=spec)
+    return in_job(structs.replace(job, spec=spec), filler)
 
 
 def changed_since(report: NodeReported, before: NodeReported, node: int) -> Changed | Repeated:

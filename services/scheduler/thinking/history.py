@@ -45,6 +45,7 @@ from services.scheduler.thinking.entries import (
     jobs_of,
 )
 from services.scheduler.thinking.keeping import pickled
+from services.scheduler.thinking.long_texts import in_steps, marked
 from services.scheduler.thinking.pool import NodeChange
 
 LEVEL = 1  # zlib's fastest: compression runs between deciding and storing
@@ -200,7 +201,8 @@ class Journal:
         steps = self._made(self.core.decide(now))
         changes = self.core.take_node_changes()
         if self._steps or changes:
-            self._entries.append(Decided(msgspec.Raw(encode(self._steps)), msgspec.Raw(encode(changes))))
+            made = encode(in_steps(self._steps, marked))
+            self._entries.append(Decided(msgspec.Raw(made), msgspec.Raw(encode(changes))))
         else:
             self._entries.append(Decided())
         self._decided += len(self._steps)
@@ -210,7 +212,7 @@ class Journal:
         """The steps that replace a step of this turn that the store refused."""
         steps = self.core.not_stored(step.job_id, step.version, now)
         self._decided += len(steps)
-        self._entries.append(NotStored(step.job_id, step.version, now, msgspec.Raw(encode(steps))))
+        self._entries.append(NotStored(step.job_id, step.version, now, msgspec.Raw(encode(in_steps(steps, marked)))))
         return steps
 
     def answer(self, node_id: str) -> tuple[StartRun, ...]:

@@ -42,6 +42,7 @@ from services.scheduler.thinking.entries import (
     specified,
 )
 from services.scheduler.thinking.keeping import unpickled
+from services.scheduler.thinking.long_texts import in_steps, marked_again
 from services.scheduler.thinking.pool import NodeChange
 
 T = TypeVar("T")
@@ -226,7 +227,7 @@ class Replay:
             case NotStored(job_id, version, at, told):
                 steps = core.not_stored(job_id, version, at)
                 self.steps += len(steps)
-                return self._first("step", told, list[Step], steps)
+                return self._first("step", told, list[Step], in_steps(steps, marked_again))
             case Answered(numbers, digest):
                 return self._compare_answers(core, numbers, digest)
             case _:
@@ -234,7 +235,7 @@ class Replay:
         return None
 
     def _compare(self, decided: Decided, changes: Sequence[NodeChange]) -> Difference | None:
-        return self._first("step", decided.steps, list[Step], self._steps) or self._first(
+        return self._first("step", decided.steps, list[Step], in_steps(self._steps, marked_again)) or self._first(
             "node", decided.changes, list[NodeChange], changes
         )
 

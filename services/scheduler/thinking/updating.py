@@ -25,6 +25,8 @@ from services.scheduler.thinking.picture import Picture
 _C = CauseCode
 
 ENV_NAMES_MAX = 1024
+ENV_NAMES_SHOWN_MAX = 16
+ENV_NAME_CHARACTERS_MAX = 64
 
 AS_SPECIFIED = Revision(number=0)
 
@@ -104,11 +106,18 @@ def _kept(job: Job, new: Revision) -> tuple[Revision, ...]:
 
 
 def _what(image: str | None, command: tuple[str, ...] | None, env: Mapping[str, str] | None) -> str:
-    """What an update changes. Of the environment only the names: values may be secret."""
+    """The change of an update, in words: of the environment only some names, as values may be secret."""
     parts = [f"image {image}"] if image is not None else []
     parts += ["another command"] if command is not None else []
-    parts += [f"env {', '.join(sorted(env))}"] if env else []
+    if env:
+        named = [_shortened(name) for name in sorted(env)[:ENV_NAMES_SHOWN_MAX]]
+        more = len(env) - len(named)
+        parts.append(f"env {', '.join(named)}" + (f" and {more} more" if more else ""))
     return ", ".join(parts)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= ENV_NAME_CHARACTERS_MAX else f"{name[:ENV_NAME_CHARACTERS_MAX]}…"
 
 
 class Exchange(Struct, frozen=True, kw_only=True):

@@ -32,16 +32,17 @@ BEGIN
     SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
 END $$;
 
--- Of these the first ones, of which all but the last have fewer than `bytes_max` bytes of specifications together, as stored.
+-- Of these the first ones, of which all but the last have fewer than `bytes_max` bytes of specifications together.
 CREATE OR REPLACE FUNCTION asks_to_admit(of_pool text, at_most integer, bytes_max bigint) RETURNS bigint[]
 LANGUAGE plpgsql STABLE SET search_path = public, pg_temp
     SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     RETURN (
         SELECT COALESCE(array_agg(ask_id ORDER BY place), '{}')
-          FROM (SELECT ask_id, place, sum(pg_column_size(spec)) OVER (ORDER BY place) - pg_column_size(spec) AS bytes_before
-                  FROM asks_to_admit_in_turn(of_pool, at_most)
-                  JOIN asks ON asks.id = ask_id JOIN submissions ON submissions.id = asks.subject_id) AS sized
+          FROM (SELECT ask_id, place, sum(bytes) OVER (ORDER BY place) - bytes AS bytes_before
+                  FROM (SELECT ask_id, place, COALESCE(spec_bytes, octet_length(spec::text)) AS bytes
+                          FROM asks_to_admit_in_turn(of_pool, at_most)
+                          JOIN asks ON asks.id = ask_id JOIN submissions ON submissions.id = asks.subject_id) AS each) AS sized
          WHERE bytes_before < bytes_max);
 END $$;
 
@@ -79,12 +80,17 @@ BEGIN
     SELECT id, row_number() OVER (ORDER BY number, id) FROM first ORDER BY 2 LIMIT at_most;
 END $$;
 
--- These asks themselves, in that order.
-CREATE OR REPLACE FUNCTION asks_to_do(of_pool text, at_most integer) RETURNS SETOF asks
+-- These asks themselves, in that order: the first ones, of which all but the last have fewer than `bytes_max` together.
+CREATE OR REPLACE FUNCTION asks_within(of_pool text, at_most integer, bytes_max bigint) RETURNS SETOF asks
 LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp
     SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    RETURN QUERY SELECT asks.* FROM asks_to_do_in_turn(of_pool, at_most) JOIN asks ON asks.id = ask_id ORDER BY place;
+    RETURN QUERY
+    SELECT asks.*
+      FROM (SELECT ask_id, ask.place, sum(bytes) OVER (ORDER BY ask.place) - bytes AS bytes_before
+              FROM asks_to_do_in_turn(of_pool, at_most) AS ask JOIN asks ON asks.id = ask_id) AS sized
+      JOIN asks ON asks.id = sized.ask_id
+     WHERE bytes_before < bytes_max ORDER BY sized.place;
 END $$;
 
 -- Makes jobs of submissions, for the latest load of their pool only: an admission of an earlier one that lands late would make
@@ -108,7 +114,8 @@ BEGIN
     RETURNING jobs.id;
 END $$;
 
--- A submitted job counts as queued before the scheduler admits it: it was acknowledged.
+-- A submitted job counts as queued before the scheduler admits it: it was acknowledged. The revisions of a service are whole
+-- here. `bytes`: of the specification and the revisions, by which pages of jobs are bounded.
 CREATE OR REPLACE VIEW all_jobs AS
 SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
        COALESCE(j.state, 'queued') AS state, COALESCE(j.epoch, 0) AS epoch, COALESCE(j.version, 1) AS version,
@@ -117,5 +124,13 @@ SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
        j.started_at, j.ended_at, j.exit_code, j.progress, j.placed_at, COALESCE(j.attained, interval '0') AS attained,
        COALESCE(j.attained_gpu_seconds, 0) AS attained_gpu_seconds,
        CASE WHEN j.id IS NULL THEN '{}' ELSE j.nodes END AS nodes,
-       j.size, j.worked, j.sized_at, j.next_placement, j.revisions, j.loans
+       j.size, j.worked, j.sized_at, j.next_placement,
+       CASE WHEN j.revisions IS NOT NULL THEN (
+           SELECT jsonb_agg(COALESCE(r.text, '{}') || one ORDER BY place)
+             FROM jsonb_array_elements(j.revisions) WITH ORDINALITY AS given (one, place)
+                  LEFT JOIN revisions r ON r.job_id = j.id AND r.number = (one ->> 'number')::integer) END AS revisions,
+       j.loans,
+       COALESCE(s.spec_bytes, octet_length(s.spec::text))
+       + CASE WHEN j.revisions IS NOT NULL
+              THEN COALESCE((SELECT sum(r.bytes) FROM revisions r WHERE r.job_id = j.id), 0)::bigint ELSE 0 END AS bytes
   FROM submissions s LEFT JOIN jobs j ON j.id = s.id;

@@ -139,3 +139,11 @@ BEGIN
     ON CONFLICT (id) DO NOTHING
     RETURNING jobs.id;
 END $$;
+
+-- The asks of a pool, however large they are.
+CREATE OR REPLACE FUNCTION asks_to_do(of_pool text, at_most integer) RETURNS SETOF asks
+LANGUAGE plpgsql STABLE ROWS 50 SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY SELECT asks.* FROM asks_to_do_in_turn(of_pool, at_most) JOIN asks ON asks.id = ask_id ORDER BY place;
+END $$;

@@ -23,17 +23,22 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- A requeued job is open again: it is taken off the ended jobs.
+-- A requeued job is open again: it is taken off the ended jobs. The bytes of its revisions count with it.
 CREATE OR REPLACE FUNCTION count_ended() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
     sign integer := CASE WHEN NEW.state IN ('succeeded', 'failed', 'cancelled') THEN 1 ELSE -1 END;
 BEGIN
     INSERT INTO tenant_ended AS known (tenant, pool, jobs, bytes)
-    SELECT NEW.tenant, NEW.pool, sign, sign * octet_length(spec::text) FROM submissions WHERE id = NEW.id
+    SELECT NEW.tenant, NEW.pool, sign,
+           sign * (octet_length(spec::text)
+                   + COALESCE((SELECT sum(bytes) FROM revisions WHERE job_id = NEW.id), 0)::bigint)
+      FROM submissions WHERE id = NEW.id
     ON CONFLICT (tenant, pool) DO UPDATE SET jobs = known.jobs + excluded.jobs, bytes = known.bytes + excluded.bytes;
     RETURN NULL;
 END $$;
 
--- The sum per tenant is what it has open.
+-- The sum per tenant is what it has open: its jobs and their revisions, and what it asked for that is not done yet.
 CREATE OR REPLACE VIEW tenant_use AS
-SELECT tenant, jobs, bytes FROM tenant_submitted UNION ALL SELECT tenant, -jobs, -bytes FROM tenant_ended;
+SELECT tenant, jobs, bytes FROM tenant_submitted
+ UNION ALL SELECT tenant, -jobs, -bytes FROM tenant_ended
+ UNION ALL SELECT tenant, 0, bytes FROM asks WHERE bytes > 0;
