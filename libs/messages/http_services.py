@@ -68,6 +68,14 @@ class RequestsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     objective: float | None = None
 
 
+class UnreadyView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A replica that runs and takes no requests: why, by its node's last probe. `since`: when it began."""
+
+    rank: int
+    why: str
+    since: Seconds | None = None
+
+
 class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a job that serves requests is now. `url`: where its requests go; empty: this cluster has no router.
 
@@ -75,7 +83,7 @@ class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     None: no node of its replicas reported lately. `requests`: none if no router reports the service. `kept`: was the
     objective kept in that time? None: it has no objective, or nothing arrived. By the autoscaler: `unattainable`, why
     the objective cannot be kept; `shedding`, that requests are refused for that; `sized_for`, why the service has the
-    size that it should have, in the view of one job.
+    size that it should have, in the view of one job. `unready`: replicas that run and are not ready, the first few.
     """
 
     wanted: int
@@ -95,11 +103,13 @@ class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     shedding: str = ""
     sized_for: Cause | None = None
     loans: tuple[LoanView, ...] = ()
+    unready: tuple[UnreadyView, ...] = ()
 
 
 class EndpointView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One replica of a service: where it listens, and whether it takes requests (`ready`), or finishes those that it
-    has before it is stopped (`draining`). `since`: when it was first ready, else when it began, if that is known."""
+    has before it is stopped (`draining`). `since`: when it was first ready, else when it began, if that is known.
+    `why`: the reason why it takes none, by its node's last probe."""
 
     epoch: int
     rank: int
@@ -110,6 +120,7 @@ class EndpointView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False
     revision: int = 0
     since: Seconds | None = None
+    why: str = ""
 
 
 class EndpointsView(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,6 +10,9 @@ from libs.messages.bounds import RUNS_MAX, Amount, Count, Epoch, JobId, Port, Ra
 SERVICES_MAX = 65_536  # of one router, in one message
 REPLICAS_MAX = 4096
 BUCKETS_MAX = 128
+WHY_CHARS_MAX = 400
+LAST_WORDS_CHARS_MAX = 1000
+ENDED_MAX = 64  # replicas of one node that ended, in one message
 BUCKET_GROWTH = 2**0.25
 BUCKET_FIRST_SECONDS = 0.001
 
@@ -18,9 +21,14 @@ Buckets = Annotated[dict[Annotated[int, Meta(ge=0, lt=BUCKETS_MAX)], Count], Met
 times as long, the last one all beyond. Those without any are left out."""
 
 
+Why = Annotated[str, Meta(max_length=WHY_CHARS_MAX)]
+LastWords = Annotated[str, Meta(max_length=LAST_WORDS_CHARS_MAX)]
+
+
 class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run that serves requests, at its node's address: does it take requests (`ready`), or does it finish those
-    that it has, before it is stopped (`draining`)? Times in seconds since the epoch, UTC."""
+    that it has, before it is stopped (`draining`)? Times in seconds since the epoch, UTC. Of a run that is not ready:
+    `why`, and the `last_words` of its log."""
 
     job_id: JobId
     epoch: Epoch
@@ -30,11 +38,23 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False
     started_at: Time | None = None
     ready_at: Time | None = None  # when it first was
+    why: Why = ""
+    last_words: LastWords = ""
+
+
+class ReplicaEnded(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One run that served requests, or was to, and ended badly: why, and the last words of its log."""
+
+    job_id: JobId
+    epoch: Epoch
+    rank: Rank
+    why: Why = ""
+    last_words: LastWords = ""
 
 
 class EndpointsSeen(Message, frozen=True, kw_only=True):
     """Executor → routers, gateways, reallocators: all runs of this node that serve requests. At each change, and once a
-    second. What it leaves out is gone."""
+    second. What `endpoints` leaves out is gone; `ended`: those that ended badly in the last seconds."""
 
     subject: ClassVar[str] = "weft.endpoints.{node_id}"
     node_id: Token
@@ -42,6 +62,7 @@ class EndpointsSeen(Message, frozen=True, kw_only=True):
     seq: Count  # grows; an older message is ignored
     at: Time
     endpoints: Annotated[tuple[Endpoint, ...], Meta(max_length=RUNS_MAX)] = ()
+    ended: Annotated[tuple[ReplicaEnded, ...], Meta(max_length=ENDED_MAX)] = ()
 
 
 class ReplicaServed(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -156,12 +156,9 @@ class Agent:
             return False
         self._note_fenced(runs)
         await self._progress.settle([run for run in runs if not run.live])
-        seen = self._core.report(
-            runs,
-            self._progress.latest,
-            beginning=self.hands.beginning,
-            last_words=await self._last_words.of(runs, self._core.serving, now=self._clock()),
-        )
+        words = await self._last_words.of(runs, self._core.serving, now=self._clock())
+        self._core.serving.hear_words(runs, self._last_words.lines, self._clock())
+        seen = self._core.report(runs, self._progress.latest, beginning=self.hands.beginning, last_words=words)
         self._seq += 1
         sent_at = self._clock()
         try:

@@ -7,7 +7,7 @@ import msgspec
 
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, Job, JobEvent
-from libs.messages.http_services import EndpointsView, EndpointView, LoanView, ServiceView, UpdateView
+from libs.messages.http_services import EndpointsView, EndpointView, LoanView, ServiceView, UnreadyView, UpdateView
 from libs.store import GatewayStore
 from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
@@ -17,6 +17,7 @@ from services.gateway.thinking.requests import is_kept
 
 UNATTAINABLE, SHEDDING = "unattainable", "shedding"  # codes of findings on services, which their views have by name
 NAMED_MAX = 20  # lenders
+UNREADY_MAX = 3  # replicas of which is told why they are not ready
 NO_NAMES: Mapping[str, str] = {}
 
 
@@ -61,6 +62,11 @@ def service_view(
             )
             for loan in job.loans
         ),
+        unready=tuple(
+            UnreadyView(rank=one.rank, why=one.why, since=one.started_at)
+            for _, one in heard
+            if one.why and not one.draining
+        )[:UNREADY_MAX],
     )
 
 
@@ -98,6 +104,7 @@ def endpoints_view(job: Job, nodes: Mapping[str, Node], cluster: LiveCluster) ->
                 draining=endpoint.draining,
                 revision=allocation.revision,
                 since=endpoint.ready_at or endpoint.started_at,
+                why=endpoint.why,
             )
             for allocation, endpoint in found
             if allocation.node_id in nodes

@@ -7,7 +7,7 @@ from itertools import count
 from typing import cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.store import StoreUnavailableError
 from libs.store.tenants import Access
@@ -51,6 +51,7 @@ class HeldQuestion(Struct):
     way: Way
     service: RoutedService | None = None
     drops_authorization: bool = False
+    may_see: bool = False  # a token of the tenant, or of an administrator, came with it
     to: Elsewhere | None = None  # where a browser goes whose token was in the address
 
     def opens(self, access: Access | None) -> bool:
@@ -212,7 +213,7 @@ class Gate:
         self._refuse(asking.connection, asking.question, refusal)
 
     def _let_in_or_move(self, asking: HeldQuestion) -> None:
-        service = asking.service
+        service, asking.may_see = asking.service, True
         assert service is not None, "no token opens a service that is not there"
         if asking.to is None:
             self._let_in(asking, service)
@@ -247,6 +248,8 @@ class Gate:
 
     def _say(self, asking: HeldQuestion, answer: Visit | Refused) -> None:
         if isinstance(answer, Refused):
+            if answer.unready and asking.may_see and asking.service is not None:
+                answer = _with_trouble(answer, self.table.services.get(asking.service.job_id))
             self._refuse(asking.connection, asking.question, answer)
             return
         service = asking.service
@@ -361,6 +364,12 @@ class EndListener(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         self._gate.hear_end(data)
+
+
+def _with_trouble(refusal: Refused, service: RoutedService | None) -> Refused:
+    if service is None or not service.trouble:
+        return refusal
+    return structs.replace(refusal, sentence=f"{refusal.sentence}: {service.trouble}")
 
 
 def _is_foreign(question: Question) -> bool:

@@ -124,6 +124,7 @@ class Shell:
         self._jobs: dict[str, OpenService] = {}
         self._hosts: dict[str, str] = {}  # the address of each node
         self._placed: dict[str, set[str]] = {}  # the services that have replicas on each node
+        self._had: dict[str, set[str]] = {}  # the same at the look before
         self._endpoints = Endpoints()
         self._seq = 0
         self._began = clock()
@@ -151,7 +152,8 @@ class Shell:
         gone = self._jobs.keys() - jobs.keys()
         moved = hosts != self._hosts
         changed = [job_id for job_id, job in jobs.items() if moved or self._jobs.get(job_id) != job]
-        self._jobs, self._hosts, self._placed = jobs, hosts, placed_on_each(jobs.values())
+        self._had, self._placed = self._placed, placed_on_each(jobs.values())
+        self._jobs, self._hosts = jobs, hosts
         self._endpoints.keep(hosts)
         self._know(changed)
         self.gate.forget(gone)
@@ -162,7 +164,8 @@ class Shell:
         self.gate.know([routed(job, self._hosts, self._endpoints) for job in found])
 
     async def hear_endpoints(self, seen: EndpointsSeen) -> None:
-        changed = self._endpoints.hear(seen, self._clock()) & self._placed.get(seen.node_id, set())
+        placed = self._placed.get(seen.node_id, set()) | self._had.get(seen.node_id, set())
+        changed = self._endpoints.hear(seen, self._clock(), placed=placed) & placed
         self._know(changed)
         if changed and any(endpoint.draining for endpoint in seen.endpoints):
             self.tell_now.set()  # its node waits to hear that it gets nothing more

@@ -60,7 +60,7 @@ async def test_runs_of_one_node_have_ports_of_their_own(rig: Rig) -> None:
         ("well", "/healthz", ""),
         ("well", "", ""),
         ("elsewhere", "/healthz", ""),
-        ("ill", "/healthz", "it answers 503"),
+        ("ill", "/healthz", "it answers 503 for /healthz"),
         ("garbage", "/healthz", "its answer is no HTTP"),
         ("endless", "/healthz", "its answer is no HTTP"),
         ("mute", "/healthz", "no answer within 2 s"),
@@ -81,6 +81,28 @@ async def test_a_run_is_ready_when_its_path_answers_well(rig: Rig, behaviour: st
         assert found in (why, "Connection reset by peer")
     else:
         assert found == why
+
+
+async def test_a_run_that_listens_elsewhere_is_not_ready_and_the_reason_names_where(rig: Rig) -> None:
+    order = served(rig, "another")
+    key = RunKey.of(order)
+    await rig.runtime.start(order)
+    port = (await logged(rig.runtime, key, b"listening")).split()[1].decode()
+    await until_port(rig, key)
+    run, why = await probed(rig.runtime, key)
+    nothing = "nothing listens at 0.0.0.0:8080 in the container"
+    assert why == f"{nothing if rig.docker else f'connection refused at port {run.port}'}; it listens on port {port}"
+
+
+async def test_a_container_that_listens_on_its_loopback_alone_is_not_reached_and_the_reason_says_so(rig: Rig) -> None:
+    order = served(rig, "loopback")
+    key = RunKey.of(order)
+    await rig.runtime.start(order)
+    await logged(rig.runtime, key, b"listening")
+    await until_port(rig, key)
+    _, why = await probed(rig.runtime, key)
+    only = "nothing listens at 0.0.0.0:8080 in the container; it listens on 127.0.0.1:8080 only"
+    assert why == (only if rig.docker else ""), "a process has the loopback of its node"
 
 
 async def test_a_run_that_does_not_listen_is_not_ready_by_its_connection_alone(rig: Rig) -> None:

@@ -27,8 +27,13 @@ def where() -> Placement:
     return structs.replace(found, allocations=tuple(structs.replace(one, extra=True) for one in found.allocations))
 
 
+def elsewhere() -> Placement:
+    found = placement(("node-1", 1))
+    return structs.replace(found, allocations=tuple(structs.replace(one, extra=True) for one in found.allocations))
+
+
 async def service(world: World, **says: Any) -> Job:
-    return await world.running(placement=where(), role=RANGE, **{**SERVES, **says})
+    return await world.running(**{"placement": where(), "role": RANGE, **SERVES, **says})
 
 
 async def shown_service(world: World, job: Job) -> ServiceView:
@@ -60,10 +65,10 @@ async def test_an_update_is_stored_for_the_scheduler(world: World) -> None:
 async def test_by_its_name_the_newest_service_that_was_ready_is_found(world: World) -> None:
     old = await service(world, name="chat")
     await world.go(old, JobEvent.RESIZED, placement=where(), worked={"worker": 2})
-    new = await service(world, name="chat")
+    new = await service(world, name="chat", placement=elsewhere())
     assert (await world.alice.endpoints("chat")).job_id == old.id
     assert (await world.alice.endpoints(new.id)).job_id == new.id
-    await world.go(new, JobEvent.RESIZED, placement=where(), worked={"worker": 2})
+    await world.go(new, JobEvent.RESIZED, placement=elsewhere(), worked={"worker": 2})
     assert (await world.alice.endpoints("chat")).job_id == new.id
 
 

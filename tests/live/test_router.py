@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import aiohttp
 import aiohttp.web
 
+from libs.messages.serving import ReplicaEnded
 from tests.support.gateway import until
 from tests.support.routers import Replica, Town, error_of
 
@@ -114,6 +115,31 @@ async def test_requests_for_a_service_at_zero_wait_in_order_until_it_wakes(
     await until(lambda: there.last(job).answered == 12)
     served = there.last(job)
     assert (served.arrived, served.answered, served.refused, served.queued) == (16, 12, 4, 0)
+
+
+async def test_a_caller_of_the_tenant_reads_why_no_replica_is_ready_and_a_stranger_does_not(
+    there: Town, http: aiohttp.ClientSession
+) -> None:
+    own = await there.service("own", public=False, timeout="500ms")
+    public = await there.service("public", timeout="500ms")
+    unready = Replica(0)
+    why = {"ready": False, "why": "connection refused at port 1; it listens on port 8000", "last_words": "Uvicorn"}
+    await there.tell(unready.endpoint(own, **why), unready.endpoint(public, **why))
+    await there.known(own, 0)
+    token = {"Authorization": f"Bearer {there.tokens['alice']}"}
+    async with http.get(f"{there.url}/s/{own.id}/", headers=token) as answer:
+        told = error_of(await answer.read())
+    assert "none is ready: its replica 0 is not ready: connection refused at port 1; it listens on port 8000" in told
+    assert told.endswith("Its last words:\nUvicorn")
+    async with http.get(f"{there.url}/s/{public.id}/") as answer:
+        assert error_of(await answer.read()).endswith("and none is ready")
+    await there.tell(
+        ended=(ReplicaEnded(job_id=own.id, epoch=0, rank=3, why="it ended with status 1", last_words="boom"),)
+    )
+    await there.known(own)
+    async with http.get(f"{there.url}/s/{own.id}/", headers=token) as answer:
+        told = error_of(await answer.read())
+    assert told.endswith("its replica 3: it ended with status 1. Its last words:\nboom")
 
 
 async def test_what_waits_too_long_is_told_so_and_a_client_that_leaves_waits_no_more(

@@ -20,7 +20,7 @@ from libs.bus.nats import NatsBus
 from libs.domain.job import Allocation, Job, JobEvent, Placement
 from libs.domain.lease import Lease
 from libs.messages.events import EventTold
-from libs.messages.serving import Endpoint, EndpointsSeen, ServicesServed
+from libs.messages.serving import Endpoint, EndpointsSeen, ReplicaEnded, ServicesServed
 from services.cli.local.plan import role_dsn
 from tests.support.builders import spec
 from tests.support.gateway import Place, add_nodes, admitted, until
@@ -101,6 +101,7 @@ class Town:
         self.settings: dict[str, str] = {}
         self.process: asyncio.subprocess.Process | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
+        self.ended: tuple[ReplicaEnded, ...] = ()
         self._seq = 0
 
     @property
@@ -146,9 +147,9 @@ class Town:
         await self.relay.publish(EventTold(id=f"jobs/{job.id}/{job.version}", type=f"weft.jobs.{event.value}"))
         return job
 
-    async def tell(self, *endpoints: Endpoint) -> None:
+    async def tell(self, *endpoints: Endpoint, ended: tuple[ReplicaEnded, ...] = ()) -> None:
         """What the node says of its replicas from now on."""
-        self.endpoints = endpoints
+        self.endpoints, self.ended = endpoints, ended
         await self.tell_again()
 
     async def known(self, job: Job, *ranks: int) -> None:
@@ -158,7 +159,12 @@ class Town:
     async def tell_again(self) -> None:
         self._seq += 1
         seen = EndpointsSeen(
-            node_id=NODE, incarnation=1, seq=self._seq, at=time.time(), endpoints=tuple(self.endpoints)
+            node_id=NODE,
+            incarnation=1,
+            seq=self._seq,
+            at=time.time(),
+            endpoints=tuple(self.endpoints),
+            ended=self.ended,
         )
         await self.node.publish(seen)
 

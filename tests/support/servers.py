@@ -9,11 +9,14 @@ from services.executor.runs import Run, RunKey, Runtime
 from tests.support.runs import find, order
 
 # Its body is its environment's port and path; `/slow` takes a second. `mute` never answers, `garbage` answers no HTTP,
-# `endless` never ends its headers, `elsewhere` redirects, `ill` answers 503, `closes` takes no connection for long.
+# `endless` never ends its headers, `elsewhere` redirects, `ill` answers 503, `closes` takes no connection for long;
+# `another` listens at another port, `loopback` at 127.0.0.1 alone.
 PROGRAM = """
 import os, signal, socket, sys, threading, time
 behaviour = sys.argv[1]
-server = socket.create_server(("", int(os.environ["WEFT_PORT"])))
+own = int(os.environ["WEFT_PORT"])
+server = socket.create_server({"loopback": ("127.0.0.1", own), "another": ("", 0)}.get(behaviour, ("", own)))
+print("port", server.getsockname()[1], flush=True)
 stopping = threading.Event()
 def gone(*_):
     print("told to stop", flush=True)

@@ -15,6 +15,7 @@ from libs.messages.http_services import (
     LoanView,
     RequestsView,
     ServiceView,
+    UnreadyView,
     UpdateView,
 )
 from libs.planning.explain import Explanation
@@ -194,6 +195,7 @@ def test_everything_about_a_service_is_said_in_words() -> None:
         objective=Objective(latency="100ms", rate=50, percentile=99),
         kept=False,
         unattainable="one request alone takes 0.3 s",
+        unready=(UnreadyView(rank=1, why="it answers 404 for /healthz", since=NOW - 12), UnreadyView(rank=2, why="x")),
         sized_for=Cause(code=CauseCode.LOAD, sentence="41.2 requests/s need 3 replicas"),
         loans=(
             LoanView(lender="j-mnist", name="mnist", rank=3, gpus=1, ranks=1, since=NOW - 12),
@@ -213,6 +215,8 @@ def test_everything_about_a_service_is_said_in_words() -> None:
             "41.2/s in the last 1m0s; 12 in flight, 3 queued; p50 20ms, p99 120ms to the first byte; 30 late",
         ),
         ("objective", "99 % within 100ms at 50/s: not kept in the last minute (99 % within 120ms)"),
+        ("not ready", "replica 1 for 12s: it answers 404 for /healthz"),
+        ("not ready", "replica 2: x"),
         ("out of reach", "one request alone takes 0.3 s"),
         (
             "borrowed",

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from libs.messages.nodes import (
     EndReason,
@@ -16,14 +17,21 @@ from libs.messages.nodes import (
     Serve,
     StartRun,
 )
-from libs.messages.serving import EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
+from libs.messages.serving import WHY_CHARS_MAX, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
 from services.executor.environment import RunFacts, environment
 from services.executor.ports import PortRange, free_port, lane_of
 from services.executor.runs import Run, RunKey
 from services.executor.runtime.fake import Program
 from services.executor.serving.logends import CHARS_MAX, LINES_MAX, last_lines
 from services.executor.thinking.orders import runs_of
-from services.executor.thinking.serving import AGAIN_SECONDS, FIRST_SECONDS, Readiness, ReadySince
+from services.executor.thinking.serving import (
+    AGAIN_SECONDS,
+    ENDED_SECONDS,
+    FIRST_SECONDS,
+    WORDS_CHARS_MAX,
+    Readiness,
+    ReadySince,
+)
 from tests.support.runs import order
 from tests.unit.test_executor_service import KEY, World, story
 
@@ -47,6 +55,39 @@ def ask(serving: Readiness, why: str, now: float) -> None:
 
 
 # readiness
+
+
+def test_a_node_tells_why_a_run_is_not_ready_and_how_one_ended_with_their_last_words() -> None:
+    serving = looked()
+    ask(serving, "connection refused at port 8080; it listens on port 8000", 0.0)
+    serving.hear_words([run_of()], {KEY: "loading\nstill loading"}, 0.0)
+    (told,) = serving.endpoints()
+    assert (told.why, told.last_words) == (
+        "connection refused at port 8080; it listens on port 8000",
+        "loading\nstill loading",
+    )
+    assert serving.ended(0.0) == ()
+    over = run_of(state=RunState.EXITED, exit_code=1)
+    serving.look([over], 1.0)
+    for now in (1.0, 5.0):
+        serving.hear_words([over], {KEY: "Traceback\nboom"}, now)
+    assert serving.changed
+    assert [(one.rank, one.why, one.last_words) for one in serving.ended(1.0 + ENDED_SECONDS)] == [
+        (KEY.rank, "it ended with status 1", "Traceback\nboom")
+    ]
+    assert serving.ended(2.0 + ENDED_SECONDS) == ()
+
+
+def test_what_all_runs_of_a_node_tell_has_a_bound() -> None:
+    keys = [replace(KEY, rank=rank) for rank in range(1000)]
+    serving = looked(*(run_of(key) for key in keys))
+    for key in keys:
+        serving.answered(key, "x" * 9999, at=0.0)
+    serving.hear_words([run_of(key) for key in keys], dict.fromkeys(keys, "y" * 9999), 0.0)
+    told = serving.endpoints()
+    assert len(told) == 1000
+    assert sum(len(one.why) + len(one.last_words) for one in told) <= WORDS_CHARS_MAX + WHY_CHARS_MAX * 4
+    assert max(len(one.why) for one in told) == WHY_CHARS_MAX
 
 
 def test_a_run_is_ready_at_its_first_good_answer_and_asked_often_until_then() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from libs.domain.job import Allocation, Job, JobState, Loan, Placement, Revision
-from libs.messages.http_services import UpdateView
+from libs.messages.http_services import UnreadyView, UpdateView
 from libs.messages.serving import (
     BUCKETS_MAX,
     Endpoint,
@@ -83,6 +83,16 @@ async def test_replicas_that_take_requests_are_counted_as_their_node_reports_the
     assert view is not None
     assert (view.wanted, view.granted, view.ready, view.draining, view.most) == (4, 3, 1, 1, 8)
     assert view.url == "http://127.0.0.1:8480/s/j-s/"
+
+
+async def test_why_a_replica_is_not_ready_is_shown_within_the_next_report(cluster: LiveCluster) -> None:
+    found = service(allocation(0), allocation(1), want=2)
+    why = "connection refused at port 4001; it listens on port 8000"
+    await cluster.serving.hear_endpoints(seen(endpoint(0), endpoint(1, ready=False, started_at=4.0, why=why)))
+    view = service_view(found, cluster)
+    assert view is not None
+    assert view.unready == (UnreadyView(rank=1, why=why, since=4.0),)
+    assert [one.why for one in endpoints_view(found, NODES, cluster).endpoints] == ["", why]
 
 
 async def test_a_node_is_believed_about_its_own_runs_alone(cluster: LiveCluster) -> None:

@@ -36,6 +36,15 @@ def test_a_replica_that_ends_leaves_alone_and_another_takes_its_place_after_a_wa
     assert C.REPLICA_ENDED in causes(w, E.RESIZED)
 
 
+def test_the_event_of_a_replica_that_ended_has_the_last_lines_of_its_log() -> None:
+    w = world(gpus=4)
+    running(w, service(want=2))
+    end(w, 0, 1, detail="Traceback\nImportError: torch")
+    w.sync("node-1")
+    (cause,) = [step.cause for step in w.steps if step.cause.code is C.REPLICA_ENDED]
+    assert cause.sentence.endswith("Its last words:\nTraceback\nImportError: torch")
+
+
 def test_status_0_is_an_end_like_any_other() -> None:
     w = world(gpus=4)
     running(w, service())

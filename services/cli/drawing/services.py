@@ -5,7 +5,14 @@ from rich.text import Text
 
 from libs.domain.job import Cause
 from libs.domain.spec import Objective
-from libs.messages.http_services import EndpointsView, EndpointView, LoanView, RequestsView, ServiceView
+from libs.messages.http_services import (
+    EndpointsView,
+    EndpointView,
+    LoanView,
+    RequestsView,
+    ServiceView,
+    UnreadyView,
+)
 from services.cli.drawing.look import Look, plain, table
 from services.cli.words import ago, clean, count, number, span
 
@@ -47,6 +54,7 @@ def service_lines(view: ServiceView, look: Look) -> list[tuple[str, str]]:
         lines.append(("requests", requests_text(view.requests)))
     if view.objective is not None:
         lines.append(("objective", _objective(view, view.objective)))
+    lines += [("not ready", unready_text(one, look)) for one in view.unready]
     if view.unattainable:
         lines.append(("out of reach", clean(view.unattainable)))
     if view.shedding:
@@ -54,6 +62,12 @@ def service_lines(view: ServiceView, look: Look) -> list[tuple[str, str]]:
     if view.loans:
         lines.append(("borrowed", _loans(view.loans, look)))
     return lines
+
+
+def unready_text(one: UnreadyView, look: Look) -> str:
+    """`replica 0 for 12s: connection refused at port 62285; it listens on port 8000`."""
+    waits = f" for {span(max(0.0, look.now - one.since))}" if one.since is not None else ""
+    return clean(f"replica {one.rank}{waits}: {one.why}")
 
 
 def _replicas(view: ServiceView) -> str:
@@ -140,7 +154,10 @@ def endpoints_table(view: EndpointsView, look: Look) -> RenderableType:
             number(each.revision),
             since,
         )
-    return Group(head, made)
+    why = [
+        Text(f"{number(each.rank)} is not ready: {clean(each.why)}", "yellow") for each in view.endpoints if each.why
+    ]
+    return Group(head, made, *why)
 
 
 def _state(endpoint: EndpointView) -> Text:

@@ -33,6 +33,11 @@ class LogEnds:
                 self._said[key] = (now, run.live, await self._read(key))
         return {key: words for key in self._said if (words := self._words(key))}
 
+    @property
+    def lines(self) -> dict[RunKey, str]:
+        """The last lines of each, as they were read last."""
+        return {key: said[2] for key, said in self._said.items()}
+
     def _words(self, key: RunKey) -> str:
         why = f"not ready: {self._why[key]}" if self._why.get(key) else ""
         return "\n".join(part for part in (why, self._said[key][2]) if part)

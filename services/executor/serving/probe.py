@@ -21,6 +21,8 @@ async def probe(address: str, port: int, ready: str) -> str:
             return await _ask(address, port, ready)
     except TimeoutError:
         return f"no answer within {PROBE_SECONDS_MAX:g} s"
+    except ConnectionRefusedError:
+        return f"connection refused at port {port}"
     except (OSError, ValueError, OverflowError) as error:  # The last two: no address, or no port.
         return f"{getattr(error, 'strerror', None) or error}"
 
@@ -40,7 +42,7 @@ async def _ask(address: str, port: int, ready: str) -> str:
             if not part:
                 break
             line += part
-    return _verdict(line.partition(b"\n")[0])
+    return _verdict(line.partition(b"\n")[0], ready)
 
 
 async def _stays(connection: socket.socket) -> str:
@@ -53,10 +55,10 @@ async def _stays(connection: socket.socket) -> str:
     return ""
 
 
-def _verdict(line: bytes) -> str:
+def _verdict(line: bytes, ready: str) -> str:
     """From the first line of an answer: `HTTP/1.1 200 OK`."""
     version, _, rest = line.partition(b" ")
     status = rest[:3]
     if not version.startswith(b"HTTP/1.") or len(status) != 3 or not status.isdigit():
         return "its answer is no HTTP"
-    return "" if 200 <= int(status) < 400 else f"it answers {status.decode()}"
+    return "" if 200 <= int(status) < 400 else f"it answers {status.decode()} for {ready}"

@@ -77,7 +77,8 @@ class Prober:
         if not self._serving.settled(now):
             return
         endpoints = self._serving.endpoints()[:ENDPOINTS_MAX]
-        if not endpoints and not self._told_any:
+        ended = self._serving.ended(now)
+        if not endpoints and not ended and not self._told_any:
             return
         self._told_any = True
         self._seq = max(self._seq + 1, int(now * 1000))  # it grows also where this executor begins anew on another bus
@@ -88,6 +89,7 @@ class Prober:
                 seq=self._seq,
                 at=self._now(),
                 endpoints=endpoints,
+                ended=ended,
             )
         )
         await asyncio.sleep(min(REST_SECONDS_MAX, len(endpoints) * REST_SECONDS_EACH))

@@ -4,18 +4,27 @@ A run is ready at the first good answer, and not ready any more after FAILURES_M
 ready is kept in the executor's memory; whether it is ready now is asked again after a restart.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from libs.messages.nodes import RunState
-from libs.messages.serving import Endpoint, ServicesServed
+from libs.messages.serving import (
+    ENDED_MAX,
+    LAST_WORDS_CHARS_MAX,
+    WHY_CHARS_MAX,
+    Endpoint,
+    ReplicaEnded,
+    ServicesServed,
+)
 from services.executor.runs import Run, RunKey
 from services.executor.thinking.draining import Draining
 
 FIRST_SECONDS = 0.2  # between two probes, until a run was ready for the first time
 AGAIN_SECONDS = 1.0
 FAILURES_MAX = 3
+ENDED_SECONDS = 10.0  # for which the end of a run is told
+WORDS_CHARS_MAX = 200_000  # of all runs, in one message
 SETTLE_SECONDS = 2.5  # for the first answers of the runs that an executor finds when it starts
 
 
@@ -40,6 +49,8 @@ class Readiness:
         self._ready_at = {since.key: since.at for since in ready}
         self._found: dict[RunKey, _Answers] = {}
         self._runs: dict[RunKey, Run] = {}
+        self._said: dict[RunKey, str] = {}  # the last words of runs that are not ready
+        self._ended: dict[RunKey, tuple[float, ReplicaEnded]] = {}  # when it was noticed
         self._began: float | None = None
         self.changed = False  # the endpoints are not those of before
 
@@ -108,25 +119,49 @@ class Readiness:
         found = self._found.get(key)
         return "" if found is None or found.ready else found.why
 
+    def hear_words(self, runs: Sequence[Run], lines: Mapping[RunKey, str], now: float) -> None:
+        """The last lines of the logs of these runs, those that ended badly among them."""
+        self._said = {run.key: lines[run.key] for run in runs if run.live and run.key in lines}
+        for run in runs:
+            if not run.live and run.key in lines and run.key not in self._ended:
+                self._ended[run.key] = now, _ended(run, lines[run.key])
+                self.changed = True
+        here = {run.key for run in runs}
+        self._ended = {
+            key: (at, one) for key, (at, one) in self._ended.items() if key in here or now - at <= ENDED_SECONDS
+        }
+
+    def ended(self, now: float) -> tuple[ReplicaEnded, ...]:
+        """The runs whose bad end was noticed within the last ENDED_SECONDS."""
+        return tuple(one for at, one in self._ended.values() if now - at <= ENDED_SECONDS)[-ENDED_MAX:]
+
     def was_ready(self, key: RunKey) -> bool:
         return key in self._ready_at
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         self.changed = False
-        return tuple(
-            Endpoint(
-                job_id=key.job_id,
-                epoch=key.epoch,
-                rank=key.rank,
-                port=run.port,
-                ready=bool(self.ready(key)),
-                draining=key in self.draining.keys,
-                started_at=run.started_at,
-                ready_at=self._ready_at.get(key),
+        room, found = WORDS_CHARS_MAX, []
+        for key, run in sorted(self._runs.items()):
+            if run.port is None:
+                continue
+            why = self.why_not(key)[:WHY_CHARS_MAX] if room > 0 else ""
+            words = self._said.get(key, "")[-LAST_WORDS_CHARS_MAX:] if why else ""
+            room -= len(why) + len(words)
+            found.append(
+                Endpoint(
+                    job_id=key.job_id,
+                    epoch=key.epoch,
+                    rank=key.rank,
+                    port=run.port,
+                    ready=bool(self.ready(key)),
+                    draining=key in self.draining.keys,
+                    started_at=run.started_at,
+                    ready_at=self._ready_at.get(key),
+                    why=why,
+                    last_words=words,
+                )
             )
-            for key, run in sorted(self._runs.items())
-            if run.port is not None
-        )
+        return tuple(found)
 
     def must_finish(self, run: Run, now: float, *, seconds_max: float | None = None) -> bool:
         """Whether a run that is to be stopped must first be left to finish its requests."""
@@ -152,3 +187,14 @@ class Readiness:
     def heard(self, served: ServicesServed, now: float) -> bool:
         """A router speaks. True if a run may be stopped now."""
         return self.draining.heard(served, now)
+
+
+def _ended(run: Run, words: str) -> ReplicaEnded:
+    how = "" if run.exit_code is None else f"it ended with status {run.exit_code}"
+    return ReplicaEnded(
+        job_id=run.key.job_id,
+        epoch=run.key.epoch,
+        rank=run.key.rank,
+        why=(run.detail or how or "it ended")[:WHY_CHARS_MAX],
+        last_words=words[-LAST_WORDS_CHARS_MAX:],
+    )

@@ -321,7 +321,7 @@ def _waited_too_long(lane: Lane) -> Refused:
     waited = f"this request has waited {lane.service.timeout:g} s for a replica"
     ready = [seat for seat in lane.seats.values() if seat.replica.takes and not seat.gone]
     if not ready:
-        return Refused(503, f"{waited}, and none is ready", 1.0)
+        return Refused(503, f"{waited}, and none is ready", 1.0, unready=True)
     if all(seat.unreached for seat in ready):
         return Refused(503, f"{waited}, and none could be reached", 1.0)
     return Refused(503, f"{waited}: each has as many requests as it takes at once", 1.0)

@@ -5,7 +5,7 @@ A node is believed only about runs that the store has placed on it. An address i
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -13,10 +13,11 @@ from msgspec import Struct
 from libs.domain.job import JobState, Placement
 from libs.domain.quantity import duration_seconds
 from libs.domain.spec import Objective, ServiceProtocol, ServiceRules
-from libs.messages.serving import Endpoint, EndpointsSeen
+from libs.messages.serving import Endpoint, EndpointsSeen, ReplicaEnded
 from services.router.thinking.ways import Way, prefix_of
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,253}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+ENDED_JOBS_MAX = 1000  # of which is kept how their last replica ended
 QUIET_SECONDS = 3.0  # a node tells of its replicas once a second
 RunKey = tuple[int, int]
 """The epoch and the rank of one replica of a job."""
@@ -64,7 +65,7 @@ class RoutedReplica(Struct, frozen=True, kw_only=True):
 
 class RoutedService(Struct, frozen=True, kw_only=True):
     """A job that serves requests. Times in seconds; `latency`: its objective, None if it has none; `served`: a replica
-    of it is ready, or was once."""
+    of it is ready, or was once; `trouble`: why no replica is ready, for its tenant alone."""
 
     job_id: str
     name: str
@@ -78,6 +79,7 @@ class RoutedService(Struct, frozen=True, kw_only=True):
     public: bool
     latency: float | None = None
     served: bool = False
+    trouble: str = ""
     replicas: tuple[RoutedReplica, ...] = ()
 
 
@@ -89,9 +91,11 @@ class Endpoints:
         self._newest: dict[str, tuple[int, int]] = {}
         self._heard: dict[str, float] = {}
         self._by_run: dict[str, dict[tuple[str, int, int], Endpoint]] = {}
+        self._ended: dict[str, ReplicaEnded] = {}  # by job, the newest last
 
-    def hear(self, seen: EndpointsSeen, now: float) -> set[str]:
-        """The jobs of which this node says anything else than before. An older message is ignored."""
+    def hear(self, seen: EndpointsSeen, now: float, *, placed: Container[str] = ()) -> set[str]:
+        """The jobs of which this node says anything else than before. An older message is ignored. `placed`: the jobs
+        that have, or lately had, replicas on the node: of no others it is heard how a replica ended."""
         newest = seen.incarnation, seen.seq
         if newest <= self._newest.get(seen.node_id, (-1, -1)):
             return set()
@@ -99,7 +103,16 @@ class Endpoints:
         before = self._by_run.get(seen.node_id, {})
         by_run = {(one.job_id, one.epoch, one.rank): one for one in seen.endpoints}
         self._by_run[seen.node_id] = by_run
-        return {key[0] for key in before.keys() | by_run.keys() if before.get(key) != by_run.get(key)}
+        changed = {key[0] for key in before.keys() | by_run.keys() if before.get(key) != by_run.get(key)}
+        for ended in seen.ended:
+            known = self._ended.get(ended.job_id)
+            if ended.job_id in placed and (known is None or (known.epoch, known.rank) < (ended.epoch, ended.rank)):
+                self._ended.pop(ended.job_id, None)
+                self._ended[ended.job_id] = ended
+                changed.add(ended.job_id)
+        while len(self._ended) > ENDED_JOBS_MAX:
+            del self._ended[next(iter(self._ended))]
+        return changed
 
     def listen(self, now: float) -> set[str]:
         """The jobs on nodes that have come to tell nothing, or tell again. Where all are silent, it is not they."""
@@ -111,11 +124,24 @@ class Endpoints:
     def of(self, node_id: str, job_id: str, epoch: int, rank: int) -> Endpoint | None:
         return self._by_run.get(node_id, {}).get((job_id, epoch, rank))
 
+    def trouble(self, job_id: str, endpoints: Iterable[Endpoint]) -> str:
+        """Why none of these is ready; else how the last replica of the job ended."""
+        unready = [one for one in endpoints if one.why]
+        if unready:
+            one = unready[-1]
+            return _words(f"its replica {one.rank} is not ready: {one.why}", one.last_words)
+        ended = self._ended.get(job_id)
+        return "" if ended is None else _words(f"its replica {ended.rank}: {ended.why}", ended.last_words)
+
     def keep(self, node_ids: Iterable[str]) -> None:
         """Forget all other nodes: the store has them no longer."""
         for gone in self._newest.keys() - set(node_ids):
             del self._newest[gone]
             del self._by_run[gone], self._heard[gone]
+
+
+def _words(why: str, last: str) -> str:
+    return f"{why}. Its last words:\n{last}" if last else why
 
 
 class ServiceTable:
@@ -166,6 +192,7 @@ def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) 
     """`addresses`: of the nodes, each one that can be believed."""
     rules, objective = job.rules, job.objective
     replicas = tuple(_replicas_of(job, addresses, endpoints))
+    takes = any(one.takes for one in replicas)
     return RoutedService(
         job_id=job.id,
         name=job.name,
@@ -178,9 +205,16 @@ def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) 
         h2c=rules.protocol is ServiceProtocol.H2C,
         public=rules.public,
         latency=None if objective is None else duration_seconds(objective.latency),
-        served=job.served or any(one.takes for one in replicas),
+        served=job.served or takes,
+        trouble="" if takes else endpoints.trouble(job.id, _endpoints_of(job, endpoints)),
         replicas=replicas,
     )
+
+
+def _endpoints_of(job: ServingJob, endpoints: Endpoints) -> list[Endpoint]:
+    allocations = job.placement.allocations if job.placement is not None else ()
+    seen = (endpoints.of(one.node_id, job.id, job.epoch, one.rank) for one in allocations if not one.leaving)
+    return [one for one in seen if one is not None]
 
 
 def _replicas_of(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) -> Iterable[RoutedReplica]:

@@ -22,11 +22,13 @@ def unquote(text: str) -> str:
 
 
 class Refused(Struct, frozen=True):
-    """The answer instead of a replica's: a status and one sentence. `retry_after` in seconds, 0: not told."""
+    """The answer instead of a replica's: a status and one sentence. `retry_after` in seconds, 0: none.
+    `unready`: no replica is ready, and a caller of the service's tenant reads why."""
 
     status: int
     sentence: str
     retry_after: float = 0.0
+    unready: bool = False
 
 
 class Way(Struct, frozen=True):

@@ -104,7 +104,8 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     again = "another one is started" if len(ends) == 1 else f"{len(ends)} others are started"
     again += f" in {duration_text(wait)}" if wait else ""
     code = _C.NODE_LOST if why.code is _C.NODE_LOST else _C.REPLICA_ENDED
-    cause = structs.replace(why, code=code, sentence=f"{why.sentence}{others}; {again}")
+    words = _last_words(picture, job, [allocation for allocation, _ in ends])
+    cause = structs.replace(why, code=code, sentence=f"{why.sentence}{others}; {again}{words}")
     return _failed(picture, job, counted, cause, now, attempts=attempts, wait=wait, placement=placement)
 
 

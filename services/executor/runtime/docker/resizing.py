@@ -19,6 +19,7 @@ from services.executor.runtime.docker.egress import Egress
 from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError
 from services.executor.runtime.docker.rates import UNSURE, EgressRates
 from services.executor.runtime.limits import groups
+from services.executor.serving.listening import Listening, listening
 from services.executor.thinking.rounding import fault, lacking, settled, shown
 
 NANO = 1_000_000_000
@@ -35,6 +36,10 @@ class Held(Struct, frozen=True, kw_only=True):
     own_network: bool
     holds_gpus: bool  # real GPUs, by a request to the engine
     said: Limits  # by the engine's answer
+
+    def listening(self) -> list[Listening] | None:
+        """Where it listens in its own network; None where its process is not one that is seen from here."""
+        return listening(f"/proc/{self.pid}/net") if self.pid and groups.is_of(self.pid, self.id) else None
 
 
 def held_of(inspected: Mapping[str, Any]) -> Held:

@@ -40,6 +40,7 @@ from services.executor.runtime.docker.rates import EgressRates
 from services.executor.runtime.docker.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
+from services.executor.serving.listening import Ears
 from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
@@ -74,6 +75,7 @@ class DockerRuntime:
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
         self._held: dict[RunKey, Held] = {}  # of running containers
         self._served = ServedRuns(home)
+        self._ears = Ears()
         self._doors: dict[RunKey, PublishedPort] = {}  # of containers that serve requests
         self._limits: dict[RunKey, Limits] = {}  # at the last look
         self._copies: dict[RunKey, LogCopy | FileCopy] = {}
@@ -279,7 +281,11 @@ class DockerRuntime:
         await end_marked(self._engine, list(self._held.values()), self._owner)
 
     async def probe(self, run: Run) -> str:
-        return await ask(self._doors.get(run.key), run.serve)
+        why = await ask(self._doors.get(run.key), run.serve)
+        held, serve = self._held.get(run.key), run.serve
+        if held is None or serve is None or not held.own_network:
+            return why
+        return await self._ears.reason(run.key, why, serve.port, held.listening, contained=True)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         container = self._found.get(key)

@@ -26,6 +26,15 @@ ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP, errn
 Groups = Mapping[str, str]
 
 
+def is_of(pid: int, name: str, *, proc: Path = Path("/proc")) -> bool:
+    """Whether this host shows the process in a group of this name: its number is not that of another one, as where
+    this executor has process numbers of its own."""
+    try:
+        return name in (proc / str(pid) / "cgroup").read_text()
+    except OSError:
+        return False
+
+
 def find_groups(pid: int, name: str, *, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Groups:
     """The groups of a process with `name` in the path: those of a container, by its id.
 

@@ -6,7 +6,6 @@ process of the run. It is looked at before the connection is made and once more 
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -15,9 +14,9 @@ from msgspec import Struct
 from services.executor.channel import SessionRefusedError
 from services.executor.runs import RunKey
 from services.executor.runtime.process.stragglers import stragglers
+from services.executor.serving.listening import Listening, listening
 from services.executor.sessions.connection import PortChannel
 
-LISTENS = "0A"
 CONNECT_SECONDS_MAX = 3.0
 
 
@@ -28,22 +27,20 @@ class Listener(Struct, frozen=True):
 
 def listeners(port: int, folder: str = "/proc/self/net") -> list[Listener]:
     """Every socket of this host that listens on a port, at an address by which it is reached from here."""
-    found = []
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        with suppress(OSError), open(f"{folder}/{name}", encoding="ascii") as file:
-            for line in file.readlines()[1:]:
-                fields = line.split()
-                address, _, at = fields[1].partition(":")
-                if fields[3] == LISTENS and int(at, 16) == port:
-                    found.append(Listener(_reached(address, family), fields[9]))
-    return found
+    return [Listener(_reached(one), one.inode) for one in listening(folder) or () if one.port == port]
 
 
-def _reached(text: str, family: int) -> str:
-    raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
-    if not any(raw):
-        return "127.0.0.1" if family == socket.AF_INET else "::1"
-    return socket.inet_ntop(family, raw)
+def _reached(one: Listening) -> str:
+    return one.address or ("::1" if one.v6 else "127.0.0.1")
+
+
+def listening_of(pids: Callable[[], set[int]]) -> list[Listening] | None:
+    """The sockets on which the processes of a run listen; None if it is not known which processes it has."""
+    there = pids()
+    if not there:
+        return None
+    mine = sockets_of(there)
+    return [one for one in listening() or () if one.inode in mine]
 
 
 def sockets_of(pids: Iterable[int]) -> set[str]:

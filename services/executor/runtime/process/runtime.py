@@ -39,7 +39,7 @@ from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.entering import enter, environment_of, kill_marked
-from services.executor.runtime.process.listening import connect, pids_of
+from services.executor.runtime.process.listening import connect, listening_of, pids_of
 from services.executor.runtime.process.remaining import Left, Remaining
 from services.executor.runtime.process.shim import (
     CGROUP_REFUSED_STATUS,
@@ -50,6 +50,7 @@ from services.executor.runtime.process.shim import (
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
 from services.executor.runtime.process.watching import POLL_SECONDS, ShellWatch, begun_pipe
+from services.executor.serving.listening import Ears, Listening
 from services.executor.serving.probe import probe
 from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import NOTHING, Attached, ShareBackend, TimeSlicing
@@ -91,6 +92,7 @@ class ProcessRuntime:
         shares: ShareBackend | None = None,
     ) -> None:
         self._home = home
+        self._ears = Ears()
         self._shares: ShareBackend = shares or TimeSlicing()
         self._node = node
         self._cgroups: cgroup.Cgroups = cgroups or cgroup.NoCgroups()
@@ -267,7 +269,13 @@ class ProcessRuntime:
     async def probe(self, run: Run) -> str:
         if run.serve is None or run.port is None:
             return "it does not serve requests"
-        return await probe(PROBED_AT, run.port, run.serve.ready)
+        why = await probe(PROBED_AT, run.port, run.serve.ready)
+        return await self._ears.reason(run.key, why, run.port, lambda: self._listening(run.key), contained=False)
+
+    def _listening(self, key: RunKey) -> list[Listening] | None:
+        live = self._live.get(key)
+        groups = () if live is None else tuple(live.record.cgroups.values())
+        return listening_of(lambda: pids_of(key, str(self._home.runs), groups))
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         known = key in self._live or key in self._ended
