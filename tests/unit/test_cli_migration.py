@@ -109,18 +109,72 @@ def test_a_script_of_slurm_becomes_a_gang_that_runs_it() -> None:
     assert "\x1b" not in page_of(translated, "\x1b")
 
 
+def printed(command: list[str], **environment: str) -> list[str]:
+    """The lines of a translated script that a run of it writes."""
+    given = {"PATH": os.environ["PATH"], "WEFT_JOB_ID": "j-1", "WEFT_EPOCH": "2", "WEFT_GPUS": "3", **environment}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+GANG = {
+    "WEFT_RANK": "1",
+    "WEFT_WORLD_SIZE": "2",
+    "MASTER_PORT": "23456",
+    "TF_CONFIG": '{"cluster":{"worker":["10.0.0.1:23456","fe80::2:23457"]},"task":{"type":"worker","index":1}}',
+}
+ALONE = {"WEFT_RANK": "0", "WEFT_WORLD_SIZE": "1", "WEFT_ADDRESS": "10.0.0.9"}
+
+
 def test_the_script_runs_as_it_is_written_on_every_rank() -> None:
     script = "#!/bin/bash\n#SBATCH -n 2\nsrun -n 2 --label -c4 echo $SLURM_PROCID of $SLURM_NTASKS 'a  b'\n"
-    command = from_slurm(script, path="run.sh", folder="/")
-    done = subprocess.run(
-        spec_of(command)["command"],
-        env={"PATH": os.environ["PATH"], "RANK": "1", "WORLD_SIZE": "2", "WEFT_JOB_ID": "j-1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
+    translated = from_slurm(script, path="run.sh", folder="/")
+    assert printed(spec_of(translated)["command"], **GANG) == ["1 of 2 a  b"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+@pytest.mark.parametrize(
+    ("run", "hosts", "own"), [(GANG, "10.0.0.1,fe80::2", "fe80::2"), (ALONE, "10.0.0.9", "10.0.0.9")]
+)
+def test_the_variables_of_slurm_agree_that_each_replica_is_a_node_of_one_task(
+    shell: str, run: dict[str, str], hosts: str, own: str
+) -> None:
+    script = f"#!/bin/{shell}\n#SBATCH -n 2 --ntasks-per-node=2 -c 4 --gpus-per-task=1 -J x\nenv\n"
+    lines = printed(spec_of(from_slurm(script, path="run.sh", folder="/"))["command"], **run)
+    found = dict(line.split("=", 1) for line in lines if line.startswith("SLURM"))
+    world, rank = run["WEFT_WORLD_SIZE"], run["WEFT_RANK"]
+    count = ("NNODES", "JOB_NUM_NODES", "STEP_NUM_NODES", "NTASKS", "NPROCS", "STEP_NUM_TASKS")
+    assert {found[f"SLURM_{name}"] for name in count} == {world}
+    assert (found["SLURM_PROCID"], found["SLURM_NODEID"], found["SLURM_LOCALID"]) == (rank, rank, "0")
+    assert found["SLURM_NTASKS_PER_NODE"] == "1"
+    assert found["SLURM_TASKS_PER_NODE"] == ("1(x2)" if world == "2" else "1")
+    assert {found[f"SLURM_{name}"] for name in ("JOB_NODELIST", "NODELIST", "STEP_NODELIST")} == {hosts}
+    assert found["SLURMD_NODENAME"] == own
+    assert (found["SLURM_CPUS_PER_TASK"], found["SLURM_GPUS_ON_NODE"], found["SLURM_JOB_GPUS"]) == ("4", "1", "3")
+    assert found["SLURM_JOB_ID"] == found["SLURM_JOBID"]
+    assert (found["SLURM_JOB_ID"].isdecimal(), found["SLURM_RESTART_COUNT"]) == (True, "2")
+
+
+def test_a_script_finds_the_first_host_as_it_does_under_slurm() -> None:
+    script = "#!/bin/bash\nhead=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)\necho $head\n"
+    assert printed(spec_of(from_slurm(script, path="run.sh", folder="/"))["command"], **GANG) == ["10.0.0.1"]
+
+
+def test_each_variable_of_slurm_that_a_script_reads_and_none_sets_is_remarked_once() -> None:
+    script = (
+        "#!/bin/sh\n# $SLURM_A\necho $SLURM_TOPOLOGY_ADDR $SLURM_NNODES\nexport SLURM_HINT=x\n${SLURM_TOPOLOGY_ADDR}\n"
     )
-    assert done.stdout == "1 of 2 a  b\n"
+    told = [
+        remark.sentence
+        for remark in from_slurm(script, path="run.sh", folder="/").remarks
+        if "SLURM" in remark.sentence
+    ]
+    assert told == ["SLURM_TOPOLOGY_ADDR: is not set here"]
+
+
+def test_several_tasks_of_a_node_are_remarked() -> None:
+    told = remarks_of(from_slurm("#SBATCH -N 1 --ntasks-per-node=2\ntrue\n", path="run.sh", folder="/"))
+    assert "2 tasks of a node: each is a replica, and a node of one task" in told
 
 
 def test_an_array_of_slurm_is_an_array_whose_script_finds_its_index() -> None:
@@ -130,15 +184,10 @@ def test_an_array_of_slurm_is_an_array_whose_script_finds_its_index() -> None:
     spec = spec_of(translated)
     assert (spec["array"], spec["singleton"]) == ("0-8:4,9%2", True)
     assert "array" not in remarks_of(translated).lower()
-    done = subprocess.run(
-        spec["command"],
-        env={"PATH": os.environ["PATH"], "WEFT_ARRAY_INDEX": "4", "WEFT_ARRAY_ID": "a-1"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    assert done.stdout == "4 of a-1\n"
+    of_element = {"WEFT_ARRAY_INDEX": "4", "WEFT_ARRAY_ID": "a-1"}
+    (line,) = printed(spec["command"], **ALONE, **of_element)
+    index, _, array = line.partition(" of ")
+    assert (index, array.isdecimal()) == ("4", True)
 
 
 @pytest.mark.parametrize("indices", ["1-99999999", "0-9%0", "%4", "9-1", "1,1", "x", "", "0-20000"])

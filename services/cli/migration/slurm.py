@@ -7,6 +7,7 @@ from typing import Any
 
 from libs.domain.arrays import IndicesError, indices_of
 from libs.domain.spec import ENV_NAME_PATTERN
+from services.cli.migration.slurm_prelude import prelude, unset_in
 from services.cli.migration.slurm_values import (
     NoValueError,
     gpus_of,
@@ -62,26 +63,6 @@ _NO_COUNTERPART = {
     "qos": "set priority, and whether it is preemptible",
     "reservation": "nothing is reserved ahead",
 }
-_PRELUDE = """\
-# Added by weft migrate-from: every replica runs this script, where Slurm ran it once and srun ran each task.
-export SLURM_JOB_ID="$WEFT_JOB_ID" SLURM_PROCID="$RANK" SLURM_NTASKS="$WORLD_SIZE" SLURM_LOCALID=0
-export SLURM_JOB_NAME={name} SLURM_SUBMIT_DIR="$PWD" SLURM_CPUS_PER_TASK={cpus} SLURM_NODEID="$RANK"
-srun() {{  # takes its own options away, with their values
-  while [ "${{1#-}}" != "$1" ]; do
-    case "$1" in
-      --*=*|--label|--unbuffered|--exclusive|--overlap|--kill-on-bad-exit|--pty|-[lukKQvsXOE]|-[a-zA-Z]?*) ;;
-      *) [ $# -gt 1 ] && shift ;;
-    esac
-    shift
-  done
-  "$@"
-}}
-"""
-_ARRAY_PRELUDE = """\
-export SLURM_ARRAY_JOB_ID="$WEFT_ARRAY_ID" SLURM_ARRAY_TASK_ID="$WEFT_ARRAY_INDEX"
-export SLURM_ARRAY_TASK_COUNT="$WEFT_ARRAY_COUNT" SLURM_ARRAY_TASK_MIN="$WEFT_ARRAY_MIN"
-export SLURM_ARRAY_TASK_MAX="$WEFT_ARRAY_MAX"
-"""
 _GIB = 1 << 30
 
 
@@ -168,6 +149,8 @@ def _role(script: _Script) -> dict[str, Any]:
     per_node = script.take("ntasks-per-node", number_of)
     tasks = script.take("ntasks", number_of) or (per_node or 1) * nodes
     per_node = per_node or max(1, -(-tasks // nodes))
+    if per_node > 1:
+        script.remarks.append(Remark("tasks", f"{per_node} tasks of a node: each is a replica, and a node of one task"))
     cpus = script.take("cpus-per-task", number_of, 1)
     gpus = _gpus(script, nodes=nodes, tasks=tasks, per_node=per_node)
     role: dict[str, Any] = {"replicas": {"want": tasks}}
@@ -278,20 +261,30 @@ def _command(lines: list[str], name: str, role: dict[str, Any], *, of_array: boo
     body = [line for line in lines if not line.startswith(("#SBATCH", "#!"))]
     while body and not body[0].strip():
         body.pop(0)
-    head = _PRELUDE.format(name=shlex.quote(name), cpus=role["cpus"])
-    head += _ARRAY_PRELUDE if of_array else ""
+    head = prelude(name=name, cpus=role["cpus"], gpus=role.get("gpus", 0), of_array=of_array)
     return [shell, "-c", head + "\n".join(body) + "\n"]
 
 
 _HABITS = (
     (r"\bmodule\s+(load|purge|use)\b", "module: the nodes may have no modules; an image has what the job needs"),
-    (r"\b(mpirun|mpiexec)\b", "mpirun: starts ranks by itself; here every replica is a rank already: RANK, WORLD_SIZE"),
-    (r"\bSLURM_JOB_NODELIST\b|\bscontrol\b", "the nodes of a job: MASTER_ADDR and MASTER_PORT are set already"),
+    (
+        r"\b(mpirun|mpiexec)\b",
+        "mpirun: starts ranks by itself; here every replica is a rank: WEFT_RANK, WEFT_WORLD_SIZE",
+    ),
+    (
+        r"\bSLURM_(JOB_|STEP_)?NODELIST\b|\bscontrol\b",
+        "the nodes of a job: MASTER_ADDR and MASTER_PORT are set already",
+    ),
+    (
+        r"\bhostname\s+(-i|-I|--ip-address)",
+        "hostname: each replica finds its own address; that of rank 0 is MASTER_ADDR",
+    ),
     (r"\b(sbatch|squeue|scancel|sacct)\b", "commands of Slurm are not there: weft submit, ps, cancel, describe"),
     (r"\bconda\s+activate\b|\bsource\s+\S*activate\b", "activates an environment: the nodes must have it at that path"),
     (r"\$\{?(SLURM_TMPDIR|TMPDIR|SCRATCH)\b", "a folder for scratch: WEFT_CHECKPOINT_DIR stays, /tmp is of the node"),
 )
 
+_EXPLAINED = ("SLURM_TMPDIR", "SLURM_ARRAY_")  # by a habit
 _HABITS_OF_ARRAYS = ((r"\bSLURM_ARRAY_\w+", "SLURM_ARRAY_…: is set in an array alone; docs/arrays.md"),)
 
 
@@ -301,6 +294,9 @@ def _look_through(lines: list[str], script: _Script, *, of_array: bool) -> None:
         found = next((number for number, line in enumerate(lines, start=1) if _says(line, pattern)), None)
         if found is not None:
             script.remarks.append(Remark(f"line {found}", sentence))
+    for number, name in unset_in(lines, of_array=of_array):
+        if not name.startswith(_EXPLAINED):
+            script.remarks.append(Remark(f"line {number}", f"{name}: is not set here"))
 
 
 def _says(line: str, pattern: str) -> bool:
