@@ -186,7 +186,7 @@ def main() -> int:
     parser.add_argument(
         "--until-it-gave-back", action="store_true", help="go on until ranks joined and some of them left again"
     )
-    parser.add_argument("--port", type=int, default=int(os.environ.get("MASTER_PORT", "29500")))
+    parser.add_argument("--port", type=int, default=int(os.environ.get("MASTER_PORT", "0")))
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # rank 0 saves its work first
     return lead(args) if int(os.environ.get("WEFT_RANK", "0")) == 0 else follow(args)
