@@ -32,10 +32,14 @@ class BusClosedError(BusError):
 
 
 class RawRequest(Struct, frozen=True, kw_only=True):
-    """A request as bytes and headers, for handlers that decode it themselves."""
+    """A request as bytes and headers, for handlers that decode it themselves.
+
+    `sender`: the inbox of the connection that asks, as far as it tells one; another connection may claim the same.
+    """
 
     payload: bytes
     headers: dict[str, str]
+    sender: str = ""
 
 
 class Subscription(Protocol):

@@ -29,6 +29,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
     headers: dict[str, str]
     respond: Callable[[bytes], Awaitable[None]] | None
+    sender: str = ""  # the first two parts of the subject for the answer: the inbox of one connection
 
 
 Work = Callable[[Heard], Awaitable[None]]
@@ -75,7 +76,7 @@ def answering(kind: type[M], handler: Callable[[M], Awaitable[msgspec.Struct | N
 
 def answering_raw(handler: Callable[[RawRequest], Awaitable[msgspec.Struct]]) -> Work:
     async def work(heard: Heard) -> None:
-        answer = await handler(RawRequest(payload=heard.payload, headers=heard.headers))
+        answer = await handler(RawRequest(payload=heard.payload, headers=heard.headers, sender=heard.sender))
         if heard.respond:
             await heard.respond(encode(answer))
 

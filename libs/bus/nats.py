@@ -67,6 +67,7 @@ class NatsSubscription:
 
 
 INBOXES = "_INBOX"
+INBOX_PARTS = 2  # `_INBOX` and the connection's own letters; the number of the request follows
 
 
 class NatsBus:
@@ -276,6 +277,7 @@ class NatsBus:
             headers=message.headers or {},
             # An answer goes to an inbox alone: else a requester could have us publish on any subject that is ours.
             respond=respond if message.reply.startswith(INBOXES) else None,
+            sender=".".join(message.reply.split(".")[:INBOX_PARTS]),
         )
 
     async def _listen(

@@ -45,7 +45,7 @@ from libs.store.uploads import UploadStore
 from libs.store.webhooks import WebhookStore
 
 ASKS_BYTES_MAX = 8 << 20  # of asks that are read at once
-EVENTS_BYTES_MAX = 2 << 20  # bytes of one page of events
+EVENTS_BYTES_MAX = 1 << 20  # bytes of one page of events
 UNSENT_BYTES_MAX = 1 << 20  # bytes of the events that are published at once
 
 

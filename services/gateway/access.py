@@ -1,5 +1,6 @@
 """The caller of a request: a bearer token, found by its hash. A recent look-up is used again."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,8 @@ REMEMBERED_MAX = 10_000
 TOLD_USED_SECONDS = 60.0
 TOKEN_PREFIX = "weft_"
 TOKEN_CHARACTERS_MAX = 512
+LOOKED_UP_AT_ONCE = 4  # tokens that were not known before
+LOOKED_UP_SECONDS_MAX = 5.0
 NETWORK_BITS = 64  # of an IPv6 address: a host that has one has all of its network
 
 
@@ -63,7 +66,8 @@ class AccessCache:
     """Looks tokens up. A token that was revoked or has expired is refused REMEMBERED_SECONDS later at the latest.
 
     Unknown tokens from one source are looked up no faster than `refusals` allows: beyond it only tokens that were known
-    before are let in from that source.
+    before are let in from that source. A source over NATS may call itself what it wants, so those of all sources
+    together are looked up a few at a time, in the order in which they came: guesses delay a new token, and refuse none.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class AccessCache:
         self._clock = clock
         self._now = now
         self._refusals = Rates(refusals)
+        self._guessing = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
         self._known: dict[str, Remembered] = {}
         self._unknown: dict[str, float] = {}
 
@@ -110,7 +115,15 @@ class AccessCache:
     async def _let_in(self, token: str, source: str) -> Access | None:
         if wait := self._refusals.wait(source, self._clock()):
             raise too_fast("Authorization", f"too many unknown tokens come from {source}", wait)
-        access = await self._looked_up(token)
+        try:
+            async with asyncio.timeout(LOOKED_UP_SECONDS_MAX):
+                await self._guessing.acquire()
+        except TimeoutError:
+            raise too_fast("Authorization", "too many unknown tokens are looked up", LOOKED_UP_SECONDS_MAX) from None
+        try:
+            access = await self._looked_up(token)
+        finally:
+            self._guessing.release()
         if access is None:
             self._refusals.owe(source, self._clock())
         return access

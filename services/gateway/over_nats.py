@@ -8,7 +8,7 @@ from services.gateway.gateway import Gateway
 
 SUBMIT_SUBJECT = "weft.submit"
 SUBMITS_AT_ONCE = 256  # of all tenants, each with its specification in memory: those beyond them wait in the bus
-NATS_SOURCE = "NATS"  # a request over NATS has no source address
+NATS_SOURCE = "NATS"  # a request over NATS has no source address: its connection's inbox stands for that
 
 
 async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
@@ -16,7 +16,7 @@ async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
     headers = {name.lower(): value for name, value in asked.headers.items()}
     try:
         try:
-            who = await gateway.access.of(headers.get("authorization"), source=NATS_SOURCE)
+            who = await gateway.access.of(headers.get("authorization"), source=f"{NATS_SOURCE} {asked.sender}")
             gateway.count(who, changes=True)
             async with gateway.over_nats.one(who.tenant):
                 await gateway.lanes.go(who.tenant)

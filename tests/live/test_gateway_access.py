@@ -216,6 +216,19 @@ async def test_guessing_tokens_is_slow_and_hinders_nobody_who_was_let_in(servers
             await alice.jobs()
 
 
+async def test_one_integrators_guesses_refuse_no_submission_of_another_integrator(servers: Place) -> None:
+    """They were counted together: one program with an old token had every new token of all refused."""
+    async with gateway(servers, SLOW) as running, running.client() as admin:
+        made = await admin.make_token("alice", "x")
+        async with servers.bus("integrator") as guesser, servers.bus("integrator") as other:
+            headers = [{"Authorization": f"Bearer weft_guess-{number}"} for number in range(20)]
+            answers = [await submit_on_nats(guesser, b"{}", each) for each in headers]
+            assert answers[-1].retry_after, "the guesses were not limited"
+            body = msgspec.json.encode(spec())
+            answer = await submit_on_nats(other, body, {"Authorization": f"Bearer {made.token}"})
+            assert answer.job_id, answer
+
+
 # what it tells nobody
 
 

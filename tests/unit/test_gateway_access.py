@@ -1,6 +1,8 @@
 """Who is asking: what is remembered of tokens, for how long, and how fast one may guess."""
 
+import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from libs.store import GatewayStore, StoreUnavailableError
 from libs.store.memory import MemoryStore
 from libs.store.tenants import Access
-from services.gateway.access import REMEMBERED_SECONDS, AccessCache, source_of, token_hash
+from services.gateway.access import LOOKED_UP_AT_ONCE, REMEMBERED_SECONDS, AccessCache, source_of, token_hash
 from services.gateway.errors import RejectedError
 from services.gateway.thinking.rates import Rate
 
@@ -104,6 +106,37 @@ async def test_guessing_is_slowed_for_its_source_alone() -> None:
     assert await world.status("weft_y", source="192.0.2.2") == 401
     world.at += 1
     assert [await world.status(f"weft_{number}") for number in range(20, 22)] == [401, 429]
+
+
+async def test_unknown_tokens_of_all_sources_are_looked_up_a_few_at_a_time_in_their_order() -> None:
+    """Whoever calls itself another source for each guess is not limited as a source: it delays a new token, no more."""
+    world = World()
+    await world.token("weft_good")
+    asked, most = 0, 0
+    found, store_access = list[str](), world.store.access
+
+    async def access(*arguments: Any, **named: Any) -> Access | None:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        asked -= 1
+        return await store_access(*arguments, **named)
+
+    world.store.access = access  # type: ignore[method-assign]
+
+    async def one(token: str, number: int) -> None:
+        with suppress(RejectedError):
+            await world.of(token, source=f"NATS _INBOX.{number}")
+        found.append(token)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(100):
+            tasks.create_task(one("weft_good" if number == 50 else f"weft_{number}", number))
+    assert most == LOOKED_UP_AT_ONCE
+    assert abs(found.index("weft_good") - 50) < 2 * LOOKED_UP_AT_ONCE
+    assert await world.of("weft_good") == Access(tenant="alice")
 
 
 async def test_while_somebody_guesses_who_was_known_before_is_let_in_from_the_same_source() -> None:
