@@ -25,11 +25,14 @@ from services.gateway import runs
 from services.gateway.entering.line import ANSWER_SECONDS_MAX, Over, SessionLine
 from services.gateway.errors import RejectedError
 from services.gateway.gateway import Gateway
+from services.gateway.logs import BROUGHT_SECONDS_PER_BYTE
 from services.gateway.route import Call
 from services.gateway.runs import RankRun
 
 ORDER_SECONDS_MAX = 10.0
 OPEN_SECONDS_MAX = 20.0  # an engine takes a while to begin a process
+SESSION_SECONDS = 0.03  # of the node, which starts a process, and of the scheduler, which notes that it came and went
+PIECE_SECONDS = 0.001  # of the node and of NATS, for a piece of any size
 SESSION_CHARACTERS = 32  # of 36: 165 bits
 COMMAND_PARTS_MAX = 4096
 LIVE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
@@ -64,6 +67,7 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
     run = _run(job, query)
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise RejectedError(426, "Upgrade", "this is a WebSocket: ask for it with `Upgrade: websocket`")
+    gateway.lanes.charge(call.who.tenant, SESSION_SECONDS)
     call.turn.end()
     socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0)
     with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):
@@ -114,6 +118,7 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
         taken=opened.taken,
         read=query.read,
         clock=gateway.clock,
+        pace=lambda count: _carried(gateway, call.who.tenant, count),
     )
     over = Over.BROKEN
     try:
@@ -129,6 +134,12 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
             over = Over.CLOSED
             await asyncio.shield(_close(gateway, run, session_id, opened.line))
         record.over(over, line.status, line.reason, number=opened.line)
+
+
+async def _carried(gateway: Gateway, tenant: str, count: int) -> None:
+    """Charge the tenant for a piece of so many bytes, and return when its next piece may be carried."""
+    gateway.lanes.charge(tenant, PIECE_SECONDS + BROUGHT_SECONDS_PER_BYTE * count)
+    await gateway.lanes.write(tenant)
 
 
 async def _command(socket: web.WebSocketResponse) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ stops the process that writes, and takes no more memory here than one window.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any
 
@@ -60,8 +60,10 @@ class SessionLine:
         taken: int,
         read: int,
         clock: Callable[[], float],
+        pace: Callable[[int], Awaitable[None]],
     ) -> None:
-        self._socket, self._bus, self._clock = socket, bus, clock
+        """`pace` is awaited with the bytes of each piece that was carried: whose session it is pays for them there."""
+        self._socket, self._bus, self._clock, self._pace = socket, bus, clock, pace
         self._node_id, self._session_id, self._number = node_id, session_id, number
         self._read = self._acked = read
         self._sent = taken  # to the node, of the input
@@ -174,6 +176,7 @@ class SessionLine:
                     self._sent += moved
                     self._room.set()
                     await self.tell(SessionTold(taken=self._sent))
+                    await self._pace(moved)
                 elif piece:
                     await asyncio.sleep(AGAIN_SECONDS)
                 continue
@@ -210,6 +213,7 @@ class SessionLine:
                 data = answer.data[:limit]  # A node that sends more than it was asked for gets no more room by it.
                 await self._send(self._socket.send_bytes(bytes((2 if answer.stream == 2 else 1,)) + data))
                 self._read += len(data)
+                await self._pace(len(data))
             if answer.gone or answer.ended:
                 self.status = answer.status if answer.status in range(256) else None
                 self.reason = "its node ended it" if answer.gone else answer.reason[:REASON_MAX]
