@@ -84,6 +84,24 @@ def test_every_process_is_scraped_at_the_port_where_it_tells() -> None:
     assert all(compose[name]["environment"][f"{_prefix(name)}_ADMIN_HOST"] == "0.0.0.0" for name in telling)
 
 
+def test_nobody_logs_in_to_the_board_with_a_password_that_everybody_knows() -> None:
+    grafana = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["grafana"]
+    assert grafana["environment"] == {
+        "GF_AUTH_ANONYMOUS_ENABLED": "true",
+        "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
+        "GF_AUTH_BASIC_ENABLED": "false",
+        "GF_AUTH_DISABLE_LOGIN_FORM": "true",
+        "GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true",
+    }
+
+
+def test_compose_publishes_on_the_loopback_address_unless_it_is_told_another() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    published = [port for service in services.values() for port in service.get("ports", ())]
+    assert published
+    assert all(port.startswith(("127.0.0.1:", "${WEFT_BIND:-127.0.0.1}:")) for port in published), published
+
+
 def _prefix(service: str) -> str:
     return service.removesuffix("-2").upper()
 

@@ -32,6 +32,15 @@ def test_no_service_needs_the_kernels_load_balancer() -> None:
         assert all(port["mode"] == "host" for port in service.get("ports", ())), name
 
 
+def test_the_stack_is_deployed_only_where_its_open_ports_are_stated_to_be_private() -> None:
+    """Swarm publishes a port on every address of a host, and these answer without TLS."""
+    published = {name for name, service in SERVICES.items() if service.get("ports")}
+    assert published == {"nats", "gateway", "router"}
+    assert SERVICES["nats"]["labels"]["weft.private-network"].startswith("${WEFT_PRIVATE_NETWORK:?")
+    page = (ROOT / "docs" / "hosts.md").read_text()
+    assert page.count("export WEFT_STORE_ADDRESS=10.0.0.1") == page.count("WEFT_PRIVATE_NETWORK=yes\n")
+
+
 def test_jobs_run_on_while_executors_are_replaced_and_have_no_host_network() -> None:
     environment = SERVICES["executor"]["environment"]
     assert environment["EXECUTOR_STOP_JOBS_ON_EXIT"] == "false"
