@@ -21,6 +21,9 @@ def place_of(order: Order, standing: Standing) -> Place:
 Rank = tuple[float, ...]
 """Sorts before the order does: what quotas say of a job."""
 
+ServedAt = tuple[Rank, float, Place]
+"""Sorts waiting jobs as a walk serves them: what quotas say, the tenant's share, the place in the order."""
+
 
 class Queue:
     """Waiting jobs by group, each group in order; `by_tenant`: a group is of one tenant."""
@@ -69,6 +72,18 @@ class Queue:
         `rank_of(job_id)`: what comes before the order, of a queue by tenant."""
         return Served(self._by_group, share_of if self.order.by_share else None, rank_of if self.by_tenant else None)
 
+    def keys(
+        self, share_of: Callable[[str], float], rank_of: Callable[[str], Rank] | None = None
+    ) -> Callable[[str], ServedAt]:
+        """What the jobs of the queue are served by, as in `served`."""
+
+        def key(job_id: str) -> ServedAt:
+            group, place = self._where[job_id]
+            share = share_of(group[0]) if self.order.by_share else 0.0  # type: ignore[index]
+            return (rank_of(job_id) if rank_of is not None and self.by_tenant else (), share, place)
+
+        return key
+
 
 class Served:
     """One walk over the queue in order. Call `next`; then take that job out of the queue and call `taken`, or leave
@@ -88,7 +103,7 @@ class Served:
         self._heads = [(self._key(index, places[0]), index) for index, places in enumerate(self._lists)]
         heapify(self._heads)
 
-    def _key(self, index: int, place: Place) -> tuple[Rank, float, Place]:
+    def _key(self, index: int, place: Place) -> ServedAt:
         rank = self._rank_of(place[2]) if self._rank_of else ()
         return (rank, self._share_of(self._tenants[index]) if self._share_of else 0.0, place)
 

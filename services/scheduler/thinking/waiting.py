@@ -21,7 +21,7 @@ from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
-from libs.planning.queue import Rank
+from libs.planning.queue import Rank, ServedAt
 from libs.planning.quota.ranks import is_inside
 from libs.planning.refusals import why_not
 from libs.planning.reserving import emptiest
@@ -40,7 +40,7 @@ CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job
 EXPLAINED_MAX = 64  # waiting jobs that get a reason in one tick: later ones must not delay another tenant's placement
 RECLAIMS_MAX = 32  # waiting jobs inside a guarantee for which room is looked for in one turn, besides the first
-PROMISES_MAX = 16  # jobs for which room is being made that are minded when more is made
+PROMISES_MAX = 16  # jobs ahead for which room is being made that are minded when more is made
 STAND_AGAIN_SECONDS = 60.0  # between two updates of an order that depends on how long jobs have waited
 
 Nodes = tuple[str, ...]
@@ -198,9 +198,11 @@ class Waiting:
         if not waits.in_the_way:
             return []
         steps = self._make_room(job, group.shape, now) if waits.its_turn else []
-        if not self.reserved and (claimed := self._claim(job, group.shape, now)):
-            self.reserved, self._reserved_for = claimed, job.id
-            closed.enter_context(self._picture.pool.room.without(claimed))
+        claimed = set(self._claim(job, group.shape, now)).difference(self.reserved)
+        if claimed:
+            self._reserved_for = self._reserved_for or job.id
+            self.reserved = tuple(sorted({*self.reserved, *claimed}))
+            closed.enter_context(self._picture.pool.room.without(sorted(claimed)))
         return steps
 
     def _find(self, job_id: str, shape: Shape) -> Place | None:
@@ -244,7 +246,7 @@ class Waiting:
             return []
         closed = picture.quotas.closed_to(job, shape)
         with room.without(closed), room.supposing():
-            promised = self._keep_promises(room)
+            promised = self._keep_promises(job, room, now)
             clearing = clearing_for(
                 smallest(shape),
                 room=room,
@@ -254,6 +256,7 @@ class Waiting:
         if clearing is None or not clearing.victims:
             return []
         self._making_room[job.id] = clearing
+        self._revoke(job, clearing)
         picture.quotas.claim(job, shape, now)
         steps: list[Step] = []
         names: list[str] = []
@@ -270,23 +273,41 @@ class Waiting:
         picture.waitlist.explained(job.id)
         return steps + picture.go(job, _E.WAITING, cause, now)
 
-    def _keep_promises(self, room: Room) -> set[str]:
-        """Where quotas are in force: give the first jobs for which others stop already their places in the room, so
-        that nothing is promised twice. Returns what stops for them."""
+    def _keep_promises(self, job: Job, room: Room, now: float) -> set[str]:
+        """Give the jobs that come before `job` in the order, and for which others stop already, their places in the
+        room, so that nothing is promised twice. Returns what stops for them. What stops for jobs that come after it
+        counts as free soon."""
         picture, promised = self._picture, set[str]()
-        for job_id in list(picture.quotas.ledger.claims)[:PROMISES_MAX]:
-            job = picture.jobs.get(job_id)
-            leaving = self._leaving_for(job) if job is not None else []
-            if job is None or not leaving:
-                continue
-            victims = {one.id for one in leaving} - promised
-            promised |= victims
-            for victim in self._making_room[job_id].victims:
-                if victim.job_id in victims:
+        queue, key_of = picture.waitlist.queue, self._key_of(now)
+        own = key_of(job.id)
+        ahead = sorted((key, one) for one in self._making_room if one in queue and (key := key_of(one)) < own)
+        for _, job_id in ahead[:PROMISES_MAX]:
+            other = picture.jobs[job_id]
+            leaving = {one.id for one in self._leaving_for(other)} - promised
+            promised |= leaving
+            for victim in self._making_room[job_id].victims if leaving else ():
+                if victim.job_id in leaving:
                     room.give_back_all(victim.allocations)
-            place = find(room, smallest(picture.waitlist.group(job_id).shape), asked_by(job, picture.beliefs.learnt))
-            room.take_all(place or ())
+            if leaving:
+                shape = smallest(picture.waitlist.group(job_id).shape)
+                room.take_all(find(room, shape, asked_by(other, picture.beliefs.learnt)) or ())
         return promised
+
+    def _revoke(self, job: Job, clearing: Clearing) -> None:
+        """End the promises to jobs that come after `job`, as far as they count on the same victims: these jobs look
+        for room again."""
+        victims = {victim.job_id for victim in clearing.victims}
+        for job_id, other in list(self._making_room.items()):
+            if job_id != job.id and not victims.isdisjoint(victim.job_id for victim in other.victims):
+                del self._making_room[job_id]
+                self._picture.quotas.unclaim(job_id)
+                if job_id in self._picture.waitlist.queue:
+                    self._picture.waitlist.needs_reason(job_id)
+
+    def _key_of(self, now: float) -> Callable[[str], ServedAt]:
+        """Sorts the waiting jobs as the walk serves them."""
+        queue, quotas = self._picture.waitlist.queue, self._picture.quotas
+        return queue.keys(self._share_of(now), self._rank if quotas.on else None)
 
     def _leaving_for(self, job: Job) -> list[Job]:
         """The victims of `job` that still stop, or of which ranks still leave."""
@@ -308,10 +329,10 @@ class Waiting:
         return self._picture.pool.runs.of(job).progress or {}
 
     def _claim(self, job: Job, shape: Shape, now: float) -> Nodes:
-        """The nodes reserved for `job`: those being cleared for it or, once it waited long, the emptiest."""
+        """The nodes reserved for `job`: those being cleared for it or, for the first that waited long, the emptiest."""
         if self._leaving_for(job):
             return self._making_room[job.id].nodes
-        if now - job.since < self._patience_seconds:
+        if self.reserved or now - job.since < self._patience_seconds:
             return ()
         return emptiest(self._picture.pool.room, shape)
 

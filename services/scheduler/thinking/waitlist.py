@@ -132,6 +132,10 @@ class Waitlist:
         """The reason why the job waits is recorded."""
         self._unexplained.discard(job_id)
 
+    def needs_reason(self, job_id: str) -> None:
+        """The recorded reason holds no longer."""
+        self._unexplained.add(job_id)
+
     def backs_off(self, job_id: str) -> bool:
         return job_id in self._backing_off
 
