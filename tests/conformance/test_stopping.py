@@ -161,8 +161,10 @@ async def test_a_stop_is_not_forgotten_with_the_executor_that_asked(rig: Rig) ->
 
 
 def is_shell(pid: int) -> bool:
+    """Whether it is a shell of the job, and not the shim of its run."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().startswith(b"sh\0-c")
+            command = file.read()
+        return command.startswith(b"sh\0-c") and b"\0weft-run\0" not in command
     except OSError:
         return False

@@ -83,6 +83,10 @@ class Rig(Struct):
         job_id = f"job-{uuid.uuid4().hex[:8]}"
         return order(**{"job_id": job_id, "command": command, "image": image, **fields})
 
+    def checkpoints(self, asked: StartRun) -> Path:
+        """The folder that the run finds in WEFT_CHECKPOINT_DIR, on this host."""
+        return Path(self.node.checkpoints) / asked.job_id
+
     def needs(self, *abilities: str) -> None:
         """Skip what this runtime cannot do on this host; it says so in `not_enforced` where users must know."""
         missing = sorted(self.lacks.union(self.runtime.not_enforced).intersection(abilities))

@@ -194,11 +194,13 @@ def test_each_rank_runs_what_its_revision_says() -> None:
     assert {run.serve for run in runs} == {SERVE}
 
 
-def test_a_replica_knows_its_port_and_path_and_is_a_world_of_its_own() -> None:
+def test_a_replica_knows_its_port_and_path_and_is_no_rank_of_others() -> None:
     facts = RunFacts(checkpoints="/c", progress="/p", master_address="", service_port=61_001)
-    env = environment(order(rank=17, serve=SERVE, env={"PORT": "1", "WEFT_PORT": "2"}), facts)
+    env = environment(order(rank=17, serve=SERVE, env={"WEFT_PORT": "2"}), facts)
     assert (env["WEFT_PORT"], env["PORT"], env["WEFT_SERVICE_PATH"]) == ("61001", "61001", "/s/job-1/")
-    assert (env["RANK"], env["WORLD_SIZE"], env["WEFT_RANK"]) == ("0", "1", "17")
+    assert env["WEFT_RANK"] == "17"
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} & env.keys()
+    assert environment(order(serve=SERVE, env={"PORT": "1"}), facts)["PORT"] == "1", "the user's value wins"
     assert "WEFT_PORT" not in environment(order(), facts)
 
 

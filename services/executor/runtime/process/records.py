@@ -35,6 +35,7 @@ from libs.domain.spec import StopSignal
 from services.executor.regular import read_small, write_whole
 from services.executor.runs import RunKey
 from services.executor.runtime.limits.cgroup import PID_MAX, PID_MIN
+from services.executor.runtime.process.pipes import Inodes
 
 BLANK = b" " * 15  # longer than a number and its line's end
 RECORD_BYTES_MAX = 64 * 1024
@@ -57,6 +58,7 @@ class RunRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pid: Annotated[int, Meta(ge=0, le=PID_MAX)] = 0
     cgroups: dict[str, str] = {}
     stop_signal: StopSignal = StopSignal.TERM
+    pipes: Inodes | None = None  # None: its shim is of an earlier version
 
     @property
     def key(self) -> RunKey:

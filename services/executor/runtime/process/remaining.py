@@ -32,10 +32,12 @@ ENVIRONMENT_BYTES_MAX = 4 << 20
 
 
 class Left(Struct, frozen=True, kw_only=True):
-    """Where a run's processes are found. `group`: its process group, where that number cannot be reused; else 0."""
+    """Where a run's processes are found. `group`: its process group, where that number cannot be reused; else 0.
+    `shim`: the pid of its shim, which is none of them, while that waits for its release; else 0."""
 
     cgroups: Mapping[str, str]
     group: int = 0
+    shim: int = 0
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -79,7 +81,10 @@ def look(runs_folder: str, wanted: Mapping[RunKey, Left]) -> dict[RunKey, list[P
         for name in os.listdir("/proc"):
             if name.isdecimal() and (status := _status(int(name))) is not None and status[2] in groups:
                 pids[groups[status[2]]].add(int(name))
-    return {key: [process for pid in sorted(found) if (process := _process(pid))] for key, found in pids.items()}
+    return {
+        key: [process for pid in sorted(found - {wanted[key].shim}) if (process := _process(pid))]
+        for key, found in pids.items()
+    }
 
 
 def follow(runs_folder: str, wanted: Mapping[RunKey, tuple[str, Left]]) -> set[RunKey]:

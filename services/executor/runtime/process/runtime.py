@@ -40,6 +40,8 @@ from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.entering import enter, environment_of, kill_marked
 from services.executor.runtime.process.listening import connect, listening_of, pids_of
+from services.executor.runtime.process.outputs import Outputs
+from services.executor.runtime.process.pipes import RunPipes, find_pipes, make_pipes, open_log
 from services.executor.runtime.process.remaining import Left, Remaining
 from services.executor.runtime.process.shim import (
     CGROUP_REFUSED_STATUS,
@@ -49,7 +51,7 @@ from services.executor.runtime.process.shim import (
 )
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
-from services.executor.runtime.process.watching import POLL_SECONDS, ShellWatch, begun_pipe
+from services.executor.runtime.process.watching import POLL_SECONDS, ShellWatch
 from services.executor.serving.listening import Ears, Listening
 from services.executor.serving.probe import probe
 from services.executor.serving.records import ServedRuns
@@ -75,6 +77,10 @@ class _Live:
         self.stopped = False  # it was asked to stop
         self.killed = False
         self.ending = False  # its main process has ended after a stop; others remain
+        self.rest_over = False  # these have ended, too
+        self.lingered = False  # there were some
+        self.shim_over = False
+        self.over = False  # its shim has ended, and the rest of its output is being copied
 
 
 class ProcessRuntime:
@@ -102,8 +108,11 @@ class ProcessRuntime:
         self._live: dict[RunKey, _Live] = {}
         self._ended: dict[RunKey, Run] = {}
         self._changed = asyncio.Event()
-        self._shells = ShellWatch(folder=home.run, begun=self._see_begun, over=self._over)
-        self._remaining = Remaining(str(home.runs), self._finish)
+        self._outputs = Outputs()
+        self._shells = ShellWatch(
+            folder=home.run, begun=self._see_begun, ended=self._see_command_ended, over=self._shim_ended
+        )
+        self._remaining = Remaining(str(home.runs), self._see_rest_ended)
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
         self._served = ServedRuns(home)
@@ -184,13 +193,13 @@ class ProcessRuntime:
 
     async def signal(self, key: RunKey, *, kill: bool) -> None:
         live = self._live.get(key)
-        if live is None:
+        if live is None or live.over:
             return
         if not kill:
             await self._stop(key, live)
             return
         live.killed = True
-        if live.child or not live.ending:  # The shim lives or is not reaped yet, so its pid is still its group's.
+        if live.child or not live.shim_over:  # The shim lives or is not reaped yet, so its pid is still its group's.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(live.record.pid, signal.SIGKILL)
         self._cgroups.kill(live.record.cgroups)
@@ -198,7 +207,9 @@ class ProcessRuntime:
             await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
         if live.ending and self._live.get(key) is live:
             self._remaining.drop(key)
-            self._finish(key, lingered=True)
+            live.lingered = True
+            if live.shim_over and not live.over:
+                self._finish(live)
 
     async def remove(self, key: RunKey) -> None:
         if self._ended.pop(key, None) is not None:
@@ -289,6 +300,7 @@ class ProcessRuntime:
         self._live.clear()
         await self._shells.close()
         await self._remaining.close()
+        await asyncio.to_thread(self._outputs.stop)
         await self._sweeper.close()
         self._discards.close()
         self._cgroups.close()
@@ -352,11 +364,21 @@ class ProcessRuntime:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory))
-        record = records.RunRecord(
-            job_id=key.job_id, epoch=key.epoch, rank=key.rank, grace=order.grace, memory=order.memory, cgroups=groups
-        )
-        record_fd = records.begin(folder, record)
         with ExitStack() as opened:
+            pipes, ends = make_pipes()
+            opened.callback(ends.close)
+            failed = opened.enter_context(ExitStack())
+            failed.callback(pipes.close)
+            record = records.RunRecord(
+                job_id=key.job_id,
+                epoch=key.epoch,
+                rank=key.rank,
+                grace=order.grace,
+                memory=order.memory,
+                cgroups=groups,
+                pipes=pipes.inodes(),
+            )
+            record_fd = records.begin(folder, record)
             opened.callback(os.close, record_fd)
             lock_fd = records.lock(folder)
             if lock_fd is None:
@@ -365,18 +387,14 @@ class ProcessRuntime:
             records.reserve(folder, lock_fd)
             if order.members is not None:
                 members.show(self._home, key, order.members)
-            begun_fd, shims_end = begun_pipe()
-            opened.callback(os.close, shims_end)
-            failed = opened.enter_context(ExitStack())
-            failed.callback(os.close, begun_fd)
+            os.close(open_log(self._home.log(key)))
             pid = spawn(
                 command,
                 env=env,
                 folder=folder,
                 workdir=workdir,
-                log=self._home.log(key),
                 lock_fd=lock_fd,
-                begun_fd=shims_end,
+                ends=ends,
                 cgroups=tuple(groups.values()),
                 leave=leave,
             )
@@ -386,7 +404,7 @@ class ProcessRuntime:
                 records.add_pid(record_fd, record)
         run = Run(key=key, state=RunState.STARTING, grace=order.grace)
         run = replace(run, serve=self._served.serve(key), port=self._served.port(key))
-        self._watch(_Live(record, run, child=True), begun_fd=begun_fd)
+        self._watch(_Live(record, run, child=True), pipes)
 
     async def _attach(self, order: StartRun) -> Attached:
         if order.share is None:
@@ -408,17 +426,35 @@ class ProcessRuntime:
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _watch(self, live: _Live, *, begun_fd: int | None = None) -> None:
+    def _watch(self, live: _Live, pipes: RunPipes | None) -> None:
+        """`pipes`: those of the run; None if its shim is of an earlier version."""
         key = live.run.key
         self._live[key] = live
         self._read_limits(live)
-        if begun_fd is None:  # It had begun before it was adopted.
+        if live.run.state is RunState.RUNNING:  # It had begun before it was adopted.
             self._changed.set()
-        self._shells.watch(key, live.record.pid, begun_fd=begun_fd)
+        ended_fd = None if pipes is None or pipes.ended < 0 else pipes.ended
+        if pipes is not None:
+            self._outputs.copy(key, pipes, self._home.log(key))
+        self._shells.watch(key, live.record.pid, ended_fd=ended_fd)
+        if pipes is not None and ended_fd is None:
+            self._see_command_ended(key)
+
+    def _see_command_ended(self, key: RunKey) -> None:
+        """The main process has ended, and its shim waits. After a stop the remaining processes are followed first."""
+        live = self._live[key]
+        if live.stopped and not live.killed:
+            self._follow(live)
+        else:
+            self._let_go(key)
+
+    def _let_go(self, key: RunKey) -> None:
+        """Let the run's shim exit once all output is in the log."""
+        self._outputs.when_copied(key, lambda: self._outputs.let_go(key))
 
     def _see_begun(self, key: RunKey) -> None:
-        """The shim has closed its end of the pipe: it has begun, or it has ended without beginning. Its job can spoil
-        the pid file from then on, so without a pid a shim that still lives a moment later counts as begun."""
+        """The shim begins its command. The job can spoil the pid file from then on, so without a pid a shim that still
+        lives a moment later counts as begun."""
         live = self._live[key]
         if not self._mark_begun(live):
             asyncio.get_running_loop().call_later(ENDING_SECONDS, self._see_alive, live)
@@ -453,29 +489,51 @@ class ProcessRuntime:
                 return
             await asyncio.sleep(BEGUN_LOOK_SECONDS)  # The command has not begun yet, or has just ended.
 
-    def _over(self, key: RunKey) -> None:
+    def _shim_ended(self, key: RunKey) -> None:
         """The run's shim has ended. After a stop the remaining processes are followed until their end, or the kill."""
         live = self._live[key]
+        live.shim_over = True
         self._shells.forget(key)
-        if live.stopped and not live.killed:
+        if live.killed or live.rest_over or not live.stopped:
+            self._finish(live)
+        elif not live.ending:
             self._follow(live)
-        else:
-            self._finish(key)
 
     def _follow(self, live: _Live) -> None:
+        """Follow the remaining processes to their end. The shim waits, so that none of their output is lost."""
         key, record = live.run.key, live.record
         live.ending = True
-        group = record.pid if live.child else 0  # It is not reaped before the end, so the number is not reused.
-        self._remaining.add(key, self._home.run(key), Left(cgroups=record.cgroups, group=group))
+        group = record.pid if live.child or not live.shim_over else 0  # where that number cannot be reused
+        left = Left(cgroups=record.cgroups, group=group, shim=0 if live.shim_over else record.pid)
+        self._remaining.add(key, self._home.run(key), left)
 
-    def _finish(self, key: RunKey, lingered: bool = False) -> None:
-        """Kill the remaining processes of a run whose shim has ended, reap the shim, and note the run's outcome.
-        `lingered`: the run had processes after its main process ended, and ends now."""
-        live = self._live.pop(key)
-        status: int | None = None
+    def _see_rest_ended(self, key: RunKey, lingered: bool) -> None:
+        """No other process of a stopped run remains. `lingered`: there were some."""
+        live = self._live[key]
+        live.rest_over, live.lingered = True, lingered
+        if live.shim_over:
+            self._finish(live)
+        else:
+            self._let_go(key)
+
+    def _finish(self, live: _Live) -> None:
+        """Kill the remaining processes of a run whose shim has ended, and note its outcome once their output is in the
+        log."""
+        live.over = True
+        key = live.run.key
         if live.child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(live.record.pid, signal.SIGKILL)  # before it is reaped, while its pid cannot be reused
+        self._outputs.when_copied(key, lambda: self._over(key))
+
+    def _over(self, key: RunKey) -> None:
+        """The run's shim has ended: reap it, and note its outcome."""
+        live = self._live.pop(key, None)
+        if live is None:  # The runtime is closed.
+            return
+        self._outputs.close(key)
+        status: int | None = None
+        if live.child:
             with suppress(ChildProcessError):
                 status = os.waitstatus_to_exitcode(os.waitpid(live.record.pid, 0)[1])
         folder = self._home.run(key)
@@ -488,7 +546,7 @@ class ProcessRuntime:
             return
         self._mark_begun(live)
         run = self._outcome(live.record, live.run, status)
-        self._end(replace(run, ended_at=max(time.time(), run.started_at or 0.0)) if lingered else run)
+        self._end(replace(run, ended_at=max(time.time(), run.started_at or 0.0)) if live.lingered else run)
         self._sweeper.drop(live.record.cgroups)
         if not (live.record.cgroups and live.child):
             self._sweeper.find_strays(key)
@@ -572,7 +630,7 @@ class ProcessRuntime:
         run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
         if records.stopped(folder):
             live = self._live[record.key] = _Live(record, run, child=False)
-            live.stopped = True
+            live.stopped = live.shim_over = True
             self._follow(live)
             return True
         self._cgroups.kill(record.cgroups)
@@ -585,9 +643,9 @@ class ProcessRuntime:
         run = replace(run, serve=self._served.serve(record.key), port=self._served.port(record.key))
         live = _Live(record, run, child=_is_child(record.pid))
         live.stopped = records.stopped(folder)
-        self._watch(live)
+        self._watch(live, find_pipes(record.pid, record.pipes))
         if not records.locked(folder):  # If it is locked, the watched pid was the shim's all along.
-            self._over(record.key)
+            self._shim_ended(record.key)
             return
         with suppress(OSError):
             records.write(folder, record)

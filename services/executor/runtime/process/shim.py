@@ -5,19 +5,20 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from services.executor.leave import Leave
+from services.executor.runtime.process.pipes import ENDED_FD, OUTPUT_FD, RELEASE_FD, ShimEnds
 
 LOCK_FD = 9
-BEGUN_FD = 8
 CGROUP_REFUSED_STATUS = 125
 TOO_LATE_STATUS = 124
 UPTIME = "/proc/uptime"  # seconds with two decimals, on the same clock as the fence
 
 # The shim runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh`.
 # Signals go to the whole group: the shell catches them (`:`) and waits on; the command has their defaults.
+# After the command it waits for its release (pipes.py); a signal may end that wait, so it waits again a few times.
 # $1 the run's folder, $2 the working directory, $3 the file that says until when runs may begin (empty: always), $4 the
 # last good sync at the permission (leave.py), $5 the number of cgroups; then the cgroups, then the command.
 _SHIM = f"""
-trap : HUP INT QUIT USR1 USR2 ALRM TERM
+trap : HUP INT QUIT USR1 USR2 ALRM TERM PIPE
 __weft_run=$1 __weft_dir=$2 __weft_leave=$3 __weft_at=$4 __weft_left=$5
 shift 5
 while [ "$__weft_left" -gt 0 ]; do
@@ -31,10 +32,14 @@ if [ -n "$__weft_leave" ]; then
     exit {TOO_LATE_STATUS}
 fi
 echo $$ >&{LOCK_FD}
-exec {BEGUN_FD}>&-
-cd -- "$__weft_dir" && "$@" {LOCK_FD}>&-
+echo >&{ENDED_FD}
+cd -- "$__weft_dir" && "$@" {LOCK_FD}>&- {ENDED_FD}>&- {OUTPUT_FD}>&- {RELEASE_FD}>&-
 __weft_left=$?
 echo "$__weft_left" 1<>"$__weft_run/exit"
+exec {ENDED_FD}>&-
+for __weft_try in 1 2 3 4 5 6 7 8; do
+  read -r __weft_go <&{RELEASE_FD} && break
+done
 exit "$__weft_left"
 """
 
@@ -57,30 +62,30 @@ def spawn(
     env: Mapping[str, str],
     folder: str,
     workdir: str,
-    log: str,
     lock_fd: int,
-    begun_fd: int,
+    ends: ShimEnds,
     cgroups: Sequence[str],
     leave: Leave | None = None,
 ) -> int:
     """Spawn the shim; returns its pid, also its session and group. It holds the lock of `lock_fd` while it lives.
 
-    stdout and stderr go straight into `log`: no byte passes through the executor. Once `leave` holds no more, the
-    command is not started, and the shim ends with TOO_LATE_STATUS and without writing a pid. `begun_fd`, 10 or more, is
-    the writing end of a pipe: the shim closes it after it has written its pid and before it starts the command.
+    Once `leave` holds no more, the command is not started, and the shim ends with TOO_LATE_STATUS and without writing a
+    pid. `ends` are its ends of the pipes: it writes a line to that of its end after it has written its pid and before
+    it starts the command.
     """
     path, at = ("", 0) if leave is None or not os.path.exists(UPTIME) else (leave.path, leave.at)
-    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         "/bin/sh",
         ["sh", "-c", _SHIM, "weft-run", folder, workdir, path, str(at), str(len(cgroups)), *cgroups, *command],
         env,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, appending, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
             (os.POSIX_SPAWN_DUP2, lock_fd, LOCK_FD),
-            (os.POSIX_SPAWN_DUP2, begun_fd, BEGUN_FD),
+            (os.POSIX_SPAWN_DUP2, ends.write, 1),
+            (os.POSIX_SPAWN_DUP2, ends.write, 2),
+            (os.POSIX_SPAWN_DUP2, ends.output, OUTPUT_FD),
+            (os.POSIX_SPAWN_DUP2, ends.release, RELEASE_FD),
+            (os.POSIX_SPAWN_DUP2, ends.ended, ENDED_FD),
         ],
         setsid=True,
         setsigmask=(),

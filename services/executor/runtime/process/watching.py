@@ -1,44 +1,50 @@
-"""Watches the shells of runs (shim.py): when a shell begins its command, and when it has ended.
+"""Watches the shells of runs (shim.py): when a shell begins its command, when that has ended, and the end of the shell.
 
 The end is seen by a pidfd where the host has pidfds, else by the lock (records.py), which is looked at again and again.
 """
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Callable
 
 from services.executor.runs import RunKey
 from services.executor.runtime.process import records
-from services.executor.runtime.process.shim import LOCK_FD
 
 POLL_SECONDS = 0.05
+SIGNS_BYTES = 16
 
 
 class _Watched:
-    def __init__(self, *, begun_fd: int | None) -> None:
+    def __init__(self, *, ended_fd: int | None) -> None:
         self.pidfd: int | None = None
-        self.begun_fd = begun_fd
+        self.ended_fd = ended_fd
 
 
 class ShellWatch:
     def __init__(
-        self, *, folder: Callable[[RunKey], str], begun: Callable[[RunKey], None], over: Callable[[RunKey], None]
+        self,
+        *,
+        folder: Callable[[RunKey], str],
+        begun: Callable[[RunKey], None],
+        ended: Callable[[RunKey], None],
+        over: Callable[[RunKey], None],
     ) -> None:
-        """`folder` returns the run's folder. `begun` is called when the shell has closed its end of the pipe, `over`
-        when it has ended, until the run is forgotten: both by the event loop, with the run's key."""
+        """`folder` returns the run's folder. `begun` is called when the shell is about to start its command, `ended`
+        when that has ended or never starts, and `over` when the shell has ended, until the run is forgotten: all by the
+        event loop, with the run's key."""
         self._folder = folder
         self._begun = begun
+        self._ended = ended
         self._over = over
         self._watched: dict[RunKey, _Watched] = {}
         self._polled: set[RunKey] = set()  # watched, without a pidfd
         self._polling: asyncio.Task[None] | None = None
 
-    def watch(self, key: RunKey, pid: int, *, begun_fd: int | None = None) -> None:
-        """Watch the shell with this pid. `begun_fd`, the reading end of its pipe, is closed here."""
-        watched = self._watched[key] = _Watched(begun_fd=begun_fd)
-        if begun_fd is not None:
-            asyncio.get_running_loop().add_reader(begun_fd, self._see_begun, key)
+    def watch(self, key: RunKey, pid: int, *, ended_fd: int | None = None) -> None:
+        """Watch the shell with this pid. `ended_fd`: the reading end of its pipe, which is closed by the caller."""
+        watched = self._watched[key] = _Watched(ended_fd=ended_fd)
+        if ended_fd is not None:
+            asyncio.get_running_loop().add_reader(ended_fd, self._see_sign, key, ended_fd)
         try:
             watched.pidfd = os.pidfd_open(pid)
         except (AttributeError, OSError):
@@ -53,7 +59,7 @@ class ShellWatch:
         if watched is None:
             return
         self._polled.discard(key)
-        self._close_begun(watched)
+        self._forget_end(watched)
         if watched.pidfd is not None:
             asyncio.get_running_loop().remove_reader(watched.pidfd)
             os.close(watched.pidfd)
@@ -70,15 +76,19 @@ class ShellWatch:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
 
-    def _see_begun(self, key: RunKey) -> None:
-        self._close_begun(self._watched[key])
-        self._begun(key)
+    def _see_sign(self, key: RunKey, ended_fd: int) -> None:
+        try:
+            while os.read(ended_fd, SIGNS_BYTES):
+                self._begun(key)
+        except BlockingIOError:
+            return
+        self._forget_end(self._watched[key])
+        self._ended(key)
 
-    def _close_begun(self, watched: _Watched) -> None:
-        if watched.begun_fd is not None:
-            asyncio.get_running_loop().remove_reader(watched.begun_fd)
-            os.close(watched.begun_fd)
-            watched.begun_fd = None
+    def _forget_end(self, watched: _Watched) -> None:
+        if watched.ended_fd is not None:
+            asyncio.get_running_loop().remove_reader(watched.ended_fd)
+            watched.ended_fd = None
 
     async def _poll(self) -> None:
         while self._polled:
@@ -86,16 +96,3 @@ class ShellWatch:
             for key in sorted(self._polled):
                 if not records.locked(self._folder(key)):
                     self._over(key)
-
-
-def begun_pipe() -> tuple[int, int]:
-    """A pipe for BEGUN_FD: its reading end, and its writing end with a number that no other of the shim's has.
-    Raises OSError."""
-    begun_fd, low = os.pipe()
-    try:
-        return begun_fd, fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LOCK_FD + 1)
-    except OSError:
-        os.close(begun_fd)
-        raise
-    finally:
-        os.close(low)
