@@ -25,6 +25,7 @@ VOLUME_VARIABLE = "WEFT_VOLUME_"
 ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$(?!\n)"
 LABEL_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$(?!\n)"
 PATH_PATTERN = r"^/[^\x00]{0,4095}$(?!\n)"
+ORIGIN_PATTERN = r"^(\*|https?://([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)$(?!\n)"
 IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$(?!\n)"
 TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
@@ -38,6 +39,9 @@ EnvValue = Annotated[str, Meta(max_length=32768)]
 LabelName = Annotated[str, Meta(pattern=LABEL_NAME_PATTERN)]
 LabelValue = Annotated[str, Meta(max_length=253)]
 Path = Annotated[str, Meta(pattern=PATH_PATTERN, description="An absolute path.")]
+Origin = Annotated[
+    str, Meta(pattern=ORIGIN_PATTERN, max_length=255, description="Such as https://app.example.org; `*`: any.")
+]
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
 Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN, description="A SHA-256, as 64 hexadecimal digits.")]
@@ -311,7 +315,8 @@ class ServiceRules(_Strict, frozen=True, kw_only=True):
     replica at once. `queue`: the most requests that wait. `timeout`: from the arrival of a request to the first byte of
     its answer. `start`: the most time until a replica is ready. `drain`: the most time in which a replica that leaves
     finishes its requests. `max_surge`: replicas beyond the size of the service during an update. `public`: requests
-    need no token.
+    need no token. `allow_origins`: pages of these origins may call it, with a token in a header and never with a
+    cookie; the router answers their preflights.
     """
 
     port: Annotated[
@@ -327,6 +332,7 @@ class ServiceRules(_Strict, frozen=True, kw_only=True):
     max_surge: Annotated[int, Meta(ge=1, le=64)] = 1
     protocol: ServiceProtocol = ServiceProtocol.HTTP
     public: bool = False
+    allow_origins: Annotated[tuple[Origin, ...], Meta(max_length=32)] = ()
 
 
 class Objective(_Strict, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from libs.messages.problems import PROBLEM, problem
 from services.router.thinking.credentials import cookie_name
 from services.router.thinking.ways import Elsewhere, Refused
 
+PREFLIGHT_SECONDS = 600  # for which a browser asks no more
 SAID = {
     b"x-weft-uri": "uri",
     b"x-weft-method": "method",
@@ -63,27 +64,44 @@ def question_of(head: bytes) -> Question:
     return question
 
 
-def admitted(*, to: str, visit: str, step: str, strip: str, prefix: str, drops_authorization: bool) -> bytes:
+def admitted(
+    *, to: str, visit: str, step: str, strip: str, prefix: str, drops_authorization: bool, shown_to: str
+) -> bytes:
     shown = quote(prefix, safe="/%:@+,;=~!*()'")  # no `$`, which would stand for a part of what it replaces
     auth = "1" if drops_authorization else ""
     return (
         f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\nX-Weft-Visit: {visit}\r\nX-Weft-Step: {step}\r\n"
-        f"X-Weft-Strip: {strip}\r\nX-Weft-Prefix: {shown}\r\nX-Weft-Auth: {auth}\r\n\r\n"
+        f"X-Weft-Strip: {strip}\r\nX-Weft-Prefix: {shown}\r\nX-Weft-Auth: {auth}\r\n"
+        f"X-Weft-Cors: {shown_to}\r\n\r\n"
     ).encode("latin-1")
 
 
-def refused(refusal: Refused, accept: str) -> bytes:
-    """A sentence for a browser, else a problem as the gateway's."""
+def refused(refusal: Refused, accept: str, shown_to: str = "") -> bytes:
+    """A sentence for a browser, else a problem as the gateway's. `shown_to`: the origin whose pages may read it."""
     if "text/html" in accept:
         kind, body = "text/plain; charset=utf-8", f"{refusal.sentence}\n".encode()
     else:
         kind, body = PROBLEM, problem(refusal.status, "", refusal.sentence)
     more = {"Content-Type": kind, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    if shown_to:
+        more |= {"Access-Control-Allow-Origin": shown_to, "Access-Control-Expose-Headers": "*", "Vary": "Origin"}
     if refusal.status == 401:
         more["WWW-Authenticate"] = "Bearer"
     if refusal.retry_after:
         more["Retry-After"] = str(max(1, ceil(refusal.retry_after)))
     return _answer(refusal.status, more, body)
+
+
+def preflight(shown_to: str) -> bytes:
+    """A page of that origin may send any request, but none with a cookie. `*` does not stand for Authorization."""
+    more = {
+        "Access-Control-Allow-Origin": shown_to,
+        "Access-Control-Allow-Methods": "*",
+        "Access-Control-Allow-Headers": "Authorization, *",
+        "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+        "Vary": "Origin",
+    }
+    return _answer(204, more, b"")
 
 
 def moved(to: Elsewhere, *, secure: bool, keeps: bool = False) -> bytes:

@@ -53,6 +53,18 @@ VISIT_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy run
     "value": "{http.vars.weft_visit}",
     "early": True,
 }
+SHOWN: Json = {  # to pages of the origin that the gate names, whatever the replica says of it
+    "handler": "headers",
+    "response": {
+        "deferred": True,
+        "set": {
+            "Access-Control-Allow-Origin": ["{http.vars.weft_cors}"],
+            "Access-Control-Expose-Headers": ["*"],
+        },
+        "add": {"Vary": ["Origin"]},
+        "delete": ["Access-Control-Allow-Credentials"],
+    },
+}
 BODY_UNREAD: Json = {  # of a refused request. Go's server (issue 68560) then closes a connection of HTTP/1 after the
     # answer, untold; told, no client sends its next request there.
     "match": [
@@ -207,7 +219,10 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
             "X-Weft-Status": ["{http.error.status_code}"],
         }
     answer = "{{http.reverse_proxy.header.X-Weft-{}}}"
-    names = {"to": "To", "visit": "Visit", "prefix": "Prefix", "strip": "Strip", "step": "Step", "auth": "Auth"}
+    names = {
+        "to": "To", "visit": "Visit", "prefix": "Prefix", "strip": "Strip", "step": "Step",
+        "auth": "Auth", "cors": "Cors",
+    }
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{proxy.gate}"}],
@@ -241,6 +256,7 @@ def _pass() -> list[Json]:
             "match": [{"vars": {"weft_auth": ["1"]}}],
             "handle": [{"handler": "headers", "request": {"delete": ["Authorization"]}}],
         },
+        {"match": [{"not": [{"vars": {"weft_cors": [""]}}]}], "handle": [SHOWN]},
         *_steps([USUAL_SECONDS]),
         {"handle": [{"handler": "subroute", "routes": _steps(set(SILENCE_SECONDS) - {USUAL_SECONDS})}]},
     ]

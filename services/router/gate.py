@@ -11,11 +11,11 @@ from msgspec import Struct, structs
 
 from libs.store import StoreUnavailableError
 from libs.store.tenants import Access
-from services.router.answers import Question, admitted, moved, question_of, refused
+from services.router.answers import Question, admitted, moved, preflight, question_of, refused
 from services.router.caddy import H2C, HTTP, ONCE, step_of
 from services.router.clients import Peer
 from services.router.thinking.credentials import bearer_token, cookie_tokens
-from services.router.thinking.origins import is_foreign, page_of
+from services.router.thinking.origins import is_foreign, page_of, shown_to
 from services.router.thinking.routing import SAFE, Answer, Routing
 from services.router.thinking.seats import Visit
 from services.router.thinking.table import RoutedService, ServiceTable
@@ -51,6 +51,7 @@ class HeldQuestion(Struct):
     way: Way
     service: RoutedService | None = None
     drops_authorization: bool = False
+    shown_to: str = ""  # the origin whose pages may read the answer
     may_see: bool = False  # a token of the tenant, or of an administrator, came with it
     to: Elsewhere | None = None  # where a browser goes whose token was in the address
 
@@ -119,7 +120,7 @@ class Gate:
             return
         way = way_of(question.uri, question.host, self._domains)
         if isinstance(way, Refused):
-            self._refuse(connection, question, way)
+            self._refuse(HeldQuestion(connection, question, Way()), way)
         elif isinstance(way, Elsewhere):
             self._move(connection, question, way)
         else:
@@ -132,9 +133,9 @@ class Gate:
             connection.answer(moved(to, secure=self._secure))
         elif question.method not in ("GET", "HEAD"):
             refusal = Refused(400, "a token in the address is for GET alone: send it as 'Authorization: Bearer TOKEN'")
-            self._refuse(connection, question, refusal)
+            self._refuse(HeldQuestion(connection, question, Way()), refusal)
         elif _is_foreign(question):
-            self._refuse(connection, question, Refused(403, FOREIGN))
+            self._refuse(HeldQuestion(connection, question, Way()), Refused(403, FOREIGN))
         else:
             asking = HeldQuestion(connection, question, to.way, to=to)
             asking.service = service = self.table.find(to.way)
@@ -147,6 +148,12 @@ class Gate:
         """Let it in at once, or once its token was looked up."""
         question = asking.question
         asking.service = service = self.table.find(asking.way)
+        if service is not None and service.allow_origins:
+            page = page_of(question.page)
+            asking.shown_to = shown_to(page, service.allow_origins)
+            if asking.shown_to and question.method == "OPTIONS" and page is not None and page.asks_for:
+                asking.connection.answer(preflight(asking.shown_to))
+                return
         token = bearer_token(question.authorization) if question.authorization else ""
         asking.drops_authorization = token.startswith(WEFT_TOKEN)
         if service is not None and service.public:
@@ -155,9 +162,9 @@ class Gate:
             asking.drops_authorization = True
             self._open(asking, [token])
         elif not (tokens := cookie_tokens(question.cookie, asking.way.job)):
-            self._refuse(asking.connection, question, Refused(401, UNKNOWN))
+            self._refuse(asking, Refused(401, UNKNOWN))
         elif _is_foreign(question):
-            self._refuse(asking.connection, question, Refused(403, FOREIGN))
+            self._refuse(asking, Refused(403, FOREIGN))
         else:
             self._open(asking, tokens)
 
@@ -177,7 +184,7 @@ class Gate:
             self._keep_out(asking, accesses)
         elif len(self._looking_up) >= LOOKED_UP_MAX:
             refusal = Refused(503, "too many tokens are looked up at once", 1.0)
-            self._refuse(asking.connection, asking.question, refusal)
+            self._refuse(asking, refusal)
         else:
             task = asyncio.create_task(self._look_up(asking, unknown, accesses))
             self._looking_up.add(task)
@@ -202,7 +209,7 @@ class Gate:
                 return
             accesses.append(access)
         if refusal is not None:
-            self._refuse(asking.connection, asking.question, refusal)
+            self._refuse(asking, refusal)
         else:
             self._keep_out(asking, accesses)
 
@@ -210,7 +217,7 @@ class Gate:
         refusal = Refused(401, "this token is not known, was revoked, or has expired")
         if any(access is not None for access in accesses):
             refusal = Refused(404, "there is no such service of this tenant")
-        self._refuse(asking.connection, asking.question, refusal)
+        self._refuse(asking, refusal)
 
     def _let_in_or_move(self, asking: HeldQuestion) -> None:
         service, asking.may_see = asking.service, True
@@ -234,7 +241,10 @@ class Gate:
         answer, others = self.routing.failed(
             number, ticket, self._clock(), method=question.method, error=question.error, status=status
         )
-        self._follow(ticket, HeldQuestion(connection, question, Way(), service), answer)
+        asking = HeldQuestion(connection, question, Way(), service)
+        if service is not None and service.allow_origins:
+            asking.shown_to = shown_to(page_of(question.page), service.allow_origins)
+        self._follow(ticket, asking, answer)
         self.tell(others)
 
     def _follow(self, ticket: int, asking: HeldQuestion, answer: Visit | Refused | None) -> None:
@@ -250,7 +260,7 @@ class Gate:
         if isinstance(answer, Refused):
             if answer.unready and asking.may_see and asking.service is not None:
                 answer = _with_trouble(answer, self.table.services.get(asking.service.job_id))
-            self._refuse(asking.connection, asking.question, answer)
+            self._refuse(asking, answer)
             return
         service = asking.service
         assert service is not None, "only a request for a service is given a replica"
@@ -265,12 +275,13 @@ class Gate:
                 strip=strip,
                 prefix=service.prefix,
                 drops_authorization=asking.drops_authorization,
+                shown_to=asking.shown_to,
             )
         )
 
-    def _refuse(self, connection: "GateConnection", question: Question, refusal: Refused) -> None:
+    def _refuse(self, asking: HeldQuestion, refusal: Refused) -> None:
         self.refused[refusal.status] = self.refused.get(refusal.status, 0) + 1
-        connection.answer(refused(refusal, question.accept))
+        asking.connection.answer(refused(refusal, asking.question.accept, asking.shown_to))
 
     def left(self, connection: "GateConnection") -> None:
         """The client left, or Caddy did: nobody waits for the answer."""

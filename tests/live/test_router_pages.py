@@ -6,6 +6,7 @@ import aiohttp
 import aiohttp.web
 import pytest
 
+from tests.support.gateway import until
 from tests.support.routers import Town, error_of
 
 OTHER = "http://evil.beta.localhost:8480"
@@ -65,6 +66,64 @@ async def test_a_page_of_another_origin_gets_nothing_with_a_persons_cookie(
     both = {"Cookie": f"weft_token={there.tokens['bob']}; weft_token=weft_x; weft_token={there.tokens['alice']}; a=b"}
     async with http.get(url, headers=both) as answer:
         assert (answer.status, (await answer.json())["headers"]["Cookie"]) == (200, "; a=b")
+
+
+APP = "https://app.example.org"
+ASKS = {"Origin": APP, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+
+async def answers_itself(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+    """As a server whose own CORS allows everybody, with cookies."""
+    headers = {"Access-Control-Allow-Origin": "*", "Access-Control-Allow-Credentials": "true", "Vary": "Accept"}
+    return aiohttp.web.Response(text=request.method, headers=headers)
+
+
+async def test_a_page_of_an_allowed_origin_calls_a_service_with_a_token_and_its_preflight_starts_nothing(
+    there: Town, http: aiohttp.ClientSession
+) -> None:
+    job = await there.service(public=False, timeout="500ms", allow_origins=[APP])
+    url = f"{there.url}/s/{job.id}/v1/chat"
+    async with http.options(url, headers=ASKS) as answer:
+        assert answer.status == 204
+        assert answer.headers["Access-Control-Allow-Origin"] == APP
+        assert "Authorization" in answer.headers["Access-Control-Allow-Headers"]
+        assert answer.headers["Access-Control-Allow-Methods"] == "*"
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+    async with http.options(url, headers={**ASKS, "Origin": OTHER}) as answer:
+        assert (answer.status, answer.headers.get("Access-Control-Allow-Origin")) == (401, None)
+    for headers, status in (({}, 401), ({"Authorization": f"Bearer {there.tokens['bob']}"}, 404)):
+        async with http.post(url, headers={"Origin": APP, **headers}) as answer:
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (status, APP)
+    token = {"Authorization": f"Bearer {there.tokens['alice']}", "Origin": APP}
+    async with http.post(url, headers=token) as answer:
+        assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (503, APP)
+        assert answer.headers["Access-Control-Expose-Headers"] == "*"
+    await until(lambda: there.last(job).arrived)
+    assert there.last(job).arrived == 1, "no preflight is a request of the service"
+    replica = await there.replica(0, answers_itself)
+    await there.tell(replica.endpoint(job))
+    async with http.post(url, headers=token) as answer:
+        assert (answer.status, answer.headers.getall("Access-Control-Allow-Origin")) == (200, [APP])
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+        assert {"Origin", "Accept"} <= {one.strip() for one in ",".join(answer.headers.getall("Vary")).split(",")}
+    async with http.post(url, headers={"Cookie": f"weft_token={there.tokens['alice']}", "Origin": APP}) as answer:
+        assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (403, APP), "never with a cookie"
+    await replica.stop()
+    async with http.post(url, headers=token) as answer:
+        assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (503, APP), "after a try"
+
+
+async def test_a_service_that_names_no_origin_answers_pages_as_its_replica_does(
+    there: Town, http: aiohttp.ClientSession
+) -> None:
+    public, own = await there.service(), await there.service("own", public=False)
+    replica = await there.replica(0, answers_itself)
+    await there.tell(replica.endpoint(public), replica.endpoint(own))
+    async with http.options(f"{there.url}/s/{public.id}/", headers=ASKS) as answer:
+        assert (answer.status, await answer.text()) == (200, "OPTIONS")
+        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    async with http.options(f"{there.url}/s/{own.id}/", headers=ASKS) as answer:
+        assert (answer.status, answer.headers.get("Access-Control-Allow-Origin")) == (401, None)
 
 
 async def test_a_replica_sets_no_cookie_of_the_router_and_none_for_other_services(

@@ -46,6 +46,7 @@ FIELDS = {
     "Replicas.want": "So many if there is room.",
     "Replicas.min": "So many at least to start; default: `want`. Only a service may have 0.",
     "Replicas.max": "So many at most, if it can grow; default: `want`.",
+    "ServiceRules.allow_origins": "Pages of these origins may call it, with a token in a header (docs/serving.md).",
     "GpuShare.request": "Of the GPU's time, promised.",
     "GpuShare.limit": "Of the GPU's time, used while others idle.",
     "GpuShare.memory": "Of the GPU's memory, a hard bound.",

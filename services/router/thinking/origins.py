@@ -1,5 +1,7 @@
 """Which page a browser's request comes from, and what that page may do with the person's cookie."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 SAME = frozenset({"same-origin", "none"})
@@ -21,6 +23,8 @@ class Page(Struct, frozen=True):
 
 def page_of(text: str) -> Page | None:
     """The six values as Caddy joins them; None: no browser says anything."""
+    if text.startswith("||||") and text.endswith("|"):  # nearly all requests of programs
+        return None
     parts = text.split("|", 5)
     if len(parts) < 6 or not (parts[0] or parts[3] or parts[5]):
         return None
@@ -38,6 +42,13 @@ def is_foreign(page: Page | None, method: str, *, upgraded: bool) -> bool:
     if page.site:
         return page.site not in SAME
     return bool(page.origin) and not _is_of(page.origin, page.host)
+
+
+def shown_to(page: Page | None, allowed: Sequence[str]) -> str:
+    """The origin whose pages may read the answer, as `Access-Control-Allow-Origin` says it; empty: none."""
+    if page is None or not page.origin:
+        return ""
+    return "*" if "*" in allowed else page.origin if page.origin in allowed else ""
 
 
 def _is_of(origin: str, host: str) -> bool:

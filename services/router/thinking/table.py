@@ -77,6 +77,7 @@ class RoutedService(Struct, frozen=True, kw_only=True):
     prefix: str
     h2c: bool
     public: bool
+    allow_origins: tuple[str, ...] = ()
     latency: float | None = None
     served: bool = False
     trouble: str = ""
@@ -204,6 +205,7 @@ def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) 
         prefix=prefix_of(rules.path, job.id),
         h2c=rules.protocol is ServiceProtocol.H2C,
         public=rules.public,
+        allow_origins=rules.allow_origins,
         latency=None if objective is None else duration_seconds(objective.latency),
         served=job.served or takes,
         trouble="" if takes else endpoints.trouble(job.id, _endpoints_of(job, endpoints)),
