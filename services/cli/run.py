@@ -5,7 +5,11 @@ along with --venv and variables with -e NAME, name the interpreter by its path, 
 """
 
 import argparse
+import fcntl
 import os
+import stat
+import sys
+import termios
 
 from libs.client import RefusedError
 from libs.domain.spec import Kind, ResizeHow, TuningMode
@@ -140,7 +144,26 @@ async def run(args: argparse.Namespace) -> int:
         page.answered(args, submitted, submitted.id) if not args.follow else None
         for remark in submitted.notes:
             page.remark(f"note: {remark}")
+        if _ignores_input(args, sys.stdin.fileno() if sys.stdin is not None else -1):
+            page.remark("note: standard input is not passed to the job: it reads nothing there")
         if args.follow:
             return await (follow_array if spec.is_array else follow)(client, submitted)
     page.note(submitted_line(submitted))
     return 0
+
+
+def _ignores_input(args: argparse.Namespace, stdin: int) -> bool:
+    """Whether something is there to read that the job was probably meant to read: a pipe or file has data, and the
+    command is followed or names its standard input."""
+    if not (args.follow or {"-", "/dev/stdin"}.intersection(args.command)):
+        return False
+    try:
+        mode = os.fstat(stdin).st_mode
+        if stat.S_ISREG(mode):
+            return os.fstat(stdin).st_size > os.lseek(stdin, 0, os.SEEK_CUR)
+        if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+            return False
+        waiting = fcntl.ioctl(stdin, termios.FIONREAD, bytes(4))
+        return int.from_bytes(waiting, sys.byteorder) > 0
+    except OSError:
+        return False
