@@ -1,13 +1,19 @@
-"""`weft submit`: a job from a YAML or JSON file, or from stdin."""
+"""`weft submit`: a job from a YAML or JSON file, or from stdin.
+
+A process runs in the folder in which this is called, unless the file sets `workdir`.
+"""
 
 import argparse
 import os
 import sys
 from pathlib import Path
 
+from msgspec import structs
+
 from libs.client import RefusedError
 from libs.domain.arrays import ARRAY_PREFIX
-from libs.domain.spec_decoder import SPEC_BYTES_MAX
+from libs.domain.spec import JobSpec
+from libs.domain.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 from services.cli import connection, page
 from services.cli.along import env_option, read_with_env, secret_option, venv_option
 from services.cli.complaint import Complaint
@@ -38,6 +44,7 @@ async def submit(args: argparse.Namespace) -> int:
     packed = pack(args.sync) if args.sync is not None else None
     context = None if packed is None else packed.digest
     body = read_with_env(given, content, args, os.environ, context=context) if adds else given
+    body = _run_here(body, content, cwd=os.getcwd())
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         if packed is not None:
             await store(client, packed)
@@ -54,6 +61,19 @@ async def submit(args: argparse.Namespace) -> int:
     page.answered(args, submitted, submitted.id)
     page.note(submitted_line(submitted))
     return 0
+
+
+def _run_here(body: JobSpec | bytes, content: str, *, cwd: str) -> JobSpec | bytes:
+    """The specification with `workdir` set to this folder if a process would start elsewhere. What cannot be decoded
+    stays as it is: the gateway names the mistakes."""
+    try:
+        spec = decode_spec(body, content=content) if isinstance(body, bytes) else body
+    except SpecError:
+        return body
+    contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
+    if contained or spec.workdir is not None or spec.context is not None:
+        return body
+    return structs.replace(spec, workdir=cwd)
 
 
 def content_of(name: str, body: bytes) -> str:

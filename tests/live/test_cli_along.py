@@ -51,3 +51,36 @@ async def test_a_job_runs_in_the_virtual_environment_and_with_the_variables_of_t
     without = await Shell(cluster, cluster.local.token, own={"VIRTUAL_ENV": ""}).types("run", "--venv", "--", "tool")
     assert (without.status, without.out) == (1, "")
     assert "--venv: no virtual environment is active here" in without.err
+
+
+async def test_a_process_starts_in_the_folder_that_it_is_submitted_from(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hello.sh").write_text("echo hello from $PWD\n")
+    (tmp_path / "job.yaml").write_text("name: here\ncommand: [sh, hello.sh]\n")
+    monkeypatch.chdir(tmp_path)
+    person = Person(cluster, cluster.local.token)
+    for typed in (("submit", "job.yaml"), ("submit", "job.yaml", "-e", "A=1"), ("run", "-f", "--", "sh", "hello.sh")):
+        ran = await person.types(*typed, "-f") if typed[0] == "submit" else await person.types(*typed)
+        assert (ran.status, ran.out) == (0, f"hello from {tmp_path}\n"), ran.err
+    (tmp_path / "job.yaml").write_text("name: there\ncommand: [pwd]\nworkdir: /usr\n")
+    assert (await person.types("submit", "job.yaml", "-f")).out == "/usr\n"
+
+
+async def test_a_run_notes_that_its_standard_input_is_not_passed(cluster: Cluster) -> None:
+    person = Person(cluster, cluster.local.token)
+    note = "note: standard input is not passed to the job"
+    piped = await person.types("run", "-f", "--", "cat", "-", stdin=b"print(1)\n")
+    assert (piped.status, piped.out) == (0, "")
+    assert note in piped.err
+    for typed, stdin in ((("-f", "--", "true"), b""), (("-f", "--", "true"), None), (("--", "true"), b"a list\n")):
+        assert note not in (await person.types("run", *typed, stdin=stdin)).err
+
+
+async def test_a_submission_notes_the_variables_that_replace_those_of_weft(cluster: Cluster) -> None:
+    person = Person(cluster, cluster.local.token)
+    ran = await person.types(
+        "run", "--replicas", "2", "-e", "RANK=7", "-f", "--", "sh", "-c", "[ $RANK = 7 ] && echo kept $MASTER_ADDR"
+    )
+    assert (ran.status, ran.out) == (0, "kept 127.0.0.1\n"), ran.err
+    assert "note: RANK is set by the job; Weft's value is not used\n" in ran.err
