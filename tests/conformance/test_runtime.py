@@ -1,14 +1,17 @@
 """What holds for every runtime: the fake, processes with and without cgroups, and containers."""
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
+from contextlib import closing
 from pathlib import Path
 
+import docker
 import pytest
 from msgspec.structs import replace
 
@@ -221,6 +224,27 @@ async def test_a_run_finds_the_contract_in_its_environment(rig: Rig) -> None:
     assert (env["MINE"], env["NODE_RANK"], env["GROUP_RANK"]) == ("kept", "mine", "1")
     assert (env["CUDA_VISIBLE_DEVICES"], env["WEFT_GPUS_EMULATED"]) == ("", "1")
     assert "WEFT_NATS_PASSWORD" not in env
+
+
+async def test_a_value_of_the_image_replaces_a_default_of_weft(rig: Rig) -> None:
+    if not rig.docker:
+        pytest.skip("processes have no image")
+    name = f"weft-test-defaults:{rig.node.node_id}"
+    asked = rig.shell(("env",), cpus=2.0)
+    text = f"FROM {asked.image}\nENV OMP_NUM_THREADS=7 PYTHONUNBUFFERED= WEFT_RANK=9\n"
+    with closing(docker.from_env()) as engine:
+        engine.images.build(fileobj=io.BytesIO(text.encode()), tag=name, network_mode="none", rm=True)
+        try:
+            for image, threads in ((name, "7"), (asked.image, "2")):
+                run = replace(asked, image=image, rank=int(threads))
+                await rig.runtime.start(run)
+                await in_state(rig.runtime, RunKey.of(run), RunState.EXITED)
+                lines = (await whole_log(rig.runtime, RunKey.of(run))).decode().splitlines()
+                assert {f"OMP_NUM_THREADS={threads}", f"WEFT_RANK={threads}"} <= set(lines)
+                assert ("MKL_NUM_THREADS=2" in lines) == (image == asked.image)
+                await rig.runtime.remove(RunKey.of(run))
+        finally:
+            engine.images.remove(name, force=True)
 
 
 async def test_standard_input_is_empty(rig: Rig) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from libs.domain.contract import DEFAULT_NAMES
+from libs.domain.contract import DEFAULT_NAMES, THREAD_NAMES
 from libs.messages.nodes import StartRun
 from services.executor import members
 from services.executor.checkpoints import OF_ANY_USER, make_folder
@@ -144,6 +144,8 @@ class Starter:
         inspect: Callable[[str], dict[str, Any]] = client.inspect_image
         image = inspect(arguments["image"]).get("Config") or {}
         of_image = {pair.partition("=")[0] for pair in image.get("Env") or ()}
+        if THREAD_NAMES[0] in of_image:  # the others follow it
+            of_image.update(THREAD_NAMES)
         env = {name: text for name, text in arguments["environment"].items() if name not in defaults & of_image}
         return cast(str, client.create_container(**{**arguments, "environment": env})["Id"])
 
