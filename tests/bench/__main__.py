@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench daily`, `dashboards`, `elastic`, `eta`, `hosts`, `partition`, `serving` and `sharing` too: each
-has a docstring.
+`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `partition`, `serving` and `sharing`
+too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
 from tests.bench.against import main as against
+from tests.bench.contract.measure import main as contract
 from tests.bench.daily.measure import main as daily
 from tests.bench.dashboards import main as dashboards
 from tests.bench.elastic import main as elastic
@@ -49,6 +50,7 @@ async def bench(names: list[str]) -> None:
 
 
 OWN = {
+    "contract": contract,
     "fairness": fairness,
     "elastic": elastic,
     "eta": eta,
