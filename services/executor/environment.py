@@ -1,4 +1,4 @@
-"""The environment variables of a run: docs/contract.md, C10 to C19.
+"""The environment variables of a run: docs/contract.md, C10 to C20.
 
 A value of the user replaces Weft's value of the same name, unless the name is Weft's alone (`libs/domain/contract.py`).
 A TensorFlow task listens on the master's port plus its position in the cluster, because tasks may share a node; where

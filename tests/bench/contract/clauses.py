@@ -181,9 +181,11 @@ async def _(stage: Stage) -> None:
 
 @clause("a-displaced-job-resumes")
 async def _(stage: Stage) -> None:
-    job = await stage.submit("displaced", stage.runs("loader.py", "--steps", "400"), gpus=4, grace="20s", priority=-1)
+    """The two need more GPUs than there are, even if no other clause holds any."""
+    fields = {"grace": "20s", "priority": -1, "checkpoints": {"on_stop": True}}
+    job = await stage.submit("displaced", stage.runs("loader.py", "--steps", "400"), gpus=8, **fields)
     await stage.says(job.id, "steps ")
-    urgent = await stage.submit("urgent", ["sleep", "1"], gpus=4, priority=1)
+    urgent = await stage.submit("urgent", ["sleep", "1"], gpus=8, priority=1)
     await stage.succeeds(urgent.id)
     log = await stage.succeeds(job.id)
     if not re.search(r"begins at step [1-9]", log):

@@ -1,4 +1,4 @@
-"""A cluster of one node with four emulated GPUs, whose jobs run the programs as processes or as containers."""
+"""A cluster of one node with emulated GPUs, whose jobs run the programs as processes or as containers."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ from tests.bench.nearchus.image import base, remove_network
 from tests.support.cluster import Cluster
 
 PROGRAMS = Path(__file__).with_name("programs")
-GPUS = 4
+GPUS = 12
 CPUS = 16.0
 MEMORY = 24 << 30
-SECONDS_MAX = 240.0
+SECONDS_MAX = 300.0
 LOOK_SECONDS = 0.2
 
 
@@ -104,7 +104,8 @@ class Stage(Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def opened(frameworks: Path, *, contained: bool) -> AsyncIterator[Stage]:
-    settings = {"EXECUTOR_VOLUMES_ALLOWED": msgspec.json.encode([str(PROGRAMS), str(frameworks)]).decode()}
+    folders = f"{PROGRAMS},{frameworks}"
+    settings = {"EXECUTOR_VOLUMES_ALLOWED": folders, "GATEWAY_VOLUMES_ALLOWED": folders}
     with (
         tempfile.TemporaryDirectory(prefix="weft-bench-", ignore_cleanup_errors=True) as folder,
         ExitStack() as leaving,
