@@ -67,8 +67,10 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
     run = _run(job, query)
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise RejectedError(426, "Upgrade", "this is a WebSocket: ask for it with `Upgrade: websocket`")
-    gateway.lanes.charge(call.who.tenant, SESSION_SECONDS)
     call.turn.end()
+    async with gateway.opening.one(call.who.tenant):  # one after the other, each when the ones before it are paid for
+        await gateway.lanes.go(call.who.tenant)
+        gateway.lanes.charge(call.who.tenant, SESSION_SECONDS)
     socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0)
     with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):
         if not socket.can_prepare(request).ok:

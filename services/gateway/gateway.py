@@ -53,6 +53,8 @@ UPLOADS_MAX = 64  # each has up to a MiB in memory
 UPLOADS_PER_TENANT_MAX = 8
 HEARTBEAT_SECONDS = 15.0  # between two signs of life on a stream that has nothing else to send
 TOLD_AWAY_SECONDS = 1.0
+OPENING_MAX = 64  # tenants of which a session begins
+OPENING_SECONDS_MAX = 10.0
 TENANTS_AT_ONCE = 3  # with long reads at once: the other connections to the store are for all else
 AT_WORK_MAX = 256  # requests in work; the others wait for their tenant's turn
 AT_WORK_PER_TENANT_MAX = 8
@@ -138,6 +140,13 @@ class Gateway:
         )
         self.explaining = Turns("explanations", at_once=EXPLAINED_AT_ONCE, per_tenant=1)
         self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
+        self.opening = Turns(
+            "sessions that begin",
+            at_once=OPENING_MAX,
+            per_tenant=1,
+            waiting_max=settings.sessions_per_tenant_max,
+            wait_seconds=OPENING_SECONDS_MAX,
+        )
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)

@@ -68,7 +68,7 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
 async def _run(gateway: Gateway, job: Job, query: LogQuery) -> RankRun:
     """The run in question; the newest epoch of a placed job whose ranks are all there needs no look at its story."""
     needs_story = job.placement is None or query.epoch not in (None, job.epoch) or job.placement.changes > 0
-    known = await runs.placements(gateway.store, job) if needs_story else runs.present_placement(job)
+    known = await runs.placements(gateway.store, job, query.epoch) if needs_story else runs.present_placement(job)
     return runs.find_run(job, known, epoch=query.epoch, role=query.role, rank=query.rank)
 
 
@@ -216,7 +216,7 @@ async def _placed(gateway: Gateway, fresh: Job, run: RankRun) -> RankRun:
     """`run` with its node, if it has been placed by now; the story has also the node of an epoch that is over."""
     placement = fresh.placement if fresh.epoch == run.epoch else None
     if placement is None and (fresh.epoch > run.epoch or fresh.state.final):
-        placement = (await runs.placements(gateway.store, fresh)).get(run.epoch)
+        placement = (await runs.placements(gateway.store, fresh, run.epoch)).get(run.epoch)
     if placement is None:
         return run
     node_id = next((each.node_id for each in placement.allocations if each.rank == run.rank), None)

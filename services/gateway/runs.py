@@ -44,25 +44,26 @@ class _Placed(Struct, frozen=True):
     placement: Placement | None = None
 
 
-async def placements(store: GatewayStore, job: Job) -> dict[int, Placement]:
-    """Where each epoch of a job was placed, oldest first, with every rank that it ever had: also those that left."""
+async def placements(store: GatewayStore, job: Job, epoch: int | None) -> dict[int, Placement]:
+    """Where this epoch of a job was placed, or the newest that was, with every rank that it ever had: also those that
+    left."""
     known: dict[int, Placement] = {}
     async for page in story_pages(store, job.id, events=sorted(PLACES)):
         for event in page:
-            _note(known, msgspec.json.decode(event.data, type=_Placed))
-    return present_placement(job, known)
-
-
-def present_placement(job: Job, known: dict[int, Placement] | None = None) -> dict[int, Placement]:
-    """The known placements of a job, with its present one."""
-    known = known if known is not None else {}
-    _note(known, _Placed(job.epoch, job.placement))
+            _note(known, msgspec.json.decode(event.data, type=_Placed), epoch)
+    _note(known, _Placed(job.epoch, job.placement), epoch)
     return known
 
 
-def _note(known: dict[int, Placement], placed: _Placed) -> None:
-    if placed.placement is None:
+def present_placement(job: Job) -> dict[int, Placement]:
+    return {} if job.placement is None else {job.epoch: job.placement}
+
+
+def _note(known: dict[int, Placement], placed: _Placed, epoch: int | None) -> None:
+    if placed.placement is None or epoch not in (None, placed.epoch):
         return
+    for earlier in [each for each in known if each < placed.epoch]:
+        del known[earlier]
     before = known[placed.epoch].allocations if placed.epoch in known else ()
     ranks = {each.rank: each for each in (*before, *placed.placement.allocations)}
     every = tuple(ranks[rank] for rank in sorted(ranks))

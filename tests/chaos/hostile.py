@@ -13,6 +13,7 @@ import msgspec
 from libs.client import Client, ClientError, RefusedError
 from libs.domain.job import FINAL, JobState
 from libs.messages.http import JobView
+from libs.messages.sessions import SessionKind
 from tests.chaos.clock import boot_clock
 from tests.chaos.engine import IMAGE
 from tests.chaos.misdeeds import BY_JOBS, IN_CONTAINERS, Misdeed
@@ -27,6 +28,9 @@ PAGE = 200
 YAML_BYTES = 1 << 20
 LARGE, LARGE_BYTES = 12, 900_000
 MANY, MANY_AT_ONCE = 150, 16
+SERVICES, UPDATES = 4, 4
+LISTS, EVENTS = 6, 5000
+SESSIONS, SESSION_LETTERS = 80, 4000
 HIGH = 2
 POLITE_SECONDS = 12.0  # so long that it has not done its work when it is interrupted
 DEEP_FOLDER = """
@@ -125,9 +129,13 @@ class Hostile:
                 pattern = "(?i)(?P<a>x)" + "[!-\uffff]" * 195 + letters
                 await self._submit(name, role=NO_GPU, progress={"pattern": pattern})
             case "large-specifications":
-                value = self._random.randbytes(LARGE_BYTES // 2).hex()
-                parts = {f"V{at}": value[at : at + 30_000] for at in range(0, len(value), 30_000)}
-                await self._many(LARGE, name, env=parts, **LAST)
+                await self._many(LARGE, name, env=self._large(), **LAST)
+            case "large-updates":
+                await self._updates(name)
+            case "event-lists":
+                await asyncio.gather(*(self._ask(self._client.events(after="0-0", limit=EVENTS)) for _ in range(LISTS)))
+            case "many-sessions":
+                await self._sessions(name)
             case "many-jobs":
                 await self._many(MANY, name, **LAST)
             case "high-priority":
@@ -141,6 +149,32 @@ class Hostile:
                 assert misdeed.what in BY_JOBS, misdeed.what
                 command = [PYTHON, "-I", "-S", str(VANDAL), misdeed.what]
                 await self._runs_one(name, command=command)
+
+    def _large(self) -> dict[str, str]:
+        """An environment that is as large as one request may carry."""
+        value = self._random.randbytes(LARGE_BYTES // 2).hex()
+        return {f"V{at}": value[at : at + 30_000] for at in range(0, len(value), 30_000)}
+
+    async def _updates(self, name: str) -> None:
+        """Services that wait, updated several times. Each update is taken, or refused where the tenant is full."""
+        role = {**ALL_GPUS, "replicas": {"want": 2}}
+        for number in range(SERVICES):
+            job = await self._submit(f"{name}-{number}", role=role, kind="inference", service={}, **LAST)
+            for _ in range(UPDATES if job else 0):
+                await self._ask(self._client.update(job, env=self._large()))
+
+    async def _sessions(self, name: str) -> None:
+        """More at once than a tenant may have: each leaves what it ran in the job's story."""
+        job = await self._runs_one(name, command=["sleep", "20"])
+        await self._insist(lambda: self._runs(job))
+
+        async def one() -> None:
+            async with self._client.enter(job, SessionKind.EXEC, command=["true", "x" * SESSION_LETTERS]) as session:
+                async for _ in session.output():
+                    pass
+
+        await asyncio.gather(*(self._ask(one()) for _ in range(SESSIONS)))
+        await self._ask(self._client.cancel(job))
 
     async def _polite(self, name: str) -> None:
         """A job that exits 0 when it is told to stop, and is put back into the queue as soon as it runs.

@@ -24,6 +24,9 @@ BY_REQUESTS = (
     "many-lists",  # YAML of very many small things
     "costly-pattern",
     "large-specifications",
+    "large-updates",  # of services that wait: an environment as large as a request may be, again and again
+    "event-lists",  # the longest lists and streams of its own events, several at once
+    "many-sessions",  # in a run of its own, each with a long command
     "many-jobs",
     "high-priority",
     "polite",  # a job that exits 0 when it is told to stop, and is put back into the queue

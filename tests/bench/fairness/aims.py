@@ -17,6 +17,7 @@ PART = 0.99
 MEBIBYTE = 1 << 20
 MEMORY_MIB_MAX = 512.0
 SERVERS_MIB_MAX = {"postgres": 1024.0}  # its shared buffers, and what its sessions sort in
+WELL_AFTER_SECONDS_MAX = 10.0
 GROWTH_MIB_MAX = 64.0
 GROWTH_PART_MAX = 0.25
 
@@ -48,7 +49,8 @@ class Attack(Struct, frozen=True, kw_only=True):
     after: Window | None  # None: the cluster was not well again
     memory: Memory
     restarts: Mapping[str, int]  # processes that ended by themselves, by name
-    recovered_seconds: float
+    well_seconds: float  # after the last request until the quiet tenant was served well again, with all still there
+    recovered_seconds: float  # until the hostile tenant's jobs were over, too
     recovered: bool
     answers: Mapping[str, int]  # what the hostile tenant was answered: status or error, and how often
 
@@ -73,6 +75,7 @@ def aims(attacks: Sequence[Attack], *, recovered_seconds_max: float) -> dict[str
         found[f"{attack.name}.quiet_failed"] = Aim(value=attack.during.failures, aim=0)
         recovered = attack.recovered_seconds if attack.recovered else 2 * recovered_seconds_max
         found[f"{attack.name}.recovered_seconds"] = Aim(value=round(recovered, 1), aim=recovered_seconds_max)
+        found[f"{attack.name}.well_seconds"] = Aim(value=round(attack.well_seconds, 1), aim=WELL_AFTER_SECONDS_MAX)
         found[f"{attack.name}.processes_ended"] = Aim(value=sum(attack.restarts.values()), aim=0)
     found["rest.quiet_failed"] = Aim(value=sum(_failed_at_rest(attacks)), aim=0)
     return found | _memory_aims(attacks)

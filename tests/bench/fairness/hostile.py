@@ -25,6 +25,12 @@ COMES_SECONDS, COMES_AGAIN_SECONDS = (0.0, 6.0), (5.0, 25.0)  # before a connect
 WAITING = {"gpus": 4, "cpus": 0.1, "memory": "64MiB"}  # all GPUs of a node: all but the first jobs wait
 SPEC_BYTES = 960 << 10
 YAML_BYTES = (1 << 20) - 64
+UPDATE_BYTES = 880_000
+LARGE_EVENTS = 60
+SESSIONS = 80  # more than a tenant may have at once
+READ_SECONDS_MAX = 10.0
+HTTP_ACCEPTED = 202
+SERVICE = {"kind": "inference", "service": {}, "roles": {"worker": {**WAITING, "replicas": {"want": 2}}}}
 PATTERN = "(?i)(?P<a>x)" + "[!-\uffff]" * 195  # and some letters, so that no two are alike
 
 
@@ -47,7 +53,8 @@ class Hostile:
         self.answers = answers
         self.ids: list[str] = []
         self.random = random.Random(f"{target.attack} {target.seed}")
-        self._session = session
+        self.session = session
+        self.blob = base64.b85encode(self.random.randbytes(SPEC_BYTES * 4 // 5)).decode()
         self._number = 0
 
     async def ask(
@@ -56,9 +63,7 @@ class Hostile:
         """The status and the answer; 0 where there was none."""
         headers = {"Content-Type": content} if body else {}
         try:
-            async with self._session.request(
-                method, f"{self.target.url}{path}", data=body, headers=headers
-            ) as response:
+            async with self.session.request(method, f"{self.target.url}{path}", data=body, headers=headers) as response:
                 answer = await response.read()
                 self.answers[str(response.status)] += 1
                 return response.status, answer
@@ -101,11 +106,9 @@ Attack = Callable[[Hostile, Ready], Awaitable[None]]
 
 
 async def large_specifications(hostile: Hostile, ready: Ready) -> None:
-    blob = base64.b85encode(hostile.random.randbytes(SPEC_BYTES * 4 // 5)).decode()
-
     async def one() -> object:
-        cut = hostile.random.randrange(len(blob))
-        value = blob[cut:] + blob[:cut]
+        cut = hostile.random.randrange(len(hostile.blob))
+        value = hostile.blob[cut:] + hostile.blob[:cut]
         parts = {f"V{number}": value[at : at + 30_000] for number, at in enumerate(range(0, len(value), 30_000))}
         return await hostile.submit(env=parts)
 
@@ -135,7 +138,7 @@ async def event_streams(hostile: Hostile, ready: Ready) -> None:
     async def stream() -> None:
         path = hostile.random.choice(("/v1/events?follow=1", f"/v1/jobs/{job}/events?follow=1"))
         try:
-            async with hostile._session.get(
+            async with hostile.session.get(
                 f"{hostile.target.url}{path}", timeout=aiohttp.ClientTimeout(total=None)
             ) as response:
                 hostile.answers[str(response.status)] += 1
@@ -275,6 +278,87 @@ async def log_reads(hostile: Hostile, ready: Ready) -> None:
     await hostile.hammer(32, one)
 
 
+def environment(hostile: Hostile, count: int) -> bytes:
+    """The body of an update of about so many bytes, unlike every other."""
+    cut = hostile.random.randrange(1 << 16)
+    value = (hostile.blob[cut:] + hostile.blob[:cut])[:count]
+    parts = {f"V{number}": value[at : at + 30_000] for number, at in enumerate(range(0, len(value), 30_000))}
+    return json.dumps({"env": parts}).encode()
+
+
+async def _update(hostile: Hostile, job: str | None, count: int) -> int:
+    """The status: 202, or a refusal where the tenant has as many bytes as it may."""
+    status, _ = await hostile.ask("POST", f"/v1/jobs/{job}/update", environment(hostile, count))
+    return status
+
+
+async def updates(hostile: Hostile, ready: Ready) -> None:
+    """Services that wait, each updated with as large an environment as one request may have, and then again."""
+    services = hostile.target.specifications
+    for _ in range(0, services, 8):
+        made = await asyncio.gather(*(hostile.submit(**SERVICE) for _ in range(8)))
+        assert hostile.ids, "no service was taken: there is nothing to update"
+        taken = await asyncio.gather(*(_update(hostile, job, UPDATE_BYTES) for job in made if job))
+        if not any(status == HTTP_ACCEPTED for status in taken):
+            break
+    ready()
+    await hostile.hammer(8, lambda: _update(hostile, hostile.random.choice(hostile.ids or ["none"]), UPDATE_BYTES))
+
+
+async def large_events(hostile: Hostile, ready: Ready) -> None:
+    """Many updates of one service, and then its events: six lists at once, as long as they may be, and streams."""
+    job = await hostile.submit(**SERVICE)
+    assert job is not None, "the service was not taken: there is nothing to update"
+    for _ in range(LARGE_EVENTS):
+        await _update(hostile, job, UPDATE_BYTES)
+    ready()
+    paths = (
+        "/v1/events?limit=1000",
+        "/v1/events?limit=1000&after=0-0",
+        f"/v1/jobs/{job}/events",
+        f"/v1/jobs/{job}/events?follow=1&after=0-0",
+        "/v1/events?follow=1&after=0-0",
+    )
+
+    async def one() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_SECONDS_MAX):  # a stream goes on
+                await hostile.ask("GET", hostile.random.choice(paths))
+
+    await hostile.hammer(6, one)
+
+
+async def sessions(hostile: Hostile, ready: Ready) -> None:
+    """As many sessions as it may have in a run: some write without end and are read slowly, others come and go, with a
+    command as long as the story of a job takes."""
+    role = {"gpus": 0, "cpus": 0.1, "memory": "64MiB"}
+    job = await hostile.submit(roles={"worker": role})
+    for _ in range(100):
+        _, answer = await hostile.ask("GET", f"/v1/jobs/{job}")
+        if b'"state":"running"' in answer:
+            break
+        await asyncio.sleep(0.1)
+    ready()
+    commands = (["yes", "x" * 1000], ["true", "x" * 4000])
+
+    async def one() -> None:
+        command = hostile.random.choice(commands)
+        try:
+            async with (
+                asyncio.timeout(READ_SECONDS_MAX),
+                hostile.session.ws_connect(f"{hostile.target.url}/v1/jobs/{job}/attach?kind=exec") as socket,
+            ):
+                await socket.send_str(json.dumps({"command": command}))
+                async for _ in socket:
+                    await asyncio.sleep(0.05 * (command[0] == "yes"))
+                hostile.answers["session"] += 1
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            hostile.answers[type(error).__name__] += 1
+            await asyncio.sleep(AFTER_ERROR_SECONDS)
+
+    await hostile.hammer(SESSIONS, one)
+
+
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
@@ -288,6 +372,9 @@ ATTACKS: dict[str, Attack] = {
         explanations,
         past,
         queued_jobs,
+        sessions,
+        large_events,
+        updates,
         large_specifications,
     )
 }

@@ -21,6 +21,7 @@ def attack(**fields: Any) -> Attack:
         "after": REST,
         "memory": MEMORY,
         "restarts": {},
+        "well_seconds": 1.0,
         "recovered_seconds": 1.0,
         "recovered": True,
         "answers": {"429": 100},
@@ -54,6 +55,7 @@ def test_a_failure_at_rest_is_counted_once() -> None:
 
 def test_a_cluster_that_is_not_well_again_and_a_process_that_ended_are_not_met() -> None:
     assert not_met(attack(after=None, recovered=False)) == {"a.recovered_seconds"}
+    assert not_met(attack(well_seconds=10.5)) == {"a.well_seconds"}
     assert not_met(attack(restarts={"scheduler": 1})) == {"a.processes_ended"}
 
 
