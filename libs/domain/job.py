@@ -122,6 +122,7 @@ class CauseCode(StrEnum):
     NODE_REPORTED = "node-reported"  # a node saw it happen
     EXITED = "exited"  # every rank ended with status 0, or one with another
     START_FAILED = "start-failed"  # image missing, command not found, …
+    CANNOT_START = "cannot-start"  # the same, where another try on that node would end the same way
     PORT_TAKEN = "port-taken"  # something else listens where the gang should meet
     START_TIMEOUT = "start-timeout"
     ORDERS_FULL = "orders-full"  # its node cannot be told of it: what a node can be told at once has a limit

@@ -84,6 +84,8 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # With `stopped`: because it used its GPU outside its share, in a strict pool or on a node that lets no run do that.
     # No reason of its own: a scheduler of an earlier version would refuse the whole report.
     uncontrolled: bool = False
+    # With `start-failed`: another try on this node would end the same way, such as where its command is missing.
+    for_good: bool = False
 
 
 class NodeReported(Message, frozen=True, kw_only=True):

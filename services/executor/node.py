@@ -7,9 +7,10 @@ from msgspec import Struct
 
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
-from libs.messages.nodes import EndReason, StartRun
+from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.environment import is_alone
 from services.executor.ports import PortRange
-from services.executor.runs import RuntimeUnavailableError
+from services.executor.runs import Run, RunKey, RuntimeUnavailableError
 from services.executor.volumes import OwnedVolume, VolumeRefusedError, paths_for
 
 
@@ -33,14 +34,33 @@ class NodeFacts(Struct, kw_only=True):
 class Refusal(Exception):  # noqa: N818 - not an error of the node: this order can never be carried out here
     """Why an order cannot start, in words for the user."""
 
-    def __init__(self, why: str, reason: EndReason = EndReason.START_FAILED) -> None:
+    def __init__(self, why: str, reason: EndReason = EndReason.START_FAILED, *, is_for_good: bool = False) -> None:
+        """`is_for_good`: another try on this node would end the same way."""
         super().__init__(why)
-        self.reason = reason
+        self.reason, self.is_for_good = reason, is_for_good
+
+
+def refused(key: RunKey, refusal: Refusal, *, at: float) -> Run:
+    """A run that was not started, and why. `at` in seconds since the epoch."""
+    return Run(
+        key=key,
+        state=RunState.EXITED,
+        ended_at=at,
+        reason=refusal.reason,
+        detail=str(refusal),
+        for_good=refusal.is_for_good,
+    )
 
 
 def port_taken(order: StartRun) -> Refusal:
     why = f"port taken: {order.master_port}, which the other ranks would meet at"
     return Refusal(why, EndReason.PORT_TAKEN)
+
+
+def meets_at_its_port(order: StartRun) -> bool:
+    """Whether other ranks meet this one at the port of rank 0. A job of one rank has the port for itself alone, and
+    may not even use it."""
+    return order.rank == 0 and order.master_port > 0 and not is_alone(order)
 
 
 def gpus_of(order: StartRun, node: NodeFacts) -> tuple[Gpu, ...]:
@@ -59,7 +79,7 @@ def volume_source(volume: Volume, allowed: Sequence[str]) -> str:
     real = os.path.realpath(volume.source)
     folders = [os.path.realpath(folder) for folder in allowed if folder]
     if not any(real == folder or real.startswith(folder.rstrip("/") + "/") for folder in folders):
-        raise Refusal(f"the volume {volume.source} is not in what this node's owner allows")
+        raise Refusal(f"the volume {volume.source} is not in what this node's owner allows", is_for_good=True)
     if not os.path.exists(real):
         raise Refusal(f"the volume {volume.source} does not exist on this node")
     return real

@@ -71,6 +71,7 @@ class Run(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None  # 128 + N for signal N
     reason: EndReason | None = None  # with `exited`
     detail: str = ""
+    for_good: bool = False  # with `start-failed`: another try on this node would end the same way
     limits: Limits = Limits()  # of a running run: the limits in force on the host
     serve: Serve | None = None  # of a run that serves requests, from the order that started it
     port: int | None = None  # where it does, at the address of the node; None: not known yet

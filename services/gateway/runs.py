@@ -26,7 +26,9 @@ class RankRun(Struct, frozen=True, kw_only=True):
     node_id: str | None
 
 
-_NEVER_STARTED = frozenset({CauseCode.START_FAILED, CauseCode.PORT_TAKEN, CauseCode.START_TIMEOUT})
+_NEVER_STARTED = frozenset(
+    {CauseCode.START_FAILED, CauseCode.CANNOT_START, CauseCode.PORT_TAKEN, CauseCode.START_TIMEOUT}
+)
 
 
 class _Ended(Struct, frozen=True):

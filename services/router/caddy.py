@@ -220,8 +220,13 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
         }
     answer = "{{http.reverse_proxy.header.X-Weft-{}}}"
     names = {
-        "to": "To", "visit": "Visit", "prefix": "Prefix", "strip": "Strip", "step": "Step",
-        "auth": "Auth", "cors": "Cors",
+        "to": "To",
+        "visit": "Visit",
+        "prefix": "Prefix",
+        "strip": "Strip",
+        "step": "Step",
+        "auth": "Auth",
+        "cors": "Cors",
     }
     return {
         "handler": "reverse_proxy",

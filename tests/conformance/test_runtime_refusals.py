@@ -18,8 +18,35 @@ async def test_a_command_that_is_not_there_fails_to_start(rig: Rig) -> None:
     await rig.runtime.start(asked)
     run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
     assert (run.reason, run.detail) == (EndReason.START_FAILED, "command not found: no-such-program")
+    assert run.for_good
     await rig.runtime.remove(RunKey.of(asked))
     assert await find(rig.runtime, RunKey.of(asked)) is None
+
+
+@pytest.mark.parametrize("name", ["./run.sh", "run.sh"])
+async def test_a_script_without_the_execute_bit_is_named_so(rig: Rig, tmp_path: Path, name: str) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("a container has the files of its image")
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o644)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    asked = rig.shell((name,), workdir=str(tmp_path), env=env)
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    shown = name if name.startswith(".") else str(script)
+    assert run.detail == f"{shown} is not executable (mode 0644): `chmod +x` makes it so"
+    assert (run.reason, run.for_good) == (EndReason.START_FAILED, True)
+
+
+async def test_a_folder_is_not_taken_for_a_command(rig: Rig) -> None:
+    rig.needs("refusals")
+    asked = rig.shell(("/etc/",))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.reason, run.for_good) == (EndReason.START_FAILED, True)
+    assert run.detail.startswith("/etc/ is ")
+    assert "a folder" in run.detail
 
 
 async def test_a_start_that_its_caller_knows_to_fail_fails_with_that_reason(rig: Rig) -> None:

@@ -125,12 +125,23 @@ class ScriptedNode:
     def end(self, key: Key, exit_code: int, *, reason: EndReason = EndReason.EXIT, detail: str = "") -> None:
         self._end(key, exit_code, reason, detail)
 
+    def end_for_good(self, key: Key, detail: str) -> None:
+        """As a node does where the run cannot start, and no other try there would."""
+        self._end(key, None, EndReason.START_FAILED, detail, for_good=True)
+
     def end_outside(self, key: Key) -> None:
         """As a node does in a strict pool: the run used its GPU outside its share."""
         self._end(key, 137, EndReason.STOPPED, uncontrolled=True)
 
     def _end(
-        self, key: Key, exit_code: int, reason: EndReason, detail: str = "", *, uncontrolled: bool = False
+        self,
+        key: Key,
+        exit_code: int | None,
+        reason: EndReason,
+        detail: str = "",
+        *,
+        uncontrolled: bool = False,
+        for_good: bool = False,
     ) -> None:
         self.runs[key] = RunSeen(
             job_id=key[0],
@@ -141,6 +152,7 @@ class ScriptedNode:
             reason=reason,
             detail=detail,
             uncontrolled=uncontrolled,
+            for_good=for_good,
         )
 
     @property

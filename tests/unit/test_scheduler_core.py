@@ -70,6 +70,32 @@ def test_a_failed_job_is_retried_after_its_backoff_in_another_epoch() -> None:
     assert w.steps[-1].exit_code == 7
 
 
+def test_a_start_that_can_never_succeed_is_not_tried_again_and_the_story_says_why() -> None:
+    w = world()
+    w.submit("j-1", spec={"retries": {"max": 5, "backoff": "10s"}})
+    w.sync("node-1")
+    w.nodes["node-1"].end_for_good(("j-1", 0, 0), "command not found: pyhton")
+    w.sync("node-1")
+    assert w.state("j-1") is S.FAILED
+    cause = w.steps[-1].cause
+    assert cause.code is CauseCode.CANNOT_START
+    assert cause.sentence == "could not start: command not found: pyhton; another try would end the same way"
+
+
+def test_a_job_that_ran_on_another_node_is_tried_again_where_it_cannot_start() -> None:
+    w = world(nodes=2)
+    w.submit("j-1", spec={"retries": {"max": 5, "backoff": "10s"}})
+    w.round()
+    w.nodes["node-1"].end(("j-1", 0, 0), 7)
+    w.ask(AskKind.DRAIN, "node-1")
+    w.round()
+    w.tick(11)
+    w.sync("node-2")
+    w.nodes["node-2"].end_for_good(("j-1", 1, 0), "command not found: python")
+    w.sync("node-2")
+    assert w.state("j-1") is S.QUEUED
+
+
 def test_one_rank_that_fails_stops_its_gang() -> None:
     w = world(nodes=2)
     w.submit("j-1", gpus=4, replicas=2)

@@ -442,6 +442,7 @@ class Reconciler:
             ready=self.serving.ready(run.key) if run.live else None,
             not_applied=self._not_applied(run.key) if run.live else "",
             uncontrolled=stop is not None and stop.outside and reason is EndReason.STOPPED,
+            for_good=run.for_good and reason is EndReason.START_FAILED,
         )
 
     def _not_applied(self, key: RunKey) -> str:
@@ -474,4 +475,5 @@ def _was_here(run: Run) -> RunSeen:
         state=RunState.EXITED,
         reason=run.reason if never_ran else EndReason.LOST,
         detail=run.detail if never_ran else "it ended here before, and that was told",
+        for_good=run.for_good,
     )

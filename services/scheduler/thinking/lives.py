@@ -302,6 +302,8 @@ def _over(
         spins = cause.code in (_C.RUN_LOST, _C.ORDERS_FULL)
         wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if spins else 0.0
         return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)
+    if cause.code is _C.CANNOT_START and not _was_elsewhere(job):
+        return picture.go(job, _E.FAILED, _no_other_try(cause), now, progress=progress, attempts=job.attempts + 1)
     if cause.code in FOR_GOOD or job.attempts >= retries.max:
         attempts = job.attempts + (cause.code not in FOR_GOOD)
         return picture.go(job, _E.FAILED, cause, now, exit_code=exit_code, progress=progress, attempts=attempts)
@@ -326,6 +328,8 @@ def service_over(
     replicas was ever ready, however often that was tried."""
     if cause.code in FOR_GOOD:
         return picture.go(job, _E.FAILED, cause, now, progress=progress)
+    if cause.code is _C.CANNOT_START and not job.worked and not _was_elsewhere(job):
+        return picture.go(job, _E.FAILED, _no_other_try(cause), now, progress=progress, attempts=job.attempts + 1)
     attempts = job.attempts + (cause.code not in _NOT_ITS_FAULT)
     if never_ready(job, attempts):
         return picture.go(job, _E.FAILED, why_never_ready(attempts, cause), now, progress=progress, attempts=attempts)
@@ -342,6 +346,16 @@ def service_over(
         not_before=now + wait,
         worked=job.worked,
     )
+
+
+def _no_other_try(cause: Cause) -> Cause:
+    return structs.replace(cause, sentence=f"{cause.sentence}; another try would end the same way")
+
+
+def _was_elsewhere(job: Job) -> bool:
+    """Was the job ever placed on a node that it is not on now? What is missing here may be there."""
+    here = {allocation.node_id for allocation in job.held}
+    return job.nodes is None or not here.issuperset(job.nodes)
 
 
 def wait_seconds(job: Job, attempts: int) -> float:

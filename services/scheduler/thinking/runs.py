@@ -283,7 +283,8 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
     match run.reason:
         case EndReason.START_FAILED:
             sentence = f"{rank}could not start: {run.detail}"
-            return Cause(code=CauseCode.START_FAILED, sentence=sentence, numbers=numbers)
+            code = CauseCode.CANNOT_START if run.for_good else CauseCode.START_FAILED
+            return Cause(code=code, sentence=sentence, numbers=numbers)
         case EndReason.PORT_TAKEN:
             return Cause(code=CauseCode.PORT_TAKEN, sentence=f"{rank}could not start: {run.detail}")
         case EndReason.OOM:

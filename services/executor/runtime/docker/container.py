@@ -9,9 +9,9 @@ from msgspec import Struct, structs
 
 from libs.domain.cluster import Gpu
 from libs.messages.nodes import Members, StartRun
-from services.executor.environment import RunFacts, environment, is_alone
+from services.executor.environment import RunFacts, environment
 from services.executor.home import MEMBERS
-from services.executor.node import NodeFacts, Refusal, gpus_of, named_paths, volume_source
+from services.executor.node import NodeFacts, Refusal, gpus_of, meets_at_its_port, named_paths, volume_source
 from services.executor.runs import RunKey
 from services.executor.runtime.docker.labels import labels
 from services.executor.runtime.docker.settings import ContainerSettings
@@ -142,7 +142,7 @@ def container_arguments(
 def _published(order: StartRun, joined: Joined, served: ServedAt | None) -> dict[int | str, Any]:
     """By port of the container: where the host has it. None in place of a port: the engine chooses one."""
     published: dict[int | str, Any] = {}
-    if joined.published and order.rank == 0 and order.master_port and not is_alone(order):
+    if joined.published and meets_at_its_port(order):
         published[order.master_port] = order.master_port
     if served is not None and served.publish_at:
         door = (served.publish_at, None)

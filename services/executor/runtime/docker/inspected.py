@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
-from services.executor.node import Refusal
 from services.executor.runs import Run, RunKey
 from services.executor.runtime.docker.labels import grace_of, key_of, named_of
 from services.executor.runtime.process.records import STATUS_MAX
@@ -78,13 +77,10 @@ def explained(run: Run, home: Home) -> Run:
         return run
     program, why = (group.decode(errors="replace") for group in found.groups())
     missing = why == os.strerror(errno.ENOENT)
-    detail = f"command not found: {program}" if missing else f"cannot run {program}: {why}"
-    return replace(run, reason=EndReason.START_FAILED, detail=detail)
-
-
-def refused(key: RunKey, refusal: Refusal, *, at: float) -> Run:
-    """A run that was not started, and why. `at` in seconds since the epoch."""
-    return Run(key=key, state=RunState.EXITED, ended_at=at, reason=refusal.reason, detail=str(refusal))
+    denied = why == os.strerror(errno.EACCES)
+    reason = "is not executable, or is a folder" if denied else f"cannot be run: {why}"
+    detail = f"command not found: {program}" if missing else f"{program} {reason}"
+    return replace(run, reason=EndReason.START_FAILED, detail=detail, for_good=True)
 
 
 def lost(run: Run, *, at: float) -> Run:

@@ -21,7 +21,7 @@ from services.executor import members
 from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.discards import Discards
 from services.executor.home import Home
-from services.executor.node import NodeFacts, Refusal
+from services.executor.node import NodeFacts, Refusal, refused
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
 from services.executor.runtime.docker import kept
@@ -32,7 +32,7 @@ from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, Engi
 from services.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.docker.entering import end_marked, enter
 from services.executor.runtime.docker.images import Images
-from services.executor.runtime.docker.inspected import Container, explained, lost, outcome_of, read_list, refused
+from services.executor.runtime.docker.inspected import Container, explained, lost, outcome_of, read_list
 from services.executor.runtime.docker.labels import of_node
 from services.executor.runtime.docker.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.docker.networks import Networks

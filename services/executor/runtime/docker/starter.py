@@ -31,6 +31,9 @@ from services.executor.shares.backend import NOTHING, Attached, ShareBackend
 
 logger = logging.getLogger(__name__)
 
+# In the answer of a registry that is there, and has no such image for us. Any other failure may pass.
+NO_SUCH_IMAGE = ("manifest unknown", "name unknown", "repository does not exist", "invalid reference format")
+
 
 class Starter:
     """`injection`: how this engine gives GPUs to a container. `log_by_file`: its log is copied from its file."""
@@ -170,7 +173,8 @@ class Starter:
         logger.info("fetching the image %s", image)
         why = await self._engine.pull(image, seconds_max=self._settings.pull_seconds_max)
         if why:
-            raise Refusal(f"image-missing: {image}: {why}")
+            is_for_good = any(words in why.lower() for words in NO_SUCH_IMAGE)
+            raise Refusal(f"image-missing: {image}: {why}", is_for_good=is_for_good)
         await self._images.fetched(image)
 
     def _make_folders(self, key: RunKey) -> None:
@@ -195,7 +199,10 @@ def _refused(why: str, order: StartRun) -> Refusal:
     """A Refusal with the engine's error, shortened for common causes."""
     if "executable file not found" in why or ("no such file or directory" in why and "exec" in why):
         program = order.command[0] if order.command else "the command of the image"
-        return Refusal(f"command not found: {program}")
+        return Refusal(f"command not found: {program}", is_for_good=True)
+    if "permission denied" in why.lower() and "exec" in why:
+        program = order.command[0] if order.command else "the command of the image"
+        return Refusal(f"{program} is not executable, or is a folder", is_for_good=True)
     if "port is already allocated" in why or "address already in use" in why:
         return port_taken(order) if order.master_port else Refusal(f"no port of the host for its requests: {why}")
     return Refusal(why)

@@ -157,7 +157,7 @@ def _move(output: int, log: int) -> int:
 
 def _pipe(opened: list[int]) -> tuple[int, int]:
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    opened.extend(_high(fd) for fd in (reading, writing))
+    opened.extend(_high(fd) for fd in (reading, writing))  # one by one: a failure leaves the first to be closed
     return opened[-2], opened[-1]
 
 

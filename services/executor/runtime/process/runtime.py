@@ -30,10 +30,19 @@ from services.executor import members
 from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
-from services.executor.environment import RunFacts, environment, is_alone
+from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
 from services.executor.leave import Leave
-from services.executor.node import NodeFacts, Refusal, gpus_of, named_paths, port_taken, volume_source
+from services.executor.node import (
+    NodeFacts,
+    Refusal,
+    gpus_of,
+    meets_at_its_port,
+    named_paths,
+    port_taken,
+    refused,
+    volume_source,
+)
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
@@ -169,7 +178,7 @@ class ProcessRuntime:
             command, env, workdir = self._prepare(order, key)
         except Refusal as refusal:
             self._served.forget(key)
-            self._fail(key, str(refusal), refusal.reason)
+            self._fail(key, refusal)
             return
         await self._sweeper.finish(key)
         env = (await self._attach(order)).added_to(env)
@@ -186,7 +195,7 @@ class ProcessRuntime:
             self._shares.detach(key)
             if error.errno != errno.E2BIG:
                 raise RuntimeUnavailableError(f"starting {key}: {error}") from error
-            self._fail(key, "its command and environment are too long for this host")
+            self._fail(key, Refusal("its command and environment are too long for this host", is_for_good=True))
 
     async def runs(self) -> list[Run]:
         return [*(live.run for live in self._live.values()), *self._ended.values()]
@@ -312,7 +321,7 @@ class ProcessRuntime:
         if order.image and not (self._ignore_images and order.command):
             raise Refusal(f"this node runs jobs as processes and cannot use the image {order.image}")
         if not order.command:
-            raise Refusal("there is no command")
+            raise Refusal("there is no command", is_for_good=True)
         for volume in order.volumes:
             volume_source(volume, self._node.volumes_allowed)
             if volume.source != volume.target:
@@ -340,11 +349,11 @@ class ProcessRuntime:
         env = {**self._base, **environment(order, facts)}
         workdir = self._home.context(key) if order.context else order.workdir or checkpoints
         if workdir != checkpoints and not os.path.isdir(workdir):
-            raise Refusal(f"the workdir {workdir} does not exist on this node")
-        program = find_command(order.command[0], path=env.get("PATH", os.defpath), workdir=workdir)
-        if program is None:
-            raise Refusal(f"command not found: {order.command[0]}")
-        if order.rank == 0 and order.master_port and not is_alone(order) and _port_taken(order.master_port):
+            raise Refusal(f"the workdir {workdir} does not exist on this node", is_for_good=True)
+        program, why = find_command(order.command[0], path=env.get("PATH", os.defpath), workdir=workdir)
+        if why:
+            raise Refusal(why, is_for_good=True)
+        if meets_at_its_port(order) and _port_taken(order.master_port):
             raise port_taken(order)
         return (program, *order.command[1:]), env, workdir
 
@@ -412,10 +421,9 @@ class ProcessRuntime:
         [gpu] = gpus_of(order, self._node)
         return await self._shares.attach(order, gpu, contained=False)
 
-    def _fail(self, key: RunKey, detail: str, reason: EndReason = EndReason.START_FAILED) -> None:
+    def _fail(self, key: RunKey, refusal: Refusal) -> None:
         """Note a failed start, in memory only: after a restart the order is tried again."""
-        now = time.time()
-        self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=reason, detail=detail))
+        self._end(refused(key, refusal, at=time.time()))
 
     def _read_limits(self, live: _Live) -> None:
         """Read the run's limits from its groups."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 from collections.abc import Mapping, Sequence
 
 from services.executor.leave import Leave
@@ -93,13 +94,17 @@ def spawn(
     )
 
 
-def find_command(name: str, *, path: str, workdir: str) -> str | None:
-    """The path of `name`, as the shell would find it from `workdir`; None if there is none."""
-    if "/" in name:
-        found = os.path.join(workdir, name)
-        return found if os.path.isfile(found) and os.access(found, os.X_OK) else None
-    for folder in path.split(os.pathsep):
+def find_command(name: str, *, path: str, workdir: str) -> tuple[str, str]:
+    """The path of `name`, as the shell would find it from `workdir`, and why it cannot be run; empty: it can be."""
+    folders = [""] if "/" in name else path.split(os.pathsep)
+    why = f"command not found: {name}"
+    for folder in folders:
         found = os.path.join(workdir, folder, name)
-        if os.access(found, os.X_OK) and os.path.isfile(found):
-            return found
-    return None
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return found, ""
+        if os.path.isfile(found):
+            shown = name if "/" in name else found
+            why = f"{shown} is not executable (mode {stat.S_IMODE(os.stat(found).st_mode):04o}): `chmod +x` makes it so"
+        elif os.path.isdir(found) and "/" in name:
+            why = f"{name} is a folder, not a command"
+    return "", why

@@ -1,4 +1,4 @@
-"""Watches the shells of runs (shim.py): when a shell begins its command, when that has ended, and the end of the shell.
+"""Watches the shells of runs (shim.py): when a shell begins its command, and when each of the two ends.
 
 The end is seen by a pidfd where the host has pidfds, else by the lock (records.py), which is looked at again and again.
 """
@@ -30,8 +30,8 @@ class ShellWatch:
         over: Callable[[RunKey], None],
     ) -> None:
         """`folder` returns the run's folder. `begun` is called when the shell is about to start its command, `ended`
-        when that has ended or never starts, and `over` when the shell has ended, until the run is forgotten: all by the
-        event loop, with the run's key."""
+        when that has ended or never starts, and `over` when the shell has ended, until the run is forgotten: all by
+        the event loop, with the run's key."""
         self._folder = folder
         self._begun = begun
         self._ended = ended
