@@ -44,7 +44,7 @@ from libs.store.tuning import TuningStore
 from libs.store.uploads import UploadStore
 from libs.store.webhooks import WebhookStore
 
-ASKS_BYTES_MAX = 8 << 20  # of asks that are read at once
+ASKS_BYTES_MAX = 1 << 20  # of asks that are read at once: what follows from a large one takes long to store
 EVENTS_BYTES_MAX = 1 << 20  # bytes of one page of events
 UNSENT_BYTES_MAX = 1 << 20  # bytes of the events that are published at once
 

@@ -3,6 +3,7 @@
 
 -- The bytes that an ask takes of what its tenant may have, while it waits and once it is done.
 ALTER TABLE asks ADD COLUMN bytes bigint NOT NULL DEFAULT 0 CHECK (bytes >= 0);
+ALTER TABLE asks ALTER COLUMN update SET STORAGE EXTERNAL;  -- it is there for a moment: to compress it takes longest
 CREATE INDEX asks_with_bytes ON asks (tenant) INCLUDE (bytes) WHERE bytes > 0;
 
 -- The length of a specification, so that no page of jobs has to be read to be bounded. NULL: from an earlier version.
@@ -16,6 +17,7 @@ CREATE TABLE revisions (
     bytes  bigint NOT NULL CHECK (bytes >= 0),
     PRIMARY KEY (job_id, number)
 );
+ALTER TABLE revisions ALTER COLUMN text SET STORAGE EXTERNAL;
 GRANT SELECT, INSERT, DELETE ON revisions TO weft_scheduler;
 
 -- What it does is in functions/revisions.sql.
