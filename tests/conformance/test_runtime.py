@@ -247,6 +247,18 @@ async def test_a_value_of_the_image_replaces_a_default_of_weft(rig: Rig) -> None
             engine.images.remove(name, force=True)
 
 
+@pytest.mark.parametrize("workdir", ["/tmp", None])
+async def test_a_run_starts_in_its_workdir_or_its_checkpoints_or_its_images_folder(
+    rig: Rig, workdir: str | None
+) -> None:
+    rig.needs("commands")
+    asked = rig.shell(("pwd",), workdir=workdir)
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    own = "/" if rig.docker else f"{rig.node.checkpoints}/{asked.job_id}"
+    assert (await whole_log(rig.runtime, RunKey.of(asked))).decode() == f"{workdir or own}\n"
+
+
 async def test_standard_input_is_empty(rig: Rig) -> None:
     rig.needs("commands")
     asked = rig.shell(("sh", "-c", 'read line; echo "status $? line $line"'))

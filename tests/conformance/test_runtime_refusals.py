@@ -178,3 +178,13 @@ async def test_a_taken_port_of_rank_0_fails_the_start_unless_it_meets_no_other_r
         assert (await in_state(rig.runtime, RunKey.of(alone), RunState.EXITED)).exit_code == 0
     assert run.reason is EndReason.PORT_TAKEN
     assert run.detail.startswith(f"port taken: {port}")
+
+
+async def test_a_process_whose_workdir_does_not_exist_is_refused_by_that_name(rig: Rig) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("an engine makes the folder")
+    asked = rig.shell(("true",), workdir="/nowhere/at/all")
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.reason is EndReason.START_FAILED
+    assert run.detail == "the workdir /nowhere/at/all does not exist on this node"
