@@ -17,6 +17,7 @@ Errors: StoreError
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from libs.domain.cluster import Node
@@ -46,7 +47,19 @@ from libs.store.webhooks import WebhookStore
 
 ASKS_BYTES_MAX = 1 << 20  # of asks that are read at once: what follows from a large one takes long to store
 EVENTS_BYTES_MAX = 1 << 20  # bytes of one page of events
+LISTED_BYTES_MAX = 16 << 20  # of specifications and revisions of the jobs of one page
 UNSENT_BYTES_MAX = 1 << 20  # bytes of the events that are published at once
+
+
+def bytes_of_job(job: Job) -> int:
+    """About what a job counts in a page: its specification and its revisions."""
+    return len(msgspec.json.encode(job.spec)) + sum(len(msgspec.json.encode(one.text)) for one in job.revisions)
+
+
+def may_go_on(page: Sequence[Job], *, limit: int) -> bool:
+    """Return True if there may be jobs behind this page of at most `limit` jobs: it is full, or ended by its bytes. An
+    earlier version may have written a specification in more bytes, so half of them are enough."""
+    return len(page) == limit or sum(map(bytes_of_job, page)) >= LISTED_BYTES_MAX // 2
 
 
 class StoreError(Exception):
@@ -172,9 +185,10 @@ class GatewayStore(
         limit: int = 100,
         before: int = 0,
         elements: bool = True,
+        bytes_max: int = LISTED_BYTES_MAX,
     ) -> list[Job]:
         """Jobs, the newest first; of one tenant or of all; `before` is a `seq` to page on. `elements`: those of arrays
-        too."""
+        too. All but the last have fewer than `bytes_max` together: see `may_go_on`."""
 
     async def jobs_selected(
         self,
@@ -184,6 +198,7 @@ class GatewayStore(
         states: Sequence[JobState] = (),
         limit: int = 100,
         before: int = 0,
+        bytes_max: int = LISTED_BYTES_MAX,
     ) -> list[Job]:
         """As `jobs`, only those that meet the conditions of the selection."""
 

@@ -10,6 +10,8 @@ from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance
 from libs.messages.asks import AskKind
 
+ARRAYS_BYTES_MAX = 16 << 20
+
 
 class ArrayKept(Struct, frozen=True, kw_only=True):
     """An array: how many of its elements are in each state. `spec`: of the first element that is kept; `waiting_for`:
@@ -43,9 +45,16 @@ class ArrayStore(Protocol):
         """The next `limit` elements of an array behind the `seq` `after`; of those, the ones in these states."""
 
     async def arrays(
-        self, *, ids: Sequence[str] = (), tenant: str | None = None, opened: bool = False, limit: int = 100
+        self,
+        *,
+        ids: Sequence[str] = (),
+        tenant: str | None = None,
+        opened: bool = False,
+        limit: int = 100,
+        bytes_max: int = ARRAYS_BYTES_MAX,
     ) -> list[ArrayKept]:
-        """The arrays with these ids; else the newest, or those that are not over (`opened`), of a tenant or of all."""
+        """The arrays with these ids; else the newest, or those that are not over (`opened`), of a tenant or of all. The
+        specifications of all but the last have fewer than `bytes_max` together."""
 
     async def array_named(self, name: str, *, tenant: str | None) -> str | None:
         """The id of the newest array with this name, of a tenant or of all."""

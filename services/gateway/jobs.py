@@ -11,7 +11,7 @@ from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN, Selection, i
 from libs.domain.spec import TOKEN_PATTERN, Kind
 from libs.messages.asks import AskKind, Reshare, Scale, Update
 from libs.messages.http import PRIORITY_MAX, Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
-from libs.store import TenantFullError
+from libs.store import TenantFullError, may_go_on
 from services.gateway.allowances import check, too_much
 from services.gateway.endings import TOLD, EventCause, endings
 from services.gateway.errors import RejectedError
@@ -63,7 +63,7 @@ class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     benchmarks: Annotated[bool, Meta(description="0: without the jobs that only measure a GPU.")] = True
     tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
     elements: Annotated[bool, Meta(description="0: without the elements of arrays; `/v1/arrays` has these.")] = True
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Fewer come where jobs are large.")] = 100
     before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
 
     @property
@@ -103,7 +103,7 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
         ends = await endings(call.gateway.store, found)
     shown = await call.gateway.reasons.fresh(found)
     views = tuple(job_view(job, call.gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
-    before = found[-1].seq if len(found) == query.limit else None
+    before = found[-1].seq if may_go_on(found, limit=query.limit) else None
     return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, before=before))
 
 

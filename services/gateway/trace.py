@@ -10,6 +10,7 @@ from libs.domain.job import FINAL, Job
 from libs.domain.spec import TOKEN_PATTERN
 from libs.simulator.whatif.durations import Assumptions
 from libs.simulator.whatif.trace import csv_of, row_of
+from libs.store import may_go_on
 from services.gateway.errors import RejectedError
 from services.gateway.route import Call
 
@@ -50,7 +51,7 @@ async def _over_since(call: Call[TraceQuery], since: float, pool: str) -> list[J
     while True:
         page = await call.gateway.store.jobs(tenant=None, states=tuple(FINAL), limit=PAGE, before=before)
         found += [job for job in page if job.pool == pool and job.submitted_at >= since]
-        if len(page) < PAGE or page[-1].submitted_at < since:
+        if not may_go_on(page, limit=PAGE) or page[-1].submitted_at < since:
             return found
         if len(found) > JOBS_MAX:
             raise RejectedError(400, "seconds", f"more than {JOBS_MAX:,} jobs were submitted in it: ask for less time")

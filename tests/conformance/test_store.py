@@ -532,3 +532,24 @@ async def test_touching_a_node_changes_when_it_was_seen_and_nothing_else(world: 
     await world.scheduler.touch_nodes(lease, ["node-2", "node-9"], at=AT + 5)
     assert await world.gateway.nodes() == [node("node-1", seen_at=AT), node("node-2", seen_at=AT + 5)]
     assert await world.gateway.events() == []
+
+
+@pytest.mark.parametrize("opened", [False, True])
+async def test_a_page_of_jobs_ends_where_its_bytes_do_and_the_next_goes_on(world: World, opened: bool) -> None:
+    large = {"A": "x" * 1000}
+    for number in range(6):
+        await world.gateway.submit(spec(env=large), job_id=f"j-{number}", tenant="alice", key=None, at=AT)
+    states = [JobState.QUEUED] if opened else []
+    every = Selection(benchmarks=True, elements=True)
+    before = after = 0
+    listed: list[str] = []
+    selected: list[str] = []
+    for _ in range(2):
+        page = await world.gateway.jobs(tenant="alice", states=states, before=before, bytes_max=3000)
+        again = await world.gateway.jobs_selected(every, tenant="alice", states=states, before=after, bytes_max=3000)
+        assert len(page) == len(again) == 3
+        listed, selected = [*listed, *(job.id for job in page)], [*selected, *(job.id for job in again)]
+        before, after = page[-1].seq, again[-1].seq
+    assert listed == selected == [f"j-{number}" for number in reversed(range(6))]
+    (only,) = await world.gateway.jobs(tenant="alice", states=states, elements=False, bytes_max=1)
+    assert only.id == "j-5"

@@ -56,6 +56,15 @@ async def test_an_array_is_as_many_jobs_in_the_order_of_their_indices(world: Wor
     assert [job.id for job in born] == [job.id for job in jobs]
 
 
+async def test_a_list_of_arrays_ends_where_its_bytes_do(world: World) -> None:
+    large = spec("part", array="0-1", env={"A": "x" * 1000})
+    for number in range(4):
+        await submit(world, f"a-{number}", large)
+    assert [one.id for one in await world.gateway.arrays(tenant="alice")] == ["a-3", "a-2", "a-1", "a-0"]
+    assert [one.id for one in await world.gateway.arrays(tenant="alice", bytes_max=2000)] == ["a-3", "a-2"]
+    assert [one.id for one in await world.gateway.arrays(ids=["a-0", "a-1"], bytes_max=1)] == ["a-0"]
+
+
 async def test_the_same_key_is_the_same_array(world: World) -> None:
     assert await submit(world, "a-1", key="k") == ("a-1", True)
     assert await submit(world, "a-2", key="k") == ("a-1", False)

@@ -100,6 +100,10 @@ async def test_revisions_count_for_their_tenant_as_long_as_the_job_is_open_and_n
     assert same.revisions == (ready,)
     job = await go(world.scheduler, lease, job, _E.CANCELLED, at=AT)
     assert await use(world) == 0
+    again = {"job_id": "j-1", "pool": "default", "tenant": "alice", "at": AT}
+    with pytest.raises(TenantFullError, match="spec_bytes_max"):
+        await world.gateway.ask_requeue(**again, allowance=Allowance(spec_bytes_max=at_first + 1000))
+    await world.gateway.ask_requeue(**again, allowance=Allowance(spec_bytes_max=at_first + 4000))
     job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT)
     assert (job.revisions, 3_000 < await use(world) - at_first < 3_100) == ((ready,), True)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from libs.domain.arrays import ARRAY_PREFIX
 from libs.domain.dependencies import Ends
@@ -9,7 +10,7 @@ from libs.domain.job import Job, JobState
 from libs.domain.tenants import Allowance, full
 from libs.messages.asks import AskKind
 from libs.store import TenantFullError
-from libs.store.arrays import ArrayKept
+from libs.store.arrays import ARRAYS_BYTES_MAX, ArrayKept
 from libs.store.memory.jobs import MemoryJobs, bytes_of
 from libs.store.memory.times import micro
 
@@ -22,17 +23,24 @@ class MemoryArrays(MemoryJobs):
         return [job for job in page if not states or job.state in states]
 
     async def arrays(
-        self, *, ids: Sequence[str] = (), tenant: str | None = None, opened: bool = False, limit: int = 100
+        self,
+        *,
+        ids: Sequence[str] = (),
+        tenant: str | None = None,
+        opened: bool = False,
+        limit: int = 100,
+        bytes_max: int = ARRAYS_BYTES_MAX,
     ) -> list[ArrayKept]:
         by_array: dict[str, list[Job]] = {}
         for job in self._now():
             if job.spec.element is not None:
                 by_array.setdefault(job.spec.element.array, []).append(job)
         if ids:
-            return [_array_of(array, by_array[array]) for array in ids if array in by_array]
+            return _within([_array_of(array, by_array[array]) for array in ids if array in by_array], bytes_max)
         found = [_array_of(array, jobs) for array, jobs in by_array.items()]
         found = [one for one in found if tenant in (None, one.tenant) and not (opened and one.over)]
-        return sorted(found, key=lambda one: (one.submitted_at, one.id), reverse=True)[:limit]
+        newest = sorted(found, key=lambda one: (one.submitted_at, one.id), reverse=True)[:limit]
+        return _within(newest, bytes_max)
 
     async def array_named(self, name: str, *, tenant: str | None) -> str | None:
         found = await self.arrays(tenant=tenant, limit=len(self._submitted))
@@ -72,6 +80,12 @@ class MemoryArrays(MemoryJobs):
             job = self._jobs.get(one) or self._submitted.get(one)
             found.append(_ends_in(one, _elements_in(jobs, one) if job is None else [job]))
         return found
+
+
+def _within(arrays: list[ArrayKept], bytes_max: int) -> list[ArrayKept]:
+    """The first arrays, of which all but the last have fewer bytes together."""
+    before = accumulate((bytes_of(one.spec) for one in arrays), initial=0)
+    return [one for one, size in zip(arrays, before, strict=False) if size < bytes_max]
 
 
 def _array_of(array: str, jobs: Sequence[Job]) -> ArrayKept:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -10,6 +11,7 @@ from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Use
 from libs.messages.asks import AskKind
+from libs.store import LISTED_BYTES_MAX, bytes_of_job
 from libs.store.memory.asks import MemoryAsks
 from libs.store.memory.events import MemoryEvents
 
@@ -32,6 +34,7 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
         limit: int = 100,
         before: int = 0,
         elements: bool = True,
+        bytes_max: int = LISTED_BYTES_MAX,
     ) -> list[Job]:
         newest_first = (self._jobs.get(job.id, job) for job in reversed(self._submitted.values()))
         found = [
@@ -43,7 +46,7 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
             and (not before or job.seq < before)
             and (elements or job.spec.element is None)
         ]
-        return found[:limit]
+        return _within(found[:limit], bytes_max)
 
     async def jobs_selected(
         self,
@@ -53,12 +56,15 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
         states: Sequence[JobState] = (),
         limit: int = 100,
         before: int = 0,
+        bytes_max: int = LISTED_BYTES_MAX,
     ) -> list[Job]:
-        found = await self.jobs(tenant=tenant, states=states, limit=len(self._submitted), before=before)
-        return [job for job in found if selection.holds(job)][:limit]
+        found = await self.jobs(
+            tenant=tenant, states=states, before=before, limit=len(self._submitted), bytes_max=1 << 60
+        )
+        return _within([job for job in found if selection.holds(job)][:limit], bytes_max)
 
     async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
-        found = await self.jobs(tenant=tenant, limit=len(self._submitted))
+        found = await self.jobs(tenant=tenant, limit=len(self._submitted), bytes_max=1 << 60)
         return [job.id for job in found if job.id.startswith(prefix)][:limit]
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
@@ -105,7 +111,8 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
         counted = [job for job in now if not job.state.final]
         if asked:
             requeued = [ask.subject_id for _, ask in self._asks.values() if ask.kind is AskKind.REQUEUE]
-            counted += [self._submitted[job_id] for job_id in requeued if self._submitted[job_id].tenant == tenant]
+            again = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in requeued]
+            counted += [job for job in again if job.tenant == tenant]
         size = sum(bytes_of(job.spec) + bytes_of_revisions(job) for job in counted) + self._asked_bytes(tenant)
         return Use(jobs=len(counted), spec_bytes=size)
 
@@ -117,6 +124,12 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
         wanted = frozenset(states)
         found = [job for job in self._jobs.values() if job.pool == pool and job.state in wanted]
         return sorted(found, key=lambda job: job.seq)
+
+
+def _within(jobs: list[Job], bytes_max: int) -> list[Job]:
+    """The first jobs, of which all but the last have fewer bytes together."""
+    before = accumulate((bytes_of_job(job) for job in jobs), initial=0)
+    return [job for job, size in zip(jobs, before, strict=False) if size < bytes_max]
 
 
 def bytes_of(spec: JobSpec) -> int:

@@ -8,7 +8,7 @@ from libs.domain.tenants import Allowance, full
 from libs.messages.asks import AskKind
 from libs.messages.events import submission_data
 from libs.store import KeyReusedError, TenantFullError
-from libs.store.memory.jobs import MemoryJobs, bytes_of
+from libs.store.memory.jobs import MemoryJobs, bytes_of, bytes_of_revisions
 from libs.store.memory.times import micro
 from libs.store.rows import hash_of
 from libs.store.submissions import StoredSubmission
@@ -76,7 +76,9 @@ class MemorySubmissions(MemoryJobs):
         return _the_same(before, hash_of(spec))
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
-        reason = full(self._use(tenant, asked=True), allowance, spec_bytes=bytes_of(self._submitted[job_id].spec))
+        job = self._jobs.get(job_id) or self._submitted[job_id]
+        size = bytes_of(job.spec) + bytes_of_revisions(job)
+        reason = full(self._use(tenant, asked=True), allowance, spec_bytes=size)
         if reason is not None:
             raise TenantFullError(reason)
         self._add_ask(AskKind.REQUEUE, subject_id=job_id, pool=pool, tenant=tenant, at=micro(at))

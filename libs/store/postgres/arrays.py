@@ -8,7 +8,7 @@ from libs.domain.job import Job, JobState
 from libs.domain.tenants import Allowance, full
 from libs.messages.asks import AskKind
 from libs.store import TenantFullError
-from libs.store.arrays import ArrayKept
+from libs.store.arrays import ARRAYS_BYTES_MAX, ArrayKept
 from libs.store.asking import Asking
 from libs.store.rows import array_of, ends_of, job_of, use_of
 
@@ -24,13 +24,19 @@ class PostgresArrays:
         ]
 
     async def arrays(
-        self, *, ids: Sequence[str] = (), tenant: str | None = None, opened: bool = False, limit: int = 100
+        self,
+        *,
+        ids: Sequence[str] = (),
+        tenant: str | None = None,
+        opened: bool = False,
+        limit: int = 100,
+        bytes_max: int = ARRAYS_BYTES_MAX,
     ) -> list[ArrayKept]:
         found = list(ids)
         if not ids:
             query = ("arrays_open", tenant, limit) if opened else ("arrays_newest", tenant, limit, "")
             found = [row["id"] for row in await self.asking.rows(*query)]
-        return [array_of(row) for row in await self.asking.rows("arrays", found)] if found else []
+        return [array_of(row) for row in await self.asking.rows("arrays", found, bytes_max)] if found else []
 
     async def array_named(self, name: str, *, tenant: str | None) -> str | None:
         row = await self.asking.row("arrays_newest", tenant, 1, name)

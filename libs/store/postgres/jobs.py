@@ -7,6 +7,7 @@ from operator import attrgetter
 from libs.domain.job import FINAL, Job, JobState
 from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
+from libs.store import LISTED_BYTES_MAX
 from libs.store.asking import Asking
 from libs.store.postgres.decoding import decoded
 from libs.store.rows import job_of, selection_columns, spec_of
@@ -30,11 +31,13 @@ class PostgresJobs:
         limit: int = 100,
         before: int = 0,
         elements: bool = True,
+        bytes_max: int = LISTED_BYTES_MAX,
     ) -> list[Job]:
         opened = bool(states) and not FINAL.intersection(states)
         query = ("jobs" if elements else "jobs_apart") + "_open" * opened
-        rows = await self.asking.rows(query, tenant, [str(s) for s in states], name, before or 2**62, limit)
-        return [job_of(row) for row in rows]
+        named = [str(state) for state in states]
+        rows = await self.asking.rows(query, tenant, named, name, before or 2**62, limit, bytes_max)
+        return await decoded(rows, job_of)
 
     async def jobs_selected(
         self,
@@ -44,6 +47,7 @@ class PostgresJobs:
         states: Sequence[JobState] = (),
         limit: int = 100,
         before: int = 0,
+        bytes_max: int = LISTED_BYTES_MAX,
     ) -> list[Job]:
         opened = bool(states) and not FINAL.intersection(states)
         rows = await self.asking.rows(
@@ -53,8 +57,9 @@ class PostgresJobs:
             before or 2**62,
             limit,
             *selection_columns(selection),
+            bytes_max,
         )
-        return [job_of(row) for row in rows]
+        return await decoded(rows, job_of)
 
     async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
         return [row["id"] for row in await self.asking.rows("ids_beginning", tenant, prefix, limit)]

@@ -1,3 +1,10 @@
+-- part: bounded
+-- Of the jobs of a `page`, the newest of which all but the last have fewer than `most` bytes together.
+sized AS (
+    SELECT id, most, sum(bytes) OVER (ORDER BY seq DESC) - bytes AS before FROM page
+)
+SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < most) ORDER BY seq DESC;
+
 -- columns: job
 id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
        attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
@@ -124,17 +131,16 @@ WITH used AS (
     SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
       FROM (SELECT jobs, bytes FROM tenant_use WHERE tenant = $3
              UNION ALL
-            SELECT 1, octet_length(spec::text) FROM asks JOIN submissions ON submissions.id = subject_id
-             WHERE kind = 'requeue' AND submissions.tenant = $3 AND asks.tenant = $3) open_and_asked
+            SELECT 1, all_jobs.bytes FROM asks JOIN all_jobs ON all_jobs.id = subject_id
+             WHERE kind = 'requeue' AND all_jobs.tenant = $3 AND asks.tenant = $3) open_and_asked
 ), asked AS (
     INSERT INTO asks (kind, pool, subject_id, tenant, at)
-    SELECT 'requeue', $1, $2, $3, to_timestamp($4::float8) FROM used, submissions
-     WHERE submissions.id = $2 AND used.jobs < $5::bigint
-           AND used.bytes + octet_length(submissions.spec::text) <= $6::bigint
+    SELECT 'requeue', $1, $2, $3, to_timestamp($4::float8) FROM used, all_jobs
+     WHERE all_jobs.id = $2 AND used.jobs < $5::bigint AND used.bytes + all_jobs.bytes <= $6::bigint
     RETURNING 1
 )
 SELECT EXISTS (SELECT FROM asked) AS asked, jobs, bytes,
-       (SELECT octet_length(spec::text) FROM submissions WHERE id = $2) AS spec_bytes FROM used;
+       (SELECT bytes FROM all_jobs WHERE id = $2) AS spec_bytes FROM used;
 
 -- name: access
 SELECT tenant, admin, jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible
@@ -211,18 +217,22 @@ DELETE FROM quotas WHERE pool = $1 AND name = $2 RETURNING 1;
 SELECT {job} FROM all_jobs WHERE id = $1;
 
 -- name: jobs
-SELECT {job} FROM all_jobs
- WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
-   AND ($3 = '' OR name = $3) AND seq < $4
- ORDER BY seq DESC LIMIT $5;
+WITH page AS (
+    SELECT id, seq, bytes, $6::bigint AS most FROM all_jobs
+     WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
+       AND ($3 = '' OR name = $3) AND seq < $4
+     ORDER BY seq DESC LIMIT $5
+), {bounded};
 
 -- name: jobs_open
 -- As `jobs_in`, for states that are not final: such jobs are few, however long the history.
-SELECT {job} FROM all_jobs
- WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
-              UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
-   AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
- ORDER BY seq DESC LIMIT $5;
+WITH page AS (
+    SELECT id, seq, bytes, $6::bigint AS most FROM all_jobs
+     WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+                  UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
+       AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
+     ORDER BY seq DESC LIMIT $5
+), {bounded};
 
 -- columns: selected
 ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND seq < $3 AND ($5 = '' OR name LIKE $5)
@@ -239,13 +249,17 @@ SELECT {job} FROM all_jobs
 
 -- name: jobs_selected
 -- Jobs that meet the conditions of a Selection. Every job of the tenant, or of all, is looked at until enough are found.
-SELECT {job} FROM all_jobs WHERE {selected};
+WITH page AS (
+    SELECT id, seq, bytes, $14::bigint AS most FROM all_jobs WHERE {selected}
+), {bounded};
 
 -- name: jobs_selected_open
-SELECT {job} FROM all_jobs
- WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
-              UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
-   AND {selected};
+WITH page AS (
+    SELECT id, seq, bytes, $14::bigint AS most FROM all_jobs
+     WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+                  UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
+       AND {selected}
+), {bounded};
 
 -- name: ids_beginning
 -- The ids of jobs that begin so, the newest first.
@@ -259,21 +273,25 @@ SELECT {job} FROM all_jobs
 
 -- name: jobs_apart
 -- As `jobs`, without the elements of arrays.
-SELECT {job} FROM all_jobs
- WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
-   AND ($3 = '' OR name = $3) AND seq < $4 AND spec ->> 'element' IS NULL
- ORDER BY seq DESC LIMIT $5;
+WITH page AS (
+    SELECT id, seq, bytes, $6::bigint AS most FROM all_jobs
+     WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
+       AND ($3 = '' OR name = $3) AND seq < $4 AND spec ->> 'element' IS NULL
+     ORDER BY seq DESC LIMIT $5
+), {bounded};
 
 -- name: jobs_apart_open
 -- As `jobs_open`, without the elements of arrays.
-SELECT {job} FROM all_jobs
- WHERE id IN (SELECT submissions.id
-                FROM (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
-                       UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit') AS going
-                JOIN submissions ON submissions.id = going.id
-               WHERE array_id IS NULL)
-   AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
- ORDER BY seq DESC LIMIT $5;
+WITH page AS (
+    SELECT id, seq, bytes, $6::bigint AS most FROM all_jobs
+     WHERE id IN (SELECT submissions.id
+                    FROM (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+                           UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit') AS going
+                    JOIN submissions ON submissions.id = going.id
+                   WHERE array_id IS NULL)
+       AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
+     ORDER BY seq DESC LIMIT $5
+), {bounded};
 
 -- name: arrays_newest
 -- The newest arrays of a tenant, or of all, and of one name if it is not empty. Each is found behind the one before by
@@ -302,23 +320,33 @@ SELECT array_id AS id
  GROUP BY array_id ORDER BY max(submitted_at) DESC, array_id DESC LIMIT $2;
 
 -- name: arrays
--- How many elements each array has in each state, and one of them that shows the rest: what waits shows why.
-SELECT wanted.id, first.seq, first.tenant, first.pool, first.spec, extract(epoch FROM first.submitted_at)::float8 AS submitted_at,
+-- How many elements each array has in each state, and one of them that shows the rest: what waits shows why. The first ones,
+-- of which all but the last have fewer than $2 bytes of specifications together.
+WITH found AS (
+    SELECT wanted.id, wanted.ordinal, first.seq, first.tenant, first.pool, first.spec, first.submitted_at,
+           sum(first.size) OVER (ORDER BY wanted.ordinal) - first.size AS before
+      FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, ordinal)
+     CROSS JOIN LATERAL (
+        SELECT *, COALESCE(spec_bytes, octet_length(spec::text)) AS size FROM submissions
+         WHERE array_id = wanted.id ORDER BY seq LIMIT 1) first
+)
+SELECT found.id, found.seq, found.tenant, found.pool, found.spec,
+       extract(epoch FROM found.submitted_at)::float8 AS submitted_at,
        counted.states, counted.counts, counted.started_at, counted.ended_at, waits.waiting_for
-  FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, ordinal)
+  FROM found
  CROSS JOIN LATERAL (
     SELECT array_agg(state) AS states, array_agg(count) AS counts, min(started_at) AS started_at, max(ended_at) AS ended_at
       FROM (SELECT COALESCE(jobs.state, 'queued') AS state, count(*) AS count,
                    extract(epoch FROM min(jobs.started_at))::float8 AS started_at,
                    extract(epoch FROM max(jobs.ended_at))::float8 AS ended_at
               FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id
-             WHERE submissions.array_id = wanted.id GROUP BY 1) each) counted
- CROSS JOIN LATERAL (SELECT * FROM submissions WHERE array_id = wanted.id ORDER BY seq LIMIT 1) first
+             WHERE submissions.array_id = found.id GROUP BY 1) each) counted
   LEFT JOIN LATERAL (
     SELECT waiting_for::text AS waiting_for FROM submissions JOIN jobs ON jobs.id = submissions.id
-     WHERE submissions.array_id = wanted.id AND jobs.state = 'queued' AND jobs.waiting_for IS NOT NULL
+     WHERE submissions.array_id = found.id AND jobs.state = 'queued' AND jobs.waiting_for IS NOT NULL
      ORDER BY seq LIMIT 1) waits ON true
- ORDER BY ordinal;
+ WHERE found.before < $2::bigint
+ ORDER BY found.ordinal;
 
 -- name: ask_elements
 -- Asks the same for the elements of an array that are in one of these states: of all, or of those that are named.

@@ -1,0 +1,29 @@
+"""What may be large is read in parts that are bounded in bytes: a bound in number alone is no bound of memory."""
+
+import re
+
+from libs.store.sql import QUERIES
+
+SAYS_LARGE = re.compile(r"\bspec\b|\brevisions\b")  # a specification may be a megabyte, the revisions of a service four
+BOUNDED = re.compile(r"\b(before|bytes_before) < ")
+
+WHY_NOT = {
+    "admit": "asks_to_admit bounds them",
+    "array_jobs": "no array has more than 32 MiB of specifications",
+    "arrays_newest": "reads ids",
+    "ask_elements": "reads a count",
+    "ended_jobs": "benchmarks, which administrators alone submit",
+    "forget_contexts": "reads nothing",
+    "gpu_changes": "reads sums",
+    "job": "one job",
+    "job_facts": "labels and checkpoints, which are small parts",
+    "service_versions": "reads ids and versions",
+    "submit": "writes",
+    "submit_array": "writes",
+}
+
+
+def test_every_list_with_specifications_is_bounded_in_bytes() -> None:
+    large = {name for name, text in QUERIES.items() if SAYS_LARGE.search(text)}
+    unbounded = {name for name in large if not BOUNDED.search(QUERIES[name])}
+    assert unbounded == WHY_NOT.keys(), f"{unbounded ^ WHY_NOT.keys()}: bounded in number alone, or bounded by now"
