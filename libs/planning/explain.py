@@ -226,8 +226,9 @@ def _of_waiting(
         cause = with_holders(cause, relevant)
     closed = _closed(shape, room)
     holders, estimate_at = _holders(shape, room, relevant)
-    if job.waiting_for is not None and job.waiting_for.code is CauseCode.MAKING_ROOM:
-        cause = job.waiting_for
+    known = job.waiting_for
+    if known is not None and (known.code is CauseCode.MAKING_ROOM or known.numbers.get("stops_at", 0.0) > now):
+        cause = known
     waiting = _waiting(
         job, cause.code, cause.sentence, cause.numbers, ahead=ahead, holders=holders, estimate_at=estimate_at
     )

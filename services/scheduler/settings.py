@@ -51,6 +51,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
     nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
     fair_half_life_seconds: Annotated[float, Meta(ge=60, le=365 * DAY)] = HALF_LIFE_SECONDS
+    preemption_after_seconds: Annotated[float, Meta(ge=0, le=3600)] = 300.0  # 0: at any time
     quotas: bool = True  # false: quotas that are set are not obeyed
     quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
     nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
@@ -106,6 +107,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ),
             nodes_kept_seconds=self.nodes_kept_days * DAY or None,
             half_life_seconds=self.fair_half_life_seconds,
+            preemption_after_seconds=self.preemption_after_seconds,
             quota_runtime_seconds=self.quota_runtime_seconds,
             shares_strict=self.shares_strict,
         )

@@ -24,6 +24,7 @@ SHORT = {  # so that a node is given up within seconds
     "EXECUTOR_DRIFT_SECONDS": "2",
     "EXECUTOR_LEASE_SECONDS": "9",
     "SCHEDULER_LEASE_SECONDS": "9",
+    "SCHEDULER_PREEMPTION_AFTER_SECONDS": "0",
 }
 # Lines that number themselves and tell their epoch: a byte too many or too few shows. On SIGTERM it says so and ends.
 COUNTING = """

@@ -77,6 +77,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     start_seconds: float = 60.0
     settle_seconds: float = 5.0
     patience_seconds: float = 30.0
+    preemption_after_seconds: float = 20.0
     drift: float = 0.02  # clocks go wrong by at most this part
     fencing: bool = True
     policy: Policy = POLICY
@@ -209,7 +210,7 @@ class Cluster:
         self.history = history
         self.context = contextvars.copy_context()
         self.dice = dice(seed, "supervisor")
-        self.witness = Witness(history, gpu_memory=GPU_MEMORY)
+        self.witness = Witness(history, gpu_memory=GPU_MEMORY, preemption_after_seconds=shape.preemption_after_seconds)
         self.network = Network(loop, dice(seed, "network"), history)
         self.network.servers = shape.nats_servers
         self.database = Database(store(self.witness), loop, dice(seed, "database"), history)
@@ -305,6 +306,7 @@ class Cluster:
             stop_seconds=2 * shape.lease_seconds,
             settle_seconds=shape.settle_seconds,
             patience_seconds=shape.patience_seconds,
+            preemption_after_seconds=shape.preemption_after_seconds,
             order=shape.policy.order,
             placement=shape.policy.placement,
             backfill=shape.policy.backfill,

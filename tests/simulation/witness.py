@@ -11,6 +11,7 @@ from libs.domain.job import Allocation, CauseCode
 from libs.domain.shares import WHOLE, Share
 from libs.messages.events import Event, JobEventData
 from libs.messages.nodes import EndReason, StartRun
+from libs.planning.minimum_run import WITH_CHECKPOINTS
 from services.executor.runs import RunKey
 from tests.simulation.history import History
 from tests.support.sizes import Recorded, Sizes
@@ -45,8 +46,11 @@ _data = msgspec.json.Decoder(JobEventData)
 
 
 class Witness:
-    def __init__(self, history: History, *, gpu_memory: int = 1 << 62) -> None:
+    def __init__(self, history: History, *, gpu_memory: int = 1 << 62, preemption_after_seconds: float = 0.0) -> None:
         self.history = history
+        # Clocks of two leaders differ, and a job with checkpoints may be stopped sooner than others.
+        self._runs_least = preemption_after_seconds * WITH_CHECKPOINTS * 0.9 - 0.5
+        self._started_at: dict[str, float] = {}  # the present epoch of each job that has begun to run
         self.gpu_memory = gpu_memory  # bytes that every GPU has
         self.alive: dict[RunKey, Alive] = {}
         self.begun: set[RunKey] = set()
@@ -145,6 +149,7 @@ class Witness:
 
     def _told_of_job(self, event: Event, said: JobEventData, told: Told) -> None:
         job_id = event.subject_id
+        self._check_progress(event, said)
         if said.epoch < told.epoch:
             self.history.fail(f"{job_id} goes back from epoch {told.epoch} to {said.epoch}")
         told.epoch, told.state = said.epoch, said.state
@@ -179,6 +184,18 @@ class Witness:
         for key in self.alive.keys() - self._of_lost_time:
             if key.job_id == job_id and (over or key.epoch < said.epoch):
                 self.history.fail(f"{job_id} is {said.state} in epoch {said.epoch} while {key} runs")
+
+    def _check_progress(self, event: Event, said: JobEventData) -> None:
+        """No job is pre-empted that has not run for its minimum since it started: not once without progress."""
+        match event.event:
+            case "started":
+                self._started_at[said.job_id] = event.at
+            case "placed" | "restarted":
+                self._started_at.pop(said.job_id, None)
+            case "stopping" if said.cause.code in (CauseCode.PREEMPTED, CauseCode.QUOTA_RECLAIMED):
+                began = self._started_at.get(said.job_id)
+                if self._runs_least > 0.0 and (began is None or event.at - began < self._runs_least):
+                    self.history.fail(f"no progress: {said.job_id} is pre-empted, and runs since {began}")
 
     def _check_left(self, said: JobEventData, ranks: set[RunKey]) -> None:
         """Ranks that their job has no longer."""

@@ -31,7 +31,10 @@ EXPECTED = (
     *("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest", "major", "minor"),
     *("model", "lender"),
 )
-QUICK = {"REALLOCATOR_SERVING_POLICY": "weft-quick"}  # a day of the service lasts half a minute
+QUICK = {
+    "REALLOCATOR_SERVING_POLICY": "weft-quick",  # a day of the service lasts half a minute
+    "SCHEDULER_PREEMPTION_AFTER_SECONDS": "1",  # jobs last seconds
+}
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

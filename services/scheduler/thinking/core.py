@@ -28,6 +28,7 @@ from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import CONTEXTS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from libs.planning.locality import Locality
+from libs.planning.minimum_run import MinimumRun
 from libs.planning.policy import Policy
 from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.planning.refusals import never_fits
@@ -65,6 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
     half_life_seconds: float = HALF_LIFE_SECONDS  # of what tenants used, in the order fair
     quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
+    preemption_after_seconds: float = 0.0  # a job runs for so long at least before it is pre-empted
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
 
@@ -91,6 +93,7 @@ class Scheduler:
             classes=classes,
             slowdowns=slowdowns,
             quota_runtime_seconds=self.settings.quota_runtime_seconds,
+            minimum_run=MinimumRun(self.settings.preemption_after_seconds),
             half_life_seconds=self.settings.half_life_seconds,
         )
         self._moving = Moving(self.picture, self.settings.moves)

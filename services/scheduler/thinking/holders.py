@@ -1,7 +1,7 @@
 """The jobs that may be preempted, in the order of preemption, kept sorted as jobs come, run on and go."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -9,6 +9,7 @@ from libs.domain.job import Allocation, Job, JobState
 from libs.planning.giving_way import loss
 from libs.planning.jobs import standing_of
 from libs.planning.lending import may_ever_lend
+from libs.planning.minimum_run import MinimumRun
 from libs.planning.order.standing import Key, Order, Standing
 from libs.planning.preemption import Holder
 
@@ -17,8 +18,9 @@ LEAVES_FIRST = (-inf,)  # stopping jobs come before all others
 
 
 class Holders:
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, minimum_run: MinimumRun) -> None:
         self._order = order
+        self._minimum_run = minimum_run
         self._sorted: list[tuple[Key, str]] = []
         self._worth_of: dict[str, Key] = {}
         self.lending: set[str] = set()  # the running jobs with ranks that a service may borrow
@@ -70,9 +72,12 @@ class Holders:
         progress_of: Callable[[Job], Mapping[str, float]],
         *,
         most: int | None = None,
+        minimum_run: MinimumRun | None = None,
     ) -> list[Holder]:
         """What is about to be free first, then what `waiting` may preempt: of the jobs of the higher tiers, the last in
-        the order first, and of those of one tier what loses least by it. `most`: no more of these jobs than so many."""
+        the order first, and of those of one tier what loses least by it. `most`: no more of these jobs than so many;
+        `minimum_run`: another than that of the pool."""
+        minimum = self._minimum_run if minimum_run is None else minimum_run
         while self._changes and self._changes[0][0] <= now:
             at, job_id = heappop(self._changes)
             if self._changes_at.get(job_id) == at:
@@ -86,7 +91,9 @@ class Holders:
             elif worth[0] >= first_to_stay:
                 break
             else:
-                found += parts_of(jobs[job_id], worth[:1], now, progress_of(jobs[job_id]))
+                job = jobs[job_id]
+                parts = parts_of(job, worth[:1], now, progress_of(job))
+                found += only_extra(parts) if minimum.protects(job, now) else parts
         return found
 
 
@@ -131,6 +138,11 @@ def parts_of(job: Job, tier: Key, now: float, progress: Mapping[str, float]) -> 
     worth = (*tier, *loss(job, now, progress, extra=False))
     found.append(Holder(job_id=job.id, worth=worth, allocations=tuple(core)))
     return found
+
+
+def only_extra(parts: Iterable[Holder]) -> list[Holder]:
+    """Without what stops the job."""
+    return [each for each in parts if each.extra]
 
 
 def _needed(job: Job) -> frozenset[int]:

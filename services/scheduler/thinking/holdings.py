@@ -8,6 +8,7 @@ from libs.domain.job import Job
 from libs.domain.shares import WHOLE
 from libs.planning.backfill import Ending
 from libs.planning.jobs import ends_at
+from libs.planning.minimum_run import MinimumRun
 from libs.planning.order.standing import Order
 from libs.planning.quota.decay import HALF_LIFE_SECONDS, DecayedUse, FairRanks, decayed
 from libs.planning.shape import gpus_in
@@ -20,12 +21,14 @@ from services.scheduler.thinking.quotas import Quotas
 class Holdings:
     """Updated with every job that begins to hold GPUs, holds them in another state, or gives them back."""
 
-    def __init__(self, order: Order, half_life: float = HALF_LIFE_SECONDS) -> None:
+    def __init__(
+        self, order: Order, half_life: float = HALF_LIFE_SECONDS, minimum_run: MinimumRun | None = None
+    ) -> None:
         self.shares = Shares()
         self._order = order
         self.use = DecayedUse(half_life)
         self._ranks = FairRanks(self.use)
-        self.holders = Holders(order)
+        self.holders = Holders(order, minimum_run or MinimumRun())
         self.ports: dict[str, set[int]] = {}  # by address, where gangs meet
         self._endings: list[Ending] = []  # of the jobs with a known end, the earliest first
         self._ending_of: dict[str, Ending] = {}

@@ -275,7 +275,14 @@ class Loans:
             lending = [job for job in map(jobs.__getitem__, holders.lending) if not why_not_lend(job, service)]
             live = [job for job in lending if how_resized(job.spec) is ResizeHow.LIVE]
             live.sort(key=lambda job: (loss(job, now, {}, extra=True), job.id))
-            look.lenders[rank] = live, [job for job in lending if how_resized(job.spec) is ResizeHow.RESTART]
+            look.lenders[rank] = (
+                live,
+                [
+                    job
+                    for job in lending
+                    if how_resized(job.spec) is ResizeHow.RESTART and not picture.minimum_run.protects(job, now)
+                ],
+            )
         live, restarting = look.lenders[rank]
         for job in live:
             yield from spare_ranks(job, service, now, {})

@@ -29,6 +29,7 @@ from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from libs.planning.capacity import Room
 from libs.planning.lending import loans_text, still_owed
 from libs.planning.locality import Locality
+from libs.planning.minimum_run import MinimumRun
 from libs.planning.policy import Policy
 from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.planning.scores import Scores
@@ -61,6 +62,7 @@ class Picture:
         classes: Iterable[WorkloadClass] = (),
         slowdowns: Iterable[PairSlowdown] = (),
         quota_runtime_seconds: float = 0.0,
+        minimum_run: MinimumRun | None = None,
         half_life_seconds: float = HALF_LIFE_SECONDS,
     ) -> None:
         self.policy = policy
@@ -69,8 +71,9 @@ class Picture:
         room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
         room.scores.slow(self.beliefs.slowdowns)
         self.pool = Pool(self.jobs, room)
-        self.holdings = Holdings(policy.ordering, half_life_seconds)
-        self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
+        self.minimum_run = minimum_run or MinimumRun()
+        self.holdings = Holdings(policy.ordering, half_life_seconds, self.minimum_run)
+        self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds, minimum_run=self.minimum_run)
         self.holds = HeldBack()
         self.waitlist = Waitlist(policy, self.beliefs, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)

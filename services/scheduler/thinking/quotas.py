@@ -11,6 +11,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.quotas import ALL, Amounts, Quota, gpus_text
 from libs.domain.shares import WHOLE
+from libs.planning.minimum_run import MinimumRun
 from libs.planning.preemption import Holder
 from libs.planning.queue import Rank
 from libs.planning.quota.amounts import amounts_in, held_by, lendable, wanted_by
@@ -19,7 +20,7 @@ from libs.planning.quota.ranks import UNBOUNDED, left_to, rank_of
 from libs.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 from libs.planning.quota.told import why_held
 from libs.planning.shape import Shape
-from services.scheduler.thinking.holders import LEAVES_FIRST, parts_of
+from services.scheduler.thinking.holders import LEAVES_FIRST, only_extra, parts_of
 
 RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what the order would pre-empt
 
@@ -27,11 +28,14 @@ RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what th
 class Quotas:
     """`runtime_seconds`: how long a job that borrows keeps its GPUs at least."""
 
-    def __init__(self, nodes: Mapping[str, Node], *, runtime_seconds: float = 0.0) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Node], *, runtime_seconds: float = 0.0, minimum_run: MinimumRun | None = None
+    ) -> None:
         self.ledger = Ledger()
         self.adopted = 0  # how often other quotas came into force
         self._nodes = nodes
         self._runtime_seconds = runtime_seconds
+        self._minimum_run = minimum_run or MinimumRun()
         self._lendable: Amounts = {ALL: 0}
         self._bounded: frozenset[str] = frozenset()  # models of which a quota has a limit
 
@@ -137,7 +141,7 @@ class Quotas:
         parts = [
             Returnable(holder, amounts_in(holder.allocations, self._nodes))
             for held in [jobs[job_id] for job_id in mine]
-            for holder in parts_of(held, (float(held.priority),), now, progress_of(held))
+            for holder in self._parts_of(held, now, progress_of(held))
             if holder.worth != LEAVES_FIRST
         ]
         leaving = [one.job_id for one in willing if one.worth == LEAVES_FIRST and not one.extra]
@@ -148,6 +152,10 @@ class Quotas:
             if one.worth == LEAVES_FIRST or (one.job_id not in mine and not self.protects(job.tenant, one.job_id))
         ]
         return [*others, *reclaimed], frozenset(mine)
+
+    def _parts_of(self, job: Job, now: float, progress: Mapping[str, float]) -> list[Holder]:
+        parts = parts_of(job, (float(job.priority),), now, progress)
+        return only_extra(parts) if self._minimum_run.protects(job, now, reclaimed=True) else parts
 
     def claim(self, job: Job, shape: Shape, now: float) -> None:
         """Others stop for this job."""

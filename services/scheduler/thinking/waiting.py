@@ -17,6 +17,7 @@ from libs.planning.backfill import GPU_GRAIN
 from libs.planning.capacity import Room, empty_room
 from libs.planning.finding import Place, find
 from libs.planning.jobs import asked_by, standing_of
+from libs.planning.minimum_run import MinimumRun, why_not_yet
 from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
@@ -242,19 +243,9 @@ class Waiting:
         waiting = standing_of(job, now, picture.waitlist.queue.order)
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now, self._progress_of)
         willing, reclaimed = picture.quotas.willing(job, shape, willing, picture.jobs, now, self._progress_of)
-        if not _enough(shape, willing, free=room.gpus_left):
-            return []
-        closed = picture.quotas.closed_to(job, shape)
-        with room.without(closed), room.supposing():
-            promised = self._keep_promises(job, room, now)
-            clearing = clearing_for(
-                smallest(shape),
-                room=room,
-                holders=[one for one in willing if one.job_id not in promised],
-                asked=asked_by(job, picture.beliefs.learnt),
-            )
+        clearing = self._clearing(job, shape, willing, now) if _enough(shape, willing, free=room.gpus_left) else None
         if clearing is None or not clearing.victims:
-            return []
+            return self._put_off_stops(job, shape, waiting, now)
         self._making_room[job.id] = clearing
         self._revoke(job, clearing)
         picture.quotas.claim(job, shape, now)
@@ -272,6 +263,41 @@ class Waiting:
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
         picture.waitlist.explained(job.id)
         return steps + picture.go(job, _E.WAITING, cause, now)
+
+    def _clearing(self, job: Job, shape: Shape, willing: Sequence[Holder], now: float) -> Clearing | None:
+        picture, room = self._picture, self._picture.pool.room
+        with room.without(picture.quotas.closed_to(job, shape)), room.supposing():
+            promised = self._keep_promises(job, room, now)
+            return clearing_for(
+                smallest(shape),
+                room=room,
+                holders=[one for one in willing if one.job_id not in promised],
+                asked=asked_by(job, picture.beliefs.learnt),
+            )
+
+    def _put_off_stops(self, job: Job, shape: Shape, waiting: Standing, now: float) -> list[Step]:
+        """Record that jobs will be preempted for this one once they have run for long enough."""
+        picture, minimum = self._picture, self._picture.minimum_run
+        if not minimum.seconds:
+            return []
+        holders = picture.holdings.holders.who_may_leave(
+            waiting, picture.jobs, now, self._progress_of, minimum_run=MinimumRun()
+        )
+        willing = [one for one in holders if not picture.quotas.protects(job.tenant, one.job_id)]
+        if not _enough(shape, willing, free=picture.pool.room.gpus_left):
+            return []
+        clearing = self._clearing(job, shape, willing, now)
+        names = {} if clearing is None else dict.fromkeys(one.job_id for one in clearing.victims)
+        fresh = [held for held in map(picture.jobs.__getitem__, names) if minimum.protects(held, now)]
+        if not fresh:
+            return []
+        sentence, at = why_not_yet(fresh, minimum, now)
+        known = job.waiting_for
+        picture.waitlist.explained(job.id)
+        if known is not None and known.numbers.get("stops_at") == at:
+            return []
+        cause = Cause(code=_C.NO_ROOM, sentence=sentence, numbers={"stops_at": at})
+        return picture.go(job, _E.WAITING, cause, now)
 
     def _keep_promises(self, job: Job, room: Room, now: float) -> set[str]:
         """Give the jobs that come before `job` in the order, and for which others stop already, their places in the
