@@ -37,8 +37,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--partition",
         choices=[mode.value for mode in TuningMode],
-        default=TuningMode.OFF.value,
-        help="plan the sizes of elastic jobs together: off (default), advise or on",
+        help="plan the sizes of elastic jobs together: off, advise or on (default: REALLOCATOR_PARTITION, or off)",
     )
     parser.set_defaults(func=up)
 
@@ -67,7 +66,7 @@ async def options(args: argparse.Namespace) -> Options:
         port=args.port,
         router_port=args.router_port,
         benchmarks=True,
-        partition=TuningMode(args.partition),
+        partition=None if args.partition is None else TuningMode(args.partition),
         nats_url=os.environ.get("WEFT_NATS_URL"),
         pg_dsn=os.environ.get("WEFT_PG_DSN"),
     )

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from libs.credentials import Credentials, provision
+from libs.domain.spec import TuningMode
 from libs.servers import ServersState, ServerState
 from libs.servers.state import write_state
 from services.cli.local import ClusterHome, LocalCluster, Options
 from services.cli.local.caddy import has_caddy
-from services.cli.local.plan import Addresses, Service, role_dsn, services
+from services.cli.local.plan import Addresses, Service, not_used, role_dsn, services
 from services.cli.local.process import environment
 from services.cli.up import welcome
 
@@ -66,6 +67,18 @@ def test_a_service_is_not_told_what_we_were_told_of_weft() -> None:
     assert "WEFT_TOKEN" not in found
     assert "WEFT_HOME" not in found
     assert (found["PATH"], found["SCHEDULER_TICK_SECONDS"], found["SCHEDULER_ADMIN_PORT"]) == ("/bin", "1", "9")
+
+
+def test_the_planner_of_sizes_is_switched_on_by_the_environment_too() -> None:
+    given = {"REALLOCATOR_PARTITION": "on"}
+    assert environment(given, planned(Options())["reallocator"], 9)["REALLOCATOR_PARTITION"] == "on"
+    chosen = planned(Options(partition=TuningMode.ADVISE))["reallocator"]
+    assert environment(given, chosen, 9)["REALLOCATOR_PARTITION"] == "advise", "the option is nearer than that"
+
+
+def test_no_setting_of_the_environment_is_replaced_in_silence() -> None:
+    given = {"EXECUTOR_SYNC_SECONDS": "5", "SCHEDULER_ORDER": "las", "SCHEDULER_POOL": "default", "WEFT_NATS_URL": "x"}
+    assert not_used(given, planned(Options()).values()) == ["EXECUTOR_SYNC_SECONDS"]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,13 @@ def requests(found: dict[str, Reshare]) -> dict[str, int | None]:
     return {job_id: share.request for job_id, share in found.items()}
 
 
+def test_tuning_that_is_off_for_the_pool_is_off_for_every_job() -> None:
+    one = sharing()
+    tuner = watched(0.3, one, tuner=ShareTuner(pool="default", tuning=TuningMode.OFF))
+    assert decided(tuner, one) == {}
+    assert decided(watched(0.3, one), one) != {}
+
+
 def test_a_job_that_uses_all_of_its_share_and_more_gets_what_it_uses() -> None:
     one = sharing()
     [asked] = decided(watched(0.5, one), one).values()

@@ -21,7 +21,7 @@ from services.cli.local.errors import LocalError, StartFailedError
 from services.cli.local.home import ClientFile, ClusterHome, ClusterState
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.options import Options
-from services.cli.local.plan import Addresses, Service, Stage, services
+from services.cli.local.plan import Addresses, Service, Stage, not_used, services
 from services.cli.local.ports import ROUTER_PORT, USUAL_PORT, PortClaim, claimed
 from services.cli.local.process import ServiceProcess
 
@@ -127,7 +127,10 @@ class LocalCluster:
     async def _start_services(self, addresses: Addresses, stopwatch: "Stopwatch") -> None:
         ran = await self._migrate(addresses.pg_dsn)
         stopwatch.lap(f"the database ({f'{len(ran)} migrations' if ran else 'up to date'})")
-        self._spawn(services(self.options, self.home, self.credentials, addresses))
+        planned = services(self.options, self.home, self.credentials, addresses)
+        for name in not_used(os.environ, planned):
+            self._tell(f"{name} of the environment is not used: a cluster on one machine has a value of its own")
+        self._spawn(planned)
         await self._all_ready()
         stopwatch.lap(f"{len(self._processes)} services")
         await self._all_joined()

@@ -16,7 +16,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     A URL or DSN that is given is used, and that server is neither started nor stopped. `settings` go to every service.
     `benchmarks`: whether GPUs that are idle are measured, by jobs; `partition`: whether the sizes of elastic jobs are
-    planned together.
+    planned together; None: as REALLOCATOR_PARTITION says.
     """
 
     nodes: int = 2
@@ -29,7 +29,7 @@ class Options(Struct, frozen=True, kw_only=True):
     nats_url: str | None = None
     pg_dsn: str | None = None
     benchmarks: bool = False
-    partition: TuningMode = TuningMode.OFF
+    partition: TuningMode | None = None
     settings: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:

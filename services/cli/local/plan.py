@@ -1,6 +1,6 @@
 """The processes of a local cluster, and the settings of each. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -58,6 +58,17 @@ def services(options: Options, home: ClusterHome, credentials: Credentials, addr
     return made
 
 
+def not_used(ours: Mapping[str, str], planned: Iterable[Service]) -> list[str]:
+    """The settings in our environment in whose place the cluster has a value of its own."""
+    found = {
+        name
+        for service in planned
+        for name, value in service.settings.items()
+        if not name.startswith("WEFT_") and ours.get(name, value) != value
+    }
+    return sorted(found)
+
+
 def role_dsn(dsn: str, role: str) -> str:
     """The same database as another user, whose password comes from a file."""
     parts = urlsplit(dsn)
@@ -102,7 +113,8 @@ def _scorer(options: Options, credentials: Credentials) -> dict[str, str]:
 
 
 def _reallocator(options: Options) -> dict[str, str]:
-    return {"REALLOCATOR_POOL": options.pool, "REALLOCATOR_PARTITION": options.partition.value}
+    partition = {} if options.partition is None else {"REALLOCATOR_PARTITION": options.partition.value}
+    return {"REALLOCATOR_POOL": options.pool, **partition}
 
 
 def _node(

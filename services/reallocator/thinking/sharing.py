@@ -19,6 +19,7 @@ from libs.domain.shares import WHOLE, Share, thousandths
 from libs.domain.spec import TuningMode
 from libs.messages.asks import Reshare
 from libs.messages.signals import Finding, NodeSampled
+from libs.tuning.envelope import mode_of
 
 WINDOW_SECONDS = 20.0
 WINDOW_FULL = 0.8  # the part of a window that has to be measured
@@ -39,7 +40,7 @@ class ResharedJobs(Struct, frozen=True, kw_only=True):
 
 
 class ShareTuner:
-    """`tuning`: the pool's, for jobs that say nothing of their own. Times are seconds on one clock."""
+    """`tuning`: the pool's, for jobs that say nothing of their own; off is final. Times are seconds on one clock."""
 
     def __init__(self, *, pool: str, tuning: TuningMode) -> None:
         self._pool = pool
@@ -67,7 +68,7 @@ class ShareTuner:
         shares: dict[str, Reshare] = {}
         findings: list[Finding] = []
         for job in sorted(jobs, key=lambda job: job.seq):
-            mode = job.spec.tuning.mode or self._tuning
+            mode = mode_of(job, self._tuning)
             if mode is TuningMode.OFF or now < self._rested.get(job.id, -inf):
                 continue
             asked = self._wanted(job, left, waiting=waiting, now=now)
