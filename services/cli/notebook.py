@@ -1,7 +1,8 @@
 """`weft notebook`: JupyterLab as a job, on a GPU, a share of one, or none; prints its URL once it answers.
 
-Its way in is the router of services, which asks for your token; so JupyterLab asks for none. The job needs the program
-`jupyter`: of this shell's PATH if the node has it at the same place, else of the node's own PATH, or of the --image.
+Its way in is the router of services, which asks for your token; so JupyterLab asks for none. An editor, or another
+Jupyter (--gateway-url), runs its kernels with the URL and the token. The job needs the program `jupyter`: of this
+shell's PATH if the node has it at the same place, else of the node's own PATH, or of the --image.
 """
 
 import argparse
@@ -44,6 +45,27 @@ jupyter=$1 ip=$2
 }
 if [ -z "$ip" ]; then
   case "${WEFT_ADDRESS:-127.0.0.1}" in 127.*|localhost|::1) ip=127.0.0.1 ;; *) ip=0.0.0.0 ;; esac
+fi
+config=${WEFT_PROGRESS%/*}
+if [ -n "$config" ] && printf '%s' 'from jupyter_server.auth.identity import PasswordIdentityProvider
+
+
+class BehindRouter(PasswordIdentityProvider):
+    # The router of Weft has checked the token of a request, and says how it came: by a cookie, then a page of another
+    # site could have sent it, and the XSRF cookie is needed as ever; or by a token, which no such page has. Without the
+    # router (`weft port-forward`), a request that no browser sent needs no XSRF cookie either.
+    def is_token_authenticated(self, handler):
+        handler.current_user
+        headers = handler.request.headers
+        by = headers.get("X-Weft-Auth")
+        if by:
+            return by == "token"
+        return not any(headers.get(name) for name in ("Origin", "Referer", "Cookie", "Sec-Fetch-Site"))
+
+
+c.ServerApp.identity_provider_class = BehindRouter
+' >"$config/jupyter_server_config.py"; then
+  export JUPYTER_CONFIG_PATH="$config${JUPYTER_CONFIG_PATH:+:$JUPYTER_CONFIG_PATH}"
 fi
 exec "$jupyter" lab --no-browser --allow-root --ip="$ip" --port="$WEFT_PORT" --ServerApp.port_retries=0 \\
   --ServerApp.base_url="$WEFT_SERVICE_PATH" --IdentityProvider.token= --ServerApp.allow_remote_access=True

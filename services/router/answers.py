@@ -65,14 +65,23 @@ def question_of(head: bytes) -> Question:
 
 
 def admitted(
-    *, to: str, visit: str, step: str, strip: str, prefix: str, drops_authorization: bool, shown_to: str
+    *,
+    to: str,
+    visit: str,
+    step: str,
+    strip: str,
+    prefix: str,
+    drops_authorization: bool,
+    drops_query: bool,
+    shown_to: str,
+    by: str,
 ) -> bytes:
     shown = quote(prefix, safe="/%:@+,;=~!*()'")  # no `$`, which would stand for a part of what it replaces
     auth = "1" if drops_authorization else ""
     return (
         f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\nX-Weft-Visit: {visit}\r\nX-Weft-Step: {step}\r\n"
         f"X-Weft-Strip: {strip}\r\nX-Weft-Prefix: {shown}\r\nX-Weft-Auth: {auth}\r\n"
-        f"X-Weft-Cors: {shown_to}\r\n\r\n"
+        f"X-Weft-Cors: {shown_to}\r\nX-Weft-Query: {'1' if drops_query else ''}\r\nX-Weft-By: {by}\r\n\r\n"
     ).encode("latin-1")
 
 

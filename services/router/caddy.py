@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from services.router.thinking.credentials import COOKIE, SET_COOKIE, SET_DOMAIN
+from services.router.thinking.ways import CLIENT_KEY
 
 Json = dict[str, Any]
 
@@ -34,6 +35,7 @@ IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is use
 FLUSHED = "2ms"  # after which what came of an answer goes on; a short answer goes in one piece, and not its head alone
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
+LET_IN_BY = "X-Weft-Auth"  # to a replica: `token` (in a header or the query), `cookie` or `public`
 NO_TOKEN = {"search_regexp": COOKIE, "replace": ""}
 OF_OTHERS: Json = {  # what a replica may not set: the router's cookies, and cookies of other services. Deferred, since
     # that alone holds for an answer that switches protocols, too.
@@ -227,6 +229,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
         "step": "Step",
         "auth": "Auth",
         "cors": "Cors",
+        **({} if again else {"query": "Query", "by": "By"}),  # as at the first try
     }
     return {
         "handler": "reverse_proxy",
@@ -261,6 +264,10 @@ def _pass() -> list[Json]:
             "match": [{"vars": {"weft_auth": ["1"]}}],
             "handle": [{"handler": "headers", "request": {"delete": ["Authorization"]}}],
         },
+        {
+            "match": [{"vars": {"weft_query": ["1"]}}],
+            "handle": [{"handler": "rewrite", "query": {"delete": [CLIENT_KEY]}}],
+        },
         {"match": [{"not": [{"vars": {"weft_cors": [""]}}]}], "handle": [SHOWN]},
         *_steps([USUAL_SECONDS]),
         {"handle": [{"handler": "subroute", "routes": _steps(set(SILENCE_SECONDS) - {USUAL_SECONDS})}]},
@@ -287,7 +294,7 @@ def _proxy(way: str, seconds: float) -> Json:
         "handler": "reverse_proxy",
         "upstreams": [{"dial": "{http.vars.weft_to}"}],
         "flush_interval": FLUSHED,
-        "headers": {"request": {"replace": {"Cookie": [NO_TOKEN]}}},
+        "headers": {"request": {"replace": {"Cookie": [NO_TOKEN]}, "set": {LET_IN_BY: ["{http.vars.weft_by}"]}}},
         "handle_response": [NO_STATUS, UNASKED_UPGRADE],
         "transport": {
             "protocol": "http",

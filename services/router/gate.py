@@ -14,20 +14,20 @@ from libs.store.tenants import Access
 from services.router.answers import Question, admitted, moved, preflight, question_of, refused
 from services.router.caddy import H2C, HTTP, ONCE, step_of
 from services.router.clients import Peer
-from services.router.thinking.credentials import bearer_token, cookie_tokens
+from services.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
 from services.router.thinking.origins import is_foreign, page_of, shown_to
 from services.router.thinking.routing import SAFE, Answer, Routing
 from services.router.thinking.seats import Visit
 from services.router.thinking.table import RoutedService, ServiceTable
-from services.router.thinking.ways import Elsewhere, Refused, Way, way_of
+from services.router.thinking.ways import Elsewhere, Refused, Way, client_token, way_of
 from services.router.tokens import TokenCache, TooManyGuessesError
 
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 1 << 20  # Caddy lets no larger one through
 LOOKED_UP_MAX = 256  # tokens at once
-WEFT_TOKEN = "weft_"
 UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
+BY_TOKEN, BY_COOKIE = "token", "cookie"
 FOREIGN = (
     "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
     " token sends it as 'Authorization: Bearer TOKEN'"
@@ -51,6 +51,8 @@ class HeldQuestion(Struct):
     way: Way
     service: RoutedService | None = None
     drops_authorization: bool = False
+    drops_query: bool = False  # the token of a Jupyter client
+    by: str = "public"  # how it was let in, for the replica
     shown_to: str = ""  # the origin whose pages may read the answer
     may_see: bool = False  # a token of the tenant, or of an administrator, came with it
     to: Elsewhere | None = None  # where a browser goes whose token was in the address
@@ -154,18 +156,24 @@ class Gate:
             if asking.shown_to and question.method == "OPTIONS" and page is not None and page.asks_for:
                 asking.connection.answer(preflight(asking.shown_to))
                 return
-        token = bearer_token(question.authorization) if question.authorization else ""
+        token = header_token(question.authorization) if question.authorization else ""
         asking.drops_authorization = token.startswith(WEFT_TOKEN)
+        named, rest = client_token(question.uri) if "?" in question.uri else ("", "")
+        if named and _navigates(question):
+            self._move(asking.connection, question, Elsewhere(rest, named, asking.way))
+            return
+        asking.drops_query = bool(named)
         if service is not None and service.public:
             self._let_in(asking, service)
-        elif token:
-            asking.drops_authorization = True
-            self._open(asking, [token])
+        elif token or named:
+            asking.drops_authorization, asking.by = bool(token), BY_TOKEN
+            self._open(asking, [token or named])
         elif not (tokens := cookie_tokens(question.cookie, asking.way.job)):
             self._refuse(asking, Refused(401, UNKNOWN))
         elif _is_foreign(question):
             self._refuse(asking, Refused(403, FOREIGN))
         else:
+            asking.by = BY_COOKIE
             self._open(asking, tokens)
 
     def _open(self, asking: HeldQuestion, tokens: Sequence[str]) -> None:
@@ -276,6 +284,8 @@ class Gate:
                 prefix=service.prefix,
                 drops_authorization=asking.drops_authorization,
                 shown_to=asking.shown_to,
+                drops_query=asking.drops_query,
+                by=asking.by,
             )
         )
 
@@ -381,6 +391,11 @@ def _with_trouble(refusal: Refused, service: RoutedService | None) -> Refused:
     if service is None or not service.trouble:
         return refusal
     return structs.replace(refusal, sentence=f"{refusal.sentence}: {service.trouble}")
+
+
+def _navigates(question: Question) -> bool:
+    page = page_of(question.page)
+    return page is not None and page.mode == "navigate" and question.method in ("GET", "HEAD")
 
 
 def _is_foreign(question: Question) -> bool:

@@ -68,6 +68,37 @@ async def test_a_page_of_another_origin_gets_nothing_with_a_persons_cookie(
         assert (answer.status, (await answer.json())["headers"]["Cookie"]) == (200, "; a=b")
 
 
+async def test_a_token_comes_as_jupyters_clients_send_it_and_the_replica_is_told_how(
+    there: Town, http: aiohttp.ClientSession
+) -> None:
+    job, public = await there.service(public=False), await there.service("public")
+    replica = await there.replica(0)
+    await there.tell(replica.endpoint(job), replica.endpoint(public))
+    url, token = f"{there.url}/s/{job.id}/api", there.tokens["alice"]
+    for address, headers, by, kept in (
+        (url, {"Authorization": f"token {token}", "X-Weft-Auth": "cookie"}, "token", None),
+        (f"{url}?a=1&token={token}&b=%2F", {}, "token", None),
+        (
+            url,
+            {"Cookie": f"weft_token={token}", "Authorization": "token own", "X-Weft-Auth": "token"},
+            "cookie",
+            "token own",
+        ),
+        (f"{there.url}/s/{public.id}/api", {"X-Weft-Auth": "token"}, "public", None),
+    ):
+        async with http.post(address, headers=headers) as answer:
+            told = await answer.json()
+        assert (told["headers"]["X-Weft-Auth"], told["headers"].get("Authorization")) == (by, kept)
+        assert token not in str(told)
+        assert told["path"] == ("/api?a=1&b=%2F" if "?" in address else "/api")
+    async with http.get(f"{url}?token=own", headers={"Authorization": f"Bearer {token}"}) as answer:
+        assert (await answer.json())["path"] == "/api?token=own", "a token of the replica's own"
+    page = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    async with http.get(f"{url}?token={token}", headers=page, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (302, f"/s/{job.id}/api")
+        assert answer.headers["Set-Cookie"].startswith("weft_token=")
+
+
 APP = "https://app.example.org"
 ASKS = {"Origin": APP, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 

@@ -15,6 +15,7 @@ SET_DOMAIN = r"(?i);\s*domain[^;]*"
 TOKEN_KEY = "weft_token"
 HOST_KEY = f"__Host-{TOKEN_KEY}"
 """Browsers take a cookie of this name from its own host alone, and over TLS: no other service of the domain sets it."""
+WEFT_TOKEN = "weft_"
 TOKENS_MAX = 4  # of one request; each that nobody knows counts as a guess of its client
 SEPARATORS = re.compile("[;,]")
 
@@ -42,7 +43,9 @@ def cookie_tokens(cookie: str, job: str = "") -> list[str]:
     return [token for token in dict.fromkeys([*found, *plain]) if token][:TOKENS_MAX]
 
 
-def bearer_token(authorization: str) -> str:
-    """The token in an `Authorization` header; empty if there is none."""
+def header_token(authorization: str) -> str:
+    """The token in an `Authorization` header; empty if there is none. As `token T`, which Jupyter's clients send, it is
+    Weft's only if it begins as Weft's tokens do."""
     scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    scheme, token = scheme.lower(), token.strip()
+    return token if scheme == "bearer" or (scheme == "token" and token.startswith(WEFT_TOKEN)) else ""

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from services.router.thinking.credentials import TOKEN_KEY
+from services.router.thinking.credentials import TOKEN_KEY, WEFT_TOKEN
 
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 VISIBLE = re.compile(r"[\x21-\x7e]*")
 TOKEN_TEXT = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+CLIENT_KEY = "token"  # as Caddy removes it from the query
 SEPARATORS = re.compile(r"[/\\]")
 
 
@@ -92,12 +93,24 @@ def _may_have_token(query: str) -> bool:
     return TOKEN_KEY in query or ("%" in query and TOKEN_KEY in unquote(query))
 
 
-def _token_in(query: str) -> tuple[str | None, str]:
+def client_token(uri: str) -> tuple[str, str]:
+    """Weft's token in the query as `token`, as Jupyter's clients send it, and the address without it; empty if there is
+    none, or it is no token of Weft's."""
+    path, _, query = uri.partition("?")
+    if "token" not in (unquote(query) if "%" in query else query):
+        return "", uri
+    token, rest = _token_in(query, CLIENT_KEY)
+    if token is None or not token.startswith(WEFT_TOKEN) or not TOKEN_TEXT.fullmatch(token):
+        return "", uri
+    return token, _same_place(path, rest)
+
+
+def _token_in(query: str, name: str = TOKEN_KEY) -> tuple[str | None, str]:
     """The token and the query without it."""
     token, kept = None, []
     for part in query.split("&"):
         key, _, value = part.partition("=")
-        if unquote(key) == TOKEN_KEY:
+        if unquote(key) == name:
             token = unquote(value)
         else:
             kept.append(part)
