@@ -53,7 +53,8 @@ class RequestsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The requests to a service in the last `seconds`, by what its routers reported: how many arrived, and of those how
     many were refused (429), failed, and were answered later than the objective allows. `rate` per second. `p50`, `p99`,
     `objective`: from the arrival to the first byte of the answer, of that percentile, in seconds, to the next fifth;
-    `objective` of the percentile that the job promises. `in_flight` and `queued`: now."""
+    `objective` of the percentile that the job promises. `in_flight` and `queued`: now; `rate_now`: per second, in the
+    last five to ten."""
 
     seconds: float
     rate: float
@@ -66,6 +67,7 @@ class RequestsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     p50: float | None = None
     p99: float | None = None
     objective: float | None = None
+    rate_now: float | None = None
 
 
 class UnreadyView(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,15 @@ import msgspec
 
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, Job, JobEvent
-from libs.messages.http_services import EndpointsView, EndpointView, LoanView, ServiceView, UnreadyView, UpdateView
+from libs.messages.http_services import (
+    EndpointsView,
+    EndpointView,
+    LoanView,
+    RequestsView,
+    ServiceView,
+    UnreadyView,
+    UpdateView,
+)
 from libs.store import GatewayStore
 from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
@@ -48,7 +56,7 @@ def service_view(
         requests=requests,
         objective=job.spec.objective,
         kept=is_kept(requests, job.spec.objective),
-        unattainable=sentences.get(UNATTAINABLE, ""),
+        unattainable=sentences.get(UNATTAINABLE, "") if _is_asked(requests) else "",
         shedding=sentences.get(SHEDDING, ""),
         sized_for=sized_for,
         loans=tuple(
@@ -68,6 +76,11 @@ def service_view(
             if one.why and not one.draining
         )[:UNREADY_MAX],
     )
+
+
+def _is_asked(requests: RequestsView | None) -> bool:
+    """Whether requests come, as far as is known: an objective out of reach is news of a load."""
+    return requests is None or bool(requests.arrived or requests.in_flight or requests.queued)
 
 
 def _update(job: Job) -> UpdateView | None:

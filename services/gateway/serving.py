@@ -121,7 +121,12 @@ class LiveServing:
         now = self._clock()
         tracks = [self._tracks[job.id, router] for router in self._routers.get(job.id, ())]
         windows = [
-            ServedWindow(begin=track.marks[0], end=mark_of(track.newest, track.at), now=track.newest)
+            ServedWindow(
+                begin=track.marks[0],
+                recent=_recent(track),
+                end=mark_of(track.newest, track.at),
+                now=track.newest,
+            )
             for track in tracks
             if now - track.at <= SECONDS_MAX
         ]
@@ -130,6 +135,11 @@ class LiveServing:
     def _heard(self, node_id: str) -> _Node | None:
         node = self._nodes.get(node_id)
         return node if node is not None and self._clock() - node.at <= SECONDS_MAX else None
+
+
+def _recent(track: _Track) -> ServedMark:
+    """The last mark that is at least MARK_SECONDS old: what came since is the rate of now."""
+    return next((mark for mark in reversed(track.marks) if track.at - mark.at >= MARK_SECONDS), track.marks[0])
 
 
 def _is_late(told: ServicesServed, known: _Track) -> bool:

@@ -173,6 +173,29 @@ async def test_the_requests_of_the_last_minute_are_those_of_all_routers(cluster:
     assert requests.p99 == pytest.approx(0.032)
 
 
+async def test_the_rate_of_now_is_that_of_the_last_seconds(cluster: LiveCluster, clock: Clock) -> None:
+    for second in range(60):
+        await cluster.serving.hear_served(served(seq=second, arrived=8 * max(0, second - 49)))
+        clock.now += 1
+    requests = cluster.serving.requests(service())
+    assert requests is not None
+    assert requests.rate < 2
+    assert requests.rate_now == pytest.approx(8.0)
+
+
+async def test_an_objective_is_out_of_reach_only_while_requests_come(cluster: LiveCluster, clock: Clock) -> None:
+    finding = Finding(code="unattainable", job_id="j-s", sentence="one request alone takes 0.3 s")
+    shown = []
+    for second in range(80):
+        await cluster.hear_review(PoolReviewed(pool="default", at=float(second), findings=(finding,)))
+        await cluster.serving.hear_served(served(seq=second, arrived=min(second, 5), at=float(second)))
+        clock.now += 1
+        view = service_view(service(), cluster)
+        assert view is not None
+        shown.append(view.unattainable)
+    assert (shown[5], shown[-1]) == ("one request alone takes 0.3 s", "")
+
+
 async def test_a_router_that_was_started_again_counts_anew_and_its_late_messages_do_not(
     cluster: LiveCluster, clock: Clock
 ) -> None:

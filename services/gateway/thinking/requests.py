@@ -23,9 +23,10 @@ class ServedMark(Struct, frozen=True, kw_only=True):
 
 
 class ServedWindow(Struct, frozen=True, kw_only=True):
-    """One router's counts at the beginning of a time, and its newest report at the end of it."""
+    """One router's counts at the beginning of a time, some seconds before its end, and its newest report at its end."""
 
     begin: ServedMark
+    recent: ServedMark
     end: ServedMark
     now: ServiceServed
 
@@ -48,18 +49,19 @@ def requests_of(windows: Iterable[ServedWindow], objective: Objective | None) ->
         return None
     counts = dict.fromkeys(COUNTED, 0)
     buckets: dict[int, int] = {}
-    rate = 0.0
+    rate = rate_now = 0.0
     for window in windows:
         for name in COUNTED:
             counts[name] += max(0, getattr(window.end, name) - getattr(window.begin, name))
         for bucket, count in window.end.totals.items():
             if (more := count - window.begin.totals.get(bucket, 0)) > 0:
                 buckets[bucket] = buckets.get(bucket, 0) + more
-        if (seconds := window.end.at - window.begin.at) > 0:
-            rate += max(0, window.end.arrived - window.begin.arrived) / seconds
+        rate += _rate(window.begin, window.end)
+        rate_now += _rate(window.recent, window.end)
     return RequestsView(
         seconds=max(window.end.at - window.begin.at for window in windows),
         rate=rate,
+        rate_now=rate_now,
         in_flight=sum(replica.in_flight for window in windows for replica in window.now.replicas),
         queued=sum(window.now.queued for window in windows),
         p50=percentile(buckets, 50.0),
@@ -67,6 +69,10 @@ def requests_of(windows: Iterable[ServedWindow], objective: Objective | None) ->
         objective=None if objective is None else percentile(buckets, objective.percentile),
         **counts,
     )
+
+
+def _rate(begin: ServedMark, end: ServedMark) -> float:
+    return max(0, end.arrived - begin.arrived) / (end.at - begin.at) if end.at > begin.at else 0.0
 
 
 def percentile(buckets: Mapping[int, int], part: float) -> float | None:
