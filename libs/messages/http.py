@@ -212,12 +212,14 @@ class FieldError(Struct, frozen=True, kw_only=True):
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first error; `errors` has all of them if there are several."""
+    """The first error; `errors` has all of them if there are several. `message`: of a router the reason again, where
+    clients of OpenAI's API look for it."""
 
     field: str
     reason: str
     status: int = 0
     errors: tuple[FieldError, ...] = ()
+    message: str = ""
 
 
 class ErrorView(Struct, frozen=True, kw_only=True):

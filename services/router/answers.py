@@ -90,7 +90,7 @@ def refused(refusal: Refused, accept: str, shown_to: str = "") -> bytes:
     if "text/html" in accept:
         kind, body = "text/plain; charset=utf-8", f"{refusal.sentence}\n".encode()
     else:
-        kind, body = PROBLEM, problem(refusal.status, "", refusal.sentence)
+        kind, body = PROBLEM, problem(refusal.status, "", refusal.sentence, message=refusal.sentence)
     more = {"Content-Type": kind, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
     if shown_to:
         more |= {"Access-Control-Allow-Origin": shown_to, "Access-Control-Expose-Headers": "*", "Vary": "Origin"}

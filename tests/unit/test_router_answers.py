@@ -17,3 +17,4 @@ def test_an_error_of_the_router_is_a_problem_with_its_status_title_and_detail(st
     said = msgspec.json.decode(body, type=ErrorView)
     assert (said.status, said.title, said.detail) == (status, HTTPStatus(status).phrase, "it is so")
     assert (said.error.status, said.error.reason) == (status, "it is so")
+    assert said.error.message == "it is so", "where clients of OpenAI's API look for it"
