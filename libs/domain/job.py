@@ -49,6 +49,7 @@ class JobEvent(StrEnum):
     SCALED = "scaled"  # should have another size from now on; whether it gets it depends on room
     RESIZED = "resized"  # ranks joined, leave or have left; the others go on running
     ENTERED = "entered"  # a person entered one of its runs, or left it: a shell, a command, a connection
+    NOTED = "noted"  # its node saw something that the job may not show itself
     RESTARTED = "restarted"  # begins anew with another size, in the place that was kept for it
     PLACED = "placed"
     STARTING = "starting"
@@ -90,6 +91,7 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RUNNING, _E.UPDATED): _S.RUNNING,
     (_S.RUNNING, _E.RESIZED): _S.RUNNING,
     (_S.RUNNING, _E.ENTERED): _S.RUNNING,
+    (_S.RUNNING, _E.NOTED): _S.RUNNING,
     (_S.RUNNING, _E.STOPPING): _S.STOPPING,
     (_S.RUNNING, _E.REQUEUED): _S.QUEUED,
     (_S.RUNNING, _E.SUCCEEDED): _S.SUCCEEDED,
@@ -160,6 +162,10 @@ class CauseCode(StrEnum):
     UPDATE_ASKED = "update-asked"
     ENTERED = "entered"  # a person got a shell, a command or a connection in one of its runs
     LEFT = "left"  # that is over
+    PROCESS_KILLED = "process-killed"  # the kernel killed a process of a run for memory, and the run went on
+    OUTPUT_WAITS = "output-waits"  # the disk of its node takes nothing: its output waits for room
+    OUTPUT_LOST = "output-lost"  # output that waited for room when its run ended was dropped
+    SHM_FULL = "shm-full"  # its /dev/shm was full when it was killed by SIGBUS
     UPDATE_FAILED = "update-failed"  # a replica of the new revision did not become ready: the one before comes back
     REPLACED = "replaced"  # a replica of the revision before leaves, since one of the new revision is ready
     OVER_QUOTA = "over-quota"  # its tenant or group holds as much as it may

@@ -121,6 +121,9 @@ class GpuShare(_Strict, frozen=True, kw_only=True):
         return Share(request=thousandths(self.request), limit=thousandths(self.limit), memory=size_bytes(self.memory))
 
 
+SHM_DEFAULT_MAX = 64 << 30
+
+
 class Role(_Strict, frozen=True, kw_only=True):
     """One kind of replica in a job. A field that is not set here is taken from the job."""
 
@@ -129,7 +132,7 @@ class Role(_Strict, frozen=True, kw_only=True):
     share: GpuShare | None = None
     cpus: Annotated[float, Meta(ge=0.001, le=4096, description="CPU cores per replica.")] = 1.0
     memory: Size = "1GiB"
-    shm: Size = "64MiB"
+    shm: Size | None = None
     egress: Annotated[Size, Meta(description="What a replica may send per second, such as `2500KB`.")] | None = None
     image: Image | None = None
     command: Command | None = None
@@ -140,7 +143,7 @@ class Role(_Strict, frozen=True, kw_only=True):
             raise ValueError("ask for whole gpus or for a share of one, not for both")
         if not 0 < self.memory_bytes <= MEMORY_BYTES_MAX:
             raise ValueError(f"memory {self.memory} is outside 1B to 64TiB")
-        if size_bytes(self.shm) > self.memory_bytes:
+        if self.shm is not None and size_bytes(self.shm) > self.memory_bytes:
             raise ValueError(f"shm {self.shm} is more than memory {self.memory}")
         if self.egress is not None and size_bytes(self.egress) < EGRESS_BYTES_MIN:
             raise ValueError(f"egress {self.egress} is less than {EGRESS_BYTES_MIN}B per second")
@@ -148,6 +151,11 @@ class Role(_Strict, frozen=True, kw_only=True):
     @property
     def memory_bytes(self) -> int:
         return size_bytes(self.memory)
+
+    @property
+    def shm_bytes(self) -> int:
+        """The size of `/dev/shm`; by default half of the memory, as the kernel sizes such a file system."""
+        return min(self.memory_bytes // 2, SHM_DEFAULT_MAX) if self.shm is None else size_bytes(self.shm)
 
     @property
     def egress_bytes(self) -> int | None:

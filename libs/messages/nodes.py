@@ -64,6 +64,16 @@ class Leader(Struct, frozen=True, kw_only=True):
     seq: LeaseNumber
 
 
+NOTED_MAX = 4
+
+
+class Noted(Struct, frozen=True, kw_only=True):
+    """Something that the node saw of a run and that the run may not show itself. `code`: a `CauseCode`, each once."""
+
+    code: Word
+    sentence: Text
+
+
 class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run (one rank of one epoch of a job) as its node sees it. Times are seconds since the epoch, UTC."""
 
@@ -86,6 +96,7 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     uncontrolled: bool = False
     # With `start-failed`: another try on this node would end the same way, such as where its command is missing.
     for_good: bool = False
+    noted: Annotated[tuple[Noted, ...], Meta(max_length=NOTED_MAX)] = ()
 
 
 class NodeReported(Message, frozen=True, kw_only=True):
@@ -335,6 +346,8 @@ class LogRead(Struct, frozen=True, kw_only=True):
 
     The first `begins` bytes were dropped by the node's limits: a requested `offset` among them is moved there.
     `size` is the length of the log, dropped bytes included; -1: an executor of an earlier version does not report it.
+    `dropped_at`: when the node dropped a `missing` log, which took `dropped_bytes`, in seconds since the epoch; 0: not
+    known.
     """
 
     offset: int
@@ -343,6 +356,8 @@ class LogRead(Struct, frozen=True, kw_only=True):
     missing: bool = False
     begins: int = 0
     size: int = -1
+    dropped_at: float = 0.0
+    dropped_bytes: int = 0
 
 
 class ReadSecrets(Message, frozen=True, kw_only=True):

@@ -153,6 +153,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resized_for: Cause | None = None
     shares: tuple[ShareSeen, ...] = ()
     service: ServiceView | None = None
+    noted: Cause | None = None
     lent: tuple[LentSeen, ...] = ()
     quota: QuotaSeen | None = None
     eta: Estimate | None = None

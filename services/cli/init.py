@@ -34,7 +34,7 @@ roles:
     #share: {{request: 0.5, memory: 8GiB}}  # in place of gpus: a part of one
     cpus: 2
     memory: 4GiB
-    #shm: 1GiB                 # of /dev/shm, for loaders of data; part of memory
+    #shm: 1GiB                 # of /dev/shm, part of memory; default: half of it
 #gpu_model: NVIDIA H100       # only on GPUs of this model (`weft gpus` lists them)
 """
 _HOW = """

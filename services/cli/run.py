@@ -82,7 +82,7 @@ def _needs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--replicas-max", type=int, metavar="N", help="it may grow to so many: see --resize")
     group.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
     group.add_argument("--memory", metavar="SIZE", help="such as 16GiB (default: 1GiB)")
-    group.add_argument("--shm", metavar="SIZE", help="of /dev/shm (default: 64MiB)")
+    group.add_argument("--shm", metavar="SIZE", help="of /dev/shm (default: half of the memory)")
 
 
 def _how(parser: argparse.ArgumentParser) -> None:

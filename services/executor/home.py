@@ -4,6 +4,7 @@ state.json            the executor's own memory (see keeper.py)
 stops                 the runs that were asked to stop, while state.json cannot be written (keeper.py)
 lock                  held while an executor runs from here: there is never a second one
 swept                 its file time is that of the last retention sweep (retention.py)
+dropped               which logs were dropped lately, when, and their sizes (logs/dropped.py)
 leave                 until when runs may begin, for their shells (leave.py)
 guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)
 containers/           the container of each run (runtime/docker/kept.py)
@@ -37,6 +38,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from services.executor.logs.dropped import DroppedLogs
 from services.executor.regular import READ
 from services.executor.runs import LogChunk, RunKey
 
@@ -58,6 +60,7 @@ class Home:
         self.images = self.root / "images"
         self.state = self.root / "state.json"
         self.lock = self.root / "lock"
+        self.dropped = DroppedLogs(str(self.root / "dropped"))
         for folder in (self.runs, self.logs, self.discarded):  # created now: a disk may be full when they are needed
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.emulated.mkdir(exist_ok=True)  # containers of any user read it
@@ -92,17 +95,25 @@ class Home:
         except OSError as error:
             if error.errno not in NO_LOG:
                 raise
-            return LogChunk(data=b"", ended=over and known, missing=not known)
+            return self._no_log(key, ended=over and known, missing=not known)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                return LogChunk(data=b"", ended=over and known, missing=not known)
+                return self._no_log(key, ended=over and known, missing=not known)
             size = status.st_size
             begins, data = _read_from(fd, max(0, offset), max(0, min(limit, LOG_READ_MAX)))
         finally:
             os.close(fd)
         offset = max(offset, begins)
         return LogChunk(data=data, ended=over and offset + len(data) >= size, begins=begins, size=size)
+
+    def _no_log(self, key: RunKey, *, ended: bool, missing: bool) -> LogChunk:
+        dropped = self.dropped.of(str(key)) if missing else None
+        if dropped is None:
+            return LogChunk(data=b"", ended=ended, missing=missing)
+        return LogChunk(
+            data=b"", ended=ended, missing=missing, dropped_at=dropped.at, dropped_bytes=dropped.bytes_dropped
+        )
 
     def close_log(self, key: RunKey) -> None:
         """Note that the run is removed: the age of its log counts from now on."""

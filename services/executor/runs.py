@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from libs.domain.shares import Share
-from libs.messages.nodes import EndReason, RunState, Serve, StartRun
+from libs.messages.nodes import EndReason, Noted, RunState, Serve, StartRun
 from services.executor.channel import Channel, SessionWanted
 
 
@@ -74,6 +74,7 @@ class Run(Struct, frozen=True, kw_only=True):
     for_good: bool = False  # with `start-failed`: another try on this node would end the same way
     limits: Limits = Limits()  # of a running run: the limits in force on the host
     serve: Serve | None = None  # of a run that serves requests, from the order that started it
+    noted: tuple[Noted, ...] = ()  # what its user should know of it and may not see
     port: int | None = None  # where it does, at the address of the node; None: not known yet
 
     @property
@@ -89,6 +90,8 @@ class LogChunk(Struct, frozen=True, kw_only=True):
     missing: bool = False
     begins: int = 0  # how many bytes at its head the node has dropped, by its retention limits
     size: int = 0  # the number of all bytes, when this was read
+    dropped_at: float = 0.0  # when a missing log was dropped, in seconds since the epoch; 0: not known
+    dropped_bytes: int = 0
 
 
 def always() -> bool:

@@ -221,6 +221,8 @@ async def read_log(runtime: Runtime, ask: ReadLog) -> LogRead:
                 missing=chunk.missing,
                 begins=chunk.begins,
                 size=chunk.size,
+                dropped_at=chunk.dropped_at,
+                dropped_bytes=chunk.dropped_bytes,
             )
         await asyncio.sleep(min(LOG_LOOK_SECONDS, left))
 

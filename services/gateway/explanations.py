@@ -90,6 +90,7 @@ async def explanation(
         stopped_for=await _stopped_for(store, job),
         sized_for=await last_cause(store, job, [JobEvent.SCALED]) if full.size else None,
         resized_for=await last_cause(store, job, [JobEvent.RESIZED, JobEvent.RESTARTED]) if full.size else None,
+        noted=await last_cause(store, job, [JobEvent.NOTED]) if job.state.holding else None,
         shares=await _shares(snapshots, cluster, job, who, nodes.of(job.pool)),
         service=await whole_service(store, cluster, job, who),
     )

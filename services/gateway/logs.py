@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
@@ -12,6 +13,7 @@ from msgspec import Meta, Struct
 
 from libs.bus import BusError, NoAnswerError
 from libs.domain.job import Job
+from libs.domain.quantity import size_text
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.nodes import LogRead
 from libs.messages.problems import PROBLEM
@@ -24,6 +26,7 @@ from services.gateway.runs import RankRun
 from services.gateway.streams import gone, write
 
 OFFSET_MAX = 2**53
+YEAR_2100 = 4_102_444_800.0
 WAIT_SECONDS = 10.0  # one request to a node waits this long for bytes
 PATIENCE_SECONDS = 60.0  # a node that is silent for longer ends the stream
 PLACED_POLL_SECONDS = 0.3
@@ -127,6 +130,15 @@ async def _refuse_missing(gateway: Gateway, got: LogRead, job: Job, run: RankRun
     if cause is not None:
         why = cause.sentence.removeprefix("could not start: ")
         raise RejectedError(404, "epoch", f"{job.name} never started in epoch {run.epoch}: {why}")
+    if 0 < got.dropped_at < YEAR_2100:
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(got.dropped_at))
+        size = size_text(max(0, got.dropped_bytes))
+        raise RejectedError(
+            404,
+            "epoch",
+            f"node {run.node_id} dropped this log ({size}) at {at}, by its limits for logs"
+            " (EXECUTOR_LOGS_KEPT_DAYS, EXECUTOR_LOGS_BYTES_MAX)",
+        )
     reason = (
         f"node {run.node_id} has no log of epoch {run.epoch}: it never began there, or the node has dropped it,"
         " as it does with old ones (EXECUTOR_LOGS_KEPT_DAYS, EXECUTOR_LOGS_BYTES_MAX)"

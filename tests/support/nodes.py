@@ -15,6 +15,7 @@ from libs.messages.nodes import (
     Leader,
     NodeDesired,
     NodeReported,
+    Noted,
     RunSeen,
     RunState,
     StartRun,
@@ -129,6 +130,10 @@ class ScriptedNode:
         """As a node does where the run cannot start, and no other try there would."""
         self._end(key, None, EndReason.START_FAILED, detail, for_good=True)
 
+    def note(self, key: Key, noted: Noted) -> None:
+        """As a node does that saw something of a run which the run may not show itself."""
+        self.runs[key] = structs.replace(self.runs[key], noted=(*self.runs[key].noted, noted))
+
     def end_outside(self, key: Key) -> None:
         """As a node does in a strict pool: the run used its GPU outside its share."""
         self._end(key, 137, EndReason.STOPPED, uncontrolled=True)
@@ -153,6 +158,7 @@ class ScriptedNode:
             detail=detail,
             uncontrolled=uncontrolled,
             for_good=for_good,
+            noted=self.runs[key].noted if key in self.runs else (),
         )
 
     @property

@@ -41,7 +41,7 @@ FIELDS = {
     "Role.replicas": "How many.",
     "Role.share": "A part of one GPU, in place of whole ones (docs/sharing.md).",
     "Role.memory": "Of each replica; a replica that takes more is ended.",
-    "Role.shm": "Of `/dev/shm`; part of `memory`.",
+    "Role.shm": "Of `/dev/shm`; part of `memory`. Default: half of `memory`, at most 64 GiB.",
     "Role.image": "In place of the job's.",
     "Role.command": "In place of the job's.",
     "Role.env": "In addition to the job's.",

@@ -31,6 +31,7 @@ CAUSES = {
     JobEvent.TUNED: CauseCode.UPSCALED,
     JobEvent.UPDATED: CauseCode.UPDATE_ASKED,
     JobEvent.ENTERED: CauseCode.ENTERED,
+    JobEvent.NOTED: CauseCode.PROCESS_KILLED,
     JobEvent.SCALED: CauseCode.SCALE_ASKED,
     JobEvent.RESIZED: CauseCode.GREW,
     JobEvent.RESTARTED: CauseCode.PARTITIONED,

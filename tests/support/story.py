@@ -29,6 +29,7 @@ async def tell_everything(gateway: GatewayStore, scheduler: SchedulerStore) -> l
     await _a_job_that_grows(gateway, scheduler)
     await _a_job_that_restarts(gateway, scheduler)
     await _a_service_that_is_updated(gateway, scheduler)
+    await _a_job_with_a_killed_process(gateway, scheduler)
     await _a_node_with_a_past(scheduler)
     return await gateway.events(limit=1000)
 
@@ -100,6 +101,20 @@ async def _a_job_that_fails(gateway: GatewayStore, scheduler: SchedulerStore) ->
     job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3700.1, placement=placement(("node-1", 0)))
     cause = Cause(code=_C.START_FAILED, sentence="could not start: no such command: pyhton")
     await go(scheduler, lease, job, _E.FAILED, at=BEGAN + 3701, cause=cause, attempts=1)
+
+
+async def _a_job_with_a_killed_process(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
+    wanted = spec("loader", command=["python", "train.py"])
+    await gateway.submit(wanted, job_id="j-9d4k", tenant="vision", key=None, at=BEGAN + 4000)
+    lease = await scheduler.lease("default")
+    assert lease is not None
+    (job,) = await scheduler.admit(lease, load=0, pool="default", limit=10)
+    job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 4000.1, placement=placement(("node-1", 0)))
+    job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 4000.2)
+    job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 4000.3)
+    sentence = "one of its processes was killed for memory: together they may use 1GiB"
+    cause = Cause(code=_C.PROCESS_KILLED, sentence=sentence, by="node-1", numbers={"rank": 0.0})
+    await go(scheduler, lease, job, _E.NOTED, at=BEGAN + 4060, cause=cause)
 
 
 async def _a_job_that_is_cancelled(gateway: GatewayStore, scheduler: SchedulerStore) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from libs.domain.mistakes import MISTAKES_MAX
 from libs.domain.quantity import duration_seconds, duration_text, size_bytes, size_text
-from libs.domain.spec import Kind
+from libs.domain.spec import Kind, Role
 from libs.domain.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 
 
@@ -451,3 +451,8 @@ def test_all_that_is_wrong_is_told_at_once_and_no_more_than_a_page() -> None:
     with pytest.raises(SpecError) as caught:
         decode_spec(msgspec.json.encode({f"x{number}": 1 for number in range(10_000)}))
     assert len(caught.value.mistakes) == MISTAKES_MAX
+
+
+@pytest.mark.parametrize(("memory", "shm"), [("6MiB", 3 << 20), ("1GiB", 512 << 20), ("1TiB", 64 << 30)])
+def test_shared_memory_that_nobody_asked_for_is_half_of_the_memory_within_a_bound(memory: str, shm: int) -> None:
+    assert Role(memory=memory).shm_bytes == shm

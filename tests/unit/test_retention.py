@@ -135,7 +135,9 @@ def test_a_removed_log_is_missing_and_one_that_is_held_is_not_removed(home: Home
     Path(f"{home.log(OTHER)}.at").write_bytes(b"{}")
     Retention(home, limits(logs_kept_days=14)).look({KEY}, now=NOW)
     assert os.listdir(home.logs) == [f"{KEY}.log"]
-    assert home.read_log(OTHER, offset=0, limit=10, known=False, over=True).missing
+    gone = home.read_log(OTHER, offset=0, limit=10, known=False, over=True)
+    assert gone.missing
+    assert (gone.dropped_at, gone.dropped_bytes > 0) == (NOW, True), "a reader learns when, and how much"
 
 
 def test_a_log_ages_from_the_end_of_its_run(home: Home) -> None:

@@ -1,11 +1,12 @@
 """The scheduler's core: given what it heard, these steps."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.domain.job import CauseCode, JobEvent, JobState, Step
 from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
+from libs.messages.nodes import EndReason, Noted
 from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import World, world
 
@@ -80,6 +81,44 @@ def test_a_start_that_can_never_succeed_is_not_tried_again_and_the_story_says_wh
     cause = w.steps[-1].cause
     assert cause.code is CauseCode.CANNOT_START
     assert cause.sentence == "could not start: command not found: pyhton; another try would end the same way"
+
+
+def test_what_a_node_notes_of_a_run_is_in_the_story_once_and_in_the_end_of_a_job_that_succeeds() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    sentence = "one of its processes was killed for memory"
+    w.nodes["node-1"].note(("j-1", 0, 0), Noted(code=CauseCode.PROCESS_KILLED, sentence=sentence))
+    w.round()
+    w.round()
+    assert w.told("j-1") == [E.PLACED, E.STARTING, E.STARTED, E.NOTED]
+    told = w.steps[-1].cause
+    assert (told.code, told.sentence, told.by) == (CauseCode.PROCESS_KILLED, sentence, "node-1")
+    w.nodes["node-1"].end(("j-1", 0, 0), 0)
+    w.round()
+    assert w.steps[-1].event is E.SUCCEEDED
+    assert w.steps[-1].cause.sentence == f"every rank ended with status 0; {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (3, "ended with status 3"),
+        (128, "ended with status 128"),
+        (134, "was killed by SIGABRT (status 134)"),
+        (135, "was killed by SIGBUS (status 135)"),
+        (137, "was killed by SIGKILL (status 137)"),
+        (139, "was killed by SIGSEGV (status 139)"),
+        (255, "ended with status 255"),
+    ],
+)
+def test_a_signal_that_killed_a_run_is_told_by_its_name(status: int, sentence: str) -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    w.nodes["node-1"].end(("j-1", 0, 0), status)
+    w.round()
+    assert w.steps[-1].cause.sentence == sentence
 
 
 def test_a_job_that_ran_on_another_node_is_tried_again_where_it_cannot_start() -> None:

@@ -46,6 +46,8 @@ def explanation(
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
     parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
+    if told.noted is not None:
+        parts.append(Text.assemble((str(told.noted.code), "yellow"), ": ", plain(told.noted.sentence)))
     parts += tuned
     parts += [Text(line) for line in _size(told)]
     parts += [Text(line) for line in _lent(told, look)]

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from services.executor.checkpoints import Checkpoints
 from services.executor.home import Home, begins
+from services.executor.logs.dropped import Dropped
 from services.executor.runs import RunKey
 
 logger = logging.getLogger(__name__)
@@ -193,6 +194,7 @@ class Retention:
         self._warned: set[str] = set()
         self._uncut: set[str] = set()
         self._swept_at: float | None = None
+        self._now = 0.0
 
     def look(self, held: Collection[RunKey] | None, *, now: float) -> Found:
         """Enforce the limits once: on held logs each time, on all logs every SWEEP_SECONDS. Blocks: for a thread.
@@ -200,6 +202,7 @@ class Retention:
         `held` None: the runs are unknown, so all logs may be held. `now` in seconds since the epoch, of a clock that
         may jump. A failure is only logged as a warning.
         """
+        self._now = now
         try:
             disk = os.statvfs(self._home.logs)
             self.found.disk_bytes, self.found.disk_free_bytes = (
@@ -262,6 +265,7 @@ class Retention:
         os.unlink(path)
         with suppress(FileNotFoundError):
             os.unlink(f"{path}.at")
+        self._home.dropped.add(Dropped(name, self._now, used))
         logger.info("dropped the log of %s", name)
         return used
 

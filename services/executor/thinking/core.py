@@ -443,6 +443,7 @@ class Reconciler:
             not_applied=self._not_applied(run.key) if run.live else "",
             uncontrolled=stop is not None and stop.outside and reason is EndReason.STOPPED,
             for_good=run.for_good and reason is EndReason.START_FAILED,
+            noted=run.noted,
         )
 
     def _not_applied(self, key: RunKey) -> str:

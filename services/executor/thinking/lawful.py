@@ -10,7 +10,7 @@ from itertools import islice
 from msgspec import structs
 
 from libs.messages.bounds import EPOCH_MAX, EXIT_CODE_MAX, JOB_ID_PATTERN, PROGRESS_NAMES_MAX, RANK_MAX, RUNS_MAX
-from libs.messages.nodes import RunSeen
+from libs.messages.nodes import NOTED_MAX, RunSeen
 
 FEW = 512  # runs, each of which may have long texts
 DETAIL_CHARS, DETAIL_CHARS_OF_MANY = 2000, 100
@@ -38,9 +38,13 @@ def _is_ours(run: RunSeen) -> bool:
 def _changed(run: RunSeen, chars: int, progress: Mapping[str, float]) -> RunSeen:
     exit_code = run.exit_code if run.exit_code is None or 0 <= run.exit_code <= EXIT_CODE_MAX else EXIT_CODE_MAX
     detail, not_applied = _text(run.detail, chars), _text(run.not_applied, chars)
-    if (exit_code, detail, not_applied, progress) == (run.exit_code, run.detail, run.not_applied, run.progress):
+    noted = tuple(structs.replace(each, sentence=_text(each.sentence, chars)) for each in run.noted[:NOTED_MAX])
+    lawful_parts = (exit_code, detail, not_applied, noted, progress)
+    if lawful_parts == (run.exit_code, run.detail, run.not_applied, run.noted, run.progress):
         return run
-    return structs.replace(run, exit_code=exit_code, detail=detail, not_applied=not_applied, progress=dict(progress))
+    return structs.replace(
+        run, exit_code=exit_code, detail=detail, not_applied=not_applied, noted=noted, progress=dict(progress)
+    )
 
 
 def _text(said: str, chars: int) -> str:

@@ -13,6 +13,7 @@ const MARKS = {
   loan: { sign: "L", word: "loan" },
   updated: { sign: "U", word: "update" },
   entered: { sign: "E", word: "visit of a person" },
+  noted: { sign: "N", word: "note of its node" },
   failed: { sign: "F", word: "failed try" },
 };
 const STARTS = new Set(["placed", "starting"]);
@@ -84,7 +85,7 @@ function phaseOf(state) {
 
 // Events that come many times alike, of which the newest tells enough.
 function isRepeated(one) {
-  return ["waiting", "tuned", "resized", "scaled", "updated", "reprioritised", "entered"].includes(one.event);
+  return ["waiting", "tuned", "resized", "scaled", "updated", "reprioritised", "entered", "noted"].includes(one.event);
 }
 
 function markOf(one) {
@@ -97,6 +98,7 @@ function markOf(one) {
   if (one.event === "tuned") return "tuned";
   if (one.event === "resized" || one.event === "restarted") return "size";
   if (one.code === "entered") return "entered";
+  if (one.event === "noted") return "noted";
   return one.event === "updated" ? "updated" : "";
 }
 

@@ -49,6 +49,7 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     if job.state is _S.STARTING and ranks.all_began:
         sentence = "runs" if len(ranks.seen) == 1 else f"all {len(ranks.seen)} ranks run"
         steps += picture.go(job, _E.STARTED, _reported(ranks.first_node, sentence), now)
+    steps += note(picture, picture.jobs[job.id], now)
     job = picture.jobs[job.id]
     if job.state is _S.STOPPING:
         return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
@@ -56,7 +57,7 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
         if not picture.pool.all_gone(job):
             cause = Cause(code=_C.CORE_DONE, sentence="its core ended with status 0: the ranks beyond it stop")
             return steps + stop(picture, job, cause, now, exit_code=0, progress=ranks.progress)
-        cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
+        cause = Cause(code=_C.EXITED, sentence=f"every rank ended with status 0{ranks.noted}")
         return steps + picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     if job.state is _S.RUNNING:
         steps += release(picture, job, now)
@@ -64,6 +65,16 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     ended = ranks.first_ended_badly or picture.pool.runs.first_lost(job)
     if ended is not None:
         steps += _ended_badly(picture, job, ended, now, exit_code=_status(ended, ranks), progress=ranks.progress)
+    return steps
+
+
+def note(picture: Picture, job: Job, now: float) -> list[Step]:
+    """What the nodes saw of a running job's ranks, into its story."""
+    if job.state is not _S.RUNNING:
+        return []
+    steps: list[Step] = []
+    for cause in picture.pool.runs.take_notes(job):
+        steps += picture.go(picture.jobs[job.id], _E.NOTED, cause, now)
     return steps
 
 

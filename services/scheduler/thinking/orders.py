@@ -7,7 +7,6 @@ from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job, Revision
-from libs.domain.quantity import size_bytes
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role, ServiceProtocol
 from libs.messages.nodes import (
@@ -204,7 +203,7 @@ def _role_order(name: str, role: Role, nodes: list[tuple[int, int]]) -> RoleOrde
         command=role.command or (),
         image=role.image,
         env=role.env,
-        shm=size_bytes(role.shm),
+        shm=role.shm_bytes,
         nodes=tuple(nodes),
     )
 
@@ -267,7 +266,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 cpus=allocation.cpus,
                 memory=allocation.memory,
                 egress=allocation.egress,
-                shm=size_bytes(role.shm),
+                shm=role.shm_bytes,
                 grace=spec.grace_seconds,
                 volumes=spec.folders,
                 named_volumes=spec.named_volumes,

@@ -1,16 +1,18 @@
 """The runs of jobs as their nodes report them, and when a run counts as gone."""
 
+import signal
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.progress import is_finished
-from libs.messages.nodes import NEVER_RAN, EndReason, NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, NodeReported, RunSeen, RunState, StartRun
 
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 
+SIGNAL_STATUS = 128  # a process that signal N ended has this and N as its status
 TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
 
 _Key = tuple[str, int, int]
@@ -60,6 +62,12 @@ class Ranks(Struct, frozen=True):
         return next((code for code in codes if code), 0 if codes else None)
 
     @property
+    def noted(self) -> str:
+        """What the nodes of its ranks saw of them, to follow another sentence."""
+        told = {each.sentence: None for run in (*self.seen, *self.others) if run is not None for each in run.noted}
+        return "".join(f"; {sentence}" for sentence in list(told)[:NOTED_MAX])
+
+    @property
     def progress(self) -> dict[str, float] | None:
         """The progress of the first rank that reports any, usually rank 0."""
         return next((run.progress for run in (*self.seen, *self.others) if run is not None and run.progress), None)
@@ -78,6 +86,7 @@ class Runs:
         self._offered: dict[_Key, tuple[int, int]] = {}  # incarnation and seq of the report whose answer offered it
         self._ever_seen: set[_Key] = set()
         self._loaded: set[_Key] = set()  # loaded from the store: an earlier leader may have offered them
+        self._noted: dict[_Key, set[str]] = {}  # codes of what the story has of each run
         self._sure: set[str] = set()  # nodes whose newest report was surely sent under this leader
 
     def jobs_on(self, node_id: str) -> set[str]:
@@ -130,6 +139,7 @@ class Runs:
         self._offered.pop(key, None)
         self._loaded.discard(key)
         self._ever_seen.discard(key)
+        self._noted.pop(key, None)
 
     def refuses(self, report: NodeReported) -> str:
         """Why a report is refused: a newer one of the same node came already. Empty if it is accepted."""
@@ -238,6 +248,23 @@ class Runs:
             return None
         return _cause(run, of=2)
 
+    def take_notes(self, job: Job) -> list[Cause]:
+        """What the nodes of its ranks saw and no earlier call has returned: each kind once for each rank."""
+        assert job.placement is not None
+        found: list[Cause] = []
+        for allocation in job.placement.allocations:
+            run, key = self.run(job, allocation), (job.id, job.epoch, allocation.rank)
+            for noted in () if run is None else run.noted:
+                told = self._noted.setdefault(key, set())
+                if noted.code not in told and len(told) < NOTED_MAX:
+                    told.add(noted.code)
+                    rank = f"rank {allocation.rank}: " if len(job.placement.allocations) > 1 else ""
+                    numbers = {"rank": float(allocation.rank)}
+                    sentence = f"{rank}{noted.sentence}"
+                    code = CauseCode(noted.code)
+                    found.append(Cause(code=code, sentence=sentence, by=allocation.node_id, numbers=numbers))
+        return found
+
     def _can_tell(self, node_id: str, key: _Key) -> bool:
         """Does a missing run in the node's newest report prove that it does not run?"""
         return key not in self._loaded or node_id in self._sure
@@ -275,7 +302,22 @@ def _stopped_with_0(run: RunSeen) -> bool:
     return run.state is RunState.EXITED and _told_to_stop(run) and run.exit_code == 0
 
 
+def status_text(status: int | None) -> str:
+    """`ended with status 3`; above 128 the signal is named, as a shell reports one that killed its command."""
+    try:
+        name = signal.Signals((status or 0) - SIGNAL_STATUS).name
+    except ValueError:
+        return f"ended with status {status}"
+    return f"was killed by {name} (status {status})"
+
+
 def _cause(run: RunSeen, *, of: int) -> Cause:
+    """Why a rank ended badly, and what its node saw of it."""
+    found = _cause_alone(run, of=of)
+    return structs.replace(found, sentence="; ".join([found.sentence, *(each.sentence for each in run.noted)]))
+
+
+def _cause_alone(run: RunSeen, *, of: int) -> Cause:
     rank = f"rank {run.rank} " if of > 1 else ""
     numbers = {"rank": float(run.rank)}
     if run.exit_code is not None:
@@ -302,6 +344,6 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
         case EndReason.LOST:
             return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}vanished from its node. {run.detail}".strip())
         case _:
-            sentence = f"{rank}ended with status {run.exit_code}"
+            sentence = f"{rank}{status_text(run.exit_code)}"
             code = CauseCode.EXITED if of == 1 else CauseCode.RANK_ENDED
             return Cause(code=code, sentence=sentence, numbers=numbers)

@@ -35,6 +35,8 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     if job.state is _S.STARTING and any(run is not None and run.state is RunState.RUNNING for run in seen):
         steps += picture.go(job, _E.STARTED, _reported("its first replica runs"), now)
         job = picture.jobs[job.id]
+    steps += lives.note(picture, job, now)
+    job = picture.jobs[job.id]
     if job.state is _S.STOPPING:
         return steps + (lives.stopped(picture, job, now) if picture.pool.all_gone(job) else [])
     if job.state is _S.RUNNING:

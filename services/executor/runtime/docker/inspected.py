@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
+from services.executor.noted import process_killed
 from services.executor.runs import Run, RunKey
 from services.executor.runtime.docker.labels import grace_of, key_of, named_of
 from services.executor.runtime.process.records import STATUS_MAX
@@ -60,6 +61,7 @@ def outcome_of(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
         exit_code=status if 0 <= status <= STATUS_MAX else STATUS_MAX,
         reason=EndReason.OOM if oom else EndReason.EXIT,
         detail="it used more than its memory" if oom else str(state.get("Error", "")),
+        noted=(process_killed(1, None),) if state.get("OOMKilled") and not oom else (),
     )
 
 

@@ -36,6 +36,7 @@ class Held(Struct, frozen=True, kw_only=True):
     own_network: bool
     holds_gpus: bool  # real GPUs, by a request to the engine
     said: Limits  # by the engine's answer
+    shm: int = 0  # the size of its /dev/shm
 
     def listening(self) -> list[Listening] | None:
         """Where it listens in its own network; None where its process is not one that is seen from here."""
@@ -53,6 +54,7 @@ def held_of(inspected: Mapping[str, Any]) -> Held:
         own_network=network not in (HOST_NETWORK, "none") and not network.startswith(FROM_ANOTHER),
         holds_gpus=bool(config.get("DeviceRequests")),
         said=_said(config),
+        shm=int(config.get("ShmSize") or 0),
     )
 
 

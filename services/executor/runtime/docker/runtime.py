@@ -22,6 +22,7 @@ from services.executor.channel import Channel, SessionRefusedError, SessionWante
 from services.executor.discards import Discards
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, refused
+from services.executor.noted import Watched, noted_of_ended, process_killed, watch
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
 from services.executor.runtime.docker import kept
@@ -78,6 +79,7 @@ class DockerRuntime:
         self._ears = Ears()
         self._doors: dict[RunKey, PublishedPort] = {}  # of containers that serve requests
         self._limits: dict[RunKey, Limits] = {}  # at the last look
+        self._watched: dict[RunKey, Watched] = {}  # of containers that ran at the last look
         self._copies: dict[RunKey, LogCopy | FileCopy] = {}
         # The folder of the engine's containers, if we may write to it.
         self._engine_folder = engine_folder(str(info.get("DockerRootDir", ""))) if settings.engine_files else ""
@@ -385,6 +387,7 @@ class DockerRuntime:
             running = {key for key, container in found.items() if container.state in ("running", "paused")}
             self._held = {key: held for key, held in self._held.items() if key in running}
             self._limits = {key: self._resizing.limits(key, held) for key, held in self._held.items()}
+            self._watched = {key: watch(held.pid, held.groups) for key, held in self._held.items()}
             self._problem = ""
             if await self.runs() != before:
                 self._changed.set()
@@ -441,6 +444,9 @@ class DockerRuntime:
         except EngineRefusedError:
             return  # It is being removed; the next look sees that.
         self._inspected[key] = outcome
+        if not outcome.live:
+            seen = self._watched.get(key, Watched())
+            self._inspected[key] = replace(outcome, noted=noted_of_ended(outcome, seen, held.said.memory, held.shm))
         if outcome.live:
             self._held[key] = held
             if key in self._copies:
@@ -468,6 +474,8 @@ class DockerRuntime:
             run = self._inspected[key] = explained(run, self._home)
             return run
         if run.live:
+            kills, memory = self._watched.get(key, Watched()).kills, self._limits.get(key, Limits()).memory
+            run = replace(run, noted=(process_killed(kills, memory),) if kills else ())
             return replace(run, limits=replace(self._limits.get(key, Limits()), share=self._shares.held(key)))
         return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
 

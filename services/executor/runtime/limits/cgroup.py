@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from services.executor.runs import Limits
-from services.executor.runtime.limits.groups import Groups, change, counter, get, put, read_limits, write
+from services.executor.runtime.limits.groups import Groups, change, get, oom_kills, put, read_limits, write
 
 KILL_ROUNDS_MAX = 20
 PIDS_MAX = 8192  # of one run
@@ -34,8 +34,8 @@ class Cgroups(Protocol):
     def limits(self, groups: Groups) -> Limits:
         """The limits in force."""
 
-    def oom_killed(self, groups: Groups) -> bool:
-        """Whether the kernel killed a process of the groups for memory."""
+    def oom_kills(self, groups: Groups) -> int:
+        """How many processes of the groups the kernel killed for memory."""
 
     def kill(self, groups: Groups) -> None:
         """SIGKILL every process inside."""
@@ -73,8 +73,8 @@ class NoCgroups:
     def limits(self, groups: Groups) -> Limits:
         return Limits()
 
-    def oom_killed(self, groups: Groups) -> bool:
-        return False
+    def oom_kills(self, groups: Groups) -> int:
+        return 0
 
     def kill(self, groups: Groups) -> None:
         pass
@@ -126,8 +126,8 @@ class CgroupsV1:
     def limits(self, groups: Groups) -> Limits:
         return read_limits(groups)
 
-    def oom_killed(self, groups: Groups) -> bool:
-        return counter(groups.get("memory"), "memory.oom_control", "oom_kill") > 0
+    def oom_kills(self, groups: Groups) -> int:
+        return oom_kills(groups)
 
     def kill(self, groups: Groups) -> None:
         kill(groups)
@@ -182,8 +182,8 @@ class CgroupsV2:
     def limits(self, groups: Groups) -> Limits:
         return read_limits(groups)
 
-    def oom_killed(self, groups: Groups) -> bool:
-        return counter(groups.get("unified"), "memory.events", "oom_kill") > 0
+    def oom_kills(self, groups: Groups) -> int:
+        return oom_kills(groups)
 
     def kill(self, groups: Groups) -> None:
         kill(groups)

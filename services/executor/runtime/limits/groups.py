@@ -173,6 +173,13 @@ def counter(group: str | None, name: str, field: str) -> int:
     return 0 if group is None else keyed(get(group, name)).get(field, 0)
 
 
+def oom_kills(groups: Groups) -> int:
+    """How many processes of the groups the kernel killed for memory, in either version."""
+    if "unified" in groups:
+        return counter(groups["unified"], "memory.events", "oom_kill")
+    return counter(groups.get("memory"), "memory.oom_control", "oom_kill")
+
+
 def _reader(groups: Groups) -> Text:
     """The function with which `libs.cgroups` reads these groups."""
 

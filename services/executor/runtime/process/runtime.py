@@ -43,6 +43,7 @@ from services.executor.node import (
     refused,
     volume_source,
 )
+from services.executor.noted import SIGBUS_STATUS, output_lost, output_waits, process_killed, shm_of_host_full
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
@@ -71,6 +72,7 @@ logger = logging.getLogger(__name__)
 
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # the only variables that a job inherits from the executor
 ADOPT_SECONDS_MAX = 5.0
+NOTE_SECONDS = 1.0
 PROBED_AT = "127.0.0.1"
 BEGUN_LOOKS_MAX, BEGUN_LOOK_SECONDS = 100, 0.02
 ENDING_SECONDS = 1.0  # a shell that ends closes its files this long at most before its end is seen
@@ -125,6 +127,7 @@ class ProcessRuntime:
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
         self._served = ServedRuns(home)
+        self._watching: asyncio.Task[None] | None = None
         self.not_enforced = (
             *self._cgroups.not_enforced,
             "shm",
@@ -166,6 +169,7 @@ class ProcessRuntime:
         runtime._served.forget_others(runtime._live.keys() | runtime._ended.keys())
         for live in runtime._live.values():
             runtime._read_limits(live)
+        runtime._watching = asyncio.create_task(runtime._note_for_ever())
         return runtime
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
@@ -306,6 +310,9 @@ class ProcessRuntime:
         self._changed.clear()
 
     async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         self._live.clear()
         await self._shells.close()
         await self._remaining.close()
@@ -539,7 +546,7 @@ class ProcessRuntime:
         live = self._live.pop(key, None)
         if live is None:  # The runtime is closed.
             return
-        self._outputs.close(key)
+        since, lost = self._outputs.blocked_at(key), self._outputs.close(key)
         status: int | None = None
         if live.child:
             with suppress(ChildProcessError):
@@ -554,7 +561,11 @@ class ProcessRuntime:
             return
         self._mark_begun(live)
         run = self._outcome(live.record, live.run, status)
-        self._end(replace(run, ended_at=max(time.time(), run.started_at or 0.0)) if live.lingered else run)
+        if live.lingered:
+            run = replace(run, ended_at=max(time.time(), run.started_at or 0.0))
+        if since is not None and lost:
+            run = replace(run, noted=(*run.noted, output_lost(lost, since)))
+        self._end(run)
         self._sweeper.drop(live.record.cgroups)
         if not (live.record.cgroups and live.child):
             self._sweeper.find_strays(key)
@@ -572,7 +583,8 @@ class ProcessRuntime:
             exit_code = status if status >= 0 else 128 - status
         else:
             reason, detail = EndReason.LOST, "it was killed together with the shell that watched it"
-        if reason is not EndReason.START_FAILED and exit_code != 0 and self._cgroups.oom_killed(record.cgroups):
+        kills = self._cgroups.oom_kills(record.cgroups)
+        if reason is not EndReason.START_FAILED and exit_code != 0 and kills:
             reason, detail = EndReason.OOM, f"it used more than its {record.memory} bytes of memory"
             exit_code = 137 if exit_code is None else exit_code
         if reason is EndReason.EXIT and exit_code != 0 and (why := self._shares.broke(record.key)):
@@ -588,7 +600,25 @@ class ProcessRuntime:
             exit_code=exit_code,
             reason=reason,
             detail=detail,
+            noted=(
+                *((process_killed(kills, record.memory),) if kills and reason is not EndReason.OOM else ()),
+                *(shm_of_host_full() if exit_code == SIGBUS_STATUS else ()),
+            ),
         )
+
+    async def _note_for_ever(self) -> None:
+        """Look at what live runs may not show themselves."""
+        while True:
+            await asyncio.sleep(NOTE_SECONDS)
+            for key, live in self._live.items():
+                kills, since = self._cgroups.oom_kills(live.record.cgroups), self._outputs.blocked_at(key)
+                noted = (
+                    *((process_killed(kills, live.record.memory),) if kills else ()),
+                    *((output_waits(since),) if since is not None else ()),
+                )
+                if noted != live.run.noted:
+                    live.run = replace(live.run, noted=noted)
+                    self._changed.set()
 
     def _end(self, run: Run) -> None:
         self._ended[run.key] = run
