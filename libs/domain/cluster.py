@@ -66,6 +66,9 @@ LIMITS_STAY = "changed share limits (a running job keeps its own)"
 NO_SHARES = "shares (none are given)"
 """In `Node.not_enforced`: no job gets a share of a GPU there."""
 
+NO_STOPPING = "stopping (a stopped container ends with its main process: there is no C compiler)"
+"""In `Node.not_enforced`: the engine's own first process is used, which ends everything with the main process."""
+
 NO_SERVICES = "services (no replica is started)"
 """In `Node.not_enforced`: its executor is of an earlier version, which does not know services."""
 

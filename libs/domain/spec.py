@@ -389,6 +389,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     preemptible: bool = True
     grace: Duration = "30s"
+    stop_signal: StopSignal | None = None
     time_limit: Duration | None = None
     retries: Retries = Retries()
     volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()

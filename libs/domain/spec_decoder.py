@@ -71,6 +71,7 @@ def _check(spec: JobSpec) -> None:
     mistakes: list[Mistake] = []
     for check in (
         _check_times,
+        _check_signals,
         _check_objective,
         _check_service,
         _check_array,
@@ -96,6 +97,12 @@ def _check_times(spec: JobSpec) -> None:
         raise SpecError("grace", f"{spec.grace} is longer than 1h")
     if spec.time_limit_seconds == 0:
         raise SpecError("time_limit", "a job that may not run at all")
+
+
+def _check_signals(spec: JobSpec) -> None:
+    if spec.stop_signal is not None and spec.stop_signal == str(spec.resize.signal):
+        why = "is the signal of `resize`, too: a program could not tell a stop from a change of members"
+        raise SpecError("stop_signal", why)
 
 
 def _check_objective(spec: JobSpec) -> None:

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from libs.domain.cluster import GPUS_MAX, Capacity
 from libs.domain.shares import Share
-from libs.domain.spec import Volume
+from libs.domain.spec import StopSignal, Volume
 from libs.messages import Message
 from libs.messages.bounds import (
     PROGRESS_NAMES_MAX,
@@ -202,6 +202,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
     named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name; apart from `volumes`, as a node of an
     # earlier version reads no volume without a `source`
+    stop_signal: StopSignal | None = None  # asks it to stop; None: its image's, else SIGTERM
 
 
 JOBS = "jobs"
@@ -292,6 +293,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     secret_files: dict[str, str] = {}
     context: str | None = None
     named_volumes: tuple[Volume, ...] = ()
+    stop_signal: StopSignal | None = None
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

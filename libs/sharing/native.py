@@ -98,13 +98,21 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 def find_compiler() -> Compiler | NotBuilt:
     """The one in the `ziglang` wheel, for the C library of any image since glibc 2.17; else the machine's `cc`."""
+    for compiler in find_compilers(target="gnu.2.17"):
+        return compiler
+    return NotBuilt("GPU sharing needs a C compiler: there is neither `cc` nor the wheel `ziglang` here")
+
+
+def find_compilers(*, target: str) -> list[Compiler]:
+    """The compilers of this machine, the preferred one first. `target`: the C library for which `ziglang` compiles."""
+    found = []
     machine = platform.machine()
     if importlib.util.find_spec("ziglang") is not None and machine in ("x86_64", "aarch64"):
-        command = (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.17")
-        return Compiler(command, _version((sys.executable, "-m", "ziglang", "version")))
+        command = (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-{target}")
+        found.append(Compiler(command, _version((sys.executable, "-m", "ziglang", "version"))))
     if cc := shutil.which("cc"):
-        return Compiler((cc,), _version((cc, "--version")))
-    return NotBuilt("GPU sharing needs a C compiler: there is neither `cc` nor the wheel `ziglang` here")
+        found.append(Compiler((cc,), _version((cc, "--version"))))
+    return found
 
 
 def compile_file(compiler: Compiler, output: Path, sources: Sequence[Path], flags: Sequence[str]) -> NotBuilt | None:

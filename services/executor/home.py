@@ -20,6 +20,7 @@ contexts/<job>-<epoch>/   the files that went along with a job (contexts.py); `p
 secrets/<job>-<epoch>-<rank>/   a file for each secret that the run has as one, unless they are elsewhere (secrets.py)
 mps/                  what runs hold by MPS, and for each GPU with a daemon its UUID and its log (shares/mps.py)
 pipes/                the pipe folder of each MPS daemon, if the path is short enough (libs/sharing/places.py)
+init/                 the first process of containers, as the engine mounts it (runtime/docker/init.py)
 native/               the hook and the emulated driver, as runs load them (shares/opening.py)
 devices/              the state of each emulated GPU that runs share (libs/sharing/native/emulated.h)
 arbiter.log           what the arbiter of this node said (shares/watch.py)

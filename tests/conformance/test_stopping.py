@@ -1,16 +1,20 @@
 """How a run stops, on every runtime that runs commands: `docs/contract.md`, Stopping."""
 
+import io
 import shlex
 import signal
 import sys
+import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from libs.domain.spec import StopSignal
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.runs import Run, RunKey
 from tests.support.engine import need_images
-from tests.support.rig import IMAGE_WITH_PYTHON, Rig
+from tests.support.rig import IMAGE, IMAGE_WITH_PYTHON, Rig
 from tests.support.runs import find, in_state, logged, processes_of, until, whole_log
 
 # A program that needs a moment to save, and one that says when it is asked to stop.
@@ -59,6 +63,16 @@ async def test_a_program_below_the_main_process_has_the_rest_of_the_grace(rig: R
     assert run.exit_code == FIRST_STATUS, "the status is the main process's"
 
 
+async def test_the_main_process_gets_the_stop_signal_of_its_job_and_the_others_get_sigterm(rig: Rig) -> None:
+    main = "trap 'echo main asked; exit 0' USR1; trap 'echo wrong' TERM; while :; do sleep 0.05; done"
+    asked = rig.shell(("sh", "-c", f'sh -c "$TRAIN" & {main}'), env={"TRAIN": TRAIN}, stop_signal=StopSignal.USR1)
+    run, log = await stopped(rig, asked)
+    assert "main asked" in log
+    assert "wrong" not in log
+    assert "saved" in log
+    assert run.exit_code == 0
+
+
 async def test_the_end_of_a_stopped_run_is_that_of_its_last_process(rig: Rig) -> None:
     asked = rig.shell(("sh", "-c", f'sh -c "{TRAIN}"; echo after'))
     run, _ = await stopped(rig, asked)
@@ -93,15 +107,15 @@ while True:
 
 async def test_workers_are_asked_only_when_the_main_process_has_ended(rig: Rig) -> None:
     run, log = await stopped(rig, with_python(rig, WORKERS))
-    assert "saved with 2 workers" in log
+    assert "saved with 2 workers" in log, run
     assert run.exit_code == 0
 
 
 async def test_workers_of_a_program_under_a_shell_are_not_asked_before_the_program_has_ended(rig: Rig) -> None:
     asked = with_python(rig, WORKERS)
     script = f"{shlex.join(asked.command)} | cat; echo after"
-    _, log = await stopped(rig, rig.shell(("sh", "-c", script), image=asked.image))
-    assert "saved with 2 workers" in log
+    run, log = await stopped(rig, rig.shell(("sh", "-c", script), image=asked.image))
+    assert "saved with 2 workers" in log, run
 
 
 async def test_a_run_that_ends_by_itself_leaves_nothing_any_time(rig: Rig) -> None:
@@ -158,6 +172,30 @@ async def test_a_stop_is_not_forgotten_with_the_executor_that_asked(rig: Rig) ->
     run = await in_state(runtime, key, RunState.EXITED)
     assert run.exit_code == 4
     assert "saved" in (await whole_log(runtime, key)).decode()
+
+
+@pytest.fixture(params=[StopSignal.USR1, "12", "RTMIN+3"])
+def image_with_stop_signal(rig: Rig, request: pytest.FixtureRequest) -> Iterator[str]:
+    if not rig.docker:
+        pytest.skip("processes have no image")
+    import docker
+
+    client = docker.from_env()
+    tag = f"weft-test-{uuid.uuid4().hex[:8]}:local"
+    text = f'FROM {IMAGE}\nSTOPSIGNAL {request.param}\nENTRYPOINT ["env", "FROM_IMAGE=yes"]\n'
+    client.images.build(fileobj=io.BytesIO(text.encode()), tag=tag)
+    yield tag
+    client.images.remove(tag, force=True)
+    client.close()
+
+
+async def test_the_stop_signal_and_the_entrypoint_of_an_image_are_kept(rig: Rig, image_with_stop_signal: str) -> None:
+    traps = 'for s in USR1 12 37; do trap "echo asked; exit 0" $s; done'
+    script = f"echo $FROM_IMAGE; {traps}; echo up; while :; do sleep 0.05; done"
+    run, log = await stopped(rig, rig.shell(("sh", "-c", script), image=image_with_stop_signal))
+    assert "yes" in log
+    assert "asked" in log
+    assert run.exit_code == 0
 
 
 def is_shell(pid: int) -> bool:

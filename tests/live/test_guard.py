@@ -87,6 +87,24 @@ async def test_what_left_its_group_ends_too_though_its_shell_was_killed(
         assert (await control.hears(KEY, "exited")).reason is EndReason.FENCED
 
 
+@pytest.mark.parametrize("cgroups", ["0", "1"])
+async def test_the_guard_asks_a_program_below_a_shell_after_the_shell(
+    server: NatsServer, control: ControlPlane, tmp_path: Path, cgroups: str
+) -> None:
+    home, saved = tmp_path / "home", tmp_path / "saved"
+    longer = {"EXECUTOR_FENCE_GRACE_MAX": "4", "EXECUTOR_LEASE_SECONDS": "10"}
+    train = f"trap 'sleep 0.3; echo saved >{saved}; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    async with executor(server, home, **longer, EXECUTOR_CGROUPS=cgroups) as process:
+        command = ("sh", "-c", 'sh -c "$TRAIN"; echo after')
+        await control.want(order(command=command, env={"TRAIN": train}, grace=4.0))
+        await control.hears(KEY, "running")
+        log = home / "logs" / f"{KEY}.log"
+        await until(lambda: log.exists() and b"up" in log.read_bytes())
+        process.send_signal(signal.SIGSTOP)
+        await until(saved.exists)
+        assert "kill" not in (home / "guard.log").read_text()
+
+
 async def test_a_killed_executors_runs_end_in_time_and_the_next_one_tells_so(
     server: NatsServer, control: ControlPlane, tmp_path: Path
 ) -> None:

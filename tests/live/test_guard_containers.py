@@ -67,6 +67,23 @@ async def test_a_stopped_executors_containers_are_ended_through_the_engine(
         assert guard_pid(home) is None
 
 
+async def test_the_guard_asks_a_program_below_a_shell_after_the_shell(
+    server: NatsServer, control: ControlPlane, engine: PrivateEngine, tmp_path: Path
+) -> None:
+    home, saved = tmp_path / "home", tmp_path / "home" / "checkpoints" / KEY.job_id / "saved"
+    longer = {"EXECUTOR_FENCE_GRACE_MAX": "4", "EXECUTOR_LEASE_SECONDS": "10"}
+    train = "trap 'sleep 0.3; echo saved >/weft/checkpoints/saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    async with executor(server, home, **longer, **in_containers(engine)) as process:
+        command = ("sh", "-c", 'sh -c "$TRAIN"; echo after')
+        await control.want(order(command=command, env={"TRAIN": train}, image=IMAGE, grace=4.0))
+        await control.hears(KEY, "running")
+        log = home / "logs" / f"{KEY}.log"
+        await until(lambda: log.exists() and b"up" in log.read_bytes())
+        process.send_signal(signal.SIGSTOP)
+        await until(saved.exists)
+        assert "kill" not in (home / "guard.log").read_text()
+
+
 async def test_a_container_that_was_made_and_not_started_is_removed_when_the_fence_has_fallen(
     server: NatsServer, control: ControlPlane, engine: PrivateEngine, tmp_path: Path
 ) -> None:

@@ -3,15 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.executor.runtime.process.remaining import Process, due
+from services.executor.runtime.process.remaining import READING_LOOKS, LiveProcess, Order
 
 
-def process(pid: int, parent: int = 1, *, reads: str = "", writes: tuple[str, ...] = ()) -> Process:
-    return Process(pid=pid, began=pid, parent=parent, reads=reads, writes=frozenset(writes))
+def process(pid: int, parent: int = 1, *, reads: str = "", writes: tuple[str, ...] = ()) -> LiveProcess:
+    return LiveProcess(pid=pid, began=pid, parent=parent, reads=reads, writes=frozenset(writes))
 
 
-def pids(found: list[Process]) -> list[int]:
+def pids(found: list[LiveProcess]) -> list[int]:
     return [one.pid for one in found]
+
+
+def due(found: list[LiveProcess], told: set[tuple[int, int]]) -> list[LiveProcess]:
+    return Order().due(found, told)
 
 
 def test_a_child_of_one_that_remains_waits_for_its_parent() -> None:
@@ -21,10 +25,13 @@ def test_a_child_of_one_that_remains_waits_for_its_parent() -> None:
     assert pids(due([worker], {trainer.identity})) == [11]
 
 
-def test_a_reader_of_a_pipe_waits_for_its_writer() -> None:
+def test_a_reader_of_a_pipe_waits_for_its_writer_and_has_time_to_read_the_rest() -> None:
     trainer, tee = process(10, writes=("pipe:[1]",)), process(11, reads="pipe:[1]")
-    assert pids(due([trainer, tee], set())) == [10]
-    assert pids(due([tee], {trainer.identity})) == [11]
+    order = Order()
+    assert pids(order.due([trainer, tee], set())) == [10]
+    for _ in range(READING_LOOKS):
+        assert order.due([tee], {trainer.identity}) == [], "it may still read"
+    assert pids(order.due([tee], {trainer.identity})) == [11]
 
 
 def test_a_ring_of_pipes_is_asked_as_a_whole() -> None:
@@ -43,9 +50,10 @@ def test_every_process_is_asked_once_when_those_that_are_asked_end(drawn: list[t
         process(pid, parent if parent != pid else 0, reads=f"pipe:{reads}" if reads else "", writes=(f"pipe:{writes}",))
         for pid, (parent, reads, writes) in enumerate(drawn, start=1)
     ]
-    told: set[tuple[int, int]] = set()
+    order, told = Order(), set[tuple[int, int]]()
     while found:
-        now = due(found, told)
+        looks = (order.due(found, told) for _ in range(READING_LOOKS + 1))
+        now: list[LiveProcess] = next(filter(None, looks), [])
         assert now, "somebody is asked while nobody that was asked is left"
         assert not told & {one.identity for one in now}
         told |= {one.identity for one in now}

@@ -87,6 +87,7 @@ class Life:
         for action in actions:
             say(f"{type(action).__name__.lower()} {action.key}: the last good sync was sent {_ago(synced_at, now)}")
             self._host.carry_out(action)
+        self._host.follow(self._guard.ended)
         self._busy = bool(runs) and fallen
         last = falls_at + self._orders.timings.grace_max
         return self._orphaned and not self._standing and not runs and (self._host.sure or now > last)

@@ -8,6 +8,7 @@ processes (in a container without `pid: host`), a run can be ended through the e
 import os
 import signal
 import time
+from collections.abc import Collection
 from contextlib import suppress
 
 from services.executor.guard.engine import EngineSilentError, EngineSocket
@@ -16,7 +17,7 @@ from services.executor.guard.thinking import Action, Seen
 from services.executor.home import Home
 from services.executor.runs import RunKey
 from services.executor.runtime.docker import kept
-from services.executor.runtime.docker.labels import grace_of, key_of, of_node
+from services.executor.runtime.docker.labels import grace_of, key_of, of_node, signal_number, stop_signal_of
 from services.executor.thinking.core import Kill, Remove, Terminate
 
 ENDED = ("exited", "dead", "removing")
@@ -31,6 +32,7 @@ class Containers:
         self._silent_until = float("-inf")
         self._ids: dict[RunKey, str] = {}
         self._graces: dict[RunKey, float] = {}
+        self._stop_signals: dict[RunKey, str] = {}
 
     @property
     def sure(self) -> bool:
@@ -45,6 +47,7 @@ class Containers:
         """The runs by the engine's answer; without an answer, those with live processes."""
         for key, one in kept.every(self._home).items():
             self._ids[key], self._graces[key] = one.container, one.grace
+            self._stop_signals[key] = one.stop_signal
         if not self._silent:
             try:
                 return self._listed()
@@ -62,7 +65,11 @@ class Containers:
             except EngineSilentError:
                 self._give_up()
         if self._silent and not isinstance(action, Remove):
-            _signal(container, signal.SIGKILL if isinstance(action, Kill) else signal.SIGTERM)
+            asks = signal_number(self._stop_signals[action.key]) or signal.SIGTERM
+            _signal(container, signal.SIGKILL if isinstance(action, Kill) else asks)
+
+    def follow(self, keys: Collection[RunKey]) -> None:
+        """The first process of a container follows what remains of a run by itself."""
 
     def known(self) -> set[str]:
         return {str(key) for key in self._ids}
@@ -72,10 +79,12 @@ class Containers:
         found: list[Seen] = []
         self._ids.clear()
         self._graces.clear()
+        self._stop_signals.clear()
         for one in listed:
             key = key_of(one["Labels"])
             if key is not None:
                 self._ids[key], self._graces[key] = one["Id"], grace_of(one["Labels"])
+                self._stop_signals[key] = stop_signal_of(one["Labels"])
                 if one["State"] not in ENDED:
                     found.append(Seen(key=key, grace=self._graces[key], begun=one["State"] != "created"))
         return found
@@ -83,7 +92,7 @@ class Containers:
     def _ask(self, action: Action, container: str) -> None:
         match action:
             case Terminate():
-                self._engine.kill(container, "SIGTERM")
+                self._engine.kill(container, self._stop_signals[action.key])
             case Kill():
                 self._engine.kill(container, "SIGKILL")
             case Remove():
@@ -121,15 +130,15 @@ def _parent(pid: str) -> int:
         return 0
 
 
-def _signal(container: str, number: signal.Signals) -> None:
-    """SIGTERM to its first process, which passes it on; SIGKILL to all of them."""
+def _signal(container: str, number: int) -> None:
+    """The stop signal to its first process, which passes it on; SIGKILL to all of them."""
     living = processes({container})[container]
     for pid, parent in living.items():
-        if number is signal.SIGKILL or parent not in living:
+        if number == signal.SIGKILL or parent not in living:
             _signal_one(pid, container, number)
 
 
-def _signal_one(pid: int, container: str, number: signal.Signals) -> None:
+def _signal_one(pid: int, container: str, number: int) -> None:
     """Signal one process; its container is checked once more when the pid can no longer be reused."""
     with suppress(ProcessLookupError, PermissionError):
         pidfd = os.pidfd_open(pid)

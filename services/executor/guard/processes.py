@@ -6,14 +6,18 @@ and which waits for an executor, is let go.
 
 import os
 import signal
+from collections.abc import Collection
 from contextlib import suppress
 
+from libs.domain.spec import StopSignal
 from services.executor.guard.thinking import Action, Seen
 from services.executor.home import Home
 from services.executor.runs import RunKey
+from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.pipes import find_pipes, move, open_log, waiting
+from services.executor.runtime.process.remaining import Order, ProcessesOfRun, follow
 from services.executor.runtime.process.stragglers import kill_stragglers, stragglers
 from services.executor.thinking.core import Kill
 
@@ -25,6 +29,23 @@ class Processes:
 
     def __init__(self, home: Home) -> None:
         self._home = home
+        self._orders: dict[RunKey, Order] = {}
+        self._at_rest: set[RunKey] = set()  # stopped runs of which only the shim remains
+
+    def follow(self, keys: Collection[RunKey]) -> None:
+        """Send SIGTERM to what remains of these runs, of those whose main process has ended after a stop."""
+        wanted: dict[RunKey, tuple[str, ProcessesOfRun]] = {}
+        for key in keys:
+            folder = self._home.run(key)
+            record, leader = records.read(folder), records.leader(folder)
+            if record is None or not records.stopped(folder):
+                continue
+            if leader is None:
+                wanted[key] = (folder, ProcessesOfRun(cgroups=record.cgroups))
+            elif _command_ended(record, leader):
+                wanted[key] = (folder, ProcessesOfRun(cgroups=record.cgroups, group=leader, shim=leader))
+        left = follow(str(self._home.runs), wanted, self._orders) if wanted else set()
+        self._at_rest = wanted.keys() - left
 
     def look(self) -> list[Seen]:
         """Every run with a live process; a shell that has not started its command checks the fence itself."""
@@ -40,20 +61,26 @@ class Processes:
                 found[record.key] = Seen(key=record.key, grace=record.grace)
         if names:
             for _, key in stragglers(str(self._home.runs)):
-                found.setdefault(key, Seen(key=key, grace=0.0))
+                folder = self._home.run(key)
+                record = records.read(folder) if records.stopped(folder) else None
+                found.setdefault(key, Seen(key=key, grace=0.0 if record is None else record.grace))
         return list(found.values())
 
     def carry_out(self, action: Action) -> None:
-        kill = isinstance(action, Kill)
         folder = self._home.run(action.key)
-        if leader := records.leader(folder):
+        leader, record = records.leader(folder), records.read(folder)
+        if not isinstance(action, Kill):
+            with suppress(OSError):
+                records.mark_stopped(folder)
+            if leader is not None:
+                _stop(leader, folder, StopSignal.TERM if record is None else record.stop_signal)
+            return
+        if leader is not None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(leader, signal.SIGKILL if kill else signal.SIGTERM)
-        if kill:
-            record = records.read(folder)
-            if record is not None:
-                cgroup.kill(record.cgroups)
-            kill_stragglers(str(self._home.runs), lambda found: found == action.key)
+                os.killpg(leader, signal.SIGKILL)
+        if record is not None:
+            cgroup.kill(record.cgroups)
+        kill_stragglers(str(self._home.runs), lambda found: found == action.key)
 
     def _serve_pipes(self, record: records.RunRecord, leader: int) -> None:
         """Copy the run's output; let its shim go if its command has ended and all is copied."""
@@ -67,8 +94,8 @@ class Processes:
                     move(pipes.output, log, limit=COPY_BYTES_MAX, wait=False)
                 finally:
                     os.close(log)
-                stopped = records.stopped(self._home.run(record.key))  # Then others may write to the pipe.
-                if pipes.ended < 0 and not waiting(pipes.output) and not stopped:
+                follows = records.stopped(self._home.run(record.key)) and record.key not in self._at_rest
+                if pipes.ended < 0 and not waiting(pipes.output) and not follows:
                     pipes.let_go()
         finally:
             pipes.close()
@@ -76,6 +103,33 @@ class Processes:
     def known(self) -> set[str]:
         """The names of all runs with a folder."""
         return set(_listed(self._home.runs))
+
+
+def _command_ended(record: records.RunRecord, leader: int) -> bool:
+    """Whether the main process of a run has ended, and its shim waits for its release."""
+    pipes = find_pipes(leader, record.pipes)
+    if pipes is None:
+        return False
+    ended = pipes.ended < 0
+    pipes.close()
+    return ended
+
+
+def _stop(leader: int, folder: str, stop_signal: StopSignal) -> None:
+    """Send the stop signal to the main process alone; to all of its group where that cannot be done."""
+    with suppress(ProcessLookupError, PermissionError):
+        try:
+            pidfd = os.pidfd_open(leader)
+        except (AttributeError, OSError):
+            pidfd = None
+        try:
+            if pidfd is None or not signalling.shows_children():
+                os.killpg(leader, signal.Signals[stop_signal])
+            elif records.leader(folder) == leader:
+                signalling.signal_child(leader, pidfd, stop_signal)
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
 
 
 def _listed(folder: os.PathLike[str]) -> list[str]:

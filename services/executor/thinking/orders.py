@@ -40,6 +40,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             workdir=order.workdir,
             context=order.context,
             named_volumes=order.named_volumes,
+            stop_signal=order.stop_signal,
             env=env,
             gpus=rank.gpus,
             cpus=rank.cpus,

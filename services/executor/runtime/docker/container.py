@@ -1,6 +1,7 @@
 """Turns an order into the engine's arguments for a container: name, labels, limits, mounts, devices and network."""
 
-from collections.abc import Mapping
+import signal
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from docker import APIClient
@@ -13,7 +14,7 @@ from services.executor.environment import RunFacts, environment
 from services.executor.home import MEMBERS
 from services.executor.node import NodeFacts, Refusal, gpus_of, meets_at_its_port, named_paths, volume_source
 from services.executor.runs import RunKey
-from services.executor.runtime.docker.labels import labels
+from services.executor.runtime.docker.labels import STOP_SIGNAL, labels, signal_number
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.shares.backend import NOTHING, Attached
 from services.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
@@ -31,6 +32,7 @@ RUN_INSIDE = "/weft/run"
 SECRETS_INSIDE = "/weft/secrets"
 FILES_INSIDE = "/workspace"  # those that went along, unless the job has a workdir
 SLOWDOWNS_INSIDE = "/weft/emulated"
+INIT_INSIDE = "/weft/init"
 READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 
 
@@ -73,8 +75,10 @@ def container_arguments(
     log: LogConfig,
     attached: Attached = NOTHING,
     served: ServedAt | None = None,
+    init: str = "",
 ) -> dict[str, Any]:
-    """The arguments of `create_container`. Raises Refusal."""
+    """The arguments of `create_container`, to be completed by `with_first_process`. `init`: the path of our first
+    process on the host; empty: the engine's own. Raises Refusal."""
     key = RunKey.of(order)
     if not order.image:
         raise Refusal("this node runs jobs in containers, and the job names no image")
@@ -83,6 +87,7 @@ def container_arguments(
     mounts = [
         Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
         Mount(RUN_INSIDE, run_folder, type="bind"),
+        *([Mount(INIT_INSIDE, init, type="bind", read_only=True)] if init else []),
         *([Mount(SECRETS_INSIDE, secrets, type="bind", read_only=True)] if order.secret_files else []),
         *([Mount(files_at, files, type="bind")] if files_at else []),
         *(
@@ -113,7 +118,7 @@ def container_arguments(
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true"],
         privileged=False,
-        init=True,  # reaps, and forwards SIGTERM to a command that as PID 1 would not receive it
+        init=not init,  # one of the two reaps, and forwards SIGTERM to a command that as PID 1 would not receive it
         read_only=order.read_only,
         tmpfs={"/tmp": "rw,nosuid,nodev,mode=1777"} if order.read_only else None,
         mounts=mounts,
@@ -137,6 +142,34 @@ def container_arguments(
         "ports": list(published) if published else None,
         "host_config": host_config,
     }
+
+
+def with_first_process(
+    arguments: Mapping[str, Any], order: StartRun, image: Mapping[str, Any], *, init: bool
+) -> dict[str, Any]:
+    """The arguments with the whole command line and the stop signal, for which the image's configuration is needed.
+
+    `init`: our first process comes before the command. SIGTERM asks it to stop, and it sends the stop signal.
+    Raises Refusal.
+    """
+    signalled = order.stop_signal or str(image.get("StopSignal") or "")
+    number = signal_number(signalled) or signal.SIGTERM
+    asks = "SIGTERM" if init or number == signal.SIGTERM else str(int(number))
+    completed = {**arguments, "labels": {**arguments["labels"], STOP_SIGNAL: asks}, "stop_signal": asks}
+    if not init:
+        return completed
+    command = command_line(None, order.command, image)
+    if not command:
+        raise Refusal("no command specified: neither the job nor its image has one")
+    return {**completed, "entrypoint": [INIT_INSIDE, str(int(number)), *command], "command": None}
+
+
+def command_line(entrypoint: Sequence[str] | None, command: Sequence[str], image: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command line of a container, as the engine makes it. `entrypoint`: the job's, in place of the image's and of
+    the image's command."""
+    if entrypoint is not None:
+        return (*entrypoint, *command)
+    return (*(image.get("Entrypoint") or ()), *(command or image.get("Cmd") or ()))
 
 
 def _published(order: StartRun, joined: Joined, served: ServedAt | None) -> dict[int | str, Any]:

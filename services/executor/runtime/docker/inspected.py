@@ -14,10 +14,10 @@ from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
 from services.executor.noted import process_killed
 from services.executor.runs import Run, RunKey
-from services.executor.runtime.docker.labels import grace_of, key_of, named_of
+from services.executor.runtime.docker.labels import grace_of, key_of, named_of, stop_signal_of
 from services.executor.runtime.process.records import STATUS_MAX
 
-INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
+INIT_FAILED = re.compile(rb"(?:\[FATAL tini \(\d+\)\]|weft-init:) exec (.+) failed: (.+)\n")
 INIT_FAILED_STATUSES = (126, 127)
 
 
@@ -26,6 +26,7 @@ class Container(Struct, frozen=True, kw_only=True):
     state: str  # created, running, paused, exited, …
     grace: float
     named: bool = False
+    stop_signal: str = "SIGTERM"
 
 
 def read_list(listed: list[dict[str, Any]]) -> dict[RunKey, Container]:
@@ -38,7 +39,11 @@ def read_list(listed: list[dict[str, Any]]) -> dict[RunKey, Container]:
         key = key_of(labels)
         if key is not None:
             found[key] = Container(
-                id=str(one["Id"]), state=str(one["State"]), grace=grace_of(labels), named=named_of(labels)
+                id=str(one["Id"]),
+                state=str(one["State"]),
+                grace=grace_of(labels),
+                named=named_of(labels),
+                stop_signal=stop_signal_of(labels),
             )
     return found
 
@@ -71,7 +76,7 @@ def _seconds(text: str) -> float | None:
 
 
 def explained(run: Run, home: Home) -> Run:
-    """The run, corrected if the engine's init could not start it: the engine reports an exit, the log why."""
+    """The run, corrected if its first process could not start it: the engine reports an exit, the log why."""
     if run.reason is not EndReason.EXIT or run.exit_code not in INIT_FAILED_STATUSES:
         return run
     found = INIT_FAILED.match(home.read_log(run.key, offset=0, limit=4096, known=True, over=True).data)

@@ -17,6 +17,7 @@ class GuardedContainer(Struct, frozen=True, kw_only=True):
     key: RunKey
     container: str
     grace: float
+    stop_signal: str = "SIGTERM"
 
 
 def keep(home: Home, one: GuardedContainer) -> None:

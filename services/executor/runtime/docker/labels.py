@@ -1,9 +1,13 @@
 """The labels by which Weft recognises its containers."""
 
 import math
+import signal
 from collections.abc import Mapping
 
 from services.executor.runs import RunKey
+
+STOP_SIGNAL = "weft.stop-signal"
+NEVER_HANDLED = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def labels(key: RunKey, *, node_id: str, cluster: str, grace: float, named: bool) -> dict[str, str]:
@@ -37,6 +41,24 @@ def grace_of(found: Mapping[str, str]) -> float:
     except ValueError:
         return 0.0
     return grace if 0.0 <= grace < math.inf else 0.0
+
+
+def stop_signal_of(found: Mapping[str, str]) -> str:
+    """The signal that asks the container to stop; SIGTERM for one of a version before."""
+    return found.get(STOP_SIGNAL) or "SIGTERM"
+
+
+def signal_number(name: str) -> int | None:
+    """The number of a signal as an image names it: `SIGQUIT`, `QUIT`, `3`, `SIGRTMIN+3`; None for anything else."""
+    text = name.upper().removeprefix("SIG")
+    base, plus, more = text.partition("+")
+    if base == "RTMIN" and (more.isdecimal() if plus else True):
+        number = signal.SIGRTMIN + int(more or 0)
+    elif text.isdecimal():
+        number = int(text)
+    else:
+        number = getattr(signal, f"SIG{text}", 0) if text.isalnum() else 0
+    return int(number) if 0 < number <= signal.SIGRTMAX and number not in NEVER_HANDLED else None
 
 
 def named_of(found: Mapping[str, str]) -> bool:

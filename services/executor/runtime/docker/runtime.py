@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from libs.domain.cluster import NO_STOPPING
 from libs.messages.nodes import RunState, StartRun
+from libs.sharing.native import NotBuilt
 from services.executor import members
 from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.discards import Discards
@@ -25,7 +28,7 @@ from services.executor.node import NodeFacts, Refusal, refused
 from services.executor.noted import Watched, noted_of_ended, process_killed, watch
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
-from services.executor.runtime.docker import kept
+from services.executor.runtime.docker import init, kept
 from services.executor.runtime.docker.container import HOST_NETWORK, injection_for, members_inside
 from services.executor.runtime.docker.doors import PublishedPort, ask, door_of
 from services.executor.runtime.docker.egress import find_egress
@@ -65,8 +68,9 @@ class DockerRuntime:
         settings: ContainerSettings,
         info: Mapping[str, Any],
         shares: ShareBackend,
+        init: Path | NotBuilt,
     ) -> None:
-        """`info`: the engine's description of itself."""
+        """`info`: the engine's description of itself. `init`: our first process of each container."""
         self._shares = shares
         self._engine = engine
         self._home = home
@@ -105,6 +109,7 @@ class DockerRuntime:
             self._served,
             injection=self._injection,
             log_by_file=self.reaches_engine_files,
+            init="" if isinstance(init, NotBuilt) else str(init),
         )
         self._rates = EgressRates(home)
         self._discards = Discards(str(home.discarded))
@@ -115,6 +120,8 @@ class DockerRuntime:
             limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
         )
         self.not_enforced += shares.not_enforced
+        if isinstance(init, NotBuilt):
+            self.not_enforced += (NO_STOPPING,)
 
     @classmethod
     async def open(
@@ -128,7 +135,10 @@ class DockerRuntime:
         """Open the runtime and adopt what runs already. Raises RuntimeUnavailableError if there is no engine."""
         engine = await asyncio.to_thread(DockerEngine)
         info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
-        runtime = cls(engine, home, node, settings or ContainerSettings(), info, shares or TimeSlicing())
+        first = await asyncio.to_thread(init.place, home.root)
+        if isinstance(first, NotBuilt):
+            logger.warning("a stopped container ends with its main process, whatever else it runs: %s", first.reason)
+        runtime = cls(engine, home, node, settings or ContainerSettings(), info, shares or TimeSlicing(), first)
         if not runtime.reaches_engine_files:
             logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
         await runtime._prepare_resizing()
@@ -145,7 +155,7 @@ class DockerRuntime:
         runtime._rates.forget_others({str(key) for key in runtime._found})
         for key in runtime._found.keys() - kept.every(home).keys():
             with suppress(RuntimeUnavailableError):
-                keep(home, key, runtime._found[key].id, runtime._found[key].grace)
+                keep(home, key, runtime._found[key], runtime._found[key].grace)
         runtime._poll = asyncio.create_task(runtime._look_for_ever())
         runtime._sweeping = asyncio.create_task(runtime._sweep_for_ever())
         return runtime
@@ -206,7 +216,9 @@ class DockerRuntime:
         if container is None:
             return
         try:
-            await self._engine.call(self._engine.client.kill, container.id, "SIGKILL" if kill else "SIGTERM")
+            await self._engine.call(
+                self._engine.client.kill, container.id, "SIGKILL" if kill else container.stop_signal
+            )
         except MissingError:
             pass
         except EngineRefusedError as error:

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from msgspec import Struct
+
 from libs.domain.contract import DEFAULT_NAMES, THREAD_NAMES
 from libs.messages.nodes import StartRun
 from services.executor import members
@@ -19,11 +21,13 @@ from services.executor.runtime.docker.container import (
     container_arguments,
     container_name,
     members_inside,
+    with_first_process,
 )
 from services.executor.runtime.docker.doors import served
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.images import Images
-from services.executor.runtime.docker.labels import key_of
+from services.executor.runtime.docker.inspected import Container
+from services.executor.runtime.docker.labels import key_of, stop_signal_of
 from services.executor.runtime.docker.networks import Networks
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.serving.records import ServedRuns
@@ -36,7 +40,8 @@ NO_SUCH_IMAGE = ("manifest unknown", "name unknown", "repository does not exist"
 
 
 class Starter:
-    """`injection`: how this engine gives GPUs to a container. `log_by_file`: its log is copied from its file."""
+    """`injection`: how this engine gives GPUs to a container. `log_by_file`: its log is copied from its file. `init`:
+    the path of our first process of each container; empty: the engine's own."""
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class Starter:
         *,
         injection: str,
         log_by_file: bool,
+        init: str,
     ) -> None:
         self._engine = engine
         self._home = home
@@ -61,6 +67,7 @@ class Starter:
         self._shares = shares
         self._served_runs = served_runs
         self._injection = injection
+        self._init = init
         self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
 
     async def start(self, order: StartRun, key: RunKey, permitted: Callable[[], bool]) -> None:
@@ -82,21 +89,22 @@ class Starter:
             log=self._log,
             attached=attached,
             served=await served(order, self._node, self._served_runs, joined),
+            init=self._init,
         )
-        made = await self._create(arguments, key, permitted, defaults=DEFAULT_NAMES - order.env.keys())
+        made = await self._create(arguments, order, permitted)
         if made is None:
             return
         self._images.used(arguments["image"])
         try:
             keep(self._home, key, made, order.grace)
             self._show_members(order, key, named=joined.named)
-            if not await self._engine.call(lambda: self._begin(made, permitted)):
-                await self._engine.remove(made)
+            if not await self._engine.call(lambda: self._begin(made.id, permitted)):
+                await self._engine.remove(made.id)
                 kept.forget(self._home, key)
         except EngineRefusedError as error:
             if "no such container" in str(error).lower():  # The guard removed it meanwhile.
                 raise RuntimeUnavailableError(f"{key}: {error}") from error
-            await self._engine.remove(made)
+            await self._engine.remove(made.id)
             raise _refused(str(error), order) from error
 
     async def _attach(self, order: StartRun) -> Attached:
@@ -121,46 +129,46 @@ class Starter:
         return False
 
     async def _create(
-        self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool], *, defaults: frozenset[str]
-    ) -> str | None:
-        """Create a container; returns its id, or None if the run exists or may not start any more. Raises Refusal.
-
-        `defaults`: the variables for which a value of the image is used, if it has one.
-        """
+        self, arguments: Mapping[str, Any], order: StartRun, permitted: Callable[[], bool]
+    ) -> "_Made | None":
+        """Create a container, from an image that may have to be pulled first. Returns None if the run exists or may
+        not start any more. Raises Refusal."""
         for pulled in (False, True):
             if not permitted():
                 return None
             try:
-                return await self._engine.call(self._created, arguments, defaults)
+                return await self._engine.call(self._created, arguments, order)
             except MissingError as error:
                 if "image" not in str(error).lower() or pulled:
                     raise Refusal(str(error)) from error
                 await self._pull(arguments["image"])
             except EngineRefusedError as error:
                 if error.status == CONFLICT:
-                    return await self._replace_half_made(key, str(error))
+                    return await self._replace_half_made(RunKey.of(order), str(error))
                 raise Refusal(str(error)) from error
         raise AssertionError("the second try returns or raises")
 
-    def _created(self, arguments: Mapping[str, Any], defaults: frozenset[str]) -> str:
+    def _created(self, arguments: Mapping[str, Any], order: StartRun) -> "_Made":
         client = self._engine.client
-        inspect: Callable[[str], dict[str, Any]] = client.inspect_image
-        image = inspect(arguments["image"]).get("Config") or {}
+        inspected: dict[str, Any] = cast(Any, client).inspect_image(arguments["image"])
+        image = inspected.get("Config") or {}
         of_image = {pair.partition("=")[0] for pair in image.get("Env") or ()}
         if THREAD_NAMES[0] in of_image:  # the others follow it
             of_image.update(THREAD_NAMES)
-        env = {name: text for name, text in arguments["environment"].items() if name not in defaults & of_image}
-        return cast(str, client.create_container(**{**arguments, "environment": env})["Id"])
+        ours = (DEFAULT_NAMES - order.env.keys()) & of_image  # the image has its own values
+        env = {name: text for name, text in arguments["environment"].items() if name not in ours}
+        completed = with_first_process({**arguments, "environment": env}, order, image, init=bool(self._init))
+        return _Made(client.create_container(**completed)["Id"], completed["stop_signal"])
 
-    async def _replace_half_made(self, key: RunKey, why: str) -> str | None:
-        """The name is taken: by this run (None: leave it alone), by an unfinished start (its id), or by a stranger."""
+    async def _replace_half_made(self, key: RunKey, why: str) -> "_Made | None":
+        """The name is taken: by this run (None: leave it alone), by an unfinished start, or by a stranger."""
         try:
             container, state, own = await self._engine.call(self._inspected, key)
         except MissingError as error:
             raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try creates it.
         if key_of(own) != key or own.get("weft.node") != self._node.node_id:
             raise Refusal(f"the container name {container_name(key)} is taken by something else")
-        return container if state == "created" else None
+        return _Made(container, stop_signal_of(own)) if state == "created" else None
 
     def _inspected(self, key: RunKey) -> tuple[str, str, dict[str, str]]:
         """The id, the state and the labels of the container that has the run's name."""
@@ -187,10 +195,18 @@ class Starter:
             raise RuntimeUnavailableError(f"cannot make the folders of {key}: {error}") from error
 
 
-def keep(home: Home, key: RunKey, container: str, grace: float) -> None:
+class _Made(Struct, frozen=True):
+    """A container that was created, and the signal that asks it to stop."""
+
+    id: str
+    stop_signal: str
+
+
+def keep(home: Home, key: RunKey, container: "_Made | Container", grace: float) -> None:
     """Store the run's container for the guard, before it starts. Raises RuntimeUnavailableError."""
+    stop_signal = container.stop_signal
     try:
-        kept.keep(home, kept.GuardedContainer(key=key, container=container, grace=grace))
+        kept.keep(home, kept.GuardedContainer(key=key, container=container.id, grace=grace, stop_signal=stop_signal))
     except OSError as error:
         raise RuntimeUnavailableError(f"cannot keep which container {key} is: {error}") from error
 

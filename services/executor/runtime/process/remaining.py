@@ -4,8 +4,8 @@ The main process got the stop signal alone. The others follow by the same rule, 
 or the run is killed at the end of its grace:
 
 - a process whose parent is one of them waits until the parent has ended: a DataLoader's workers follow their trainer;
-- a process that reads from a pipe that another of them writes to waits until the writer has ended, or the writer would
-  lose its output: in `train.py | tee log` the trainer gets SIGTERM, and `tee` only if it outlives the trainer;
+- a process that reads from a pipe waits until no other writes to it, and a second more to read the rest: else output
+  is lost. In `train.py | tee log` the trainer gets SIGTERM, and `tee` only if it outlives the end of its input;
 - processes that wait for each other in a ring get it together;
 - the processes of sessions (`weft shell`) are killed at once, as they are when a run ends by itself.
 
@@ -28,10 +28,11 @@ from services.executor.runtime.process.entering import MARK
 from services.executor.runtime.process.stragglers import stragglers
 
 LOOK_SECONDS = 0.1
+READING_LOOKS = 10
 ENVIRONMENT_BYTES_MAX = 4 << 20
 
 
-class Left(Struct, frozen=True, kw_only=True):
+class ProcessesOfRun(Struct, frozen=True, kw_only=True):
     """Where a run's processes are found. `group`: its process group, where that number cannot be reused; else 0.
     `shim`: the pid of its shim, which is none of them, while that waits for its release; else 0."""
 
@@ -40,7 +41,7 @@ class Left(Struct, frozen=True, kw_only=True):
     shim: int = 0
 
 
-class Process(Struct, frozen=True, kw_only=True):
+class LiveProcess(Struct, frozen=True, kw_only=True):
     """A process. `began`, in ticks since the boot, tells it from a later one with the same pid."""
 
     pid: int
@@ -55,21 +56,35 @@ class Process(Struct, frozen=True, kw_only=True):
         return self.pid, self.began
 
 
-def due(found: Collection[Process], told: Collection[tuple[int, int]]) -> list[Process]:
-    """The processes that get SIGTERM now, of those that are `found`. `told` have had it."""
-    pids = {process.pid for process in found}
-    untold = [process for process in found if process.identity not in told]
-    ready = [process for process in untold if process.parent not in pids and not _fed(process, found)]
-    return ready if ready or len(untold) < len(found) else untold
+class Order:
+    """Decides which processes get SIGTERM, look by look."""
+
+    def __init__(self) -> None:
+        self._reading: dict[tuple[int, int], int] = {}  # readers without a writer, and for how many looks
+
+    def due(self, found: Collection[LiveProcess], told: Collection[tuple[int, int]]) -> list[LiveProcess]:
+        """The processes that get SIGTERM now, of those that are `found`. `told` have had it."""
+        pids = {process.pid for process in found}
+        untold = [process for process in found if process.identity not in told]
+        free = [process for process in untold if process.parent not in pids and not _fed(process, found)]
+        before, self._reading = self._reading, {}
+        ready = []
+        for process in free:
+            looks = before.get(process.identity, 0)
+            if process.reads and looks < READING_LOOKS:
+                self._reading[process.identity] = looks + 1
+            else:
+                ready.append(process)
+        return ready if free or len(untold) < len(found) else untold
 
 
-def _fed(process: Process, found: Iterable[Process]) -> bool:
+def _fed(process: LiveProcess, found: Iterable[LiveProcess]) -> bool:
     return bool(process.reads) and any(
         process.reads in other.writes for other in found if other.pid != process.pid and not other.session
     )
 
 
-def look(runs_folder: str, wanted: Mapping[RunKey, Left]) -> dict[RunKey, list[Process]]:
+def look(runs_folder: str, wanted: Mapping[RunKey, ProcessesOfRun]) -> dict[RunKey, list[LiveProcess]]:
     """The live processes of each of these runs. Reads all of /proc: not for the loop."""
     pids: dict[RunKey, set[int]] = {key: cgroup.members(left.cgroups) for key, left in wanted.items()}
     if any(not left.cgroups for left in wanted.values()):
@@ -87,11 +102,16 @@ def look(runs_folder: str, wanted: Mapping[RunKey, Left]) -> dict[RunKey, list[P
     }
 
 
-def follow(runs_folder: str, wanted: Mapping[RunKey, tuple[str, Left]]) -> set[RunKey]:
+def follow(
+    runs_folder: str, wanted: Mapping[RunKey, tuple[str, ProcessesOfRun]], orders: dict[RunKey, Order]
+) -> set[RunKey]:
     """Send SIGTERM to the processes that are due, of runs whose main process has ended after a stop.
 
-    `wanted`: the run's folder, and where its processes are. Returns the runs that still have processes.
+    `wanted`: the run's folder, and where its processes are. `orders` is the caller's, the same at each look, which it
+    makes every LOOK_SECONDS. Returns the runs that still have processes.
     """
+    for key in orders.keys() - wanted.keys():
+        del orders[key]
     remaining = look(runs_folder, {key: left for key, (_, left) in wanted.items()})
     for key, found in remaining.items():
         folder = wanted[key][0]
@@ -99,14 +119,15 @@ def follow(runs_folder: str, wanted: Mapping[RunKey, tuple[str, Left]]) -> set[R
         for process in found:
             if process.session:
                 send(process, signal.SIGKILL)
-        new = due([process for process in found if not process.session], told)
+        order = orders.setdefault(key, Order())
+        new = order.due([process for process in found if not process.session], told)
         records.add_told(folder, [process.identity for process in new])
         for process in new:
             send(process, signal.SIGTERM)
     return {key for key, found in remaining.items() if found}
 
 
-def send(process: Process, number: signal.Signals) -> None:
+def send(process: LiveProcess, number: signal.Signals) -> None:
     """Signal this process, and never a later one with its pid."""
     with suppress(OSError):
         pidfd = os.pidfd_open(process.pid)
@@ -118,7 +139,7 @@ def send(process: Process, number: signal.Signals) -> None:
             os.close(pidfd)
 
 
-def _process(pid: int) -> Process | None:
+def _process(pid: int) -> LiveProcess | None:
     """The process; None if it has ended, also if nobody has reaped it yet."""
     status = _status(pid)
     if status is None or status[0] in "ZX":
@@ -127,7 +148,7 @@ def _process(pid: int) -> Process | None:
     environment = b""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         environment = file.read(ENVIRONMENT_BYTES_MAX)
-    return Process(
+    return LiveProcess(
         pid=pid,
         began=status[3],
         parent=status[1],
@@ -162,11 +183,12 @@ class Remaining:
         """`over` is called by the event loop when a run has no process left, with whether it had one at first."""
         self._runs_folder = runs_folder
         self._over = over
-        self._runs: dict[RunKey, tuple[str, Left]] = {}
+        self._runs: dict[RunKey, tuple[str, ProcessesOfRun]] = {}
+        self._orders: dict[RunKey, Order] = {}
         self._lingered: set[RunKey] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, key: RunKey, folder: str, left: Left) -> None:
+    def add(self, key: RunKey, folder: str, left: ProcessesOfRun) -> None:
         self._runs[key] = (folder, left)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._follow())
@@ -184,7 +206,7 @@ class Remaining:
     async def _follow(self) -> None:
         while self._runs:
             wanted = dict(self._runs)
-            left = await asyncio.to_thread(follow, self._runs_folder, wanted)
+            left = await asyncio.to_thread(follow, self._runs_folder, wanted, self._orders)
             self._lingered |= left & self._runs.keys()
             for key in wanted.keys() - left:
                 if key in self._runs:

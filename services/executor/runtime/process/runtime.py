@@ -24,6 +24,7 @@ from contextlib import ExitStack, suppress
 
 from msgspec.structs import replace
 
+from libs.domain.spec import StopSignal
 from libs.messages.nodes import EndReason, RunState, StartRun
 from libs.messages.sessions import SessionKind
 from services.executor import members
@@ -52,7 +53,7 @@ from services.executor.runtime.process.entering import enter, environment_of, ki
 from services.executor.runtime.process.listening import connect, listening_of, pids_of
 from services.executor.runtime.process.outputs import Outputs
 from services.executor.runtime.process.pipes import RunPipes, find_pipes, make_pipes, open_log
-from services.executor.runtime.process.remaining import Left, Remaining
+from services.executor.runtime.process.remaining import ProcessesOfRun, Remaining
 from services.executor.runtime.process.shim import (
     CGROUP_REFUSED_STATUS,
     TOO_LATE_STATUS,
@@ -393,6 +394,7 @@ class ProcessRuntime:
                 memory=order.memory,
                 cgroups=groups,
                 pipes=pipes.inodes(),
+                stop_signal=order.stop_signal or StopSignal.TERM,
             )
             record_fd = records.begin(folder, record)
             opened.callback(os.close, record_fd)
@@ -519,7 +521,7 @@ class ProcessRuntime:
         key, record = live.run.key, live.record
         live.ending = True
         group = record.pid if live.child or not live.shim_over else 0  # where that number cannot be reused
-        left = Left(cgroups=record.cgroups, group=group, shim=0 if live.shim_over else record.pid)
+        left = ProcessesOfRun(cgroups=record.cgroups, group=group, shim=0 if live.shim_over else record.pid)
         self._remaining.add(key, self._home.run(key), left)
 
     def _see_rest_ended(self, key: RunKey, lingered: bool) -> None:
