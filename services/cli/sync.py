@@ -165,7 +165,7 @@ def _add(archive: zipfile.ZipFile, path: str, name: str) -> int:
         target = os.fsencode(os.readlink(path))
         archive.writestr(info, target)
         return len(target)
-    info.external_attr = (stat.S_IFREG | (0o755 if mode & 0o100 else 0o644)) << 16
+    info.external_attr = (stat.S_IFREG | _mode(mode)) << 16
     size = 0
     with open(path, "rb") as source, archive.open(info, "w") as file:
         while piece := source.read(READ_BYTES):
@@ -199,6 +199,12 @@ class _Ignores:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             self._left = max(0.001, self._left - (time.process_time() - before))
+
+
+def _mode(mode: int) -> int:
+    """0600 or 0700 for what is the owner's alone, such as a key; 0644 or 0755 for all else, whatever the umask here."""
+    own = 0o600 | (mode & 0o100)
+    return own if not mode & 0o077 else own | 0o044 | (0o011 if mode & 0o100 else 0)
 
 
 @contextmanager

@@ -189,12 +189,12 @@ def _unpack_all(archive: zipfile.ZipFile, folder: str) -> None:
             if stat.S_ISLNK(mode):
                 links.append((_link(archive, info), path))
             elif not info.is_dir():
-                _write(archive, info, path, executable=bool(mode & 0o100))
+                _write(archive, info, path, mode=(mode & 0o755) | 0o600)
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
             raise BadContextError(f"it has two files of one name: {info.filename[:200]!r}") from error
     for parent, folders, _ in os.walk(folder):
         for path in (parent, *(f"{parent}/{name}" for name in folders)):
-            os.chmod(path, 0o777)  # a container's user is any; no other of the host enters the folder above
+            os.chmod(path, 0o755)  # no other user of the host enters the folder above
     for target, path in links:
         try:
             os.symlink(target, path)
@@ -226,7 +226,7 @@ def _link(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
     return target
 
 
-def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, *, executable: bool) -> None:
+def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, *, mode: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file, archive.open(info) as source:
         left = info.file_size
@@ -235,7 +235,34 @@ def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str, *, execut
             if left < 0:
                 raise BadContextError(f"it has a file that is larger than it says: {info.filename[:200]!r}")
             file.write(piece)
-        os.fchmod(file.fileno(), 0o777 if executable else 0o666)
+        os.fchmod(file.fileno(), mode)
+
+
+def hand_over(folder: str, user: str) -> None:
+    """Let the user of a container write to its files: `user` as the engine has it, such as `1000:1000`, a name or
+    empty for root. Where it is known and we may, it becomes their owner, and all modes stay. Else any user may read
+    and write them: ssh refuses a key file then. Raises OSError."""
+    name, _, group = user.partition(":")
+    uid = 0 if name in ("", "root") else int(name) if name.isdecimal() else None
+    owner = os.stat(folder).st_uid
+    if uid == owner:
+        return
+    if uid is not None and os.geteuid() == 0 and owner == os.geteuid():
+        gid = int(group) if group.isdecimal() else -1
+        for path in _every(folder):
+            os.chown(path, uid, gid, follow_symlinks=False)
+        return
+    for path in _every(folder):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            os.chmod(path, 0o777 if stat.S_ISDIR(mode) or mode & 0o100 else 0o666)
+
+
+def _every(folder: str) -> Iterable[str]:
+    """The folder and all that is in it; no link is followed."""
+    yield folder
+    for parent, folders, files in os.walk(folder):
+        yield from (f"{parent}/{name}" for name in (*folders, *files))
 
 
 def _is_kept(path: str) -> bool:

@@ -20,7 +20,7 @@ from services.cli import sync
 from services.cli.complaint import Complaint
 from services.cli.sync import pack
 from services.executor import contexts
-from services.executor.contexts import BadContextError, unpack
+from services.executor.contexts import BadContextError, hand_over, unpack
 from tests.support.odd_folders import make_deep, swept
 
 
@@ -70,7 +70,22 @@ def test_files_arrive_with_their_contents_their_links_and_whether_they_can_be_ex
     assert os.readlink(files / "latest") == "pkg"
     assert (files / "empty").is_dir()
     modes = {name: stat.S_IMODE((files / name).stat().st_mode) for name in ("run.sh", "train.py", "empty", ".")}
-    assert modes == {"run.sh": 0o777, "train.py": 0o666, "empty": 0o777, ".": 0o777}
+    assert modes == {"run.sh": 0o755, "train.py": 0o644, "empty": 0o755, ".": 0o755}
+
+
+def test_a_key_file_stays_its_owners_alone_and_belongs_to_the_user_of_the_container(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", {"id_ed25519": "key", "deep/plain": "text"})
+    (source / "id_ed25519").chmod(0o600)
+    files = sent(source, tmp_path)
+    assert stat.S_IMODE((files / "id_ed25519").stat().st_mode) == 0o600
+    if os.geteuid() == 0:
+        hand_over(str(files), "1234:1234")
+        owners = {(path.stat().st_uid, path.stat().st_gid) for path in (files, *files.rglob("*"))}
+        assert owners == {(1234, 1234)}
+        assert stat.S_IMODE((files / "id_ed25519").stat().st_mode) == 0o600
+    hand_over(str(files), "jovyan")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files.rglob("*")}
+    assert modes == {"id_ed25519": 0o666, "deep": 0o777, "plain": 0o666}, "an unknown user may read and write them"
 
 
 def test_the_same_files_have_the_same_digest_whenever_they_were_written(tmp_path: Path) -> None:

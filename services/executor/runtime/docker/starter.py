@@ -1,5 +1,6 @@
 """Creates and starts the container of a run, or adopts an existing one."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from libs.domain.contract import DEFAULT_NAMES, THREAD_NAMES
 from libs.messages.nodes import StartRun
 from services.executor import members
 from services.executor.checkpoints import OF_ANY_USER, make_folder
+from services.executor.contexts import hand_over
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken
 from services.executor.runs import RunKey, RuntimeUnavailableError
@@ -98,6 +100,8 @@ class Starter:
         try:
             keep(self._home, key, made, order.grace)
             self._show_members(order, key, named=joined.named)
+            if order.context is not None:
+                await self._hand_over(made.id, key)
             if not await self._engine.call(lambda: self._begin(made.id, permitted)):
                 await self._engine.remove(made.id)
                 kept.forget(self._home, key)
@@ -120,6 +124,15 @@ class Starter:
                 members.show(self._home, key, members_inside(order, self._node, self._settings, named=named))
             except OSError as error:
                 raise RuntimeUnavailableError(f"{key}: {members.why_not(error)}") from error
+
+    async def _hand_over(self, container: str, key: RunKey) -> None:
+        """Give the files that went along to the container's user. Raises RuntimeUnavailableError."""
+        inspected = await self._engine.call(self._engine.client.inspect_container, container)
+        user = str(inspected["Config"].get("User") or "")
+        try:
+            await asyncio.to_thread(hand_over, self._home.context(key), user)
+        except OSError as error:
+            raise RuntimeUnavailableError(f"cannot give the files of {key} to their user: {error}") from error
 
     def _begin(self, container: str, permitted: Callable[[], bool]) -> bool:
         """Start it if permitted, asked in this very thread: the wait for a thread, or a suspension, may take long."""
