@@ -14,7 +14,7 @@ from services.executor.contexts import BadContextError
 from services.executor.pushed import BadImageError
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from services.executor.secrets import MissingSecretsError
-from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
+from services.executor.thinking.core import Action, Hurry, Kill, Remove, Resize, Start, Terminate
 from services.executor.thinking.members import ShowMembers
 from services.executor.thinking.rounding import shown
 from services.executor.turns import StartTurns
@@ -104,7 +104,7 @@ class Hands:
         self._failures[action.key] = failures + 1
         if len(self._failures) > FAILURES_KEPT:
             del self._failures[next(iter(self._failures))]
-        longest = RETRY_SECONDS if isinstance(action, Terminate | Kill) else RETRY_SECONDS_MAX
+        longest = RETRY_SECONDS if isinstance(action, Terminate | Hurry | Kill) else RETRY_SECONDS_MAX
         await asyncio.sleep(min(longest, RETRY_SECONDS * 2.0 ** min(failures, 10)))
 
     async def _start(self, key: RunKey, order: StartRun) -> None:
@@ -134,6 +134,8 @@ class Hands:
             case Terminate(key):
                 logger.info("stopping %s", key)
                 await self._runtime.signal(key, kill=False)
+            case Hurry(key):
+                await self._runtime.hurry(key)
             case Kill(key):
                 logger.info("killing %s", key)
                 await self._runtime.signal(key, kill=True)

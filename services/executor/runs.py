@@ -115,7 +115,12 @@ class Runtime(Protocol):
         """All of Weft's runs on this node, ended ones too until `remove`."""
 
     async def signal(self, key: RunKey, *, kill: bool) -> None:
-        """SIGTERM, or SIGKILL to all of it. A run that is not there or has ended is left alone."""
+        """The stop signal to its main process, or SIGKILL to all of it. A run that is not there or has ended is left
+        alone. After a stop the others get SIGTERM when the main process has ended, and the run ends with the last."""
+
+    async def hurry(self, key: RunKey) -> None:
+        """The end of the grace is near: SIGTERM to the children of the processes that were asked and have not ended,
+        such as the program of a shell that waits for it before it heeds a trap."""
 
     async def remove(self, key: RunKey) -> None:
         """Forget an ended run; its log stays. A run that still runs is left alone."""

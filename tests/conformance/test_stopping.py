@@ -143,6 +143,21 @@ async def test_what_ignores_the_stop_lives_to_the_end_of_the_grace_and_no_longer
     await until(lambda: not processes_of(asked))
 
 
+async def test_a_program_of_a_shell_that_waits_for_it_is_asked_near_the_end_of_the_grace(rig: Rig) -> None:
+    asked = rig.shell(("sh", "-c", """trap 'echo trapped; exit 5' TERM; sh -c "$TRAIN" """), env={"TRAIN": TRAIN})
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"up")
+    await rig.runtime.hurry(key)
+    await rig.runtime.signal(key, kill=False)
+    await rig.runtime.hurry(key)
+    run = await in_state(rig.runtime, key, RunState.EXITED)
+    log = await whole_log(rig.runtime, key)
+    assert log.count(b"asked") == 1
+    assert b"saved" in log
+    assert (run.exit_code, b"trapped" in log) == (5, True)
+
+
 async def test_a_stop_goes_on_under_the_next_executor(rig: Rig) -> None:
     slow = TRAIN.replace("sleep 0.5", "sleep 1.5")
     asked = rig.shell(("sh", "-c", f'sh -c "{slow}"; echo after'))

@@ -219,6 +219,9 @@ class SimRuntime:
         await self._place.point(f"signal {key}")
         await self._engine.ask(self._place, lambda: self._host.signal(key, kill=kill))
 
+    async def hurry(self, key: RunKey) -> None:
+        await self._place.point(f"hurry {key}")
+
     async def remove(self, key: RunKey) -> None:
         await self._place.point(f"remove {key}")
         await self._engine.ask(self._place, lambda: self._host.remove(key))

@@ -10,6 +10,7 @@ from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartR
 from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import (
     Action,
+    Hurry,
     Kill,
     Memory,
     Reconciler,
@@ -68,6 +69,8 @@ def test_nothing_is_done_before_the_control_plane_was_heard() -> None:
 def test_an_undesired_run_is_asked_to_stop_once_and_killed_when_its_grace_is_over() -> None:
     reconciler = told()
     assert decide(reconciler, running(grace=10.0), now=1.0) == [Terminate(KEY)]
+    assert decide(reconciler, running(), now=7.6) == []
+    assert decide(reconciler, running(), now=7.7) == [Hurry(KEY)]
     assert decide(reconciler, running(), now=10.9) == []
     assert decide(reconciler, running(), now=11.0) == [Kill(KEY)]
     assert decide(reconciler, running(), now=12.0) == []
@@ -79,6 +82,10 @@ def test_the_grace_of_the_newest_order_counts() -> None:
     decide(reconciler, running(grace=10.0), now=1.0)
     told(reconciler=reconciler, at=2.0)
     assert decide(reconciler, running(grace=10.0), now=2.0) == [Terminate(KEY)]
+    assert decide(reconciler, running(), now=51.9) == []
+    assert decide(reconciler, running(), now=52.0) == [Hurry(KEY)], "10 s before the end at most"
+    reconciler.undo(Hurry(KEY))
+    assert decide(reconciler, running(), now=53.0) == [Hurry(KEY)]
     assert decide(reconciler, running(), now=61.9) == []
     assert decide(reconciler, running(), now=62.0) == [Kill(KEY)]
 
@@ -172,6 +179,7 @@ def test_an_answer_that_comes_late_counts_from_when_its_report_was_sent() -> Non
 def test_after_a_long_stop_no_grace_is_given_that_the_fence_has_used_up() -> None:
     reconciler = told(order(grace=3600.0))
     assert decide(reconciler, running(), now=110.0) == [Terminate(KEY)]
+    assert decide(reconciler, running(), now=119.8) == [Hurry(KEY)]
     assert decide(reconciler, running(), now=119.9) == []
     assert decide(reconciler, running(), now=120.0) == [Kill(KEY)]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.executor.runtime.process.remaining import READING_LOOKS, LiveProcess, Order
+from services.executor.runtime.process.remaining import READING_LOOKS, LiveProcess, StopOrder
 
 
 def process(pid: int, parent: int = 1, *, reads: str = "", writes: tuple[str, ...] = ()) -> LiveProcess:
@@ -15,7 +15,7 @@ def pids(found: list[LiveProcess]) -> list[int]:
 
 
 def due(found: list[LiveProcess], told: set[tuple[int, int]]) -> list[LiveProcess]:
-    return Order().due(found, told)
+    return StopOrder().due(found, told)
 
 
 def test_a_child_of_one_that_remains_waits_for_its_parent() -> None:
@@ -27,7 +27,7 @@ def test_a_child_of_one_that_remains_waits_for_its_parent() -> None:
 
 def test_a_reader_of_a_pipe_waits_for_its_writer_and_has_time_to_read_the_rest() -> None:
     trainer, tee = process(10, writes=("pipe:[1]",)), process(11, reads="pipe:[1]")
-    order = Order()
+    order = StopOrder()
     assert pids(order.due([trainer, tee], set())) == [10]
     for _ in range(READING_LOOKS):
         assert order.due([tee], {trainer.identity}) == [], "it may still read"
@@ -50,7 +50,7 @@ def test_every_process_is_asked_once_when_those_that_are_asked_end(drawn: list[t
         process(pid, parent if parent != pid else 0, reads=f"pipe:{reads}" if reads else "", writes=(f"pipe:{writes}",))
         for pid, (parent, reads, writes) in enumerate(drawn, start=1)
     ]
-    order, told = Order(), set[tuple[int, int]]()
+    order, told = StopOrder(), set[tuple[int, int]]()
     while found:
         looks = (order.due(found, told) for _ in range(READING_LOOKS + 1))
         now: list[LiveProcess] = next(filter(None, looks), [])

@@ -17,7 +17,7 @@ from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.pipes import find_pipes, move, open_log, waiting
-from services.executor.runtime.process.remaining import Order, ProcessesOfRun, follow
+from services.executor.runtime.process.remaining import ProcessesOfRun, StopOrder, follow
 from services.executor.runtime.process.stragglers import kill_stragglers, stragglers
 from services.executor.thinking.core import Kill
 
@@ -29,7 +29,7 @@ class Processes:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._orders: dict[RunKey, Order] = {}
+        self._orders: dict[RunKey, StopOrder] = {}
         self._at_rest: set[RunKey] = set()  # stopped runs of which only the shim remains
 
     def follow(self, keys: Collection[RunKey]) -> None:

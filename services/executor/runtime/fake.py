@@ -208,6 +208,9 @@ class FakeRuntime:
         self._check()
         self.host.signal(key, kill=kill)
 
+    async def hurry(self, key: RunKey) -> None:
+        self._check()
+
     async def remove(self, key: RunKey) -> None:
         self._check()
         self.host.remove(key)

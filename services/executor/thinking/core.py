@@ -20,6 +20,7 @@ from services.executor.thinking.rounding import fault, lacking
 from services.executor.thinking.serving import Readiness, ReadySince
 
 OVER_KEPT = 10_000
+HURRY_PART, HURRY_SECONDS_MAX = 1 / 3, 10.0  # of the grace, before its end
 
 
 class Start(Struct, frozen=True):
@@ -31,6 +32,12 @@ class Start(Struct, frozen=True):
 
 
 class Terminate(Struct, frozen=True):
+    key: RunKey
+
+
+class Hurry(Struct, frozen=True):
+    """Ask the children of a run's main process too, shortly before the end of its grace."""
+
     key: RunKey
 
 
@@ -49,7 +56,7 @@ class Resize(Struct, frozen=True):
     limits: Limits
 
 
-Action = Start | Terminate | Kill | Remove | Resize | ShowMembers
+Action = Start | Terminate | Hurry | Kill | Remove | Resize | ShowMembers
 
 
 class ReconcilerTimings(Struct, frozen=True, kw_only=True):
@@ -74,6 +81,7 @@ class Stop(Struct, frozen=True, kw_only=True):
     kill_at: float
     fenced: bool = False
     outside: bool = False  # it used its GPU outside its share
+    hurry_at: float | None = None
     killed_at: float | None = None
 
 
@@ -249,6 +257,8 @@ class Reconciler:
                 self._stops.pop(key, None)
             case ShowMembers():
                 self.shown(action, "its runtime does not work now")
+            case Hurry(key) if key in self._stops:
+                self._stops[key] = replace(self._stops[key], hurry_at=0.0)
             case Kill(key) if key in self._stops:
                 self._stops[key] = replace(self._stops[key], killed_at=None)
             case _:
@@ -341,11 +351,16 @@ class Reconciler:
             self.serving.ends(key, now)
             stop = Stop(key=key, kill_at=self._hurried(now + self._graces.get(key, run.grace), now), fenced=fenced)
             if now < stop.kill_at:
-                self._stops[key] = stop
+                left = min(HURRY_SECONDS_MAX, (stop.kill_at - now) * HURRY_PART)
+                self._stops[key] = replace(stop, hurry_at=stop.kill_at - left)
                 return [Terminate(key)]
         kill_at, killed_at = self._hurried(stop.kill_at, now), stop.killed_at
         due = now >= kill_at and (killed_at is None or now - killed_at >= self._timings.kill_again_seconds)
-        self._stops[key] = replace(stop, kill_at=kill_at, killed_at=now if due else killed_at)
+        hurries = not due and killed_at is None and stop.hurry_at is not None and now >= stop.hurry_at
+        hurry_at = None if hurries else stop.hurry_at
+        self._stops[key] = replace(stop, kill_at=kill_at, hurry_at=hurry_at, killed_at=now if due else killed_at)
+        if hurries:
+            return [Hurry(key)]
         return [Kill(key)] if due else []
 
     def _breaks_out(self, key: RunKey) -> bool:

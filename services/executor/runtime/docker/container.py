@@ -14,7 +14,7 @@ from services.executor.environment import RunFacts, environment
 from services.executor.home import MEMBERS
 from services.executor.node import NodeFacts, Refusal, gpus_of, meets_at_its_port, named_paths, volume_source
 from services.executor.runs import RunKey
-from services.executor.runtime.docker.labels import STOP_SIGNAL, labels, signal_number
+from services.executor.runtime.docker.labels import FIRST_PROCESS, STOP_SIGNAL, labels, signal_number
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.shares.backend import NOTHING, Attached
 from services.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
@@ -161,6 +161,7 @@ def with_first_process(
     command = command_line(None, order.command, image)
     if not command:
         raise Refusal("no command specified: neither the job nor its image has one")
+    completed["labels"][FIRST_PROCESS] = "1"
     return {**completed, "entrypoint": [INIT_INSIDE, str(int(number)), *command], "command": None}
 
 

@@ -146,7 +146,7 @@ static void follow(void)
         asked += process->told && !process->session;
         process->ready = !process->told && !process->session && (!parent || (hurry && parent->told)) && !fed(process);
         free_ones += process->ready;
-        if (process->ready && *process->pipes[0] && process->looks++ < READING_LOOKS)
+        if (process->ready && *process->pipes[0] && !hurry && process->looks++ < READING_LOOKS)
             process->ready = 0;
     }
     for (size_t i = 0; i < found.count; i++) {
@@ -220,13 +220,12 @@ int main(int count, char **arguments)
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
     start(arguments + 2, &before);
-    for (int hurried = 0;;) {
-        int number = main_ended || hurried ? sigtimedwait(&all, NULL, &pause) : sigwaitinfo(&all, NULL);
+    for (;;) {
+        int number = main_ended ? sigtimedwait(&all, NULL, &pause) : sigwaitinfo(&all, NULL);
         if (number > 0)
             take(number);
         reap();
-        hurried |= hurry;
-        if (main_ended || hurried)
+        if (main_ended || hurry)
             follow();
     }
 }

@@ -14,7 +14,7 @@ from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
 from services.executor.noted import process_killed
 from services.executor.runs import Run, RunKey
-from services.executor.runtime.docker.labels import grace_of, key_of, named_of, stop_signal_of
+from services.executor.runtime.docker.labels import FIRST_PROCESS, grace_of, key_of, named_of, stop_signal_of
 from services.executor.runtime.process.records import STATUS_MAX
 
 INIT_FAILED = re.compile(rb"(?:\[FATAL tini \(\d+\)\]|weft-init:) exec (.+) failed: (.+)\n")
@@ -27,6 +27,7 @@ class Container(Struct, frozen=True, kw_only=True):
     grace: float
     named: bool = False
     stop_signal: str = "SIGTERM"
+    ours: bool = False  # its first process is ours
 
 
 def read_list(listed: list[dict[str, Any]]) -> dict[RunKey, Container]:
@@ -44,6 +45,7 @@ def read_list(listed: list[dict[str, Any]]) -> dict[RunKey, Container]:
                 grace=grace_of(labels),
                 named=named_of(labels),
                 stop_signal=stop_signal_of(labels),
+                ours=FIRST_PROCESS in labels,
             )
     return found
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from services.executor.runs import RunKey
 
 STOP_SIGNAL = "weft.stop-signal"
+FIRST_PROCESS = "weft.first-process"
 NEVER_HANDLED = (signal.SIGKILL, signal.SIGSTOP)
 
 

@@ -215,17 +215,23 @@ class DockerRuntime:
         container = self._found.get(key)
         if container is None:
             return
+        await self._signal(container, "SIGKILL" if kill else container.stop_signal)
+        if kill:
+            await self._look()
+
+    async def hurry(self, key: RunKey) -> None:
+        container = self._found.get(key)
+        if container is not None and container.ours:
+            await self._signal(container, str(init.HURRY_SIGNAL))
+
+    async def _signal(self, container: Container, name: str) -> None:
         try:
-            await self._engine.call(
-                self._engine.client.kill, container.id, "SIGKILL" if kill else container.stop_signal
-            )
+            await self._engine.call(self._engine.client.kill, container.id, name)
         except MissingError:
             pass
         except EngineRefusedError as error:
             if error.status != CONFLICT:  # not running any more
                 raise
-        if kill:
-            await self._look()
 
     async def remove(self, key: RunKey) -> None:
         if self._over.pop(key, None) is None:

@@ -79,7 +79,7 @@ def make_pipes() -> tuple[RunPipes, ShimEnds]:
             fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         ended, shims_end = _pipe(opened)
         reading, writing = os.pipe2(os.O_CLOEXEC)
-        try:  # The shim has one end for both directions, so it waits by itself, whoever else has it open.
+        try:  # The shim opens it in both directions: a reader that is alone waits then, too.
             release = _high(os.open(f"/proc/self/fd/{reading}", os.O_RDWR | os.O_CLOEXEC))
             opened.append(release)
         finally:

@@ -56,15 +56,18 @@ class LiveProcess(Struct, frozen=True, kw_only=True):
         return self.pid, self.began
 
 
-class Order:
+class StopOrder:
     """Decides which processes get SIGTERM, look by look."""
 
     def __init__(self) -> None:
         self._reading: dict[tuple[int, int], int] = {}  # readers without a writer, and for how many looks
 
-    def due(self, found: Collection[LiveProcess], told: Collection[tuple[int, int]]) -> list[LiveProcess]:
-        """The processes that get SIGTERM now, of those that are `found`. `told` have had it."""
-        pids = {process.pid for process in found}
+    def due(
+        self, found: Collection[LiveProcess], told: Collection[tuple[int, int]], *, hurried: bool = False
+    ) -> list[LiveProcess]:
+        """The processes that get SIGTERM now, of those that are `found`. `told` have had it. `hurried`: one that has
+        not ended holds back its children no longer."""
+        pids = {process.pid for process in found if not (hurried and process.identity in told)}
         untold = [process for process in found if process.identity not in told]
         free = [process for process in untold if process.parent not in pids and not _fed(process, found)]
         before, self._reading = self._reading, {}
@@ -103,7 +106,7 @@ def look(runs_folder: str, wanted: Mapping[RunKey, ProcessesOfRun]) -> dict[RunK
 
 
 def follow(
-    runs_folder: str, wanted: Mapping[RunKey, tuple[str, ProcessesOfRun]], orders: dict[RunKey, Order]
+    runs_folder: str, wanted: Mapping[RunKey, tuple[str, ProcessesOfRun]], orders: dict[RunKey, StopOrder]
 ) -> set[RunKey]:
     """Send SIGTERM to the processes that are due, of runs whose main process has ended after a stop.
 
@@ -119,12 +122,22 @@ def follow(
         for process in found:
             if process.session:
                 send(process, signal.SIGKILL)
-        order = orders.setdefault(key, Order())
+        order = orders.setdefault(key, StopOrder())
         new = order.due([process for process in found if not process.session], told)
         records.add_told(folder, [process.identity for process in new])
         for process in new:
             send(process, signal.SIGTERM)
     return {key for key, found in remaining.items() if found}
+
+
+def hurry(runs_folder: str, key: RunKey, folder: str, where: ProcessesOfRun, *, main: int | None) -> None:
+    """Send SIGTERM to the children of the main process, and of others that were asked and have not ended."""
+    found = [one for one in look(runs_folder, {key: where})[key] if not one.session]
+    told = records.told(folder) | {one.identity for one in found if one.pid == main}
+    new = StopOrder().due(found, told, hurried=True)
+    records.add_told(folder, [process.identity for process in new])
+    for process in new:
+        send(process, signal.SIGTERM)
 
 
 def send(process: LiveProcess, number: signal.Signals) -> None:
@@ -184,7 +197,7 @@ class Remaining:
         self._runs_folder = runs_folder
         self._over = over
         self._runs: dict[RunKey, tuple[str, ProcessesOfRun]] = {}
-        self._orders: dict[RunKey, Order] = {}
+        self._orders: dict[RunKey, StopOrder] = {}
         self._lingered: set[RunKey] = set()
         self._task: asyncio.Task[None] | None = None
 

@@ -53,7 +53,7 @@ from services.executor.runtime.process.entering import enter, environment_of, ki
 from services.executor.runtime.process.listening import connect, listening_of, pids_of
 from services.executor.runtime.process.outputs import Outputs
 from services.executor.runtime.process.pipes import RunPipes, find_pipes, make_pipes, open_log
-from services.executor.runtime.process.remaining import ProcessesOfRun, Remaining
+from services.executor.runtime.process.remaining import ProcessesOfRun, Remaining, hurry
 from services.executor.runtime.process.shim import (
     CGROUP_REFUSED_STATUS,
     TOO_LATE_STATUS,
@@ -224,6 +224,13 @@ class ProcessRuntime:
             live.lingered = True
             if live.shim_over and not live.over:
                 self._finish(live)
+
+    async def hurry(self, key: RunKey) -> None:
+        live = self._live.get(key)
+        if live is None or not live.stopped or not signalling.shows_children():
+            return
+        main = None if live.ending else signalling.only_child(live.record.pid)
+        await asyncio.to_thread(hurry, str(self._home.runs), key, self._home.run(key), _where(live), main=main)
 
     async def remove(self, key: RunKey) -> None:
         if self._ended.pop(key, None) is not None:
@@ -518,11 +525,8 @@ class ProcessRuntime:
 
     def _follow(self, live: _Live) -> None:
         """Follow the remaining processes to their end. The shim waits, so that none of their output is lost."""
-        key, record = live.run.key, live.record
         live.ending = True
-        group = record.pid if live.child or not live.shim_over else 0  # where that number cannot be reused
-        left = ProcessesOfRun(cgroups=record.cgroups, group=group, shim=0 if live.shim_over else record.pid)
-        self._remaining.add(key, self._home.run(key), left)
+        self._remaining.add(live.run.key, self._home.run(live.run.key), _where(live))
 
     def _see_rest_ended(self, key: RunKey, lingered: bool) -> None:
         """No other process of a stopped run remains. `lingered`: there were some."""
@@ -700,6 +704,12 @@ class ProcessRuntime:
         run = Run(key=key, state=RunState.EXITED, grace=record.grace, ended_at=time.time())
         self._end(replace(run, reason=EndReason.LOST, detail=detail))
         self._sweeper.drop(record.cgroups)
+
+
+def _where(live: _Live) -> ProcessesOfRun:
+    shim = live.record.pid
+    group = shim if live.child or not live.shim_over else 0  # where that number cannot be reused
+    return ProcessesOfRun(cgroups=live.record.cgroups, group=group, shim=0 if live.shim_over else shim)
 
 
 def _is_child(pid: int) -> bool:
