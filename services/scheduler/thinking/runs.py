@@ -1,6 +1,5 @@
 """The runs of jobs as their nodes report them, and when a run counts as gone."""
 
-import signal
 from collections.abc import Mapping, Sequence
 from math import inf
 
@@ -13,6 +12,11 @@ from libs.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, NodeReported, R
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 
 SIGNAL_STATUS = 128  # a process that signal N ended has this and N as its status
+SIGNALS = {  # of Linux, where jobs run
+    **{1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE"},
+    **{9: "SIGKILL", 10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"},
+    **{16: "SIGSTKFLT", 24: "SIGXCPU", 25: "SIGXFSZ", 26: "SIGVTALRM", 27: "SIGPROF", 29: "SIGIO", 31: "SIGSYS"},
+}
 TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
 
 _Key = tuple[str, int, int]
@@ -304,11 +308,8 @@ def _stopped_with_0(run: RunSeen) -> bool:
 
 def status_text(status: int | None) -> str:
     """`ended with status 3`; above 128 the signal is named, as a shell reports one that killed its command."""
-    try:
-        name = signal.Signals((status or 0) - SIGNAL_STATUS).name
-    except ValueError:
-        return f"ended with status {status}"
-    return f"was killed by {name} (status {status})"
+    name = SIGNALS.get((status or 0) - SIGNAL_STATUS)
+    return f"ended with status {status}" if name is None else f"was killed by {name} (status {status})"
 
 
 def _cause(run: RunSeen, *, of: int) -> Cause:
