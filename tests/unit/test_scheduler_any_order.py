@@ -41,6 +41,7 @@ class Life:
             nodes=dice.choice([1, 2, 3]), gpus=dice.choice([1, 2, 4]), settings=Settings(policy=dice.choice(POLICIES))
         )
         self.ids: list[str] = []
+        self.limits: list[Quota] = []
 
     def go_on(self) -> None:
         deeds: list[Callable[[], object]] = [
@@ -204,7 +205,8 @@ class Life:
             Quota(name="alice", guaranteed={ALL: WHOLE * self.dice.choice([0, 1, 2])}, limit={ALL: 2 * WHOLE}),
             Quota(name="bob", guaranteed={ALL: WHOLE}),
         ]
-        self.world.core.picture.limit(quotas if self.dice.random() < 0.7 else [], self.world.now)
+        self.limits = quotas if self.dice.random() < 0.7 else []
+        self.world.core.picture.limit(self.limits, self.world.now)
 
     def _node(self) -> str:
         return self.dice.choice(list(self.world.nodes))

@@ -47,7 +47,7 @@ ANYBODY = Advised()
 def sooner(pool: PoolToCome, job: Job, base: Foreseen, advised: Advised = ANYBODY) -> tuple[Sooner, ...]:
     """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help. Nothing
     of that kind helps a job that waits for other jobs, or for what only the scheduler sees."""
-    if job.state is not JobState.QUEUED or job.is_held or waits_unseen(job) or _is_now(base.estimate, pool.now):
+    if job.state is not JobState.QUEUED or job.is_held or waits_unseen(job) or not pool.sees_all or _is_now(base.estimate, pool.now):
         return ()
     plain = _when(pool.seen(pool.waiting(job), LOOKS), pool.now)  # with as little work as each change
     found: list[tuple[float, Sooner]] = []
@@ -85,11 +85,9 @@ def _is_worth(after: float, before: float) -> bool:
 
 
 def _tried(pool: PoolToCome, job: Job, change: _Change, advised: Advised) -> Foreseen:
-    one = pool.waiting(job, shape=change.shape, priority=change.priority)
-    with pool.room.supposing():
-        if change.opens:
-            pool.room.reopen([change.opens])
-        seen = pool.seen(one, LOOKS)
+    if change.opens:
+        pool = pool.with_resumed(change.opens)
+    seen = pool.seen(pool.waiting(job, shape=change.shape, priority=change.priority), LOOKS)
     if change.priority is not None and (cleared := _cleared(pool, job, change.priority, advised)) is not None:
         seen = min(Foreseen(cleared), seen, key=lambda one: _when(one, pool.now))
     return seen

@@ -205,8 +205,9 @@ class PoolToCome(LookAhead):
         self.nodes = nodes
         self.holding = holding
         self.queued = queued
-        ended = Lasted() if durations is None else durations
-        self.durations = ended.beside(runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service)
+        self._quotas = quotas
+        self._ended = Lasted() if durations is None else durations
+        self.durations = self._ended.beside(runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service)
         self.steps = steps
         self._empty = empty_room(nodes)
         self._never: dict[Shape, bool] = {}
@@ -246,6 +247,7 @@ class PoolToCome(LookAhead):
             for place, job, shape in places.with_shapes(queued, now)
             if not job.is_held and not self._never_fits(shape)
         ]
+        self.sees_all = not any(_is_hidden_room(job) for job in queued)
         fitting.sort(key=_place)
         self.places = [place for place, _ in fitting]
         self._fitting = [job for _, job in fitting]
@@ -286,6 +288,20 @@ class PoolToCome(LookAhead):
         words = f"{count_text(ahead, 'job')} ahead of it need {work / 3600:,.0f} GPU-hours of {self.gpus:g} GPUs"
         sentence = f"starts not before about {duration_text(after)}: {words}{_BY[Basis.LEARNT]}; nobody can tell more"
         return Foreseen(Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence=sentence, earliest=self.now + after))
+
+    def with_resumed(self, node_id: str) -> "PoolToCome":
+        """The pool with this drained node open again: jobs may be ahead that could not fit without it."""
+        return PoolToCome(
+            [structs.replace(node, drained=False) if node.id == node_id else node for node in self.nodes],
+            self.holding,
+            self.queued,
+            now=self.now,
+            policy=str(self.policy),
+            durations=self._ended,
+            steps=self.steps,
+            records=self.records,
+            quotas=self._quotas,
+        )
 
     def _never_fits(self, shape: Shape) -> bool:
         if shape is self._shape:
@@ -439,6 +455,12 @@ def waits_unseen(job: Job) -> bool:
     """Whether a job waits for what only its scheduler sees, however much room there seems to be."""
     cause = job.waiting_for
     return cause is not None and _is_hidden(cause)
+
+
+def _is_hidden_room(job: Job) -> bool:
+    """Whether a job's reason shows that less is free than nodes and jobs tell."""
+    cause = job.waiting_for
+    return cause is not None and cause.code is not CauseCode.HELD_BACK and _is_hidden(cause)
 
 
 def _is_hidden(cause: Cause) -> bool:

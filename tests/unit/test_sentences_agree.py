@@ -1,0 +1,211 @@
+"""Every sentence about a job agrees with the numbers beside it, and with what the scheduler does next.
+
+The clusters are random. What an explanation promises is then done in a copy of the real core.
+"""
+
+from copy import deepcopy
+
+import pytest
+from msgspec import structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import HELD_FOR, CauseCode, Job, JobState
+from libs.domain.spec import JobSpec, Replicas, Role
+from libs.messages.asks import AskKind
+from libs.messages.eta import Basis, Estimate, Helps, Sooner
+from libs.planning.eta.ends import Steps
+from libs.planning.eta.learnt import Lasted, learn
+from libs.planning.eta.starts import TICK_S, PoolToCome
+from libs.planning.eta.told import ends_of, to_come
+from libs.planning.explain import Explanation, explain
+from services.cli.drawing.explanation import explanation
+from services.cli.drawing.jobs import when_text
+from services.cli.drawing.look import Look
+from tests.support.scheduler import World
+from tests.support.drawn import seen
+from tests.unit.test_scheduler_any_order import Life
+
+WORLDS = 30  # of each test
+LOOKS = 4
+ROUNDS = 30  # so long that a new leader has settled
+
+
+class Seen(Life):
+    """A world that is looked at as the gateway does: from what is stored of it, and what its jobs report."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.heard: dict[str, Steps] = {}
+
+    def settle(self) -> None:
+        """No command is on its way, the leader has heard of all nodes, and nothing is left to be decided."""
+        for node in self.world.nodes.values():
+            node.leaving = False
+        for _ in range(ROUNDS):
+            self.world.now += 5.0
+            self.world.round()
+        self.world.tick()
+        for one in self.holding():
+            if self.dice.random() < 0.5:
+                self.heard.setdefault(one.id, self._steps())
+
+    def _steps(self) -> Steps:
+        step, steps = self.dice.choice([(3.0, 18_394.0), (35.0, 18_394.0), (500.0, 600.0), (0.0, 10.0)])
+        return Steps(step, steps, self.dice.choice([None, 0.2]), 100.0)
+
+    def nodes(self) -> list[Node]:
+        return list(self.world.core.picture.pool.nodes.values())
+
+    def holding(self) -> list[Job]:
+        return [one for one in self.world.open_jobs() if one.state.holding]
+
+    def queued(self) -> list[Job]:
+        return [one for one in self.world.open_jobs() if one.state is JobState.QUEUED]
+
+    def pool(self) -> PoolToCome:
+        durations = Lasted()
+        learn(durations, [one for one in self.world.stored.values() if one.state.final])
+        return PoolToCome(
+            self.nodes(),
+            self.holding(),
+            self.queued(),
+            now=self.world.now,
+            policy=str(self.world.core.settings.policy),
+            durations=durations,
+            steps=self.heard,
+            quotas=self.limits,
+        )
+
+    def told(self, about: Job, pool: PoolToCome) -> Explanation:
+        full = explain(
+            about,
+            nodes=self.nodes(),
+            holding=self.holding(),
+            queued=self.queued(),
+            now=self.world.now,
+            policy=str(self.world.core.settings.policy),
+            quotas=self.limits,
+        )
+        foreseen, helps = to_come(about, lambda: pool)
+        ends = ends_of([held.job_id for held in full.holders], pool)
+        holders = tuple(structs.replace(held, eta=ends[held.job_id]) for held in full.holders)
+        return structs.replace(
+            full, eta=None if foreseen is None else foreseen.estimate, sooner=helps, holders=holders
+        )
+
+
+def contradictions(life: Seen) -> list[str]:
+    """What the sentences about the open jobs of a world have against each other, their numbers and its scheduler."""
+    pool, found = life.pool(), list[str]()
+    for one in life.world.open_jobs():
+        told = life.told(one, pool)
+        found += [f"{one.id}: {what}" for what in (*_inside(told, life), *_against_the_scheduler(one, told, life))]
+    return found
+
+
+def _inside(told: Explanation, life: Seen) -> list[str]:
+    """Sentences against sentences, and against the numbers beside them."""
+    found: list[str] = []
+    lines = [line.strip() for line in seen(explanation(told, Look(now=life.world.now, width=200), emulated={}))]
+    sentences = [line for line in lines if len(line.split()) > 3]
+    found += [f"said twice: {line}" for line in set(sentences) if sentences.count(line) > 1]
+    if told.state is JobState.QUEUED and told.code not in HELD_FOR:
+        said = "first in the queue" if not told.ahead else f"{told.ahead} job{'s' * (told.ahead != 1)} ahead of it"
+        if said not in " ".join(lines) or told.numbers.get("ahead") != told.ahead:
+            found.append(f"ahead are {told.ahead}, but not in its lines")
+    if told.eta is not None:
+        found += _estimate(told.eta, told.job_id, life)
+    for held in told.holders:
+        own = life.told(life.world.stored[held.job_id], life.pool()).eta
+        if held.eta != own:
+            found.append(f"its holder {held.job_id} ends {held.eta}, and says itself {own}")
+    return found
+
+
+def _estimate(eta: Estimate, job_id: str, life: Seen) -> list[str]:
+    found: list[str] = []
+    if ("about" in eta.sentence.split(",")[0]) != (eta.likely is not None and eta.basis is not Basis.ROOM):
+        if eta.earliest is None or eta.latest is not None:
+            found.append(f"a moment in words alone, or in numbers alone: {eta}")
+    if (when_text(eta, Look(now=life.world.now)) == "?") != (eta.basis is Basis.UNKNOWN):
+        found.append(f"STARTS and the sentence differ: {eta}")
+    reports = {one.id for one in life.holding() if life.heard.get(one.id, Steps(0, 0)).steps and _runs(one)}
+    if "reports no steps" in eta.sentence and job_id in reports:
+        found.append("it reports no steps, beside its steps")
+    if "report no steps" in eta.sentence and any(
+        one.id in reports for one in life.holding() if life.told(one, life.pool()).eta.basis is Basis.UNKNOWN  # type: ignore[union-attr]
+    ):
+        found.append("its holders report no steps, beside their steps")
+    return found
+
+
+def _runs(one: Job) -> bool:
+    return one.state is JobState.RUNNING and not one.spec.is_service
+
+
+def _against_the_scheduler(one: Job, told: Explanation, life: Seen) -> list[str]:
+    found: list[str] = []
+    if one.state is not JobState.QUEUED:
+        return found
+    is_now = told.eta is not None and told.eta.basis is Basis.ROOM and told.eta.likely == life.world.now
+    if is_now and not _starts(deepcopy(life.world), one.id):
+        found.append(f"it starts now, and does not: {told.code}: {told.sentence}; {told.eta}")
+    if told.code == CauseCode.FITS and not _starts(deepcopy(life.world), one.id):
+        found.append(f"it fits, and does not start: {told.sentence}")
+    for helps in told.sooner:
+        starts_now = "it would start now" in helps.sentence
+        if starts_now and not _helps(deepcopy(life.world), one, helps):
+            found.append(f"advice that does not help: {helps.sentence} ({one.waiting_for})")
+    return found
+
+
+def _starts(world: World, job_id: str) -> bool:
+    for _ in range(2):
+        world.tick(TICK_S / 2)
+    return world.stored[job_id].state.holding
+
+
+def _helps(world: World, one: Job, helps: Sooner) -> bool:
+    """Whether the job, changed as is advised, starts in the next decisions."""
+    if helps.what is Helps.RESUME_NODE:
+        world.ask(AskKind.RESUME, str(helps.change["node"]))
+        return _starts(world, one.id)
+    if helps.what is Helps.PRIORITY:
+        world.ask(AskKind.PRIORITISE, one.id, int(helps.change["priority"]))
+        return _starts(world, one.id)
+    world.ask(AskKind.CANCEL, one.id)
+    changed = structs.replace(one, id="j-changed", spec=_changed(one.spec, helps), waiting_for=None, size={})
+    world.stored[changed.id] = changed
+    world.core.admit([changed])
+    return _starts(world, changed.id)
+
+
+def _changed(spec: JobSpec, helps: Sooner) -> JobSpec:
+    roles = dict(spec.roles)
+    for name, role in spec.roles.items():
+        if helps.what is Helps.LESS_MEMORY:
+            roles[name] = structs.replace(role, memory=str(int(helps.change["memory"])))
+        elif name == helps.change.get("role"):
+            roles[name] = _smaller(role, helps)
+    return structs.replace(spec, roles=roles)
+
+
+def _smaller(role: Role, helps: Sooner) -> Role:
+    change = helps.change
+    if "replicas" in change:
+        role = structs.replace(role, replicas=Replicas(want=int(change["replicas"])))
+    if "gpus_per_replica" in change:
+        role = structs.replace(role, gpus=int(change["gpus_per_replica"]))
+    if "cpus" in change:
+        role = structs.replace(role, cpus=float(change["cpus"]))
+    return role
+
+
+@pytest.mark.parametrize("first", range(0, 4 * WORLDS, WORLDS))
+def test_no_sentence_contradicts_another_or_what_the_scheduler_does_next(first: int) -> None:
+    for seed in range(first, first + WORLDS):
+        life = Seen(seed)
+        for _ in range(LOOKS):
+            life.go_on()
+            life.settle()
+            assert contradictions(life) == [], f"seed {seed}"
