@@ -425,7 +425,18 @@ def _with_lent(found: Explanation, job: Job, holding: Sequence[Job]) -> Explanat
         for service in holding
         for loan in still_owed(service.loans, {loan.rank for loan in service.loans}, {job.id: job})
     ]
-    return structs.replace(found, lent=tuple(lent[:LENT_MAX])) if lent else found
+    by_service: dict[str, LentSeen] = {}
+    for one in lent:
+        before = by_service.get(one.service)
+        by_service[one.service] = one if before is None else _together(before, one)
+    return structs.replace(found, lent=tuple(by_service.values())[:LENT_MAX]) if lent else found
+
+
+def _together(one: LentSeen, other: LentSeen) -> LentSeen:
+    """Two loans of a job to one service, as one."""
+    return structs.replace(
+        one, gpus=one.gpus + other.gpus, ranks=one.ranks + other.ranks, since=min(one.since, other.since)
+    )
 
 
 def _with_silent(found: Explanation, job: Job, nodes: Sequence[Node], now: float) -> Explanation:

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 refused or failed, 2 the command line makes no sense, 130
 import argparse
 import asyncio
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -26,6 +27,8 @@ BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 def run() -> NoReturn:
     """The entry point of `weft`."""
+    if sys.stdout is None:  # closed by the shell: there is nobody to write to
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it lives as long as the process
     sys.exit(main(sys.argv[1:]))
 
 
@@ -44,6 +47,12 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _forget_stdout()
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
+        _forget_stdout()
+        print(f"weft: the output cannot be written: {os.strerror(error.errno)}", file=sys.stderr)
+        return 1
     return status
 
 

@@ -8,10 +8,12 @@ from rich.text import Text
 from libs.client import Client, RefusedError
 from libs.domain.arrays import ARRAY_PREFIX, JOB_PREFIX, IndicesError, indices_text, split_elements
 from libs.domain.job import JobState
+from libs.domain.selection import is_pattern
 from libs.messages.http import ArrayAsked, ArrayView, JobView
+from services.cli import page
 from services.cli.complaint import Complaint
 from services.cli.drawing.look import Look, fitting, plain, state_text, table
-from services.cli.words import count, number, span
+from services.cli.words import clean, count, number, span
 
 _SHOWN = (
     JobState.RUNNING,
@@ -59,6 +61,30 @@ async def job_or_array(client: Client, wanted: str) -> JobView | ArrayView:
             return await client.array(wanted)
         except RefusedError:
             raise error from None
+
+
+async def whole_array(client: Client, wanted: str) -> ArrayView | None:
+    """The array that the text names as a whole; None: it names a job, or elements."""
+    if is_pattern(wanted) or wanted.startswith(JOB_PREFIX):
+        return None
+    try:
+        if split_elements(wanted)[1] is not None:
+            return None
+        return await client.array(wanted)
+    except (IndicesError, RefusedError):
+        return None
+
+
+async def show_instead(client: Client, wanted: str, *, json: bool) -> bool:
+    """Show the array that the text names as a whole, which is no job; False: there is none."""
+    if (found := await whole_array(client, wanted)) is None:
+        return False
+    if json:
+        page.json_line(found)
+    else:
+        page.show(arrays_table([found], page.look(), tenants=False))
+        page.note(f"its elements: `weft ps --elements --name '{clean(found.name)}-*'`; of one: `{clean(found.name)}_0`")
+    return True
 
 
 def ended_line(array: ArrayView) -> Text:

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from libs.client import Client, RefusedError
 from libs.messages.http import ClusterView, EventView, JobView, NodeView
 from services.cli import connection, page
+from services.cli.arrays import show_instead
 from services.cli.complaint import Complaint
 from services.cli.drawing.cluster import cluster_screen
 from services.cli.drawing.jobs import description, emulated_gpus_of, silences
@@ -46,7 +47,12 @@ async def describe(args: argparse.Namespace) -> int:
         if not args.job:
             _show_cluster(await client.cluster(at=at), args)
             return 0
-        job = await _job(client, args.job, at)
+        try:
+            job = await _job(client, args.job, at)
+        except RefusedError:
+            if not at and await show_instead(client, args.job, json=args.json):
+                return 0
+            raise
         story = tuple(event for event in await client.story(job.id) if not at or event.data.version <= job.version)
         nodes = await _nodes(client, story, args)
         words = await last_words(client, job) if not args.json and not at else None

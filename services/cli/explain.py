@@ -7,6 +7,7 @@ from libs.client import Client, RefusedError
 from libs.domain.job import JobState
 from libs.messages.http import JobView
 from services.cli import connection, page
+from services.cli.arrays import show_instead
 from services.cli.drawing.explanation import explanation, tuned_lines
 from services.cli.drawing.jobs import held_emulated
 from services.cli.failure import hint, last_words
@@ -21,7 +22,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def explain(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
-        told = await client.explain(args.job)
+        try:
+            told = await client.explain(args.job)
+        except RefusedError:
+            if await show_instead(client, args.job, json=args.json):
+                return 0
+            raise
         if args.json:
             page.json_line(told)
             return 0

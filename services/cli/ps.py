@@ -8,13 +8,15 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from libs.client import Client, RefusedError
 from libs.domain.classes import BENCHMARK_LABEL
-from libs.domain.job import JobState
+from libs.domain.job import HOLDING, JobState
 from libs.messages.eta import Estimate
 from libs.messages.http import ArrayView, JobsView, NodesView
 from services.cli import connection, page, selection
-from services.cli.arrays import arrays_table
+from services.cli.arrays import arrays_table, whole_array
 from services.cli.drawing.jobs import held_emulated, jobs_table, silences
 
 _PAGE = 100
@@ -55,10 +57,12 @@ async def ps(args: argparse.Namespace) -> int:
             elements=elements,
             page_size=_PAGE,
         )
+        if view.before is not None and not args.jobs and not wanted.states:
+            view = await _with_running(client, wanted, view, args, meant=meant, elements=elements)
         holding = any(job.state.holding for job in view.jobs)
         nodes = await client.nodes() if holding and not args.json else NodesView(nodes=())
         starts = {} if args.json else await _starts(client, view)
-        arrays = [] if elements else await _arrays(client, args)
+        arrays = await _named(client, args, view) if elements else await _arrays(client, args)
     if args.json:
         page.json_line(view)
         return 0
@@ -82,6 +86,33 @@ def _say_none(args: argparse.Namespace, wanted: selection.Filter, states: tuple[
         page.remark(selection.nothing_matches(wanted, args.jobs, states))
     else:
         page.note("no jobs" if args.all else "no job waits or runs; -a shows those that are over")
+
+
+async def _with_running(
+    client: Client, wanted: selection.Filter, view: JobsView, args: argparse.Namespace, *, meant: bool, elements: bool
+) -> JobsView:
+    """The jobs that hold something first, however many newer ones wait; then the newest of the others."""
+    running = await selection.matching(
+        client,
+        structs.replace(wanted, states=tuple(sorted(HOLDING))),
+        states=(),
+        limit=args.limit,
+        benchmarks=meant,
+        elements=elements,
+        page_size=_PAGE,
+    )
+    known = {job.id for job in running.jobs}
+    others = [job for job in view.jobs if job.id not in known and not job.state.holding]
+    return structs.replace(view, jobs=(*running.jobs, *others)[: args.limit])
+
+
+async def _named(client: Client, args: argparse.Namespace, view: JobsView) -> Sequence[ArrayView]:
+    """The arrays among the words, by id or name: no job has that name or id."""
+    if args.json:
+        return ()
+    words = [word for word in args.jobs if word not in {job.name for job in view.jobs} | {job.id for job in view.jobs}]
+    found = [await whole_array(client, word) for word in words]
+    return [array for array in found if array is not None]
 
 
 async def _arrays(client: Client, args: argparse.Namespace) -> Sequence[ArrayView]:

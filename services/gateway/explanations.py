@@ -14,7 +14,7 @@ from libs.messages.events import Event
 from libs.messages.http import PRIORITY_MAX
 from libs.planning.eta.sooner import Advised
 from libs.planning.eta.starts import Foreseen, PoolToCome
-from libs.planning.eta.told import ends_of, to_come
+from libs.planning.eta.told import agreed, ends_of, to_come
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
 from libs.planning.quota.told import QuotaSeen
 from libs.planning.slow import SlowGpus
@@ -80,7 +80,7 @@ async def explanation(
     advised = Advised(priority_max, lambda other: other.name if may_see(who, other.tenant) else OF_ANOTHER)
     eta, helps, ends = await asyncio.to_thread(_foreseen, job, pool, advised, [held.job_id for held in full.holders])
     return msgspec.structs.replace(
-        full,
+        agreed(full, None if eta is None else eta.estimate),
         eta=None if eta is None else foresight.told(job, eta),
         sooner=helps,
         holders=tuple(_seen_by(who, msgspec.structs.replace(held, eta=ends.get(held.job_id))) for held in full.holders),

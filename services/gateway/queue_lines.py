@@ -16,6 +16,7 @@ from libs.domain.quantity import duration_text
 from libs.domain.spec import TOKEN_PATTERN, Kind
 from libs.messages.eta import Estimate
 from libs.messages.live import QueueRow
+from libs.planning.eta.told import as_it_fits
 from libs.planning.in_order import InQueue, in_order
 from libs.store import GatewayStore
 from libs.store.tenants import Access
@@ -187,13 +188,16 @@ class Lines:
         now = self._now()
         rows: list[QueueRow] = []
         for job, each in zip(jobs, page, strict=True):
-            row = _row(job, self._cause(job, each, ends, now))
+            eta = None if job.is_held else lines[job.pool].starts.get(job.id) if job.pool in lines else None
+            row = _row(job, self._cause(job, each, ends, now, eta))
             if isinstance(each, InQueue) and not job.is_held:
-                row = structs.replace(row, place=each.ahead + 1, eta=lines[job.pool].starts.get(job.id))
+                row = structs.replace(row, place=each.ahead + 1, eta=eta)
             rows.append(row)
         return rows
 
-    def _cause(self, job: Job, each: InQueue | Job, ends: dict[str, Cause], now: float) -> tuple[str, str]:
+    def _cause(
+        self, job: Job, each: InQueue | Job, ends: dict[str, Cause], now: float, eta: Estimate | None
+    ) -> tuple[str, str]:
         """The code and the sentence: why it waits, is being stopped, or ended."""
         if not isinstance(each, InQueue):
             cause = ends.get(job.id) or job.stopping_for
@@ -203,7 +207,8 @@ class Lines:
             wait = duration_text(job.not_before - now)
             return CauseCode.BACKOFF.value, f"waits {wait} before it is tried again (try {job.attempts + 1})"
         if self._reasons.fits(job):
-            return _held_back(each.ahead)
+            code, sentence = as_it_fits(eta, each.ahead)
+            return code.value, sentence
         return ("", "the scheduler has not looked at it yet") if cause is None else (cause.code.value, cause.sentence)
 
 
@@ -248,13 +253,6 @@ def _matching(waiting: Sequence[InQueue], matches: Callable[[Job], bool]) -> lis
 
 def _job_of(each: InQueue | Job) -> Job:
     return each.job if isinstance(each, InQueue) else each
-
-
-def _held_back(ahead: int) -> tuple[str, str]:
-    if not ahead:
-        return CauseCode.FITS.value, "it fits, and is placed in the next tick"
-    served = "1 job is" if ahead == 1 else f"{ahead} jobs are"
-    return CauseCode.HELD_BACK.value, f"it would fit now, but {served} served before it"
 
 
 def _row(job: Job, cause: tuple[str, str]) -> QueueRow:

@@ -217,3 +217,25 @@ async def test_ps_tells_when_what_waits_starts(gateway: ToldGateway, capsys: Sai
     gateway.refuse("GET /v1/queue", 429, "", "too many readers")
     assert await weft(gateway, "ps") == 0
     assert "STARTS" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["ps", "describe", "explain"])
+async def test_an_array_is_shown_by_its_name_and_by_its_id(gateway: ToldGateway, capsys: Said, verb: str) -> None:
+    parts = array_view("parts", running=2, queued=19)
+    gateway.answers |= {"GET /v1/jobs": JobsView(jobs=())}
+    gateway.answers |= {f"GET /v1/arrays/{word}": parts for word in ("parts", "a-parts")}
+    for word in ("parts", "a-parts"):
+        assert await weft(gateway, verb, word) == 0
+        assert "2 running, 19 queued" in capsys.readouterr().out
+
+
+async def test_running_jobs_are_on_the_first_page_however_many_newer_ones_wait(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    waiting = tuple(job_view(f"j-w{number}", JobState.QUEUED, seq=100 - number) for number in range(3))
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=waiting, before=97)
+    gateway.answers["GET /v1/jobs?state=placed,running,starting,stopping"] = JobsView(jobs=(job_view("j-runs", seq=1),))
+    gateway.answers |= {"GET /v1/nodes": NodesView(nodes=()), "GET /v1/arrays": b'{"arrays":[]}'}
+    assert await weft(gateway, "ps", "--limit", "3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["j-runs", "j-w0", "j-w1"]

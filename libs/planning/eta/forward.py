@@ -66,11 +66,12 @@ class Holds(Struct, frozen=True, kw_only=True):
 
 class SeenStart(Struct, frozen=True):
     """When a job starts in one scenario, what the last release before that was foreseen by, and whether too few
-    samples support that."""
+    samples support that. `behind`: a job ahead of it does not start, for which the scheduler may keep the room."""
 
     after_s: float
     basis: Basis
     weak: bool = False
+    behind: bool = False
 
 
 class Space(Protocol):
@@ -250,12 +251,16 @@ class _Scenario:
         forward, space, now = self._forward, self._space, self._now
         held_by, all_gpus, quotas = self._held_by, forward.gpus, self._quotas
 
+        passed_over = False
+
         def wants(job_id: str) -> Wants | None:
+            nonlocal passed_over
             forward.left -= 1
             one = forward.waiting[job_id]
             if one.after_s > now:
                 return None
             if quotas is not None and not quotas.may_start(one.tenant, one.shape, preemptible=one.preemptible):
+                passed_over = True
                 return Wants(one.shape, one.gpus, one.limit_s, held=True)
             return Wants(one.shape, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned)
 
@@ -292,7 +297,7 @@ class _Scenario:
                     quotas.hold(one.job_id, one.tenant, decision.place, preemptible=one.preemptible)
                 elif quotas is not None:
                     quotas.hold_somewhere(one.job_id, one.tenant, one.shape, preemptible=one.preemptible)
-                self.starts[one.job_id] = SeenStart(now, by.basis, by.weak)
+                self.starts[one.job_id] = SeenStart(now, by.basis, by.weak, bool(walk.ahead) or passed_over)
             if forward.left <= 0:
                 walk.stop()
         for group in [group for group, places in self._queue.items() if not places]:

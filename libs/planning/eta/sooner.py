@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from libs.domain.job import Job, JobState
 from libs.domain.quantity import count_text, duration_text, size_text
 from libs.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
-from libs.planning.eta.starts import SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
+from libs.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
 from libs.planning.order.priority import PRIORITY
 from libs.planning.preemption import Holder, clearing_for
 from libs.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
@@ -47,7 +47,13 @@ ANYBODY = Advised()
 def sooner(pool: PoolToCome, job: Job, base: Foreseen, advised: Advised = ANYBODY) -> tuple[Sooner, ...]:
     """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help. Nothing
     of that kind helps a job that waits for other jobs, or for what only the scheduler sees."""
-    if job.state is not JobState.QUEUED or job.is_held or waits_unseen(job) or not pool.sees_all or _is_now(base.estimate, pool.now):
+    if (
+        job.state is not JobState.QUEUED
+        or job.is_held
+        or waits_unseen(job)
+        or not pool.sees_all
+        or _is_now(base.estimate, pool.now)
+    ):
         return ()
     plain = _when(pool.seen(pool.waiting(job), LOOKS), pool.now)  # with as little work as each change
     found: list[tuple[float, Sooner]] = []
@@ -71,7 +77,8 @@ def _best(
         seen = _tried(pool, job, change, advised)
         after, eta = _when(seen, pool.now), seen.estimate
         if after < _when(base, pool.now) and (best is None or _is_worth(after, best[0])):
-            sentence = _sentence(change, eta, base.estimate, pool.now)
+            first = not _is_behind(pool, job, change)
+            sentence = _sentence(change, eta, base.estimate, pool.now, first=first)
             best = (after, Sooner(what=change.what, sentence=sentence, change=change.change, eta=eta))
         if _is_now(eta, pool.now):
             break
@@ -109,7 +116,18 @@ def _is_now(eta: Estimate, now: float) -> bool:
     return eta.basis is Basis.ROOM and eta.latest is not None and eta.latest <= now + TICK_S
 
 
-def _sentence(change: _Change, eta: Estimate, base: Estimate, now: float) -> str:
+def _is_behind(pool: PoolToCome, job: Job, change: _Change) -> bool:
+    """Whether another job may be served before it: then it fits, which does not yet mean that it starts."""
+    one = pool.waiting(job, shape=change.shape, priority=change.priority)
+    others = [other for other in pool.queued if other.id != job.id and not other.is_held]
+    if pool.quotas.on or pool.policy.ordering.by_share:
+        return bool(others)
+    return any(pool.waiting(other).place < one.place for other in others[:QUEUE_MAX]) or len(others) > QUEUE_MAX
+
+
+def _sentence(change: _Change, eta: Estimate, base: Estimate, now: float, *, first: bool) -> str:
+    if _is_now(eta, now) and not first:
+        return f"{change.words}, it would fit now; jobs ahead of it may still come first"
     starts = "now" if _is_now(eta, now) else _in(eta, now)
     before = _in(base, now)
     than = f", not {before}" if before else "; as it is, nobody can tell"
@@ -130,7 +148,7 @@ def _in(eta: Estimate, now: float) -> str:
         return f"within {latest}"
     if eta.latest is not None:
         return f"in {earliest} to {latest}"
-    return f"before {earliest}" if earliest else ""
+    return f"before {earliest}" if eta.earliest is not None and eta.earliest - now >= SOON_S else ""
 
 
 def _fewer_gpus(job: Job) -> Iterator[_Change]:

@@ -132,6 +132,9 @@ class LookAhead:
         raw, basis = found.raw, found.basis
         if basis is Basis.UNKNOWN:
             return nobody_can_tell(_unknown(ahead, self.held, too_many=too_many))
+        if basis is Basis.ROOM and raw.high <= TICK_S and found.behind:
+            sentence = "it fits now; a job ahead of it does not, and the room may be kept for that one"
+            return Foreseen(Estimate(of=EtaOf.START, basis=basis, sentence=sentence, earliest=self.now))
         if basis is Basis.ROOM and raw.high <= TICK_S:
             return Foreseen(
                 Estimate(
@@ -207,7 +210,9 @@ class PoolToCome(LookAhead):
         self.queued = queued
         self._quotas = quotas
         self._ended = Lasted() if durations is None else durations
-        self.durations = self._ended.beside(runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service)
+        self.durations = self._ended.beside(
+            runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service
+        )
         self.steps = steps
         self._empty = empty_room(nodes)
         self._never: dict[Shape, bool] = {}
@@ -416,6 +421,7 @@ class _Found(Struct, frozen=True):
     raw: Range = Range(inf, inf, inf)
     basis: Basis = Basis.UNKNOWN
     weak: bool = False
+    behind: bool = False
 
 
 def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
@@ -427,7 +433,8 @@ def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
     basis = max(Basis, key=bases.count)
     spread = TimeSpread(tuple(seconds), basis)
     weak = 2 * sum(one.weak for one in starts) > len(starts)
-    return _Found(Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis, weak)
+    behind = any(one.behind for one in starts)
+    return _Found(Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis, weak, behind)
 
 
 def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:

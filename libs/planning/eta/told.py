@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from libs.domain.job import Job, JobState
+from msgspec import structs
+
+from libs.domain.job import CauseCode, Job, JobState
 from libs.messages.eta import Basis, Estimate, EtaOf, Sooner
 from libs.planning.eta.ends import Steps, left_of, reports_steps
 from libs.planning.eta.learnt import Lasting
@@ -11,6 +13,7 @@ from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from libs.planning.eta.sooner import ANYBODY, Advised, sooner
 from libs.planning.eta.spread import TimeSpread
 from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
+from libs.planning.explain import Explanation
 from libs.planning.jobs import ends_at
 
 
@@ -26,6 +29,26 @@ def to_come(
         eta = known.start_of(job)
         return eta, sooner(known, job, eta, advised)
     return end_of(job, known.durations, now=known.now, steps=known.steps, records=known.records), ()
+
+
+def as_it_fits(eta: Estimate | None, ahead: int) -> tuple[CauseCode, str]:
+    """The code and the sentence of a waiting job for which there is room, in agreement with its estimate."""
+    if (eta is None and not ahead) or (eta is not None and eta.basis is Basis.ROOM and eta.likely is not None):
+        return CauseCode.FITS, "it fits, and is placed in the next tick"
+    if not ahead:
+        return CauseCode.HELD_BACK, "it would fit now, but the room may be kept for a job that is served before it"
+    served = "1 job is" if ahead == 1 else f"{ahead} jobs are"
+    return CauseCode.HELD_BACK, f"it would fit now, but {served} served before it"
+
+
+def agreed(found: Explanation, eta: Estimate | None) -> Explanation:
+    """The explanation of a waiting job, whose sentence agrees with its estimate."""
+    code, sentence = as_it_fits(eta, found.ahead)
+    known = {as_it_fits(None, found.ahead)[1]}
+    if found.state is not JobState.QUEUED or found.sentence.partition(";")[0] not in known or found.held_back_for:
+        return found
+    rest = found.sentence.removeprefix(found.sentence.partition(";")[0])
+    return structs.replace(found, code=str(code), sentence=sentence + rest)
 
 
 def ends_of(ids: Sequence[str], pool: PoolToCome) -> dict[str, Estimate]:
