@@ -1,6 +1,7 @@
 """All mistakes in a specification that could not be decoded, each with its field and what would be right."""
 
 import difflib
+import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -10,10 +11,12 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import msgspec
 
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
+from libs.domain.spec import TOKEN_PATTERN
 
 MISTAKES_MAX = 20
 SHOWN_CHARACTERS_MAX = 60
 FIELD_CHARACTERS_MAX = 255
+NAME_CHARACTERS_MAX = 63
 _SHORT_UNITS = ("K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti")
 
 PATTERN_WORDS = {
@@ -116,10 +119,17 @@ class _Finder:
             case str() if value.endswith(_SHORT_UNITS) and repr(SIZE_PATTERN) in reason:
                 unit = value.rstrip("i")
                 return f"{self._words[SIZE_PATTERN]}; did you mean {unit}iB or {unit}B?"
+            case str() if repr(TOKEN_PATTERN) in reason and (close := token_like(value)):
+                return f"{self._words.get(TOKEN_PATTERN, reason)}; did you mean {close}?"
         for pattern, words in self._words.items():
             if repr(pattern) in reason:
                 return words
         return reason
+
+
+def token_like(text: str) -> str:
+    """The name that is most like this text: `resnet_50` as `resnet-50`; empty if no letter is left of it."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()[:NAME_CHARACTERS_MAX]).strip("-")
 
 
 def _refusal(value: object, kind: Any) -> str | None:

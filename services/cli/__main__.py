@@ -73,7 +73,7 @@ def _dispatch(arguments: list[str]) -> int:
 def parse(name: str, arguments: list[str]) -> argparse.Namespace:
     """Parse, importing only the module of the given command: that keeps `weft ps` quick."""
     parser, command = _parsers(name)
-    ours, tail = _split(arguments)
+    ours, tail = _split(_listing(command, arguments))
     args, unknown = parser.parse_known_args(_joined(ours))
     if unknown:  # with the command's own usage: that of `weft` lacks its options
         command.error(unknown_options(name, command, unknown))
@@ -86,6 +86,15 @@ def parse(name: str, arguments: list[str]) -> argparse.Namespace:
         command.error(f"{empty} is empty")
     args.option_names = names_of(actions)
     return args
+
+
+def _listing(command: argparse.ArgumentParser, arguments: list[str]) -> list[str]:
+    """`weft token` as `weft token list`, also with options: of a noun without a verb there is a list."""
+    verbs = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
+    without = not verbs or "list" not in verbs[0].choices or any(word in verbs[0].choices for word in arguments[1:])
+    if without or "-h" in arguments or "--help" in arguments or (len(arguments) > 1 and arguments[1][:1] != "-"):
+        return arguments
+    return [arguments[0], "list", *arguments[1:]]
 
 
 def _parsers(name: str) -> tuple[Parser, Parser]:

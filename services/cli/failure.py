@@ -1,6 +1,7 @@
 """The rank that failed first of a failed job, and the last lines of its log."""
 
 import asyncio
+import os
 
 from msgspec import Struct
 
@@ -31,6 +32,8 @@ def hint(job: JobView, words: LastWords | None) -> str:
     missing = "command not found" in sentence or any("ModuleNotFoundError" in line for line in told)
     if job.state is not JobState.FAILED or not missing:
         return ""
+    if active := os.environ.get("VIRTUAL_ENV"):
+        return f"a job does not get the environment of your shell: `weft run --venv` takes {clean(active)} along"
     return "a job does not get the environment of the shell that submits it: `weft run --help` says what to do"
 
 

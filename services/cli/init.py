@@ -84,7 +84,7 @@ async def init(args: argparse.Namespace) -> int:
         page.text(text.encode())
         return 0
     write_new(Path(args.file), text, replace=args.force)
-    page.note(f"edit it, then: weft submit {args.file}")
+    page.remark(f"wrote {args.file}: edit it, then `weft submit {args.file}`")
     return 0
 
 

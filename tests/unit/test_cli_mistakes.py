@@ -229,3 +229,9 @@ async def test_a_time_that_is_none_is_refused_with_its_option(
         status = int(left.code or 0)
     assert (status, gateway.asked) == (2, [])
     assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("noun", ["token", "quota", "tenant", "webhook", "secret", "image"])
+def test_a_noun_without_a_verb_is_its_list(noun: str) -> None:
+    assert parse(noun, [noun]).verb == "list"
+    assert parse(noun, [noun, "--json"]).verb == "list"

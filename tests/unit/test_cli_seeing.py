@@ -241,6 +241,15 @@ def test_a_job_that_misses_the_environment_of_the_shell_is_told_what_to_do(
     assert bool(hint(job, LastWords(rank=0, lines=lines))) is told
 
 
+def test_with_a_virtual_environment_active_the_hint_is_the_option_that_takes_it_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", "/home/ada/venv")
+    cause = Cause(code=CauseCode.EXITED, sentence="could not start: command not found: torchrun")
+    said = hint(job_view(state=JobState.FAILED, ended_for=cause), None)
+    assert said.endswith("`weft run --venv` takes /home/ada/venv along")
+
+
 async def test_a_job_younger_than_the_moment_is_described_in_words(gateway: ToldGateway, capsys: Said) -> None:
     young = job_view(submitted_at=time.time() - 70)
     refusal = ErrorView(error=ErrorDetail(field="at", reason="not yet"))

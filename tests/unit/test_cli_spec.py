@@ -152,7 +152,14 @@ def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], i
             "--replicas: Expected `int` >= 1: only a service (kind inference with `service`) may have no replica",
         ),
         (["--grace", "2h", "--", "x"], "--grace: 2h is longer than 1h"),
-        (["--name", "a.b", "--", "x"], "--name: expected lower-case letters, digits and '-', at most 63, no dots"),
+        (
+            ["--name", "resnet_50", "--", "x"],
+            "--name: expected lower-case letters, digits and '-', at most 63, no dots; did you mean resnet-50?",
+        ),
+        (
+            ["--name", "My Job", "--", "x"],
+            "--name: expected lower-case letters, digits and '-', at most 63, no dots; did you mean my-job?",
+        ),
         (["--env", "NOT_HERE", "--", "x"], "--env: NOT_HERE is not set here: say NOT_HERE=VALUE"),
         (
             ["--volume", "/a", "--", "x"],
@@ -166,7 +173,10 @@ def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], i
             ["--volume", "a:", "--", "x"],
             "--volume: expected NAME, NAME:TARGET, FOLDER:TARGET, each also with :ro, got 'a:'",
         ),
-        (["--volume", "A", "--", "x"], "--volume: expected lower-case letters, digits and '-', at most 63, no dots"),
+        (
+            ["--volume", "A", "--", "x"],
+            "--volume: expected lower-case letters, digits and '-', at most 63, no dots; did you mean a?",
+        ),
         (["--volume", "../a:/b", "--", "x"], "--volume: /home/alice/../a must not contain '..'"),
         (["--shm", "2GiB", "--", "x"], "shm 2GiB is more than memory 1GiB"),
     ],
