@@ -255,6 +255,11 @@ def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, Fate]) 
         before, after = duration_text(found.waited_base_s), duration_text(found.waited_other_s)
         wait = f"wait {before} more, as now" if before == after else f"wait {after} more instead of {before}"
         parts.append(f"the {_count(found.waiting, 'job')} that wait now {wait}, in the mean")
+    within = duration_text(asked.until_s)
+    if found.only_other:
+        parts.append(f"{_count(found.only_other, 'job')} would start that as it is would not within {within}")
+    if found.only_base:
+        parts.append(f"{_count(found.only_base, 'job')} would no longer start within {within}")
     parts += [f"{asked.jobs[job.id].name} {_start(asked, job, other)}" for job in asked.what.submit[:3]]
     return "; ".join(parts)
 

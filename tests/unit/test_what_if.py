@@ -19,6 +19,9 @@ from tests.support.steps import placement
 NOW = 1_800_000_000.0
 
 
+TOO_LARGE = job("c", replicas=2, gpus=4, spec={"time_limit": "5m"}).spec  # for the one node of the pool
+
+
 def holds(job_id: str, limit: str, **fields: Any) -> Job:
     where = placement(*(("node-1", gpu) for gpu in range(4)))
     made = job(job_id, replicas=4, spec={"time_limit": limit}, state=JobState.RUNNING, **fields)
@@ -55,6 +58,17 @@ def test_a_drained_node_takes_nothing_new_and_what_never_starts_has_no_time() ->
     fates = Onward(supposed(base, Supposition(drain=("node-1",)))).fates()
     assert fates["a"].ends_s == 600
     assert (fates["b"].starts_s, fates["b"].ends_s) == (None, None)
+
+
+def test_a_job_that_starts_on_one_side_alone_is_counted_and_lengthens_no_mean() -> None:
+    """`Never` counted as 30 days: the others waited 25s more instead of 7d12h, in the mean."""
+    base = pool(holds("a", "10m"), waits("b", 2, "20m"), structs.replace(waits("c", 3, "5m"), spec=TOO_LARGE))
+    other = supposed(base, Supposition(add_nodes=1))
+    fates = Onward(base).fates(), Onward(other).fates()
+    found = compared(other.jobs, *fates, until_s=2_592_000.0)
+    assert (fates[0]["c"].starts_s, fates[1]["c"].starts_s is None) == (None, False)
+    assert (found.only_other, found.only_base) == (1, 0)
+    assert found.waited_base_s == 600.0
 
 
 def test_a_more_important_job_pre_empts_where_the_order_says_so() -> None:

@@ -26,8 +26,8 @@ class JobCompared(Struct, frozen=True, kw_only=True):
 
 
 class FatesCompared(Struct, frozen=True, kw_only=True):
-    """`waited_base_s`, `waited_other_s`: for how much longer the jobs that wait now will, in the mean; one that does
-    not start in the time that was looked at counts with all of it."""
+    """`waited_base_s`, `waited_other_s`: for how much longer the jobs that wait now will, in the mean of those that
+    start in both within the time that was looked at. `only_other`, `only_base`: how many start in one of the two."""
 
     jobs: tuple[JobCompared, ...]
     gained: int
@@ -35,6 +35,8 @@ class FatesCompared(Struct, frozen=True, kw_only=True):
     waiting: int
     waited_base_s: float
     waited_other_s: float
+    only_base: int = 0
+    only_other: int = 0
 
 
 def grain_for(policies: Sequence[Policy], jobs: int) -> float:
@@ -54,14 +56,16 @@ def compared(
     found.sort(key=lambda job: (-abs(job.gains_s or 0.0), job.gains_s is not None, job.id))
     waiting = [job.id for job in jobs if not job.held and job.id in base and job.id in other]
     starts = [(base[one].starts_s, other[one].starts_s) for one in waiting]
-    starts = [pair for pair in starts if pair != (None, None)]  # these wait for ever, in both
+    both = [(before, after) for before, after in starts if before is not None and after is not None]
     return FatesCompared(
         jobs=tuple(found),
         gained=sum((job.gains_s or 0.0) > 0 for job in found),
         lost=sum((job.gains_s or 0.0) < 0 for job in found),
         waiting=len(waiting),
-        waited_base_s=fmean(until_s if at is None else at for at, _ in starts) if starts else 0.0,
-        waited_other_s=fmean(until_s if at is None else at for _, at in starts) if starts else 0.0,
+        waited_base_s=fmean(before for before, _ in both) if both else 0.0,
+        waited_other_s=fmean(after for _, after in both) if both else 0.0,
+        only_base=sum(before is not None and after is None for before, after in starts),
+        only_other=sum(before is None and after is not None for before, after in starts),
     )
 
 

@@ -52,7 +52,7 @@ def _jobs(jobs: list[WhatIfJob], look: Look) -> Table:
             _at(job.starts_other, look),
             _at(job.ends_base, look),
             _at(job.ends_other, look),
-            _change(job.gains_seconds),
+            _change(job),
         )
     return made
 
@@ -61,9 +61,14 @@ def _at(moment: float | None, look: Look) -> str:
     return "–" if moment is None else look.clock(moment)
 
 
-def _change(gains: float | None) -> Text:
+def _change(job: WhatIfJob) -> Text:
+    gains = job.gains_seconds
     if gains is None:
         return Text("new", "cyan")
+    if gains and job.starts_base is None and job.ends_base is None:  # the time that was looked at is no wait
+        return Text("starts only then", "green")
+    if gains and job.starts_other is None and job.ends_other is None:
+        return Text("no longer starts", "red")
     if gains > 0:
         return Text(f"{duration_text(gains)} sooner", "green")
     return Text(f"{duration_text(-gains)} later", "red")

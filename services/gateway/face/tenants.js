@@ -95,7 +95,7 @@ function tenantRows(view) {
       : bar(one.gpu_seconds_held ? one.gpu_seconds_used / one.gpu_seconds_held : 0, `${hours(one.gpu_seconds_used)}, ${percent(one.gpu_seconds_held ? one.gpu_seconds_used / one.gpu_seconds_held : 0)} of what it held`),
     percent(one.share_got ?? 0),
     percent(one.share_due ?? 0),
-    differenceWords(one),
+    differenceWords(one, view.gpu_seconds > 0 ? view.gpu_seconds_idle / view.gpu_seconds : 0),
   ]);
   const left = view.tenants.length - rows.length + (view.left_out ?? 0);
   return [
@@ -105,9 +105,11 @@ function tenantRows(view) {
   ];
 }
 
-// The words say it, the colour only adds to them.
-function differenceWords({ share_got: got = 0, share_due: due = 0 }) {
+// The words say it, the colour only adds to them. `idle`: the part of all GPU-hours that nobody held: where that is more
+// than a tenant lacks, no other tenant has what it lacks.
+export function differenceWords({ share_got: got = 0, share_due: due = 0 }, idle = 0) {
   const points = Math.round((got - due) * 100);
+  if (points < 0 && idle >= due - got) return h("span", { class: "muted" }, "GPUs were idle");
   if (!points) return h("span", { class: "muted" }, "as due");
   return h("span", { class: points < 0 ? "warn" : "muted" }, `${count(Math.abs(points), "point")} ${points < 0 ? "less" : "more"} than due`);
 }

@@ -134,6 +134,14 @@ function isNew(job) {
   return !known(job.gains_seconds) && !known(job.starts_base) && !known(job.ends_base) && (known(job.starts_other) || known(job.ends_other));
 }
 
+// The time that was looked at is no wait: a job that starts on one side alone is named so.
+function differenceOf(job) {
+  if (!known(job.gains_seconds)) return "";
+  if (!known(job.starts_base) && !known(job.ends_base)) return "starts only with the change";
+  if (!known(job.starts_other) && !known(job.ends_other)) return "no longer starts";
+  return `${duration(Math.abs(job.gains_seconds))} ${job.gains_seconds > 0 ? "sooner" : "later"}`;
+}
+
 function known(value) {
   return value !== null && value !== undefined && Number.isFinite(value);
 }
@@ -142,7 +150,7 @@ function group(title, jobs, at) {
   const rows = jobs.slice(0, ROWS_MAX).map((job) => [
     isNew(job) ? clean(job.name) : jobLink(job.id, job.name ?? ""), clean(job.tenant ?? ""),
     isNew(job) ? "not there" : timesText(job.starts_base, job.ends_base, at), timesText(job.starts_other, job.ends_other, at),
-    known(job.gains_seconds) ? `${duration(Math.abs(job.gains_seconds))} ${job.gains_seconds > 0 ? "sooner" : "later"}` : "",
+    differenceOf(job),
   ]);
   return h("section", { class: "panel" }, h("h2", {}, `${title}: ${count(jobs.length, "job")}`),
     table(title, ["job", "tenant", "as it is", "with the change", "difference"], rows),
