@@ -23,6 +23,7 @@ from libs.store.tenants import Access
 from services.gateway.cluster import LiveCluster
 from services.gateway.endings import endings, last_cause
 from services.gateway.foresight import Foresight
+from services.gateway.names import names_seen, with_names
 from services.gateway.service_views import whole_service
 from services.gateway.shares import shares_seen
 from services.gateway.sight import may_see
@@ -79,6 +80,8 @@ async def explanation(
     )
     advised = Advised(priority_max, lambda other: other.name if may_see(who, other.tenant) else OF_ANOTHER)
     eta, helps, ends = await asyncio.to_thread(_foreseen, job, pool, advised, [held.job_id for held in full.holders])
+    names = names_seen(who, holding, queued) if "j-" in full.sentence else {}
+    full = msgspec.structs.replace(full, sentence=with_names(full.sentence, names))
     return msgspec.structs.replace(
         agreed(full, None if eta is None else eta.estimate),
         eta=None if eta is None else foresight.told(job, eta),

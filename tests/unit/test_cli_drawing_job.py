@@ -214,3 +214,15 @@ def test_a_job_that_was_preempted_is_told_by_whom_once() -> None:
     )
     why = "it ran before, and was sent back to the queue: preempted by bert (j-bbbbbbbbbb): priority 5 over 0"
     assert why in seen(explanation(told, TERMINAL, emulated={}))
+
+
+def test_numbers_that_the_sentence_has_are_not_repeated_raw() -> None:
+    told = Explanation(
+        job_id="j-aaaaaaaaaa",
+        name="hpo-3",
+        state=JobState.CANCELLED,
+        code="stopped-early",
+        sentence="loss 0.753 at step 10: 4 of the 8 elements that came so far had a better one, and the best 4 go on",
+        numbers={"of": 8.0, "step": 10.0, "go_on": 4.0, "value": 0.753, "better": 4.0},
+    )
+    assert len(seen(explanation(told, TERMINAL, emulated={}))) == 2

@@ -23,6 +23,7 @@ from services.cli.failure import LastWords
 from services.cli.words import clean, count, number, span
 
 BORROWERS_SHOWN = 5
+_OF_EARLY_STOPS = frozenset({"value", "step", "better", "of", "go_on"})  # likewise
 _BY_ITS_ID = re.compile(r"^pre-empted by j-[a-z0-9-]+: ")
 
 # Numbers that the sentence has already.
@@ -31,6 +32,7 @@ _IN_THE_SENTENCE = frozenset(
     | {"replicas_that_fit", "gpus_occupied", "nodes_closed", "gpus_asked", "gpus_on_largest_node", "gpus_in_pool"}
     | {"quota_held", "quota_guaranteed", "quota_borrowed", "quota_lent", "quota_limit"}
     | {"dependencies", "replicas", "replicas_missing", "jobs_that_may_lend", "jobs_that_lend_nothing"}
+    | {"gpus_shared"}
     | {"rank", "exit_code", "ranks_left", "gpus_busy", "cpus_free", "memory_free", "epoch"}
 )
 
@@ -129,7 +131,8 @@ def _drains(told: Explanation, look: Look) -> list[str]:
 
 def _numbers(told: Explanation) -> str:
     """The numbers in words, without those that the sentence has already."""
-    numbers = {name: value for name, value in told.numbers.items() if name not in _IN_THE_SENTENCE}
+    said = _IN_THE_SENTENCE | (_OF_EARLY_STOPS if told.code == CauseCode.STOPPED_EARLY else frozenset())
+    numbers = {name: value for name, value in told.numbers.items() if name not in said}
     parts = _place(numbers)
     parts += [f"{clean(name).replace('_', ' ')} {number(value)}" for name, value in numbers.items()]
     return ", ".join(parts)
