@@ -12,11 +12,11 @@ from libs.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, NodeReported, R
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 
 SIGNAL_STATUS = 128  # a process that signal N ended has this and N as its status
-SIGNALS = {  # of Linux, where jobs run
-    **{1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE"},
-    **{9: "SIGKILL", 10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"},
-    **{16: "SIGSTKFLT", 24: "SIGXCPU", 25: "SIGXFSZ", 26: "SIGVTALRM", 27: "SIGPROF", 29: "SIGIO", 31: "SIGSYS"},
-}
+NAMED = (
+    "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG"
+    " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
+)
+SIGNALS = {number: f"SIG{name}" for number, name in enumerate(NAMED.split(), 1)}  # of Linux, where jobs run
 TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
 
 _Key = tuple[str, int, int]
