@@ -16,7 +16,8 @@ import os, signal, socket, sys, threading, time
 behaviour = sys.argv[1]
 own = int(os.environ["WEFT_PORT"])
 server = socket.create_server({"loopback": ("127.0.0.1", own), "another": ("", 0)}.get(behaviour, ("", own)))
-print("port", server.getsockname()[1], flush=True)
+if behaviour == "another":
+    print("port", server.getsockname()[1], flush=True)
 stopping = threading.Event()
 def gone(*_):
     print("told to stop", flush=True)
