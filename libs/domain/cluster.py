@@ -63,6 +63,8 @@ SHARES_ARE_CEILINGS = "share requests (MPS has ceilings alone; tried on an emula
 LIMITS_STAY = "changed share limits (a running job keeps its own)"
 """In `Node.not_enforced`: a run is held there to the limit and the memory with which it began, till its end."""
 
+PROCESS, DOCKER = "process", "docker"  # runtimes
+IGNORES_IMAGES = "image"  # a node of processes that says so starts jobs with an image all the same
 NO_SHARES = "shares (none are given)"
 """In `Node.not_enforced`: no job gets a share of a GPU there."""
 
@@ -151,9 +153,16 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
             and (self.takes_contexts or not request.context)
         )
 
+    def runs(self, *, image: bool | None) -> bool:
+        """Can its runtime start jobs with an image, or without one? A container needs an image; a process has none,
+        unless the node is set to ignore images."""
+        if image is None or self.runtime not in (PROCESS, DOCKER):
+            return True
+        return self.runtime == DOCKER or IGNORES_IMAGES in self.not_enforced if image else self.runtime != DOCKER
+
     def starts(self, request: "Request") -> bool:
         """Can it start such a replica, whatever room it has?"""
-        return self.knows(request) and all(map(self.offers, request.volumes))
+        return self.knows(request) and self.runs(image=request.image) and all(map(self.offers, request.volumes))
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -175,3 +184,4 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     secret_files: bool = False  # its job has secrets as files, likewise
     context: bool = False  # its job has files with it, likewise
     volumes: tuple[NeededVolume, ...] = ()  # that its node must offer
+    image: bool | None = None  # does it name one? None: not known, of an earlier version

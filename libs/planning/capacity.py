@@ -53,13 +53,26 @@ class NodeRoom:
     `occupied` GPUs are held by runs that belong to no job there; `kept` GPUs are given by name alone.
     """
 
-    __slots__ = ("_is_earlier", "chunked", "costs", "cpus", "gpus", "memory", "node", "occupied", "rack", "ranked")
+    __slots__ = (
+        "_images",
+        "_is_earlier",
+        "chunked",
+        "costs",
+        "cpus",
+        "gpus",
+        "memory",
+        "node",
+        "occupied",
+        "rack",
+        "ranked",
+    )
 
     def __init__(
         self, node: Node, *, occupied: frozenset[int] = frozenset(), kept: frozenset[int] = frozenset()
     ) -> None:
         self.node = node
         self.rack = node.rack
+        self._images = {image: node.runs(image=image) for image in (None, False, True)}
         self._is_earlier = not OF_EARLIER_VERSION.isdisjoint(node.not_enforced)
         self.occupied = occupied
         self.cpus = node.capacity.cpus
@@ -75,11 +88,13 @@ class NodeRoom:
 
     def starts(self, request: Request) -> bool:
         """Can the node start such a replica, whatever it has left?"""
-        return not (request.volumes or self._is_earlier) or self.node.starts(request)
+        if not (request.volumes or self._is_earlier):
+            return self._images[request.image]
+        return self.node.starts(request)
 
     def count(self, request: Request, most: int) -> int:
         """How many replicas of `request` fit here now, up to `most`."""
-        if (request.volumes or self._is_earlier) and not self.node.starts(request):
+        if not self.starts(request):
             return 0
         if request.gpus:
             most = min(most, len(self.gpus_for(request)) // request.gpus)

@@ -1,4 +1,4 @@
-"""The words for volumes: which nodes offer what a job names, and that none does."""
+"""The words for what only some nodes can start: jobs with volumes, with an image, or without one."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,13 @@ NAMES_MAX = 8
 
 
 def unoffered(nodes: Sequence[Node], request: Request) -> str:
-    """Why none of `nodes` offers all the volumes of the request; empty if one does, or if it names none."""
+    """Why none of `nodes` can start such a replica: by its runtime, or for the volumes; empty if one can."""
+    if nodes and not any(node.runs(image=request.image) for node in nodes):
+        return (
+            "every node of its pool runs jobs as processes, and it names an image"
+            if request.image
+            else "every node of its pool runs jobs in containers, and it names no image"
+        )
     if not request.volumes or any(all(map(node.offers, request.volumes)) for node in nodes):
         return ""
     for volume in request.volumes:
@@ -23,7 +29,9 @@ def unoffered(nodes: Sequence[Node], request: Request) -> str:
 
 
 def missing_on(node: Node, request: Request) -> str:
-    """What the node lacks of the request's volumes, such as `does not offer the volume sets`; empty: nothing."""
+    """What the node lacks for the request, such as `does not offer the volume sets`; empty: nothing."""
+    if not node.runs(image=request.image):
+        return "runs jobs as processes, without images" if request.image else "runs jobs in containers, from an image"
     for volume in request.volumes:
         if not node.offers(volume):
             reads = node.offers(_read_only(volume))
@@ -36,7 +44,18 @@ def missing_on(node: Node, request: Request) -> str:
 
 
 def offered_text(nodes: Sequence[Node], request: Request) -> str:
-    """Such as `only node-1 and node-2 offer the volume sets`; empty if it names none, or where all nodes do or none."""
+    """Such as `only node-1 and node-2 offer the volume sets`, or `only node-1 runs jobs without an image`; empty where
+    all nodes can start it, or none."""
+    runs = [node.id for node in nodes if node.runs(image=request.image)]
+    if 0 < len(runs) < len(nodes):
+        verb = "runs" if len(runs) == 1 else "run"
+        only = f"only {_listed(sorted(runs))} {verb} jobs {'from an image' if request.image else 'without an image'}"
+        volumes = _offered([node for node in nodes if node.runs(image=request.image)], request)
+        return f"{only}, and {volumes}" if volumes else only
+    return _offered(nodes, request)
+
+
+def _offered(nodes: Sequence[Node], request: Request) -> str:
     found = [node.id for node in nodes if all(map(node.offers, request.volumes))]
     if not request.volumes or len(found) in (0, len(nodes)):
         return ""

@@ -112,8 +112,9 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     else:
         sentence = _no_room_sentence(want, numbers, open_nodes, among)
     if offered:
-        numbers["nodes_with_volumes"] = float(sum(all(map(node.offers, request.volumes)) for node in nodes))
         sentence += f"; {offered}"
+    if offered and request.volumes:
+        numbers["nodes_with_volumes"] = float(sum(all(map(node.offers, request.volumes)) for node in nodes))
     if closed:
         numbers["nodes_closed"] = float(len(closed_with_room(room, request)))
         sentence += f"; {closed}"

@@ -175,4 +175,5 @@ def _request(
         secret_files=bool(spec.secret_files),
         context=spec.context is not None,
         volumes=volumes,
+        image=bool(role.image or spec.image),
     )

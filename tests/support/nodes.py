@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from libs.domain.cluster import Capacity
+from libs.domain.cluster import IGNORES_IMAGES, Capacity
 from libs.domain.shares import WHOLE
 from libs.messages.nodes import (
     CONTEXTS,
@@ -47,7 +47,7 @@ class ScriptedNode:
             SECRET_FILES,
             CONTEXTS,
         )  # empty: an executor of the version before
-        self.not_enforced: tuple[str, ...] = ()
+        self.not_enforced: tuple[str, ...] = (IGNORES_IMAGES,)  # or jobs with images would have no place
         self.holds = ""
         self.rack = ""
         self.leader: Leader | None = None  # who answered last

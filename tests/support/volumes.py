@@ -14,5 +14,5 @@ def with_volumes(capacity: Capacity, *volumes: dict[str, Any]) -> Capacity:
 
 
 def offering(node_id: str, *volumes: dict[str, Any], **fields: Any) -> Node:
-    made = node(node_id, **fields)
+    made = node(node_id, **{"runtime": "docker", **fields})
     return structs.replace(made, capacity=with_volumes(made.capacity, *volumes))

@@ -4,7 +4,15 @@ from typing import Any
 
 import msgspec
 
-from libs.domain.cluster import NO_CONTEXTS, NO_SECRET_FILES, NO_SECRETS, NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES
+from libs.domain.cluster import (
+    IGNORES_IMAGES,
+    NO_CONTEXTS,
+    NO_SECRET_FILES,
+    NO_SECRETS,
+    NO_SERVICES,
+    NO_SHARES,
+    NOT_HELD_TO_SHARES,
+)
 from libs.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
 from libs.domain.shares import Share
 from libs.messages.asks import AskKind
@@ -157,6 +165,7 @@ def test_a_node_of_the_version_before_gets_no_shares() -> None:
     w.nodes["node-1"].reads = (JOBS,)
     w.round()
     assert w.core.picture.pool.nodes["node-1"].not_enforced == (
+        IGNORES_IMAGES,
         NO_SHARES,
         NO_SERVICES,
         NO_SECRETS,

@@ -1,5 +1,6 @@
 """Jobs that name volumes go to nodes that offer them: at first, by a move, as they grow, and where others give way."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,12 +18,14 @@ from libs.planning.reserving import emptiest
 from libs.planning.shape import PlacementRequest, shape_of
 from services.scheduler.thinking.core import Settings
 from services.scheduler.thinking.moving import MoveRules
-from tests.support.builders import job, node, spec
+from tests.support import builders
+from tests.support.builders import job, spec
 from tests.support.scheduler import World, world
 from tests.support.service_lives import rounds, service
 from tests.support.volumes import offering, with_volumes
 
 S = JobState
+node = partial(builders.node, runtime="docker")
 VOLUMES = [{"name": "sets"}]
 NEEDS: dict[str, Any] = {"image": "x", "volumes": VOLUMES}
 OLD = (JOBS, SHARES, SERVES)
@@ -224,7 +227,7 @@ def test_holders_elsewhere_do_not_help_and_no_node_is_kept_in_vain() -> None:
     nodes = [node("node-1", gpus=1), offering("node-2", {"name": "sets"}, gpus=1)]
     shape = shape_of(spec(gpus=1, **NEEDS), "ada")
     room = room_of(nodes, [])
-    held = find(room, shape_of(spec(gpus=1, pin={"node": "node-1"})))
+    held = find(room, shape_of(spec(gpus=1, image="x", pin={"node": "node-1"})))
     assert held is not None
     holder = Holder(job_id="j-1", worth=(1.0,), allocations=held)
     room.take_all(held)

@@ -1,0 +1,65 @@
+"""A node that cannot start a job is no place for it: processes have no image, and containers need one."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from libs.domain.cluster import IGNORES_IMAGES, Node
+from libs.domain.job import CauseCode
+from libs.planning.capacity import Room, empty_room
+from libs.planning.finding import find
+from libs.planning.refusals import never_fits, why_not
+from libs.planning.shape import Shape, shape_of_job
+from tests.support.builders import job, node
+
+
+def made(node_id: str, runtime: str, **fields: Any) -> Node:
+    return structs.replace(node(node_id, gpus=2), runtime=runtime, **fields)
+
+
+def wants(image: str) -> Shape:
+    return shape_of_job(job("j-1", gpus=1, spec={"image": image} if image else {}))
+
+
+def placed(room: Room, image: str) -> list[str]:
+    return [one.node_id for one in find(room, wants(image)) or ()]
+
+
+PROCESSES, CONTAINERS = made("node-1", "process"), made("node-2", "docker")
+
+
+def test_a_job_goes_where_the_runtime_can_start_it() -> None:
+    room = empty_room([PROCESSES, CONTAINERS])
+    assert placed(room, "") == ["node-1"]
+    assert placed(room, "alpine") == ["node-2"]
+    ignoring = made("node-1", "process", not_enforced=(IGNORES_IMAGES,))
+    assert placed(empty_room([ignoring]), "alpine") == ["node-1"]
+
+
+@pytest.mark.parametrize(
+    ("image", "only"),
+    [("", "only node-1 runs jobs without an image"), ("alpine", "only node-2 runs jobs from an image")],
+)
+def test_the_reason_names_the_nodes_that_can_start_it_and_gives_no_advice_on_the_others(image: str, only: str) -> None:
+    drained = [structs.replace(one, drained=bool(image) == (one is PROCESSES)) for one in (PROCESSES, CONTAINERS)]
+    room = empty_room(drained)
+    for held in drained:
+        if not held.drained:
+            room.take_all(find(room, wants(image)) or ())
+            room.take_all(find(room, wants(image)) or ())
+    cause = why_not(room, wants(image))
+    assert cause is not None
+    assert cause.code is CauseCode.NO_ROOM
+    assert only in cause.sentence
+    assert "weft resume" not in cause.sentence
+
+
+def test_a_job_that_no_runtime_of_the_pool_can_start_never_starts() -> None:
+    cause = never_fits(job("j-1", gpus=1).spec, [CONTAINERS])
+    assert cause is not None
+    assert (cause.code, cause.sentence) == (
+        CauseCode.TOO_BIG,
+        "every node of its pool runs jobs in containers, and it names no image",
+    )
+    assert never_fits(job("j-1", gpus=1).spec, [CONTAINERS, PROCESSES]) is None
