@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from libs.store import UNSENT_BYTES_MAX
+from libs.store import ASKS_BYTES_MAX, LISTED_BYTES_MAX, UNSENT_BYTES_MAX
 from libs.store.accounts import Moment
 from libs.store.postgres.accounts import ROUNDED_SECONDS
 from libs.store.sql import QUERIES
@@ -43,8 +43,8 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
     return {
         "job": ("old-7",),
         "jobs_of": (["old-7", "old-8"], 0, 500, 1 << 20),
-        "jobs": ("beta", [], "", LAST, 100),
-        "jobs_open": ("beta", statuses, "", LAST, 100),
+        "jobs": ("beta", [], "", LAST, 100, LISTED_BYTES_MAX),
+        "jobs_open": ("beta", statuses, "", LAST, 100, LISTED_BYTES_MAX),
         "holding_jobs": ("default", 0, 500, 1 << 20),
         "story_after": ("old-7", 0, 0, 1000, 1 << 20, []),
         "story_newest": ("old-7", LAST, LAST, 1000, 1 << 20, []),
@@ -62,7 +62,7 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
         "accounts": (int((now - 60) * 1e6), int(now * 1e6), [f"old-{number}" for number in range(2000)]),
         "gpus_there": (int((now - 60) * 1e6), int(now * 1e6)),
         "envelopes": ("default",),
-        "asks": ("default", 100),
+        "asks": ("default", 100, ASKS_BYTES_MAX),
     }
 
 
