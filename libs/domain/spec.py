@@ -378,6 +378,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     kind: Kind = Kind.TRAINING
     image: Image | None = None
     command: Command | None = None
+    entrypoint: Annotated[tuple[Argument, ...], Meta(max_length=64)] | None = None
     workdir: Path | None = None
     context: Digest | None = None
     env: Env = {}

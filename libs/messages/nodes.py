@@ -199,6 +199,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
     secrets: dict[str, str] = {}  # variable → name of the secret; the node asks for the values as it starts the run
     secret_files: dict[str, str] = {}  # the same; the variable has the path of a file with the value
+    entrypoint: tuple[str, ...] | None = None  # before `command`, in place of the image's own; None: the image's own
     context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
     named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name; apart from `volumes`, as a node of an
     # earlier version reads no volume without a `source`
@@ -292,6 +293,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     secrets: dict[str, str] = {}
     secret_files: dict[str, str] = {}
     context: str | None = None
+    entrypoint: tuple[str, ...] | None = None
     named_volumes: tuple[Volume, ...] = ()
     stop_signal: StopSignal | None = None
     roles: tuple[RoleOrder, ...]

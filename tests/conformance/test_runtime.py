@@ -457,3 +457,12 @@ async def test_a_run_works_in_the_files_that_went_along(rig: Rig) -> None:
     log = (await whole_log(rig.runtime, RunKey.of(asked))).decode()
     assert log == f"text\n{'/workspace' if rig.docker else files}\n"
     assert (files / "there").read_text() == "more\n"
+
+
+@pytest.mark.parametrize(("entrypoint", "log"), [(("echo", "from"), b"from echo words\n"), ((), b"words\n")])
+async def test_an_entrypoint_comes_before_the_command(rig: Rig, entrypoint: tuple[str, ...], log: bytes) -> None:
+    rig.needs("commands")
+    asked = rig.shell(("echo", "words"), entrypoint=entrypoint)
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert await whole_log(rig.runtime, RunKey.of(asked)) == log

@@ -7,10 +7,11 @@ FIELDS = {
     "JobSpec.name": "What the job is called; several jobs may have one name.",
     "JobSpec.kind": "`training`, `inference` (with `service`: replicas behind one address), `notebook` or `batch`.",
     "JobSpec.image": "In a container of this image; without one, as a process of the node.",
-    "JobSpec.command": 'A list of words, run without a shell: `[sh, -c, "…"]` has one. May be left out with an image.',
+    "JobSpec.command": 'A list of words, run without a shell: `[sh, -c, "…"]` has one. May be left out with an image. '
+    "After the `ENTRYPOINT` of an image these are its arguments.",
+    "JobSpec.entrypoint": "Words before `command`, in place of the image's `ENTRYPOINT`; `[]`: none.",
     "JobSpec.workdir": "Where it runs, a folder of the node or of the image. `weft submit` and `weft run` set it for a"
-    " process"
-    " to the folder in which they are called.",
+    " process to the folder in which they are called.",
     "JobSpec.env": "Variables, as text. The job gets none of the shell that submits it.",
     "JobSpec.roles": "The kinds of replicas, by name. All replicas together start whole or not at all.",
     "JobSpec.priority": "Higher goes first, and may stop lower ones.",

@@ -39,6 +39,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             image=revision.image or role.image or order.image,
             workdir=order.workdir,
             context=order.context,
+            entrypoint=order.entrypoint,
             named_volumes=order.named_volumes,
             stop_signal=order.stop_signal,
             env=env,

@@ -131,6 +131,7 @@ def container_arguments(
     return {
         "image": order.image,
         "command": list(order.command) or None,
+        **({} if order.entrypoint is None else {"entrypoint": list(order.entrypoint) or [""]}),  # [""] takes it away
         "name": container_name(key),
         "hostname": None if on_host else container_name(key)[:63],
         "user": settings.job_user or None,
@@ -158,7 +159,7 @@ def with_first_process(
     completed = {**arguments, "labels": {**arguments["labels"], STOP_SIGNAL: asks}, "stop_signal": asks}
     if not init:
         return completed
-    command = command_line(None, order.command, image)
+    command = command_line(order.entrypoint, order.command, image)
     if not command:
         raise Refusal("no command specified: neither the job nor its image has one")
     completed["labels"][FIRST_PROCESS] = "1"

@@ -365,12 +365,13 @@ class ProcessRuntime:
         workdir = self._home.context(key) if order.context else order.workdir or checkpoints
         if workdir != checkpoints and not os.path.isdir(workdir):
             raise Refusal(f"the workdir {workdir} does not exist on this node", is_for_good=True)
-        program, why = find_command(order.command[0], path=env.get("PATH", os.defpath), workdir=workdir)
+        command = (*(order.entrypoint or ()), *order.command)
+        program, why = find_command(command[0], path=env.get("PATH", os.defpath), workdir=workdir)
         if why:
             raise Refusal(why, is_for_good=True)
         if meets_at_its_port(order) and _port_taken(order.master_port):
             raise port_taken(order)
-        return (program, *order.command[1:]), env, workdir
+        return (program, *command[1:]), env, workdir
 
     def _spawn(
         self,
