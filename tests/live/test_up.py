@@ -134,11 +134,18 @@ async def test_ctrl_c_leaves_nothing_running_and_the_job_goes_on_from_its_checkp
     await first.says("Weft is up")
     async with first.client() as client:
         job = await training(client)
+        saved = weft_up.home / "saved"
+        train = f"trap 'sleep 1; echo saved >{saved}; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+        script = 'sh -c "$TRAIN"; echo after'
+        wrapped = await client.submit(JobSpec(name="wrapped", command=("sh", "-c", script), env={"TRAIN": train}))
+        running = await until(client, wrapped.id, lambda view: view.state is JobState.RUNNING)
+        assert b"up" in await first_words(client, wrapped.id, running.epoch)
     before = await processes(weft_up.home)
     assert {"gateway", "scheduler", "executor-node-1", "nats", "postgres"} <= before.keys()
     assert any(name.startswith("run ") for name in before)
     assert await first.ends(signal.SIGINT) == 0
     assert alive(before) == []
+    assert saved.exists(), "a program below a shell has its grace"
 
     second = await weft_up()
     await second.says("Weft is up")
