@@ -66,7 +66,7 @@ async def _held(stage: Stage, runtime: str, name: str, turns: asyncio.Semaphore)
             async with asyncio.timeout(CLAUSE_SECONDS_MAX):
                 await CLAUSES[name](stage)
         except (BrokenError, TimeoutError) as error:
-            why = str(error)[:1000] or "it takes too long"
+            why = " / ".join(str(error).splitlines())[:1000] or "it takes too long"
         print(f"{runtime}.{name}: {why or 'holds'} ({time.monotonic() - began:.0f} s)", flush=True)
         return not why
 
