@@ -434,9 +434,8 @@ def _with_lent(found: Explanation, job: Job, holding: Sequence[Job]) -> Explanat
 
 def _together(one: LentSeen, other: LentSeen) -> LentSeen:
     """Two loans of a job to one service, as one."""
-    return structs.replace(
-        one, gpus=one.gpus + other.gpus, ranks=one.ranks + other.ranks, since=min(one.since, other.since)
-    )
+    gpus, ranks = one.gpus + other.gpus, one.ranks + other.ranks
+    return structs.replace(one, gpus=gpus, ranks=ranks, since=min(one.since, other.since))
 
 
 def _with_silent(found: Explanation, job: Job, nodes: Sequence[Node], now: float) -> Explanation:
