@@ -39,7 +39,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from services.executor.logs.dropped import DroppedLogs
+from services.executor.dropped import DroppedLogs
 from services.executor.regular import READ
 from services.executor.runs import LogChunk, RunKey
 

@@ -22,8 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from services.executor.checkpoints import Checkpoints
+from services.executor.dropped import Dropped
 from services.executor.home import Home, begins
-from services.executor.logs.dropped import Dropped
 from services.executor.runs import RunKey
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
-from services.executor.noted import process_killed
 from services.executor.runs import Run, RunKey
 from services.executor.runtime.docker.labels import FIRST_PROCESS, grace_of, key_of, named_of, stop_signal_of
+from services.executor.runtime.noted import process_killed
 from services.executor.runtime.process.records import STATUS_MAX
 
 INIT_FAILED = re.compile(rb"(?:\[FATAL tini \(\d+\)\]|weft-init:) exec (.+) failed: (.+)\n")

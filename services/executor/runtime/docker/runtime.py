@@ -25,7 +25,6 @@ from services.executor.channel import Channel, SessionRefusedError, SessionWante
 from services.executor.discards import Discards
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, refused
-from services.executor.noted import Watched, noted_of_ended, process_killed, watch
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
 from services.executor.runtime.docker import init, kept
@@ -44,6 +43,7 @@ from services.executor.runtime.docker.rates import EgressRates
 from services.executor.runtime.docker.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
+from services.executor.runtime.noted import Watched, noted_of_ended, process_killed, watch
 from services.executor.serving.listening import Ears
 from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import ShareBackend, TimeSlicing

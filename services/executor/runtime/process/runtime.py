@@ -44,10 +44,10 @@ from services.executor.node import (
     refused,
     volume_source,
 )
-from services.executor.noted import SIGBUS_STATUS, output_lost, output_waits, process_killed, shm_of_host_full
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
+from services.executor.runtime.noted import SIGBUS_STATUS, output_lost, output_waits, process_killed, shm_of_host_full
 from services.executor.runtime.process import records
 from services.executor.runtime.process.entering import enter, environment_of, kill_marked
 from services.executor.runtime.process.listening import connect, listening_of, pids_of
