@@ -5,18 +5,13 @@ from math import inf
 
 from msgspec import Struct, structs
 
+from libs.domain.exit_status import status_text
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.progress import is_finished
 from libs.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, NodeReported, RunSeen, RunState, StartRun
 
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 
-SIGNAL_STATUS = 128  # a process that signal N ended has this and N as its status
-NAMED = (
-    "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG"
-    " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
-)
-SIGNALS = {number: f"SIG{name}" for number, name in enumerate(NAMED.split(), 1)}  # of Linux, where jobs run
 TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
 
 _Key = tuple[str, int, int]
@@ -304,12 +299,6 @@ def _told_to_stop(run: RunSeen) -> bool:
 
 def _stopped_with_0(run: RunSeen) -> bool:
     return run.state is RunState.EXITED and _told_to_stop(run) and run.exit_code == 0
-
-
-def status_text(status: int | None) -> str:
-    """`ended with status 3`; above 128 the signal is named, as a shell reports one that killed its command."""
-    name = SIGNALS.get((status or 0) - SIGNAL_STATUS)
-    return f"ended with status {status}" if name is None else f"was killed by {name} (status {status})"
 
 
 def _cause(run: RunSeen, *, of: int) -> Cause:
