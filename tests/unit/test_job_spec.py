@@ -456,3 +456,9 @@ def test_all_that_is_wrong_is_told_at_once_and_no_more_than_a_page() -> None:
 @pytest.mark.parametrize(("memory", "shm"), [("6MiB", 3 << 20), ("1GiB", 512 << 20), ("1TiB", 64 << 30)])
 def test_shared_memory_that_nobody_asked_for_is_half_of_the_memory_within_a_bound(memory: str, shm: int) -> None:
     assert Role(memory=memory).shm_bytes == shm
+
+
+def test_a_stop_signal_is_one_that_a_program_can_handle_and_no_other_than_that_of_a_resize() -> None:
+    assert decode_spec(json.dumps(job(stop_signal="SIGINT")).encode()).stop_signal == "SIGINT"
+    assert refusal(job(stop_signal="SIGKILL"))[0] == "stop_signal"
+    assert refusal(job(stop_signal="SIGUSR1", resize={"signal": "SIGUSR1"}))[0] == "stop_signal"
