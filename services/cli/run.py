@@ -144,7 +144,7 @@ async def run(args: argparse.Namespace) -> int:
         page.answered(args, submitted, submitted.id) if not args.follow else None
         for remark in submitted.notes:
             page.remark(f"note: {remark}")
-        if _ignores_input(args, sys.stdin.fileno() if sys.stdin is not None else -1):
+        if _ignores_input(args):
             page.remark("note: standard input is not passed to the job: it reads nothing there")
         if args.follow:
             return await (follow_array if spec.is_array else follow)(client, submitted)
@@ -152,12 +152,13 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ignores_input(args: argparse.Namespace, stdin: int) -> bool:
+def _ignores_input(args: argparse.Namespace) -> bool:
     """Whether something is there to read that the job was probably meant to read: a pipe or file has data, and the
     command is followed or names its standard input."""
     if not (args.follow or {"-", "/dev/stdin"}.intersection(args.command)):
         return False
     try:
+        stdin = -1 if sys.stdin is None else sys.stdin.fileno()
         mode = os.fstat(stdin).st_mode
         if stat.S_ISREG(mode):
             return os.fstat(stdin).st_size > os.lseek(stdin, 0, os.SEEK_CUR)
@@ -165,5 +166,5 @@ def _ignores_input(args: argparse.Namespace, stdin: int) -> bool:
             return False
         waiting = fcntl.ioctl(stdin, termios.FIONREAD, bytes(4))
         return int.from_bytes(waiting, sys.byteorder) > 0
-    except OSError:
+    except (OSError, ValueError):  # closed, or no file
         return False

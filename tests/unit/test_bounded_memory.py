@@ -10,6 +10,7 @@ from libs.messages.nodes import RunSeen, RunState
 from libs.messages.signals import WorkloadClass
 from libs.planning.capacity import CHANGES_MAX, OFFERS_MAX, NodeRoom, Room
 from libs.planning.finding import find
+from libs.planning.minimum_run import MinimumRun
 from libs.planning.offers import STALE_MAX, Offers
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.shape import PlacementRequest, Want
@@ -145,7 +146,7 @@ def test_the_classes_of_a_bounded_number_of_workloads_are_known(monkeypatch: pyt
 
 def test_holders_forget_when_the_tier_of_a_job_was_to_change() -> None:
     """Under LAS; each new priority of a running job says anew when its level changes."""
-    holders = Holders(Policy(order="las").ordering)
+    holders = Holders(Policy(order="las").ordering, MinimumRun())
     for number in range(1000):
         running = job(state=JobState.RUNNING, placement=placement(("node-1", 0)), started_at=0.0, placed_at=0.0)
         holders.put(running, 1.0 + number / 1000)

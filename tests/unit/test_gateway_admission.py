@@ -168,25 +168,25 @@ def test_a_pin_that_can_never_be_held_names_what_is_wrong_with_it(asked: JobSpec
 
 def test_a_volume_that_no_node_offers_to_the_tenant_is_refused_by_its_number() -> None:
     nodes = (offering("node-1", {"name": "sets", "tenants": ["ada"]}), offering("node-2", {"name": "more"}))
-    both = spec(volumes=[{"name": "more", "read_only": True}, {"name": "sets"}])
-    alone = spec(volumes=[{"name": "sets"}])
+    both = spec(image="x", volumes=[{"name": "more", "read_only": True}, {"name": "sets"}])
+    alone = spec(image="x", volumes=[{"name": "sets"}])
     assert refusal(alone, *nodes) is None
     found = refusal(alone, *nodes, tenant="bob")
     assert found == (422, "volumes[0]", "no node of its pool offers the volume sets; there is more")
     found = refusal(both, *nodes)
     assert found is not None
     assert found[:2] == (422, "volumes")
-    found = refusal(spec(volumes=[{"name": "more"}, {"name": "set"}]), *nodes)
+    found = refusal(spec(image="x", volumes=[{"name": "more"}, {"name": "set"}]), *nodes)
     assert found == (422, "volumes[1]", "no node of its pool offers the volume set; there is more, sets")
 
 
 def test_a_volume_by_name_needs_no_allow_list_of_paths() -> None:
-    assert refusal(spec(volumes=[{"name": "sets"}]), offering("node-1", {"name": "sets"})) is None
+    assert refusal(spec(image="x", volumes=[{"name": "sets"}]), offering("node-1", {"name": "sets"})) is None
 
 
 def test_a_job_too_big_for_the_nodes_that_offer_its_volume_is_told_which_they_are() -> None:
-    nodes = (offering("node-1", {"name": "sets"}, gpus=2), node("node-2", gpus=8))
-    found = refusal(spec(gpus=4, volumes=[{"name": "sets"}]), *nodes)
+    nodes = (offering("node-1", {"name": "sets"}, gpus=2), node("node-2", gpus=8, runtime="docker"))
+    found = refusal(spec(gpus=4, image="x", volumes=[{"name": "sets"}]), *nodes)
     assert found is not None
     assert found[0] == 422
     assert found[2].endswith("only node-1 offers the volume sets")

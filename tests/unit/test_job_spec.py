@@ -305,7 +305,6 @@ ESCAPES = {
     "cgroup_parent": "/",
     "sysctls": {"kernel.msgmax": "1"},
     "mounts": [{"source": "/", "target": "/host"}],
-    "entrypoint": ["/bin/sh"],
     "docker": {"privileged": True},
     "node": "node-1",
     "tenant": "somebody",

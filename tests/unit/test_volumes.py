@@ -121,10 +121,13 @@ def asked(tenant: str = "ada", **volume: Any) -> Any:
 
 
 def test_a_volume_that_no_node_offers_is_told_with_those_that_there_are() -> None:
-    nodes = [offering("node-1", {"name": "scratch"}, {"name": "secret", "tenants": ["bob"]}), node("node-2")]
+    nodes = [
+        offering("node-1", {"name": "scratch"}, {"name": "secret", "tenants": ["bob"]}),
+        node("node-2", runtime="docker"),
+    ]
     found = unoffered(nodes, asked()[0].request)
     assert found == "no node of its pool offers the volume sets; there is scratch"
-    assert unoffered([node()], asked()[0].request).endswith("they offer none")
+    assert unoffered([node(runtime="docker")], asked()[0].request).endswith("they offer none")
 
 
 def test_a_volume_to_be_read_alone_is_told_so() -> None:
@@ -141,7 +144,9 @@ def test_volumes_that_no_node_offers_together_are_told_with_where_each_is() -> N
 
 
 def test_who_waits_for_room_is_told_which_nodes_offer_the_volume() -> None:
-    nodes = [offering(f"node-{at}", {"name": "sets"}, gpus=1) for at in range(1, 6)] + [node("node-9", gpus=8)]
+    nodes = [offering(f"node-{at}", {"name": "sets"}, gpus=1) for at in range(1, 6)] + [
+        node("node-9", gpus=8, runtime="docker")
+    ]
     shape = shape_of(spec(gpus=2, image="x", volumes=[{"name": "sets"}]), "ada")
     cause = why_not(room_of(nodes, []), shape)
     assert cause is not None
@@ -153,7 +158,7 @@ def test_who_waits_for_room_is_told_which_nodes_offer_the_volume() -> None:
 
 
 def test_a_job_pinned_to_a_node_without_its_volume_is_told_which_has_it() -> None:
-    nodes = [offering("node-1", {"name": "sets"}), node("node-2")]
+    nodes = [offering("node-1", {"name": "sets"}), node("node-2", runtime="docker")]
     cause = never_fits(spec(image="x", volumes=[{"name": "sets"}], pin={"node": "node-2"}), nodes, "ada")
     assert cause is not None
     assert cause.sentence == (
