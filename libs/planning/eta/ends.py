@@ -13,7 +13,7 @@ from libs.planning.jobs import ends_at
 
 HORIZON_S = 10 * 366 * 86400.0  # what would end later than that is not foreseen
 PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends,
-STEPS_DONE_MIN = 20.0  # unless their pace was measured and there are so many
+STEPS_DONE_MIN = 20.0  # unless their pace was measured and at least this many are done
 SURE, UNSURE = 0.05, 0.35  # standard deviation of the logarithm of the remaining time: at the end, at the beginning
 _NORMAL = (-1.64, -1.15, -0.84, -0.6, -0.39, -0.19, 0.0, 0.19, 0.39, 0.6, 0.84, 1.15, 1.64)
 

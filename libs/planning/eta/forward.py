@@ -53,7 +53,8 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
 
 
 class Holds(Struct, frozen=True, kw_only=True):
-    """What a job holds, and for how long. `reports`: it reports its steps, be they too few to foretell its end by."""
+    """The resources that a job holds, and for how long. `reports`: it reports its steps, even if they are too few to
+    estimate its end."""
 
     job_id: str
     allocations: Place

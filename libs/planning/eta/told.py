@@ -52,7 +52,7 @@ def agreed(found: Explanation, eta: Estimate | None) -> Explanation:
 
 
 def ends_of(ids: Sequence[str], pool: PoolToCome) -> dict[str, Estimate]:
-    """When these jobs, which hold what another waits for, end: the same as each of them is told itself."""
+    """Estimate when these jobs, which hold what another job waits for, end: as in their own explanations."""
     jobs = {job.id: job for job in pool.holding}
     return {
         job_id: end_of(jobs[job_id], pool.durations, now=pool.now, steps=pool.steps, records=pool.records).estimate

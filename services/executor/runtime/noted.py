@@ -1,4 +1,4 @@
-"""What a node notes of a run, in sentences for its user."""
+"""Notes of a node on a run, in sentences for its user."""
 
 import os
 import time
@@ -25,11 +25,11 @@ class Watched(Struct, frozen=True, kw_only=True):
 
 def watch(pid: int, groups: Groups) -> Watched:
     """`pid`: the container's first process; `groups`: its control groups, if they can be reached."""
-    return Watched(kills=oom_kills(groups), is_shm_full=is_full(f"/proc/{pid}/root/dev/shm") if pid else None)
+    return Watched(kills=oom_kills(groups), is_shm_full=is_full(_inside(pid, "dev/shm")) if pid else None)
 
 
 def noted_of_ended(run: Run, seen: Watched, memory: int | None, shm: int) -> tuple[Noted, ...]:
-    """What there is to note of a container that has ended. `memory`, `shm`: its limits in bytes."""
+    """Notes on a container that has ended. `memory`, `shm`: its limits in bytes."""
     kills = 0 if run.reason is EndReason.OOM else max(seen.kills, len(run.noted))
     return (
         *((process_killed(kills, memory),) if kills else ()),
@@ -54,7 +54,7 @@ def output_lost(count: int, since: float) -> Noted:
 
 
 def shm_full(status: int | None, *, size: int, is_full: bool | None) -> tuple[Noted, ...]:
-    """Of a container that SIGBUS ended. `is_full` None: it was not seen to be full."""
+    """The note on a container that SIGBUS ended. `is_full` None: nobody saw that it was full."""
     if status != SIGBUS_STATUS:
         return ()
     full = "was full" if is_full else "may have been full"
@@ -62,7 +62,7 @@ def shm_full(status: int | None, *, size: int, is_full: bool | None) -> tuple[No
 
 
 def shm_of_host_full() -> tuple[Noted, ...]:
-    """Of a plain process that SIGBUS ended: it uses the /dev/shm of its host."""
+    """The note on a plain process that SIGBUS ended: it uses the /dev/shm of its host."""
     if not is_full("/dev/shm"):
         return ()
     return (Noted(code=CauseCode.SHM_FULL, sentence="the /dev/shm of its node is full"),)
@@ -78,3 +78,8 @@ def is_full(folder: str) -> bool | None:
 
 def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(at))
+
+
+def _inside(pid: int, path: str) -> str:
+    """A path as the process sees it: below the root folder of its container."""
+    return f"/proc/{pid}/root" + os.sep + path
