@@ -29,7 +29,7 @@ def unoffered(nodes: Sequence[Node], request: Request) -> str:
 
 
 def missing_on(node: Node, request: Request) -> str:
-    """What the node lacks for the request, such as `does not offer the volume sets`; empty: nothing."""
+    """The reason why a node cannot start the request, such as `does not offer the volume sets`; empty: nothing."""
     if not node.runs(image=request.image):
         return "runs jobs as processes, without images" if request.image else "runs jobs in containers, from an image"
     for volume in request.volumes:

@@ -75,7 +75,7 @@ class Queue:
     def keys(
         self, share_of: Callable[[str], float], rank_of: Callable[[str], Rank] | None = None
     ) -> Callable[[str], ServedAt]:
-        """What the jobs of the queue are served by, as in `served`."""
+        """The order of service of the queue's jobs, as in `served`."""
 
         def key(job_id: str) -> ServedAt:
             group, place = self._where[job_id]

@@ -119,7 +119,7 @@ class JobsKept(Struct, frozen=True, kw_only=True):
 
 
 class OpenService(Struct, frozen=True, kw_only=True):
-    """What a router knows of an open job that serves requests. `wanted`: replicas that it should have; `served`: a
+    """The facts that a router reads of an open service. `wanted`: replicas that it should have; `served`: a
     replica of it was ready once."""
 
     id: str

@@ -139,7 +139,7 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
 
 
 async def _carried(gateway: Gateway, tenant: str, count: int) -> None:
-    """Charge the tenant for a piece of so many bytes, and return when its next piece may be carried."""
+    """Charge the tenant for a piece by its bytes, and return when its next piece may be carried."""
     gateway.lanes.charge(tenant, PIECE_SECONDS + BROUGHT_SECONDS_PER_BYTE * count)
     await gateway.lanes.write(tenant)
 

@@ -25,7 +25,7 @@ from services.gateway.thinking.requests import is_kept
 
 UNATTAINABLE, SHEDDING = "unattainable", "shedding"  # codes of findings on services, which their views have by name
 NAMED_MAX = 20  # lenders
-UNREADY_MAX = 3  # replicas of which is told why they are not ready
+UNREADY_MAX = 3  # replicas whose reason for not being ready is shown
 NO_NAMES: Mapping[str, str] = {}
 
 

@@ -1,4 +1,4 @@
-"""What may be large is read in parts that are bounded in bytes: a bound in number alone is no bound of memory."""
+"""Large rows are read in parts that are bounded in bytes: a bound in number alone is no bound of memory."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a node notes of a run, beside its status: processes killed for memory, a full /dev/shm, output that waits."""
+"""Notes of a node on a run, beside its status: processes killed for memory, a full /dev/shm, output that waits."""
 
 import asyncio
 import os

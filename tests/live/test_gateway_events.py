@@ -119,7 +119,7 @@ async def test_a_silent_stream_shows_that_it_lives(world: World) -> None:
 
 
 async def large_updates(world: World, count: int, letters: int) -> Job:
-    """A job of alice's with so many large events, as a tenant's updates of a service make them."""
+    """A job of alice's with large events, as a tenant's updates of a service make them."""
     job = await world.running()
     for number in range(count):
         revisions = (Revision(number=number + 1, env={"DATA": f"{number:4}" + "x" * letters}),)

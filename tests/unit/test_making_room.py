@@ -13,7 +13,7 @@ S = JobState
 
 
 class Graced(World):
-    """Jobs that need so many seconds of their grace to stop."""
+    """Jobs that need this part of their grace to stop."""
 
     def __init__(self, quotas: tuple[Quota, ...] = (), *, gpus: int = 4, nodes: int = 2) -> None:
         made = world(gpus=gpus, nodes=nodes)

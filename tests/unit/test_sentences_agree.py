@@ -98,7 +98,7 @@ Planted = Callable[[Explanation], Explanation]
 
 
 def contradictions(life: Seen, planted: Planted = lambda told: told) -> list[str]:
-    """What the sentences about the open jobs of a world have against each other, their numbers and its scheduler."""
+    """List where sentences about the open jobs of a world contradict each other, their numbers or its scheduler."""
     pool, found = life.pool(), list[str]()
     for one in life.world.open_jobs():
         told = planted(life.told(one, pool))

@@ -23,7 +23,7 @@ from services.executor.thinking.draining import Draining
 FIRST_SECONDS = 0.2  # between two probes, until a run was ready for the first time
 AGAIN_SECONDS = 1.0
 FAILURES_MAX = 3
-ENDED_SECONDS = 10.0  # for which the end of a run is told
+ENDED_SECONDS = 10.0  # that the end of a run is reported for
 WORDS_CHARS_MAX = 200_000  # of all runs, in one message
 SETTLE_SECONDS = 2.5  # for the first answers of the runs that an executor finds when it starts
 

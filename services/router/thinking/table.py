@@ -96,7 +96,7 @@ class Endpoints:
 
     def hear(self, seen: EndpointsSeen, now: float, *, placed: Container[str] = ()) -> set[str]:
         """The jobs of which this node says anything else than before. An older message is ignored. `placed`: the jobs
-        that have, or lately had, replicas on the node: of no others it is heard how a replica ended."""
+        that have, or lately had, replicas on the node: the router ignores how replicas of other jobs ended."""
         newest = seen.incarnation, seen.seq
         if newest <= self._newest.get(seen.node_id, (-1, -1)):
             return set()

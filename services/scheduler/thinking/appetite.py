@@ -27,11 +27,11 @@ class Appetite:
         return max(1, int(wanted * self.part))
 
     def failed(self) -> None:
-        """What was taken in could not be stored."""
+        """Note that the last intake could not be stored."""
         self.part = max(PART_LEAST, self.part / 2)
 
     def stored(self) -> None:
-        """What was taken in is stored."""
+        """Note that the last intake is stored."""
         self.part = min(1.0, self.part * 2)
 
     def took(self, seconds: float, count: int) -> None:

@@ -69,7 +69,7 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
 
 
 def note(picture: Picture, job: Job, now: float) -> list[Step]:
-    """What the nodes saw of a running job's ranks, into its story."""
+    """Write the notes of nodes on the ranks of a running job into its story."""
     if job.state is not _S.RUNNING:
         return []
     steps: list[Step] = []

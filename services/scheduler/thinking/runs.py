@@ -62,7 +62,7 @@ class Ranks(Struct, frozen=True):
 
     @property
     def noted(self) -> str:
-        """What the nodes of its ranks saw of them, to follow another sentence."""
+        """The notes of the nodes on its ranks, to follow another sentence."""
         told = {each.sentence: None for run in (*self.seen, *self.others) if run is not None for each in run.noted}
         return "".join(f"; {sentence}" for sentence in list(told)[:NOTED_MAX])
 
@@ -248,7 +248,7 @@ class Runs:
         return _cause(run, of=2)
 
     def take_notes(self, job: Job) -> list[Cause]:
-        """What the nodes of its ranks saw and no earlier call has returned: each kind once for each rank."""
+        """The notes of the nodes that no earlier call has returned: each kind once for each rank."""
         assert job.placement is not None
         found: list[Cause] = []
         for allocation in job.placement.allocations:

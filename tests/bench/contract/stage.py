@@ -64,7 +64,7 @@ class Stage(Struct, frozen=True, kw_only=True):
             raise BrokenError(f"the submission of {name} is refused: {error}") from error
 
     async def log(self, job: str, *, replicas: int = 1) -> str:
-        """What its ranks have written so far, one after the other."""
+        """The output of its ranks so far, one after the other."""
         parts: list[str] = []
         for rank in range(replicas):
             try:

@@ -279,7 +279,7 @@ async def log_reads(hostile: Hostile, ready: Ready) -> None:
 
 
 def environment(hostile: Hostile, count: int) -> bytes:
-    """The body of an update of about so many bytes, unlike every other."""
+    """The body of an update of about this size, unlike every other."""
     cut = hostile.random.randrange(1 << 16)
     value = (hostile.blob[cut:] + hostile.blob[:cut])[:count]
     parts = {f"V{number}": value[at : at + 30_000] for number, at in enumerate(range(0, len(value), 30_000))}
@@ -329,7 +329,7 @@ async def large_events(hostile: Hostile, ready: Ready) -> None:
 
 
 async def sessions(hostile: Hostile, ready: Ready) -> None:
-    """As many sessions as it may have in a run: some write without end and are read slowly, others come and go, with a
+    """The maximum number of sessions in a run: some write without end and are read slowly, others come and go, with a
     command as long as the story of a job takes."""
     role = {"gpus": 0, "cpus": 0.1, "memory": "64MiB"}
     job = await hostile.submit(roles={"worker": role})
