@@ -9,7 +9,7 @@ DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 class Page(Struct, frozen=True):
-    """The page that makes a request, as its browser describes it; `site`, `mode` and `dest` by `Sec-Fetch-…`, which browsers
+    """The page that makes a request, by its browser; `site`, `mode` and `dest` by `Sec-Fetch-…`, which browsers
     send over TLS and to loopback alone. `asks_for`: the method that a preflight asks for; `host`: that of the request,
     with its port."""
 

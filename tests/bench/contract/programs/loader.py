@@ -1,6 +1,6 @@
 """Trains from a DataLoader with two workers until it gets SIGTERM; then it saves its step, which takes a while.
 
-A later try begins at the saved step. `--steps`: the number of steps after which it ends. `--save`: seconds of the saving.
+A later try begins at the saved step. `--steps`: where it ends. `--save`: seconds of the saving.
 """
 
 import argparse
