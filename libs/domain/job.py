@@ -154,7 +154,7 @@ class CauseCode(StrEnum):
     GREW = "grew"  # ranks joined
     SHRANK = "shrank"  # ranks leave
     RANKS_LEFT = "ranks-left"  # ranks that were to leave are gone
-    CORE_DONE = "core-done"  # its core ended with status 0: the ranks beyond it stop
+    CORE_DONE = "core-done"  # its core, or the roles of `done_when`, ended with status 0: the other ranks stop
     RANK_LOST = "rank-lost"  # a rank beyond the core ended: the job goes on without it
     REPLICA_ENDED = "replica-ended"  # a replica of a service ended, and is started again
     NEVER_READY = "never-ready"  # no replica of a service became ready

@@ -31,6 +31,8 @@ TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
 
 Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case letters, digits and `-`; no dots.")]
+# Without a pattern, which its role has: a text with one, or else a list, makes the `convert` of msgspec 0.22 crash.
+RoleNamed = Annotated[str, Meta(min_length=1, max_length=63)]
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
 Argument = Annotated[str, Meta(max_length=131072)]
@@ -392,6 +394,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     grace: Duration = "30s"
     stop_signal: StopSignal | None = None
     time_limit: Duration | None = None
+    done_when: RoleNamed | Annotated[tuple[RoleNamed, ...], Meta(min_length=1, max_length=ROLES_MAX)] | None = None
     retries: Retries = Retries()
     volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
     labels: Annotated[dict[LabelName, LabelValue], Meta(max_length=64)] = {}
@@ -429,6 +432,13 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     def all_secrets(self) -> dict[str, str]:
         """By variable, whether that has the value or the path of a file."""
         return {**self.secrets, **self.secret_files}
+
+    @property
+    def done_roles(self) -> tuple[str, ...]:
+        """The roles whose success is the success of the job: `done_when`, else all."""
+        if self.done_when is None:
+            return tuple(self.roles)
+        return (self.done_when,) if isinstance(self.done_when, str) else self.done_when
 
     @property
     def is_array(self) -> bool:

@@ -72,6 +72,7 @@ def _check(spec: JobSpec) -> None:
     for check in (
         _check_times,
         _check_signals,
+        _check_done_when,
         _check_objective,
         _check_service,
         _check_array,
@@ -103,6 +104,21 @@ def _check_signals(spec: JobSpec) -> None:
     if spec.stop_signal is not None and spec.stop_signal == str(spec.resize.signal):
         why = "is the signal of `resize`, too: a program could not tell a stop from a change of members"
         raise SpecError("stop_signal", why)
+
+
+def _check_done_when(spec: JobSpec) -> None:
+    if spec.done_when is None:
+        return
+    if spec.service is not None:
+        raise SpecError("done_when", "is for jobs that end: one that serves requests has no role to wait for")
+    named = spec.done_roles
+    for role in named:
+        if role not in spec.roles:
+            raise SpecError("done_when", f"{role} is no role of the job; it has {', '.join(spec.roles)}")
+        if named.count(role) > 1:
+            raise SpecError("done_when", f"{role} is named twice")
+    if len(named) == len(spec.roles):
+        raise SpecError("done_when", "names every role, so no rank would be stopped: leave it out, or name fewer")
 
 
 def _check_objective(spec: JobSpec) -> None:

@@ -153,6 +153,23 @@ async def test_the_ranks_of_a_gang_have_logs_of_their_own(alice: Person) -> None
     assert sorted(everything.splitlines()) == ["[0] rank 0 of 2", "[1] rank 1 of 2"]
 
 
+async def test_a_job_ends_with_its_workers_though_its_helper_would_run_for_ever(alice: Person, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("""
+name: helped
+done_when: worker
+grace: 5s
+roles:
+  ps: {command: [sh, -c, "trap 'echo told; exit 9' TERM; while :; do sleep 0.1; done"]}
+  worker: {replicas: {want: 2}, command: [sh, -c, "sleep 1; echo trained"]}
+""")
+    ran = await alice.types("submit", str(tmp_path / "job.yaml"), "-f")
+    assert ran.status == 0
+    assert "core-done: every rank of role worker ended with status 0: the other ranks stop" in ran.err
+    assert " succeeded" in ran.err.splitlines()[-1]
+    logs = (await alice.types("logs", "helped", "--rank", "all")).out
+    assert (logs.count("told"), logs.count("trained")) == (1, 2)
+
+
 async def test_a_file_is_submitted_once_per_key(alice: Person, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: filed\ncommand: [echo, filed]\n")
     first = await alice.types("submit", str(tmp_path / "job.yaml"), "--key", "only-once")

@@ -100,7 +100,8 @@ class AnxiousRuns(scheduler_runs.Runs):
 
     def of(self, job: Job) -> scheduler_runs.Ranks:
         ranks = super().of(job)
-        return scheduler_runs.Ranks((*ranks.seen, *ranks.others), (), ranks.first_node)
+        everyone = (*ranks.seen, *ranks.others)
+        return scheduler_runs.Ranks(everyone, everyone, (), ranks.first_node)
 
 
 def lowest_ranks(job: Job, count: int, *, above: int = -1) -> list[int]:

@@ -19,6 +19,8 @@ FIELDS = {
     "JobSpec.grace": "Between the stop signal and SIGKILL; at most 1h.",
     "JobSpec.stop_signal": "Asks the main process to stop. Not said: the `STOPSIGNAL` of its image, else `SIGTERM`.",
     "JobSpec.time_limit": "It is stopped after this long in one epoch, and has then failed.",
+    "JobSpec.done_when": "A role, or a list of roles: the job has succeeded once every replica of them has ended with"
+    " status 0, and the replicas of the other roles are stopped then (docs/elastic.md). Not said: all roles.",
     "JobSpec.retries": "How often it is tried again when it fails.",
     "JobSpec.context": "The digest of stored files that its runs have as their working folder; `--sync DIR` sets it.",
     "JobSpec.secrets": "For each variable of the environment the name of a stored secret, whose value it has.",

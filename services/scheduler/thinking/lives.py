@@ -8,7 +8,7 @@ from libs.domain.job import CANCELS, Allocation, Cause, CauseCode, Job, JobEvent
 from libs.domain.quantity import duration_text
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import port_for
-from services.scheduler.thinking.runs import Ranks
+from services.scheduler.thinking.runs import ENDED_AT, Ranks
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
@@ -53,11 +53,11 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     job = picture.jobs[job.id]
     if job.state is _S.STOPPING:
         return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
-    if job.state is _S.RUNNING and ranks.all_succeeded:
+    if job.state is _S.RUNNING and ranks.all_succeeded():
         if not picture.pool.all_gone(job):
-            cause = Cause(code=_C.CORE_DONE, sentence="its core ended with status 0: the ranks beyond it stop")
+            cause = Cause(code=_C.CORE_DONE, sentence=f"{_ended_well(job, 'its core')}: the other ranks stop")
             return steps + stop(picture, job, cause, now, exit_code=0, progress=ranks.progress)
-        cause = Cause(code=_C.EXITED, sentence=f"every rank ended with status 0{ranks.noted}")
+        cause = Cause(code=_C.EXITED, sentence=f"{_ended_well(job)}{ranks.noted}")
         return steps + picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     if job.state is _S.RUNNING:
         steps += release(picture, job, now)
@@ -130,12 +130,20 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if cause.code is _C.CORE_DONE:  # its nodes may know that end no more
         return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
-    if ranks.all_succeeded and not job.spec.is_service:
-        done = Cause(code=_C.EXITED, sentence="its work was done when it was stopped: every rank ended with status 0")
+    if not job.spec.is_service and ranks.all_succeeded(cause.numbers.get(ENDED_AT)):
+        done = Cause(code=_C.EXITED, sentence=f"its work was done when it was stopped: {_ended_well(job)}")
         return picture.go(job, _E.SUCCEEDED, done, now, exit_code=0, progress=ranks.progress)
     if job.next_placement is not None and (again := _restarted(picture, job, now, progress=ranks.progress)):
         return again
     return _over(picture, job, cause, now, exit_code=_status(cause, ranks), progress=ranks.progress)
+
+
+def _ended_well(job: Job, needed: str = "every rank") -> str:
+    """Such as `every rank of role worker ended with status 0`. `needed`: the ranks, where `done_when` names no role."""
+    if job.spec.done_when is not None:
+        roles = job.spec.done_roles
+        needed = f"every rank of {'role' if len(roles) == 1 else 'roles'} {', '.join(roles)}"
+    return f"{needed} ended with status 0"
 
 
 def _restarted(picture: Picture, job: Job, now: float, *, progress: dict[str, float] | None) -> list[Step]:

@@ -12,6 +12,7 @@ from libs.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, NodeReported, R
 
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 
+ENDED_AT = "ended_at"  # the number of a cause: when the rank ended that stops its job, where its success was not needed
 TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
 
 _Key = tuple[str, int, int]
@@ -20,10 +21,12 @@ _Key = tuple[str, int, int]
 class Ranks(Struct, frozen=True):
     """The ranks of one job in its present epoch, as reported by their nodes; None: not reported.
 
-    `seen`: those of its core, which live and die together; `others`: those that may come and go alone.
+    `seen`: those of its core, which live and die together; `needed`: those of them whose success is that of the job,
+    all but where `done_when` names roles; `others`: those that may come and go alone.
     """
 
     seen: tuple[RunSeen | None, ...]
+    needed: tuple[RunSeen | None, ...]
     others: tuple[RunSeen | None, ...]
     first_node: str
 
@@ -35,11 +38,19 @@ class Ranks(Struct, frozen=True):
     def all_began(self) -> bool:
         return all(run is not None and _began(run) for run in self.seen)
 
-    @property
-    def all_succeeded(self) -> bool:
-        """Has every rank ended with status 0, of its own accord or stopped with the job's work done?"""
-        done = self._said_finished
-        return all(run is not None and (_succeeded(run) or (done and _stopped_with_0(run))) for run in self.seen)
+    def all_succeeded(self, failed_at: float | None = None) -> bool:
+        """Has every needed rank ended with status 0, of its own accord or stopped with the job's work done?
+
+        Another rank of the core may have failed after that, as it may lose what it talked to, but not before.
+        `failed_at`: when one did for which the job was stopped; its node may know that end no more.
+        """
+        done, end = self._said_finished, 0.0
+        for run in self.needed:
+            if run is None or not (_succeeded(run) or (done and _stopped_with_0(run))):
+                return False
+            end = max(end, run.ended_at or inf)
+        failed = [run.ended_at or 0.0 for run in self.seen if run is not None and _failed(run)]
+        return all(end < at for at in (*failed, *(() if failed_at is None else (failed_at,))))
 
     @property
     def _said_finished(self) -> bool:
@@ -52,7 +63,12 @@ class Ranks(Struct, frozen=True):
         that was killed outside its share comes before all: the job must not be tried again."""
         bad = [run for run in self.seen if run is not None and run.state is RunState.EXITED and not _succeeded(run)]
         first = min(bad, key=_how_late, default=None)
-        return None if first is None else _cause(first, of=len(self.seen))
+        if first is None:
+            return None
+        cause = _cause(first, of=len(self.seen))
+        if first in self.needed:
+            return cause
+        return structs.replace(cause, numbers={**cause.numbers, ENDED_AT: first.ended_at or 0.0})
 
     @property
     def exit_code(self) -> int | None:
@@ -68,8 +84,9 @@ class Ranks(Struct, frozen=True):
 
     @property
     def progress(self) -> dict[str, float] | None:
-        """The progress of the first rank that reports any, usually rank 0."""
-        return next((run.progress for run in (*self.seen, *self.others) if run is not None and run.progress), None)
+        """The progress of the first rank that reports any, usually rank 0; of a needed one before others."""
+        ranks = (*self.needed, *self.seen, *self.others)
+        return next((run.progress for run in ranks if run is not None and run.progress), None)
 
 
 class Runs:
@@ -187,8 +204,11 @@ class Runs:
     def of(self, job: Job) -> Ranks:
         assert job.placement is not None
         allocations = job.placement.allocations
+        core = [(self.run(job, allocation), allocation.role) for allocation in allocations if not allocation.extra]
+        needed = job.spec.done_roles
         return Ranks(
-            tuple(self.run(job, allocation) for allocation in allocations if not allocation.extra),
+            tuple(run for run, _ in core),
+            tuple(run for run, role in core if role in needed),
             tuple(self.run(job, allocation) for allocation in allocations if allocation.extra),
             allocations[0].node_id if allocations else "",
         )
@@ -286,6 +306,10 @@ def _began(run: RunSeen) -> bool:
 
 def _succeeded(run: RunSeen) -> bool:
     return run.state is RunState.EXITED and run.reason is EndReason.EXIT and run.exit_code == 0
+
+
+def _failed(run: RunSeen) -> bool:
+    return run.state is RunState.EXITED and not _succeeded(run) and not _told_to_stop(run)
 
 
 def _how_late(run: RunSeen) -> tuple[bool, bool, float, int]:
