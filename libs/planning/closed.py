@@ -1,5 +1,9 @@
 """Nodes that take no new work: which of them have room for a replica, and the words for why they give none."""
 
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
 from libs.domain.cluster import Node, Request
 from libs.domain.quantity import count_text
 from libs.planning.capacity import NodeRoom, Room
@@ -34,6 +38,47 @@ def closed_text(room: Room, request: Request) -> str:
         told += [f"so do {more} more nodes that take no work"] if more > 1 else []
         told += ["so does one more node that takes no work"] if more == 1 else []
     return "; ".join(told)
+
+
+class Missed(Struct, frozen=True):
+    """Drained and lost nodes without which a job cannot start, whatever ends. `one_each`: no node of its pool has
+    room for two of its replicas."""
+
+    nodes: Sequence[Node]
+    one_each: bool
+
+    def text(self, told: Collection[str] = ()) -> str:
+        """Such as `node-2 is drained, so it cannot start until node-2 is resumed`. `told`: nodes that the sentence
+        before it says to be closed."""
+        if len(self.nodes) > 1:
+            names = ", ".join(node.id for node in self.nodes[:NAMED_MAX])
+            more = f" and {len(self.nodes) - NAMED_MAX} more" if len(self.nodes) > NAMED_MAX else ""
+            return f"{names}{more} take no work, so it cannot start until enough of them do"
+        (node,) = self.nodes
+        until = f"it cannot start until {node.id} {'is back' if not node.ready else 'is resumed'}"
+        return until if node.id in told else f"{node.id} is {'drained' if node.ready else 'lost'}, so {until}"
+
+
+def missed(room: Room, request: Request, least: int) -> Missed | None:
+    """The closed nodes that a job waits for: those that take work could not hold `least` replicas of `request` even if
+    they were empty, and all together could. None if there is no such node."""
+    open_nodes = [each for each in room.nodes.values() if each.node.ready and not each.node.drained]
+    if len(open_nodes) == len(room.nodes):
+        return None
+    left = least
+    most = 0  # on one node
+    for each in open_nodes:
+        there = NodeRoom(each.node).count(request, least)
+        left, most = left - there, max(most, there)
+        if left <= 0:
+            return None
+    closed: list[Node] = []
+    for each in room.nodes.values():
+        if each.node.drained or not each.node.ready:
+            there = NodeRoom(each.node).count(request, least)
+            left, most = left - there, max(most, there)
+            closed += [each.node] if there else []
+    return Missed(sorted(closed, key=lambda node: node.id), one_each=most == 1) if closed and left <= 0 else None
 
 
 def silent_seconds(node: Node, now: float) -> float:

@@ -10,7 +10,7 @@ from libs.domain.quantity import count_text, size_text
 from libs.domain.shares import WHOLE, context_bytes
 from libs.domain.spec import JobSpec
 from libs.planning.capacity import NodeRoom, Room, empty_room
-from libs.planning.closed import closed_text, closed_with_room
+from libs.planning.closed import NAMED_MAX, closed_text, closed_with_room, missed
 from libs.planning.finding import find, first_unplaced
 from libs.planning.offering import offered_text, unoffered
 from libs.planning.pins import why_not_there
@@ -90,12 +90,17 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     if nowhere := unoffered(nodes, request):
         return Cause(code=CauseCode.NO_NODES, sentence=nowhere)
     closed, offered = closed_text(room, request), offered_text(nodes, request)
+    lacking = missed(room, request, want.least)
     open_nodes = [node for node in room.open_nodes if node.starts(request)]
     if not open_nodes:
         sentence = "no node of its pool takes work now"
         if offered:
             sentence = f"no node that could start it takes work now: {offered}"
-        return Cause(code=CauseCode.NO_NODES, sentence=f"{sentence}: {closed}" if closed else sentence)
+        if closed:
+            sentence += f": {closed}"
+        elif lacking is not None:
+            sentence += f"; {lacking.text()}"
+        return Cause(code=CauseCode.NO_NODES, sentence=sentence)
     free = _gpus_free(room, request)
     numbers = {
         "replicas_wanted": float(want.least),
@@ -111,6 +116,8 @@ def _why_no_place(room: Room, want: Want) -> Cause:
         sentence = _no_part_sentence(want, numbers, open_nodes, among)
     else:
         sentence = _no_room_sentence(want, numbers, open_nodes, among)
+        if lacking is not None and lacking.one_each and want.least > 1 and request.gpus:
+            sentence = f"needs {want.least} nodes with {_free_gpus(request)} each"
     if offered:
         sentence += f"; {offered}"
     if offered and request.volumes:
@@ -118,6 +125,8 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     if closed:
         numbers["nodes_closed"] = float(len(closed_with_room(room, request)))
         sentence += f"; {closed}"
+    if lacking is not None:
+        sentence += f"; {lacking.text([each.node.id for each in closed_with_room(room, request)[:NAMED_MAX]])}"
     if request.gpus and (shared := sum(len(node.gpus.shared) for node in open_nodes)):
         numbers["gpus_shared"] = float(shared)
         sentence += f"; {count_text(shared, 'GPU')} {'is' if shared == 1 else 'are'} held in shares"
@@ -205,6 +214,11 @@ def _needs(shape: Shape) -> str:
 
 def _cpus_and_memory(request: Request) -> str:
     return f"{cpus_text(request.cpus)} and {size_text(request.memory)}"
+
+
+def _free_gpus(request: Request) -> str:
+    of_model = f" of {request.model}" if request.model else ""
+    return f"{count_text(request.gpus, 'free GPU')}{of_model}"
 
 
 def _on_a(among: str) -> str:

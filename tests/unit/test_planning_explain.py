@@ -1,5 +1,7 @@
 """Why a job waits, told with the nodes that take no work, and where it is, with the nodes that are silent."""
 
+from typing import Any
+
 from msgspec import structs
 
 from libs.domain.job import CauseCode, Job, JobState
@@ -116,3 +118,51 @@ def test_one_cpu_is_one_cpu() -> None:
     small = job("j-1", gpus=0, spec={"role": {"cpus": 1, "memory": "1GiB"}})
     told = explain(small, nodes=[node("node-1", gpus=0, cpus=0.5)], holding=[], queued=[small], now=0.0)
     assert "1 × (0 GPUs, 1 CPU, 1GiB)" in told.sentence
+
+
+def of_two_nodes(*holding: Job, **closed: Any) -> str:
+    """Why a job waits that needs 8 GPUs on each of two nodes, of which the second is closed."""
+    nodes = [node("node-1", gpus=8), node("node-2", gpus=8, **closed)]
+    wide = job("j-3", seq=3, gpus=8, replicas=2)
+    return explain(wide, nodes=nodes, holding=holding, queued=[wide], now=0.0).sentence
+
+
+def holding_all(job_id: str, node_id: str) -> Job:
+    gpus = tuple((node_id, gpu) for gpu in range(8))
+    return job(job_id, gpus=8, state=JobState.RUNNING, placement=placement(*gpus))
+
+
+def test_a_drained_and_full_node_without_which_a_job_cannot_start_is_named() -> None:
+    full = holding_all("j-1", "node-1"), holding_all("j-2", "node-2")
+    needs = "needs 2 nodes with 8 free GPUs each; "
+    drained = "node-2 is drained, so it cannot start until node-2 is resumed"
+    assert of_two_nodes(*full, drained=True) == needs + drained
+    assert of_two_nodes(full[1], drained=True) == needs + drained
+    assert of_two_nodes(*full, ready=False) == needs + "node-2 is lost, so it cannot start until node-2 is back"
+    assert of_two_nodes(*full) == "wants 8 GPUs on one node, 2 times; none is free"
+
+
+def test_a_drained_and_empty_node_without_which_a_job_cannot_start_is_named_once() -> None:
+    assert of_two_nodes(holding_all("j-1", "node-1"), drained=True) == (
+        "needs 2 nodes with 8 free GPUs each; node-2 has 8 free GPUs, but is drained (`weft resume node-2`);"
+        " it cannot start until node-2 is resumed"
+    )
+
+
+def test_a_full_pool_of_drained_nodes_is_told_as_one() -> None:
+    full = holding_all("j-1", "node-1")
+    narrow = job("j-3", seq=3, gpus=8)
+    nodes = [node("node-1", gpus=8, drained=True)]
+    assert explain(narrow, nodes=nodes, holding=[full], queued=[narrow], now=0.0).sentence == (
+        "no node of its pool takes work now; node-1 is drained, so it cannot start until node-1 is resumed"
+    )
+
+
+def test_of_several_nodes_that_are_missed_it_is_said_that_enough_must_come_back() -> None:
+    nodes = [node("node-1", gpus=8), *(node(f"node-{n}", gpus=8, drained=True) for n in (2, 3, 4))]
+    full = [holding_all(f"j-{n}", f"node-{n}") for n in (1, 2, 3, 4)]
+    wide = job("j-9", seq=9, gpus=8, replicas=2)
+    assert explain(wide, nodes=nodes, holding=full, queued=[wide], now=0.0).sentence == (
+        "needs 2 nodes with 8 free GPUs each; node-2, node-3 and 1 more take no work,"
+        " so it cannot start until enough of them do"
+    )

@@ -130,7 +130,10 @@ def test_a_drained_node_with_room_for_the_share_is_named() -> None:
     room = Room()
     room.add(structs.replace(node_of("node-0", model="A"), drained=True))
     room.add(node_of("node-1", gpus=0))
-    assert refused(room).endswith("node-0 has 0.5 of a GPU with 8GiB free, but is drained (`weft resume node-0`)")
+    assert refused(room).endswith(
+        "node-0 has 0.5 of a GPU with 8GiB free, but is drained (`weft resume node-0`);"
+        " it cannot start until node-0 is resumed"
+    )
 
 
 def sharing(request: float = 0.5, memory: str = "8GiB", **fields: object) -> JobSpec:
