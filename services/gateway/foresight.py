@@ -124,10 +124,12 @@ class Foresight:
         return without_moment(eta, now=now) if late else eta
 
     def steps(self, jobs: Sequence[Job]) -> dict[str, Steps]:
-        """What running jobs report lately, as the rank that is least far has it."""
+        """What running jobs report lately, as the rank that is least far has it, of the roles that end the job."""
         found: dict[str, Steps] = {}
         for job in jobs:
-            heard = self._cluster.progress(job).values()
+            placed = job.placement.allocations if job.placement is not None else ()
+            ends = {allocation.rank for allocation in placed if allocation.role in job.spec.done_roles}
+            heard = [run for rank, run in self._cluster.progress(job).items() if rank in ends]
             told = [(run.progress["step"], run.progress["steps"], run.pace) for run in heard if _counts(run.progress)]
             if told:
                 step, steps, pace = min(told, key=lambda one: one[0])

@@ -4,9 +4,12 @@ from collections import Counter
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from libs.domain.job import Job, JobEvent, JobState
+from libs.domain.spec import Role
 from libs.messages.eta import Basis, Estimate, EtaOf
+from libs.messages.nodes import ProgressSeen, RunProgressed
 from libs.planning import in_order
 from libs.planning.eta.learnt import kinds_of
 from libs.planning.eta.record import Range
@@ -16,6 +19,7 @@ from libs.store.memory import MemoryStore
 from services.gateway.cluster import LiveCluster
 from services.gateway.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
 from services.gateway.snapshots import Snapshots
+from tests.support import builders
 from tests.support.steps import go, placement
 from tests.support.stores import AT, World
 
@@ -33,8 +37,8 @@ class Rig:
         store = MemoryStore()
         self.world = World(*(store for _ in World.__struct_fields__))
         self.at = AT
-        cluster = LiveCluster(clock=lambda: self.at)
-        self.foresight = Foresight(self.world.gateway, cluster, now=lambda: self.at, clock=lambda: self.at)
+        self.cluster = LiveCluster(clock=lambda: self.at)
+        self.foresight = Foresight(self.world.gateway, self.cluster, now=lambda: self.at, clock=lambda: self.at)
 
     async def later(self, seconds: float = DURATIONS_SECONDS) -> None:
         """So much later, with all that is stored by then looked at."""
@@ -161,3 +165,19 @@ async def test_a_sure_bound_is_not_judged() -> None:
     assert job.state is JobState.QUEUED
     rig.foresight.told(job, Foreseen(FORESEEN.estimate))
     assert rig.foresight.records("default").of(EtaOf.START, Basis.LEARNT).pending == []
+
+
+async def test_the_steps_of_a_job_are_those_of_the_roles_whose_end_is_its_own() -> None:
+    rig = Rig()
+    places = placement(("node-1", 0), ("node-1", 1))
+    helper, worker = places.allocations
+    roles = structs.replace(places, allocations=(structs.replace(helper, role="ps"), worker))
+    made = builders.job(spec={"roles": {"ps": Role(), "worker": Role()}, "done_when": "worker"}, placement=roles)
+    ranks = [
+        RunProgressed(job_id=made.id, epoch=0, rank=rank, progress={"step": step, "steps": 100.0})
+        for rank, step in ((0, 1.0), (1, 50.0))
+    ]
+    await rig.cluster.hear_progress(ProgressSeen(node_id="node-1", runs=tuple(ranks)))
+    assert rig.foresight.steps([made])[made.id].step == 50
+    either = structs.replace(made, spec=structs.replace(made.spec, done_when=None))
+    assert rig.foresight.steps([either])[made.id].step == 1
