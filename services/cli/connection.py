@@ -23,16 +23,24 @@ _WITHOUT_SUBJECT = ("expected ", "is ")
 _NODES_MAX = 8
 _CLOSE_AMONG = 200  # of the newest jobs, whose names are compared with a name that no job has
 QUICK_SECONDS = 3.0  # a person waits: an error should come soon
+RESTART_SECONDS = 10.0  # a gateway that is known to be there starts again in less
 PATIENT_SECONDS = 60.0  # for commands that follow: longer than a gateway takes to restart
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """The address and token of a cluster. `token_from`: the source of the token, to explain a refusal."""
+    """The address and token of a cluster. `token_from`: the source of the token, to explain a refusal. `is_known`: the
+    address is one that has been used before, and not typed for this command."""
 
     url: str
     token: str
     token_from: str
     ca_file: str = ""
+    is_known: bool = False
+
+    @property
+    def first_seconds(self) -> float:
+        """How long to wait for the first answer."""
+        return RESTART_SECONDS if self.is_known else QUICK_SECONDS
 
 
 class _ClientFile(Struct, frozen=True, kw_only=True):
@@ -64,15 +72,32 @@ def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Plac
         raise Complaint(f"what {token_from} has is not a token")
     ca_file = environment.get("WEFT_CA_FILE", "")
     if url and token:
-        return Place(url=url, token=token, token_from=token_from, ca_file=ca_file)
+        is_known = not args.url
+        return Place(url=url, token=token, token_from=token_from, ca_file=ca_file, is_known=is_known)
     left = _left_by_up(path)
     if left is None:
         raise Complaint(_what_to_do(url, token, path))
     if url and url.rstrip("/") != left.url.rstrip("/"):  # a token is sent to its own cluster only
         raise Complaint(f"no token for {url}: give --token, or set WEFT_TOKEN")
     return Place(
-        url=left.url, token=token or left.token, token_from=token_from if token else str(path), ca_file=ca_file
+        url=left.url,
+        token=token or left.token,
+        token_from=token_from if token else str(path),
+        ca_file=ca_file,
+        is_known=_is_up(path.with_name("up.lock")),
     )
+
+
+def _is_up(lock: Path) -> bool:
+    """Return True while the process that wrote its id into the lock of a home lives. The lock itself is not tried: a
+    `weft up` that starts at that moment would find it taken."""
+    try:
+        os.kill(int(lock.read_text()), 0)
+    except PermissionError:
+        return True  # it is another user's
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def weft_home(environment: Mapping[str, str]) -> Path:
@@ -86,13 +111,14 @@ def weft_home(environment: Mapping[str, str]) -> Path:
 async def connected(args: argparse.Namespace, *, patience: float | None = None) -> AsyncIterator[Client]:
     """A client of the chosen cluster; its errors become complaints.
 
-    `patience` is for a gateway that goes away in between; one that never answered is reported soon.
+    `patience` is for a gateway that goes away in between. One that never answered is reported soon, unless its address
+    is known: then it may be starting again.
     """
     place = find_place(args, os.environ)
-    seconds = patience or QUICK_SECONDS
+    seconds = patience or RESTART_SECONDS
     try:
         async with Client(
-            place.url, place.token, retry_seconds=seconds, first_seconds=QUICK_SECONDS, ca_file=place.ca_file
+            place.url, place.token, retry_seconds=seconds, first_seconds=place.first_seconds, ca_file=place.ca_file
         ) as client:
             try:
                 yield client

@@ -40,7 +40,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def top(args: argparse.Namespace) -> int:
-    async with connection.connected(args) as client:
+    async with connection.connected(args, patience=connection.QUICK_SECONDS) as client:
         if args.json:
             page.json_line(await client.cluster())
             return 0

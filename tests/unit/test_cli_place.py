@@ -1,12 +1,13 @@
 """Which cluster a command speaks to, and by which token."""
 
 import argparse
+import os
 from pathlib import Path
 
 import pytest
 
 from services.cli.complaint import Complaint
-from services.cli.connection import find_place
+from services.cli.connection import QUICK_SECONDS, RESTART_SECONDS, find_place
 
 
 def place(environment: dict[str, str], *, url: str = "", token: str = "") -> tuple[str, str]:
@@ -57,3 +58,21 @@ def test_a_file_that_weft_did_not_write_is_named(tmp_path: Path) -> None:
     (tmp_path / "client.json").write_text("{}")
     with pytest.raises(Complaint, match=r"client\.json is not what `weft up` wrote"):
         place({"WEFT_HOME": str(tmp_path)})
+
+
+def first_seconds(environment: dict[str, str], *, url: str = "", token: str = "") -> float:
+    return find_place(argparse.Namespace(url=url, token=token), environment).first_seconds
+
+
+def test_a_known_gateway_that_starts_again_is_waited_for_and_one_that_was_typed_is_reported_soon(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
+    left, told = {"WEFT_HOME": str(tmp_path)}, {"WEFT_URL": "http://told:1", "WEFT_TOKEN": "told"}
+    assert first_seconds(left) == QUICK_SECONDS, "nothing runs there any more"
+    (tmp_path / "up.lock").write_text("no number")
+    assert first_seconds(left) == QUICK_SECONDS
+    (tmp_path / "up.lock").write_text(str(os.getpid()))
+    assert first_seconds(left) == RESTART_SECONDS
+    assert first_seconds(told) == RESTART_SECONDS
+    assert first_seconds(told, url="http://typed:1") == QUICK_SECONDS
