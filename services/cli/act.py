@@ -1,8 +1,10 @@
 """What a person may ask of one job or of nodes: priority, scale, share, drain, resume."""
 
 import argparse
+import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from libs.client import Client, RefusedError
 from libs.messages.http import Accepted, ArrayAsked
@@ -11,6 +13,8 @@ from services.cli.complaint import Complaint
 from services.cli.selection import ID_BEGINS
 from services.cli.words import clean
 
+EACH_SHOWN_MAX = 20  # of more, one line is printed in place of a line each
+AT_ONCE_MAX = 8  # requests: as many as the gateway answers at once for one tenant
 _DIGITS_MAX = 9
 _SCALE = (
     "change a job's size, within the min and max of its roles: one that waits starts with it, one that runs takes it"
@@ -163,22 +167,67 @@ async def each(
     ids: Sequence[str],
     one: Ask,
     sentence: str,
+    *,
+    summary: str = "{count} of {asked} accepted",
 ) -> int:
-    """Send one request for each; a refusal does not keep the others from being sent."""
-    status = 0
-    for wanted in ids:
+    """Send one request for each; a refusal does not keep the others from being sent. Of more than EACH_SHOWN_MAX,
+    several are sent at once, and one line, the `summary`, is printed for all that were accepted."""
+    many = len(ids) > EACH_SHOWN_MAX
+    accepted, refused = 0, 0
+    with _bar(len(ids), shown=many and sys.stderr.isatty()) as advance:
+        step = AT_ONCE_MAX if many else 1
+        for group in (ids[at : at + step] for at in range(0, len(ids), step)):
+            for wanted, answer in zip(group, await _answers(client, group, one), strict=True):
+                advance()
+                if isinstance(answer, Accepted | ArrayAsked):
+                    accepted += 1
+                    _print_accepted(args, answer, sentence, many=many)
+                    continue
+                if len(ids) == 1:
+                    raise answer
+                refused += 1
+                if refused <= EACH_SHOWN_MAX:
+                    print(f"weft: {clean(wanted)}: {clean(answer.reason)}", file=sys.stderr)
+    if refused > EACH_SHOWN_MAX:
+        print(f"weft: {refused} in all were refused; the first {EACH_SHOWN_MAX} are shown", file=sys.stderr)
+    if many and not args.json:
+        print(summary.format(count=accepted, asked=len(ids)), flush=True)
+    return 1 if refused else 0
+
+
+async def _answers(
+    client: Client, group: Sequence[str], one: Ask
+) -> list[Accepted | ArrayAsked | RefusedError | Complaint]:
+    """The answers to requests that are sent at once, in the order of the group."""
+
+    async def answer(wanted: str) -> Accepted | ArrayAsked | RefusedError | Complaint:
         try:
-            accepted = await one(client, wanted)
+            return await one(client, wanted)
         except (RefusedError, Complaint) as error:
-            if len(ids) == 1:
-                raise
-            print(f"weft: {clean(wanted)}: {clean(error.reason)}", file=sys.stderr)
-            status = 1
-        else:
-            told = (
-                arrays.asked_sentence(accepted)
-                if isinstance(accepted, ArrayAsked)
-                else sentence.format(id=accepted.id, state=accepted.state)
-            )
-            page.answered(args, accepted, told)
-    return status
+            return error
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(answer(wanted)) for wanted in group]
+    return [task.result() for task in asked]
+
+
+def _print_accepted(args: argparse.Namespace, answer: Accepted | ArrayAsked, sentence: str, *, many: bool) -> None:
+    if many and not args.json:
+        return
+    if isinstance(answer, ArrayAsked):
+        page.answered(args, answer, arrays.asked_sentence(answer))
+    else:
+        page.answered(args, answer, sentence.format(id=answer.id, state=answer.state))
+
+
+@contextmanager
+def _bar(total: int, *, shown: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr; `yield`s the function that advances it by one."""
+    if not shown:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress  # slow to import, seldom shown
+
+    with Progress(BarColumn(), MofNCompleteColumn(), console=page.console(sys.stderr), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)

@@ -12,11 +12,15 @@ from libs.domain.job import HOLDING, JobState
 from libs.domain.selection import is_pattern
 from libs.messages.http import Accepted, ArrayAsked
 from services.cli import arrays, connection, page, selection
-from services.cli.act import Ask, each, named_job
+from services.cli.act import EACH_SHOWN_MAX, Ask, each, named_job
 from services.cli.complaint import Complaint
 
 _CANCEL = "end jobs: SIGTERM, their grace, SIGKILL"
 _REQUEUE = "send jobs back to the queue, to start again from their checkpoints"
+_SUMMARIES = {
+    "cancel": "{count} of {asked} jobs will end",
+    "requeue": "{count} of {asked} jobs will go back to the queue",
+}
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -72,14 +76,15 @@ async def _each(args: argparse.Namespace, one: Ask, deed: str, sentence: str, *,
         )
     async with connection.connected(args) as client:
         if wanted.is_empty and not args.all and not any(is_pattern(word) for word in args.ids):
-            return await each(client, args, args.ids, one, sentence)
+            return await each(client, args, args.ids, one, sentence, summary=_SUMMARIES[deed])
         found = (await selection.matching(client, wanted, args.ids, states=states)).jobs
         if not found:
             raise Complaint(selection.nothing_matches(wanted, args.ids, states))
         if args.all or _means_all(args.ids, wanted):
             selection.confirm(found, deed, yes=args.yes)
-        status = await each(client, args, [job.id for job in found], one, sentence)
-    if len(found) > 1:
+        ids = [job.id for job in found]
+        status = await each(client, args, ids, one, sentence, summary=_SUMMARIES[deed])
+    if 1 < len(found) <= EACH_SHOWN_MAX:
         page.note(f"{deed}: {len(found)} jobs")
     return status
 

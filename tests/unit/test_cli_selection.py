@@ -63,6 +63,22 @@ async def test_a_pattern_cancels_each_open_job_that_it_matches(gateway: ToldGate
     assert said.err.startswith("weft: j-2: j-2 is over already: succeeded\n")
 
 
+async def test_of_many_jobs_one_line_says_how_many_will_end(gateway: ToldGateway, capsys: Said) -> None:
+    jobs = tuple(job_view(f"j-{place}") for place in range(40))
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=jobs)
+    for job in jobs[:15]:
+        gateway.answers[f"POST /v1/jobs/{job.id}/cancel"] = Accepted(id=job.id, ask=AskKind.CANCEL, state="running")
+    for job in jobs[15:]:
+        gateway.refuse(f"POST /v1/jobs/{job.id}/cancel", 409, "job", "it is over already")
+    assert await weft(gateway, "cancel", "--all", "--yes") == 1
+    said = capsys.readouterr()
+    assert said.out == "15 of 40 jobs will end\n"
+    refused = said.err.splitlines()
+    assert (len(refused), refused[0]) == (21, "weft: j-15: it is over already")
+    assert refused[-1] == "weft: 25 in all were refused; the first 20 are shown"
+    assert sorted(gateway.asked[1:]) == sorted(f"POST /v1/jobs/{job.id}/cancel" for job in jobs)
+
+
 @pytest.mark.parametrize("typed", [["--all"], ["*"], ["**"], ["--name", "*"], ["--all", "--kind", "batch"]])
 async def test_all_asks_first_and_without_a_terminal_wants_a_yes(
     gateway: ToldGateway, capsys: Said, typed: list[str]
