@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 import termios
+from typing import TextIO
 
 from libs.client import RefusedError
 from libs.domain.spec import Kind, ResizeHow, TuningMode
@@ -144,7 +145,7 @@ async def run(args: argparse.Namespace) -> int:
         page.answered(args, submitted, submitted.id) if not args.follow else None
         for remark in submitted.notes:
             page.remark(f"note: {remark}")
-        if _ignores_input(args):
+        if _ignores_input(args, sys.stdin):
             page.remark("note: standard input is not passed to the job: it reads nothing there")
         if args.follow:
             return await (follow_array if spec.is_array else follow)(client, submitted)
@@ -152,13 +153,13 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ignores_input(args: argparse.Namespace) -> bool:
+def _ignores_input(args: argparse.Namespace, stream: TextIO | None) -> bool:
     """Whether something is there to read that the job was probably meant to read: a pipe or file has data, and the
     command is followed or names its standard input."""
-    if not (args.follow or {"-", "/dev/stdin"}.intersection(args.command)):
+    if stream is None or not (args.follow or {"-", "/dev/stdin"}.intersection(args.command)):
         return False
     try:
-        stdin = -1 if sys.stdin is None else sys.stdin.fileno()
+        stdin = stream.fileno()
         mode = os.fstat(stdin).st_mode
         if stat.S_ISREG(mode):
             return os.fstat(stdin).st_size > os.lseek(stdin, 0, os.SEEK_CUR)

@@ -46,9 +46,9 @@ async def test_what_the_gateway_refuses_of_a_run_is_told_by_option(gateway: Told
 
 async def test_a_file_is_sent_as_it_is(gateway: ToldGateway, capsys: Said, tmp_path: Path) -> None:
     gateway.answers["POST /v1/jobs"] = Submitted(id="j-1", name="train", created=True)
-    (tmp_path / "job.yaml").write_bytes(b"name: train\ncommand: [x]\nworkdir: /srv\n")
+    (tmp_path / "job.yaml").write_bytes(b"name: train\ncommand: [x]\nworkdir: /there\n")
     assert await weft(gateway, "submit", str(tmp_path / "job.yaml"), "--json") == 0
-    assert gateway.bodies == [b"name: train\ncommand: [x]\nworkdir: /srv\n"]
+    assert gateway.bodies == [b"name: train\ncommand: [x]\nworkdir: /there\n"]
     assert json.loads(capsys.readouterr().out) == {"id": "j-1", "name": "train", "created": True}
 
 
