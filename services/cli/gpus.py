@@ -10,6 +10,7 @@ from libs.messages.http import GpusView
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.drawing.gpus import table_of_gpus
+from services.cli.words import natural
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -28,7 +29,7 @@ async def gpus(args: argparse.Namespace) -> int:
     if args.json:
         page.json_line(GpusView(gpus=found))
     elif found:
-        page.show(table_of_gpus(found, page.look()))
+        page.show(table_of_gpus(sorted(found, key=lambda gpu: (natural(gpu.node_id), gpu.index)), page.look()))
     else:
         page.note("no GPUs yet: a node joins by starting its executor and telemetry")
     return 0

@@ -10,6 +10,7 @@ from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.drawing.look import Look, plain
 from services.cli.drawing.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
+from services.cli.words import natural
 
 _FEW = 8  # nodes of which each GPU is shown unasked
 
@@ -36,6 +37,7 @@ async def nodes(args: argparse.Namespace) -> int:
 
 
 def drawn(nodes: tuple[NodeView, ...], look: Look, *, gpus: bool) -> RenderableType:
+    nodes = tuple(sorted(nodes, key=lambda node: natural(node.id)))
     parts: list[RenderableType] = [nodes_table(nodes, look)]
     if gpus and any(node.gpus for node in nodes):
         parts += [Text(), gpus_table(nodes, look)]

@@ -1,5 +1,6 @@
 """Times, counts and other people's text, as a person reads them. Pure."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
@@ -66,6 +67,11 @@ def indexes(numbers: tuple[int, ...]) -> str:
         else:
             spans.append([index, index])
     return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """The sorting key of a name by which `node-2` comes before `node-10`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def some(names: Sequence[str], most: int = 4) -> str:

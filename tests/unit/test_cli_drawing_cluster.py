@@ -53,6 +53,22 @@ def test_a_gpu_of_somebody_elses_job_does_not_tell_its_name() -> None:
     assert "a job of somebody else (j-aaaaaaaaaa)" in "\n".join(seen(nodes_page((node,), TERMINAL, gpus=True)))
 
 
+def test_neighbouring_gpus_of_other_tenants_are_one_line() -> None:
+    other, mine = job_view(name="", tenant=""), job_view()
+    gpus = (*(gpu_view(index, held_by=other) for index in range(8)), gpu_view(8, held_by=mine), gpu_view(9))
+    lines = seen(nodes_page((node_view("node-1", *gpus),), TERMINAL, gpus=True))
+    assert cells(line_with("other tenants", lines)) == [
+        *("node-1", "0-7", "Emulated GPU", "16GiB", "-", "8 GPUs held by other tenants"),
+    ]
+    assert sum("Emulated GPU" in line for line in lines) == 4  # the node, the eight, my own, the free one
+
+
+def test_nodes_are_in_the_order_of_their_numbers() -> None:
+    nodes = tuple(node_view(f"node-{number}") for number in (1, 10, 2))
+    lines = seen(nodes_page(nodes, TERMINAL, gpus=False))
+    assert [line.split()[0] for line in lines[1:4]] == ["node-1", "node-2", "node-10"]
+
+
 def shared_gpu() -> GpuView:
     parts = {"j-a": ("infer", 700, 1000), "j-b": ("train", 200, 200), "j-c": ("", 100, 500)}
     sharing = tuple(
@@ -164,7 +180,7 @@ def test_the_screen_is_never_higher_than_the_terminal(height: int, jobs: int, wi
 
 def test_without_a_terminal_the_cluster_is_told_in_words() -> None:
     lines = cluster_lines(PIPE)
-    assert "train 0+1+2, free 3" in line_with("3/4 Emulated GPU", lines)
+    assert "train 0-2, free 3" in line_with("3/4 Emulated GPU", lines)
     assert not set("".join(lines)) & set("▐▌■━─…")
 
 

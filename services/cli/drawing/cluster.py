@@ -13,7 +13,7 @@ from libs.messages.http import ClusterView, GpuView, JobView, NodeView
 from services.cli.drawing.jobs import held_emulated, jobs_table, silences
 from services.cli.drawing.look import STATE_STYLES, Look, bar, job_colour, plain
 from services.cli.drawing.nodes import gpus_text, held, model_text, node_state
-from services.cli.words import clean, count, emulated_gpus, number
+from services.cli.words import clean, count, emulated_gpus, indexes, natural, number
 
 _CELL_MIN, _CELL_MAX = 3, 12  # columns per GPU; with less than three there is no room for a name
 _BAR = 10
@@ -28,7 +28,8 @@ def cluster_screen(
     jobs = [*view.running, *view.queued, *ended]
     rows = _rows(len(view.nodes), len(jobs), height)
     shown_jobs = jobs[: rows[1]]
-    parts: list[RenderableType] = [_title(view, look), Text(), _nodes(view.nodes[: rows[0]], look)]
+    nodes = sorted(view.nodes, key=lambda node: natural(node.id))
+    parts: list[RenderableType] = [_title(view, look), Text(), _nodes(nodes[: rows[0]], look)]
     if rows[0] < len(view.nodes):
         parts.append(Text(f"and {count(len(view.nodes) - rows[0], 'more node')}", "dim"))
     parts += [Text(), _jobs(shown_jobs, view, look)]
@@ -161,7 +162,7 @@ def _gpus_in_words(node: NodeView) -> str:
         holder = _holder(gpu)
         name = "free" if holder is None else holder[1] or "other"
         holders.setdefault(name, []).append(gpu.index)
-    return ", ".join(f"{name} {'+'.join(map(str, numbers))}" for name, numbers in holders.items())
+    return ", ".join(f"{name} {indexes(tuple(numbers))}" for name, numbers in holders.items())
 
 
 def _gpu_sum(node: NodeView) -> Text:

@@ -1,6 +1,7 @@
 """Nodes and their GPUs: capacity, jobs and use."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 from rich.table import Table
@@ -10,7 +11,7 @@ from libs.domain.quantity import size_text
 from libs.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
 from libs.messages.signals import HostSample
 from services.cli.drawing.look import Look, fitting, plain, table
-from services.cli.words import ago, clean, number, share_text, some, span
+from services.cli.words import ago, clean, indexes, number, share_text, some, span
 
 T = TypeVar("T")
 
@@ -37,14 +38,14 @@ def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
 
 
 def gpus_table(nodes: Sequence[NodeView], look: Look) -> Table:
-    """Each GPU of these nodes, and its job."""
-    columns: dict[str, Callable[[tuple[NodeView, GpuView]], Text | str]] = {
+    """Each GPU of these nodes, and its job; GPUs of other tenants that are alike in one row."""
+    columns: dict[str, Callable[[tuple[NodeView, Sequence[GpuView]]], Text | str]] = {
         "NODE": lambda each: plain(each[0].id),
-        "GPU": lambda each: number(each[1].index),
-        "MODEL": lambda each: plain(model_text(each[1].model, emulated=each[1].emulated)),
-        "MEMORY": lambda each: size_text(each[1].memory),
-        "USED": lambda each: gpu_use(each[1]),
-        "HELD BY": lambda each: holder_text(each[1]),
+        "GPU": lambda each: indexes(tuple(gpu.index for gpu in each[1])),
+        "MODEL": lambda each: plain(model_text(each[1][0].model, emulated=each[1][0].emulated)),
+        "MEMORY": lambda each: size_text(each[1][0].memory),
+        "USED": lambda each: gpu_use(each[1][0]) if len(each[1]) == 1 else "-",
+        "HELD BY": lambda each: holders_text(each[1]),
     }
     return _table_of(_each_gpu(nodes), columns, look, drop=("MEMORY", "USED"), gives="HELD BY")
 
@@ -66,8 +67,27 @@ def _table_of(
     return made
 
 
-def _each_gpu(nodes: Sequence[NodeView]) -> list[tuple[NodeView, GpuView]]:
-    return [(node, gpu) for node in nodes for gpu in node.gpus]
+def _each_gpu(nodes: Sequence[NodeView]) -> list[tuple[NodeView, Sequence[GpuView]]]:
+    rows: list[tuple[NodeView, Sequence[GpuView]]] = []
+    for node in nodes:
+        for others, gpus in groupby(node.gpus, key=_of_others):
+            found = tuple(gpus)
+            rows += [(node, found)] if others else [(node, (gpu,)) for gpu in found]
+    return rows
+
+
+def _of_others(gpu: GpuView) -> tuple[str, int] | None:
+    """The model and memory of a GPU that another tenant's job holds alone; None for all others."""
+    problem = gpu.use is not None and gpu.use.problem
+    if gpu.held_by is None or gpu.held_by.name or gpu.sharing or problem:
+        return None
+    return gpu.model, gpu.memory
+
+
+def holders_text(gpus: Sequence[GpuView]) -> Text:
+    if len(gpus) == 1:
+        return holder_text(gpus[0])
+    return plain(f"{len(gpus)} GPUs held by other tenants", "dim")
 
 
 def gpu_use(gpu: GpuView) -> str:
