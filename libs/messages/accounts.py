@@ -12,6 +12,9 @@ GpuSeconds = Annotated[float, Meta(description="One GPU for one second; a share 
 Amount = Annotated[str, Meta(description="An exact decimal in the currency of the price list.")]
 
 
+OWN_TENANT = "weft"  # the tenant of jobs that Weft's own services submit: benchmarks of GPUs
+
+
 class By(StrEnum):
     """What rows of an account are about. `epoch`: one try of a job; days and hours are those of UTC."""
 

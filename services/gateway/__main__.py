@@ -9,6 +9,7 @@ import time
 
 from libs.bus import BusError
 from libs.bus.nats import NatsBus
+from libs.messages.accounts import OWN_TENANT
 from libs.service import SettingsError, load, main
 from libs.service.config import read_secret
 from libs.service.keys import ServerCertificate, nats_keys, pg_keys
@@ -17,7 +18,7 @@ from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.gateway import service
 from services.gateway.settings import GatewaySettings
-from services.gateway.tokens import ADMIN_TENANT, OWN_TENANT
+from services.gateway.tokens import ADMIN_TENANT
 
 CHARACTERS = string.ascii_lowercase + string.digits
 

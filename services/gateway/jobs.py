@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from libs.domain.job import FINAL, Job, JobState
 from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN, Selection, is_pattern, labels_of
 from libs.domain.spec import TOKEN_PATTERN, Kind
+from libs.messages.accounts import OWN_TENANT
 from libs.messages.asks import AskKind, Reshare, Scale, Update
 from libs.messages.http import PRIORITY_MAX, Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
 from libs.store import TenantFullError, may_go_on
@@ -24,7 +25,6 @@ from services.gateway.service_views import whole_service
 from services.gateway.stories import job_at
 from services.gateway.thinking.resharing import check_share
 from services.gateway.thinking.sizing import check_size
-from services.gateway.tokens import OWN_TENANT
 from services.gateway.views import job_view
 
 LIMIT_MAX = 1000

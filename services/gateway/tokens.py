@@ -17,7 +17,6 @@ from services.gateway.route import Call, NoQuery, answer, json_of
 
 TOKEN_CHARACTERS = 40
 ADMIN_TENANT = "admin"
-OWN_TENANT = "weft"  # the tenant of jobs that Weft's own services submit
 LISTED_MAX = 1000
 
 

@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from libs.messages.accounts import AccountRow, By, CapacityView
@@ -136,9 +137,31 @@ async def test_usage_is_shown_in_hours_with_what_is_not_known(gateway: ToldGatew
     assert lines[:3] == [
         ["TENANT", "GPU", "HOURS", "USED", "LOST", "EUR", "JOBS"],
         ["alice", "2.000", "1.000", "0.100", "unknown", "2"],
-        ["total", "2.000", "unknown", "0.000", "4.980000", "2"],
+        ["total", "2.000", "unknown", "0.000", "4.98", "2"],
     ]
     assert lines[-1] == ["default", "2.000", "6.000", "0.000", "0.000", "0.000", "8.000"]
+
+
+async def test_benchmarks_are_one_row_of_the_usage_by_job_and_money_is_in_cents(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    def row(key: str, name: str, tenant: str, cost: str) -> AccountRow:
+        return AccountRow(key=key, name=name, tenant=tenant, gpu_seconds_held=3600.0, cost=cost, jobs=1)
+
+    rows = (
+        row("j-1", "bench-node-1-0", "weft", "1.000001"),
+        row("j-2", "train", "alice", "9.167076"),
+        row("j-3", "bench-node-1-1", "weft", "0.001"),
+        row("j-4", "short", "alice", "0.000400"),
+    )
+    gateway.answers["GET /v1/usage"] = msgspec.structs.replace(ACCOUNT, by=By.JOB, rows=rows)
+    assert await weft(gateway, "usage", "--by", "job") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:4] == [
+        ["j-2", "train", "1.000", "unknown", "0.000", "9.17", "1"],
+        ["j-4", "short", "1.000", "unknown", "0.000", "<0.01", "1"],
+        ["benchmarks", "of", "GPUs,", "by", "Weft", "2.000", "unknown", "0.000", "1.00", "2"],
+    ]
 
 
 @pytest.mark.parametrize(
