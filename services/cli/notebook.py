@@ -105,6 +105,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--wait", type=seconds, default=WAIT_SECONDS_MAX, metavar="TIME", help="for it to answer (default: 10m; 0: not)"
     )
+    page.notes_option(parser)
     connection.options(parser)
     parser.set_defaults(func=notebook)
 
@@ -123,8 +124,7 @@ async def notebook(args: argparse.Namespace) -> int:
             submitted = await client.submit(spec)
         except RefusedError as error:
             raise Complaint(error.reason, field=option_of(error.field)) from error
-        for remark in submitted.notes:
-            page.remark(f"note: {remark}")
+        page.notes_on(args, submitted.notes)
         view = await _answering(client, submitted, args.wait)
     url = address(view, place.token)
     page.answered(args, {"id": submitted.id, "url": url}, url)

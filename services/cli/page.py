@@ -6,6 +6,7 @@ Texts of a server and of files are in all of it: none leaves here with a charact
 import argparse
 import codecs
 import io
+import os
 import re
 import sys
 import time
@@ -70,6 +71,20 @@ def note(text: str) -> None:
 def remark(text: str) -> None:
     """Print a remark about the answer on stderr, for scripts too."""
     print(clean_lines(text), file=sys.stderr)
+
+
+def notes_option(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that submits a job."""
+    what = "do not print the notes about what a job may not expect (or WEFT_NO_NOTES=1)"
+    parser.add_argument("--no-notes", action="store_true", help=what)
+
+
+def notes_on(args: argparse.Namespace, notes: Iterable[str]) -> None:
+    """Print the notes about what was submitted, unless the user has asked for none."""
+    if args.no_notes or os.environ.get("WEFT_NO_NOTES", "0") not in ("", "0"):
+        return
+    for text in notes:
+        remark(f"note: {text}")
 
 
 def json_line(value: object) -> None:

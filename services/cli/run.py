@@ -50,6 +50,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _serves(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
+    page.notes_option(parser)
     connection.options(parser)
     parser.set_defaults(func=run)
 
@@ -143,10 +144,9 @@ async def run(args: argparse.Namespace) -> int:
         except RefusedError as error:
             raise Complaint(error.reason, field=option_of(error.field)) from error
         page.answered(args, submitted, submitted.id) if not args.follow else None
-        for remark in submitted.notes:
-            page.remark(f"note: {remark}")
+        page.notes_on(args, submitted.notes)
         if _ignores_input(args, sys.stdin):
-            page.remark("note: standard input is not passed to the job: it reads nothing there")
+            page.notes_on(args, ["standard input is not passed to the job: it reads nothing there"])
         if args.follow:
             return await (follow_array if spec.is_array else follow)(client, submitted)
     page.note(submitted_line(submitted))

@@ -31,6 +31,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     sync_option(parser)
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
+    page.notes_option(parser)
     connection.options(parser)
     parser.set_defaults(func=submit)
 
@@ -53,8 +54,7 @@ async def submit(args: argparse.Namespace) -> int:
         except RefusedError as error:
             more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
             raise Complaint(error.reason + more, field=error.field) from error  # a field of the file
-        for remark in submitted.notes:
-            page.remark(f"note: {remark}")
+        page.notes_on(args, submitted.notes)
         if args.follow:
             is_array = submitted.id.startswith(ARRAY_PREFIX)
             return await (follow_array if is_array else follow)(client, submitted)

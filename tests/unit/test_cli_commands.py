@@ -174,6 +174,19 @@ async def test_what_a_job_should_know_of_itself_is_told_once_on_stderr(
         assert capsys.readouterr() == ("j-1\n", "note: it can be stopped\n")
 
 
+async def test_the_notes_about_a_job_can_be_left_out(
+    gateway: ToldGateway, capsys: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.answers["POST /v1/jobs"] = Submitted(id="j-1", name="lab", created=True, notes=("it can be stopped",))
+    (tmp_path / "job.yaml").write_bytes(b"name: lab\ncommand: [x]\n")
+    for typed in (("run", "--no-notes", "--", "x"), ("submit", "--no-notes", str(tmp_path / "job.yaml"))):
+        assert await weft(gateway, *typed) == 0
+        assert capsys.readouterr() == ("j-1\n", "")
+    monkeypatch.setenv("WEFT_NO_NOTES", "1")
+    assert await weft(gateway, "run", "--", "x") == 0
+    assert capsys.readouterr() == ("j-1\n", "")
+
+
 def test_what_ended_lately_is_shown_the_newest_end_first() -> None:
     jobs = (
         job_view("j-1", JobState.SUCCEEDED, ended_at=NOW - 50),
