@@ -7,6 +7,9 @@ from libs.gpus.emulated import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
 from services.cli import connection
 from services.cli.complaint import Complaint
 from services.cli.local import ClusterHome
+from services.cli.words import natural
+
+_NODES_SHOWN = 8
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,14 +37,27 @@ async def emulate(args: argparse.Namespace) -> int:
     home = ClusterHome(connection.weft_home(os.environ))
     folder = home.node(args.node) / "emulated"
     if not folder.is_dir():
-        there = f"`echo {args.slowdown:g} > EXECUTOR_HOME/emulated/{args.gpu}` there does the same"
-        raise Complaint(f"{args.node} does not run from {home.root} on this machine; {there}")
+        raise Complaint(_no_folder(home, args))
     try:
         slow_down(folder, args.gpu, args.slowdown)
     except OSError as error:
         raise Complaint(f"cannot write {folder / str(args.gpu)}: {error.strerror}") from error
     print(f"emulated GPU {args.gpu} of {args.node} has a slowdown of {args.slowdown:g} from now on")
     return 0
+
+
+def _no_folder(home: ClusterHome, args: argparse.Namespace) -> str:
+    """The sentence for a node whose files are not in the home of this shell."""
+    if not home.nodes.is_dir():
+        return (
+            f"there is no cluster in {home.root}: set WEFT_HOME to the home of the `weft up` that runs {args.node}, on"
+            " the machine where it runs"
+        )
+    known = ", ".join(sorted((folder.name for folder in home.nodes.iterdir()), key=natural)[:_NODES_SHOWN]) or "none"
+    return (
+        f"{args.node} is no node of the cluster in {home.root}, which has {known}: set WEFT_HOME to the home of its own"
+        f" `weft up`; of a node without one, write {args.slowdown:g} into emulated/{args.gpu} in its EXECUTOR_HOME"
+    )
 
 
 def _slowdown(text: str) -> float:

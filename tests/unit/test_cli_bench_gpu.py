@@ -124,7 +124,7 @@ async def test_only_emulated_gpus_of_this_machine_can_be_made_slow(
         (("node-9", "0"), "there is no node node-9"),
         (("node-1", "7"), "node-1 has no GPU 7"),
         (("node-1", "1"), "GPU 1 of node-1 is real, and as fast as it is"),
-        (("elsewhere", "0"), f"elsewhere does not run from {tmp_path} on this machine"),
+        (("elsewhere", "0"), f"elsewhere is no node of the cluster in {tmp_path}, which has "),
     ):
         capsys.readouterr()
         assert await weft(gateway, "emulate", *arguments, "2") == 1

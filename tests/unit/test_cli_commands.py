@@ -16,6 +16,7 @@ from libs.messages.asks import AskKind
 from libs.messages.http import (
     Accepted,
     JobsView,
+    NodesView,
     Submitted,
 )
 from services.cli import page
@@ -23,7 +24,7 @@ from services.cli.__main__ import main
 from services.cli.commands import COMMANDS, FAMILIES
 from services.cli.top import ended_lately
 from tests.support.told_gateway import ToldGateway, weft
-from tests.support.views import NOW, job_view
+from tests.support.views import NOW, gpu_view, job_view, node_view
 
 Said = pytest.CaptureFixture[str]
 
@@ -162,6 +163,21 @@ async def test_nodes_are_drained_and_resumed(gateway: ToldGateway, capsys: Said)
         gateway.answers[f"POST /v1/nodes/node-1/{verb}"] = Accepted(id="node-1", ask=ask, state="ready")
         assert await weft(gateway, verb, "node-1") == 0
     assert capsys.readouterr().out == "node-1 takes no new jobs\nnode-1 takes jobs again\n"
+
+
+async def test_emulate_without_the_home_of_the_cluster_says_what_to_set(
+    gateway: ToldGateway, capsys: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.answers["GET /v1/nodes"] = NodesView(nodes=(node_view("node-3", gpu_view(4)),))
+    monkeypatch.setenv("WEFT_HOME", str(tmp_path))
+    assert await weft(gateway, "emulate", "node-3", "4", "1.5") == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"weft: there is no cluster in {tmp_path}: set WEFT_HOME to the home of the `weft up`")
+    (tmp_path / "nodes" / "node-1").mkdir(parents=True)
+    assert await weft(gateway, "emulate", "node-3", "4", "1.5") == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"weft: node-3 is no node of the cluster in {tmp_path}, which has node-1: set WEFT_HOME")
+    assert "write 1.5 into emulated/4 in its EXECUTOR_HOME" in said
 
 
 async def test_what_a_job_should_know_of_itself_is_told_once_on_stderr(
