@@ -24,6 +24,20 @@ PATTERN_WORDS = {
     DURATION_PATTERN: "expected a duration such as 30s or 1h30m",
 }
 
+_BOUND = re.compile(r"Expected `(?:int|float)` (?P<how>[<>]=?) (?P<bound>\S+)")
+_LENGTH = re.compile(r"Expected `(?P<type>\w+)` of length (?P<how>[<>]=?) (?P<bound>\d+)")
+_TYPE = re.compile(r"Expected `(?P<wanted>[\w |]+)`, got `(?P<given>\w+)`")
+_COMPARED = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+_TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "names and values",
+    "null": "nothing",
+}
+
 
 class Mistake(NamedTuple):
     """One mistake: its field, and the reason for a person."""
@@ -35,7 +49,7 @@ class Mistake(NamedTuple):
 def mistakes_of(value: object, kind: type[msgspec.Struct], words: Mapping[str, str]) -> list[Mistake]:
     """The mistakes that keep `value` from being a `kind`, at most MISTAKES_MAX. `words` explains each pattern."""
     if value is None:
-        return [Mistake("", "Expected `object`, got `null`: the specification is empty")]
+        return [Mistake("", "the specification is empty")]
     found = _Finder(kind, {**PATTERN_WORDS, **words}).within_struct(value, kind, "")
     return [mistake for _, mistake in zip(range(MISTAKES_MAX), found, strict=False)]
 
@@ -57,11 +71,12 @@ class _Finder:
         elif isinstance(bare, type) and issubclass(bare, msgspec.Struct) and (value is not None or kind is bare):
             yield from self.within_struct(value, bare, path)
         elif (reason := _refusal(value, kind)) is not None:
-            yield Mistake(path, self._words_for(reason, value, bare, path))
+            yield Mistake(path, plain_reason(self._words_for(reason, value, bare, path), value, kind))
 
     def within_struct(self, value: object, kind: type[msgspec.Struct], path: str) -> Iterator[Mistake]:
         if not isinstance(value, dict):
-            yield Mistake(path, self._words_for(_refusal(value, kind) or "Expected `object`", value, kind, path))
+            refused = _refusal(value, kind) or "expected names and values"
+            yield Mistake(path, plain_reason(self._words_for(refused, value, kind, path), value))
             return
         wrong = False
         hints = _hints(kind)
@@ -130,6 +145,33 @@ class _Finder:
 def token_like(text: str) -> str:
     """The name that is most like this text: `resnet_50` as `resnet-50`; empty if no letter is left of it."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()[:NAME_CHARACTERS_MAX]).strip("-")
+
+
+def plain_reason(reason: str, value: object = None, kind: Any = None) -> str:
+    """A message of the decoder in plain words: `must be 0 to 64, got 65`. Any other text stays as it is.
+
+    `value`: what was given, if it is known; `kind`: its type, for both of its bounds.
+    """
+    got = f", got {_shown(value)}" if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+    if found := _BOUND.fullmatch(reason):
+        bound = f"{_COMPARED[found['how']]} {found['bound']}"
+        return f"must be {_bounds_of(kind) or bound}{got}"
+    if found := _LENGTH.fullmatch(reason):
+        noun = "characters" if found["type"] == "str" else "items"
+        return f"must have {_COMPARED[found['how']]} {found['bound']} {noun}"
+    if found := _TYPE.fullmatch(reason):
+        expected = " or ".join(_TYPE_WORDS.get(each, each) for each in found["wanted"].split(" | ") if each != "null")
+        given = _TYPE_WORDS.get(found["given"], found["given"])
+        return f"expected {expected}{got or f', got {given}'}"
+    return reason
+
+
+def _bounds_of(kind: Any) -> str:
+    """`0 to 64`, from the type; empty if it has not both bounds."""
+    for meta in getattr(kind, "__metadata__", ()) or _meta_of_union(kind):
+        if isinstance(meta, msgspec.Meta) and meta.ge is not None and meta.le is not None:
+            return f"{meta.ge} to {meta.le}"
+    return ""
 
 
 def _refusal(value: object, kind: Any) -> str | None:

@@ -225,7 +225,7 @@ def _check_service(spec: JobSpec) -> None:
     for name, role in spec.roles.items():
         if not spec.is_service and role.replicas.least < 1:
             field = "want" if role.replicas.want < 1 else "min"
-            why = "Expected `int` >= 1: only a service (kind inference with `service`) may have no replica"
+            why = "must be at least 1: only a service (kind inference with `service`) may have no replica"
             raise SpecError(f"roles.{name}.replicas.{field}", why)
         if role.replicas.most < 1:
             raise SpecError(f"roles.{name}.replicas.max", "at least one replica")

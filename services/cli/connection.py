@@ -19,7 +19,7 @@ from services.cli.complaint import Complaint
 from services.cli.parsing import meant
 
 _MISSING = re.compile(r"no job has the id or the name (?P<job>[a-z0-9-]{1,63})|there is no node (?P<node>\S{1,63})$")
-_WITHOUT_SUBJECT = ("expected ", "is ")
+_WITHOUT_SUBJECT = ("expected ", "is ", "must ")
 _NODES_MAX = 8
 _CLOSE_AMONG = 200  # of the newest jobs, whose names are compared with a name that no job has
 QUICK_SECONDS = 3.0  # a person waits: an error should come soon

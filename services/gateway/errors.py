@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from libs.domain.mistakes import plain_reason
 from libs.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN
 from libs.domain.spec import TOKEN_PATTERN
 from libs.domain.spec_decoder import PATTERN_WORDS as OF_SPECIFICATIONS
@@ -77,4 +78,4 @@ def from_decoder(error: msgspec.DecodeError) -> tuple[str, str]:
     for pattern, words in PATTERN_WORDS.items():
         if repr(pattern) in reason:
             return field, words
-    return field, reason.replace("`", "")
+    return field, plain_reason(reason).replace("`", "")

@@ -106,10 +106,12 @@ def query_of(request: web.Request, kind: type[Q]) -> Q:
         if reason == "no such field":
             taken = ", ".join(kind.__struct_fields__) or "none"
             reason = f"no such query parameter; there is {taken}"
-        elif reason == "Expected int, got str":
+        elif reason == "expected a whole number, got text":
             reason = f"expected a whole number, not {given[field][:100]!r}"
-        elif reason == "Expected bool, got str":
+        elif reason == "expected true or false, got text":
             reason = f"expected 1 or 0, not {given[field][:100]!r}"
+        elif reason.startswith("must be ") and field in given:
+            reason += f", got {given[field][:100]}"
         raise RejectedError(400, field, reason) from None
 
 

@@ -146,10 +146,11 @@ def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], i
     ("typed", "complaint"),
     [
         (["--memory", "lots", "--", "x"], "--memory: expected a size such as 512MiB or 16GiB"),
-        (["--gpus", "-1", "--", "x"], "--gpus: Expected `int` >= 0"),
+        (["--gpus", "-1", "--", "x"], "--gpus: must be 0 to 64, got -1"),
+        (["--gpus", "65", "--", "x"], "--gpus: must be 0 to 64, got 65"),
         (
             ["--replicas", "0", "--", "x"],
-            "--replicas: Expected `int` >= 1: only a service (kind inference with `service`) may have no replica",
+            "--replicas: must be at least 1: only a service (kind inference with `service`) may have no replica",
         ),
         (["--grace", "2h", "--", "x"], "--grace: 2h is longer than 1h"),
         (
