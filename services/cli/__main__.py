@@ -61,7 +61,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name in ("-h", "--help", "help"):
         print(_help())
         return 0
-    if name in ("-V", "--version"):
+    if name in ("-V", "--version", "version"):
         return _version()
     if name not in COMMANDS:
         raise Complaint(_misplaced(name, arguments[1:]) or _unknown(name), status=2)

@@ -47,6 +47,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _what(parser)
     _needs(parser)
     _how(parser)
+    _many(parser)
     _serves(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
@@ -106,6 +107,11 @@ def _how(parser: argparse.ArgumentParser) -> None:
         choices=[mode.value for mode in TuningMode],
         help="change CPU, memory and network as it uses them, or only say what would be changed (default: the pool's)",
     )
+    group.add_argument("--pool", metavar="P", help="default: default")
+
+
+def _many(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("arrays, and jobs that wait for others")
     group.add_argument("--array", metavar="I", help="many jobs: indices such as 0-9,20-40:5, and %%N for N at once")
     group.add_argument(
         "--after",
@@ -116,7 +122,6 @@ def _how(parser: argparse.ArgumentParser) -> None:
         " the element with the same index; repeat it",
     )
     group.add_argument("--singleton", action="store_true", help="start after every earlier job of this name")
-    group.add_argument("--pool", metavar="P", help="default: default")
 
 
 def _serves(parser: argparse.ArgumentParser) -> None:

@@ -180,6 +180,30 @@ async def test_emulate_without_the_home_of_the_cluster_says_what_to_set(
     assert "write 1.5 into emulated/4 in its EXECUTOR_HOME" in said
 
 
+def test_version_is_a_word_too(capsys: Said) -> None:
+    assert main(["version"]) == 0
+    said = capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_the_help_of_run_has_its_options_in_groups(capsys: Said) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    said = capsys.readouterr().out
+    groups = (
+        "what runs:",
+        "what it needs, per replica:",
+        "how it is treated:",
+        "arrays, and jobs that wait for others:",
+        "a service (",
+        "the cluster:",
+    )
+    places = [said.index(f"\n{group}") for group in groups]
+    assert places == sorted(places)
+    assert places[3] < said.index("  --array I") < places[4]
+
+
 async def test_what_a_job_should_know_of_itself_is_told_once_on_stderr(
     gateway: ToldGateway, capsys: Said, tmp_path: Path
 ) -> None:

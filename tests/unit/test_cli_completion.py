@@ -65,6 +65,12 @@ def test_bash_offers_what_may_be_typed(script: Path, typed: list[str], offered: 
     assert (done.stdout.split(), done.stderr) == (offered, "")
 
 
+def test_an_alias_is_no_verb_of_its_own(every: list[Verb]) -> None:
+    token = next(verb for verb in every if verb.name == "token")
+    assert token.words == ("create", "list", "revoke")
+    assert not any(name.startswith("make ") for name, _ in token.arguments)
+
+
 def test_every_verb_and_every_option_is_in_every_script(every: list[Verb]) -> None:
     assert [verb.name for verb in every] == list(COMMANDS)
     texts = {shell: write(every) for shell, write in SCRIPTS.items()}

@@ -49,6 +49,12 @@ def verbs() -> list[Verb]:
     return [_verb(name, COMMANDS[name].summary, parser) for name, parser in parsers()]
 
 
+def _without_aliases(choices: Mapping[str, argparse.ArgumentParser]) -> dict[str, argparse.ArgumentParser]:
+    """The verbs by their first names: an alias has the same parser."""
+    names: dict[int, str] = {}
+    return {name: its for name, its in choices.items() if names.setdefault(id(its), name) == name}
+
+
 def _verb(name: str, summary: str, parser: argparse.ArgumentParser) -> Verb:
     options: list[Option] = []
     arguments: list[tuple[str, str]] = []
@@ -56,7 +62,7 @@ def _verb(name: str, summary: str, parser: argparse.ArgumentParser) -> Verb:
     of = ""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            choices: Mapping[str, argparse.ArgumentParser] = action.choices
+            choices = _without_aliases(action.choices)
             for inner, its in choices.items():
                 below = _verb(inner, "", its)
                 arguments += [(f"{inner} {argument}", meaning) for argument, meaning in below.arguments]
