@@ -39,6 +39,21 @@ def test_more_gpus_than_any_node_has_names_the_role_and_the_numbers() -> None:
     assert "has 4" in reason
 
 
+@pytest.mark.parametrize(
+    ("asked", "advice"),
+    [
+        (spec(gpus=16), "; try --gpus 8 --replicas 2"),
+        (spec(gpus=12), "; try --gpus 6 --replicas 2"),
+        (spec(gpus=13), ""),  # no node has a part of it
+        (spec(gpus=24), ""),  # three nodes of 8 are not there
+    ],
+)
+def test_more_gpus_than_a_node_has_may_be_had_from_several(asked: JobSpec, advice: str) -> None:
+    _, field, reason = refusal(asked, node("node-1", gpus=8), node("node-2", gpus=8)) or (0, "", "")
+    assert field == "roles.worker.gpus"
+    assert reason.partition("; try")[2] == advice.removeprefix("; try")
+
+
 def test_a_gang_larger_than_the_pool_names_its_replicas() -> None:
     status, field, _ = refusal(spec(gpus=4, replicas=3), node("node-1"), node("node-2")) or (0, "", "")
     assert (status, field) == (422, "roles.worker.replicas")

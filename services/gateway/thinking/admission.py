@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from libs.domain.cluster import Node
-from libs.domain.spec import GpuShare, JobSpec, Replicas, Role
+from libs.domain.spec import REPLICAS_MAX, GpuShare, JobSpec, Replicas, Role
 from libs.planning.offering import unoffered
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of
@@ -105,7 +105,7 @@ class Admission:
             self._verdicts[key] = None if cause is None else _model_missing(spec, nodes) or cause.sentence
         sentence = self._verdicts[key]
         if sentence is not None:
-            raise RejectedError(422, _too_big(spec, nodes, tenant), sentence)
+            raise RejectedError(422, _too_big(spec, nodes, tenant), sentence + _over_several_nodes(spec, nodes, tenant))
 
 
 def _with_a_replica(spec: JobSpec) -> JobSpec:
@@ -119,6 +119,24 @@ def _with_a_replica(spec: JobSpec) -> JobSpec:
         for name, role in spec.roles.items()
     }
     return msgspec.structs.replace(spec, roles=roles)
+
+
+def _over_several_nodes(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
+    """`; try --gpus 8 --replicas 2`: the same GPUs as several ranks, for a job of one role that wants more GPUs than a
+    node has; empty if that would not fit either."""
+    role = next(iter(spec.roles.values()))
+    most = max(len(node.capacity.gpus) for node in nodes)
+    if len(spec.roles) > 1 or spec.is_service or spec.pin is not None or role.gpus <= most:
+        return ""
+    gpus = next((part for part in range(most, 1, -1) if role.gpus % part == 0), None)
+    replicas = role.replicas.want * role.gpus // (gpus or 1)
+    if gpus is None or replicas > REPLICAS_MAX or role.replicas.least != role.replicas.most:
+        return ""
+    split = msgspec.structs.replace(role, gpus=gpus, replicas=Replicas(want=replicas))
+    name = next(iter(spec.roles))
+    if never_fits(msgspec.structs.replace(spec, roles={name: split}), nodes, tenant) is not None:
+        return ""
+    return f"; try --gpus {gpus} --replicas {replicas}"
 
 
 def _too_big(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
