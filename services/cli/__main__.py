@@ -150,6 +150,7 @@ def _help() -> str:
         lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
     lines += [
         "",
+        "Times are those of this machine's zone (TZ), unless they end in Z or say UTC.",
         "`weft COMMAND --help` says more. After every COMMAND that asks a cluster, --json, --url and --token work.",
     ]
     return "\n".join(lines)

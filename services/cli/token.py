@@ -9,7 +9,7 @@ from libs.domain.quantity import duration_seconds
 from libs.messages.http import EXPIRES_SECONDS_MAX
 from services.cli import connection, page
 from services.cli.drawing.tokens import token_table
-from services.cli.words import clock, count
+from services.cli.words import clock, count, zone_name
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -42,7 +42,7 @@ async def create(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         made = await client.make_token(args.tenant, args.label, admin=args.admin, expires_in=args.expires)
     page.answered(args, made, made.token)
-    until = "" if made.expires_at is None else f", until {clock(made.expires_at, now=0)}"
+    until = "" if made.expires_at is None else f", until {clock(made.expires_at, now=0)} {zone_name(made.expires_at)}"
     page.note(f"for {made.tenant}, label {made.label}{until}; keep it: only its hash is stored")
     return 0
 

@@ -30,6 +30,11 @@ def clock(at: float, *, now: float, zone: tzinfo | None = None) -> str:
     return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
 
+def zone_name(at: float, zone: tzinfo | None = None) -> str:
+    """`CEST`, `UTC`: the zone in which times are shown; None is the one of this machine."""
+    return clean(datetime.fromtimestamp(at, zone).astimezone(zone).strftime("%Z"))
+
+
 def number(value: float) -> str:
     """`3`, `0.31`, `1e-05`: whole numbers whole, others with three or four digits."""
     return f"{int(value)}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"

@@ -52,7 +52,9 @@ def verbs_page() -> str:
     parts = [
         "# The verbs of `weft`\n",
         f"{_MADE} JOB is an id,\nhow an id begins, or a name. Exit status: 0 done, 1 refused or failed, 2 the command"
-        " makes no sense;\n`run --follow` and `wait` exit as the job did. `weft completion bash` completes it all.\n",
+        " makes no sense;\n`run --follow` and `wait` exit as the job did. `weft completion bash` completes it all.\n"
+        "Times are those of the machine's own zone (`TZ`), unless they end in `Z` or say UTC: the days and hours of\n"
+        "`weft usage` are those of UTC.\n",
     ]
     for family, names in FAMILIES.items():
         parts.append(f"## {family}\n")

@@ -132,7 +132,7 @@ def cluster_lines(look: Look = TERMINAL, height: int | None = None, note: str = 
 def test_the_cluster_shows_its_sums_first() -> None:
     first = cluster_lines()[0]
     assert first.startswith("weft   2 nodes   3 of 8 emulated GPUs held   1 running   1 queued")
-    assert first.endswith("22:13:20")
+    assert first.endswith("22:13:20 UTC")
 
 
 def test_the_gpus_of_one_job_are_one_block_with_its_name() -> None:

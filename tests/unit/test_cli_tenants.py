@@ -164,6 +164,13 @@ async def test_benchmarks_are_one_row_of_the_usage_by_job_and_money_is_in_cents(
     ]
 
 
+async def test_the_days_of_a_usage_say_their_zone(gateway: ToldGateway, capsys: Said) -> None:
+    rows = (AccountRow(key="2023-11-14", gpu_seconds_held=3600.0),)
+    gateway.answers["GET /v1/usage"] = msgspec.structs.replace(ACCOUNT, by=By.DAY, rows=rows)
+    assert await weft(gateway, "usage", "--by", "day") == 0
+    assert capsys.readouterr().out.startswith("DAY (UTC)")
+
+
 @pytest.mark.parametrize(
     ("typed", "field"),
     [

@@ -1,9 +1,11 @@
 """Times, counts and other people's text, as a person reads them."""
 
 from datetime import UTC
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from services.cli.drawing.look import Look
 from services.cli.words import ago, clean, clock, emulated_gpus, indexes, number, span
 
 
@@ -37,6 +39,12 @@ def test_a_time_of_another_day_has_its_day() -> None:
     now = 1_700_000_000.0
     assert clock(now - 60, now=now, zone=UTC) == "22:12:20"
     assert clock(now - 86_400, now=now, zone=UTC) == "2023-11-13 22:13:20"
+
+
+def test_a_time_is_shown_with_its_zone_where_it_stands_alone() -> None:
+    look = Look(now=1_700_000_000.0, zone=ZoneInfo("Europe/Berlin"))
+    assert look.zoned(look.now) == "23:13:20 CET"
+    assert Look(now=look.now, zone=UTC).zoned(look.now) == "22:13:20 UTC"
 
 
 @pytest.mark.parametrize(("value", "text"), [(3.0, "3"), (0.3123456, "0.3123"), (1e-5, "1e-05"), (1e20, "1e+20")])

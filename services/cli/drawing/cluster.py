@@ -66,7 +66,7 @@ def _title(view: ClusterView, look: Look) -> Table:
     made = Table.grid(expand=look.bars)
     made.add_column(no_wrap=look.bars, overflow="ellipsis")
     made.add_column(justify="right", no_wrap=True)
-    made.add_row(line, Text("" if look.narrow else f"   {look.clock(look.now)}", "dim"))
+    made.add_row(line, Text("" if look.narrow else f"   {look.zoned(look.now)}", "dim"))
     return made
 
 

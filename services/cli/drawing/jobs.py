@@ -282,7 +282,7 @@ def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     lines = [
         ("tenant", plain(f"{job.tenant}, pool {job.pool}")),
         ("kind", plain(f"{job.kind}, priority {job.priority}, {may_stop}")),
-        ("submitted", Text(f"{look.clock(job.submitted_at)}, {ago(look.now - job.submitted_at)}")),
+        ("submitted", Text(f"{look.zoned(job.submitted_at)}, {ago(look.now - job.submitted_at)}")),
     ]
     if job.state is JobState.QUEUED:
         lines.append(("waits for", waiting_text(job, look)))

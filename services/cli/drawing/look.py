@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from libs.domain.job import JobState
-from services.cli.words import clean, clock, number
+from services.cli.words import clean, clock, number, zone_name
 
 STATE_STYLES = {
     JobState.QUEUED: "yellow",
@@ -56,6 +56,10 @@ class Look(Struct, frozen=True, kw_only=True):
 
     def clock(self, at: float) -> str:
         return clock(at, now=self.now, zone=self.zone)
+
+    def zoned(self, at: float) -> str:
+        """The time with its zone, once on a page."""
+        return f"{self.clock(at)} {zone_name(at, self.zone)}"
 
 
 def table(*columns: str, look: Look, right: Iterable[str] = (), flexible: str = "", one_line: bool = False) -> Table:

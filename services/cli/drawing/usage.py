@@ -16,6 +16,7 @@ HOUR = 3600.0
 KWH = 3.6e6  # joules
 UNKNOWN = "unknown"
 NO_NAME = "–"
+HEADS = {By.DAY: "DAY (UTC)", By.HOUR: "HOUR (UTC)"}
 BENCHMARKS = "benchmarks"
 CENT = Decimal("0.01")
 AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,12})?")
@@ -29,14 +30,14 @@ def usage_page(found: UsageView, look: Look) -> RenderableType:
         parts += [Text(""), _capacity(found.capacity, look)]
     if found.whole_since is not None:
         parts.append(
-            Text(f"whole since {look.clock(found.whole_since)}: jobs that ended earlier may have been deleted")
+            Text(f"whole since {look.zoned(found.whole_since)}: jobs that ended earlier may have been deleted")
         )
     return Group(*parts)
 
 
 def _rows(found: UsageView, look: Look) -> Table:
     by = By.TENANT if found.by is None else found.by
-    heads = {By.JOB: ("JOB", "NAME"), By.EPOCH: ("EPOCH", "NAME")}.get(by, (by.name,))
+    heads = {By.JOB: ("JOB", "NAME"), By.EPOCH: ("EPOCH", "NAME")}.get(by, (HEADS.get(by, by.name),))
     numbers = ["GPU HOURS", "USED", "LOST"]
     costs, energy = bool(found.currency), any(row.joules for row in found.rows)
     numbers += [found.currency] if costs else []
