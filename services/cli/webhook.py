@@ -39,10 +39,10 @@ async def add_(args: argparse.Namespace) -> int:
     if args.json:
         page.json_line(made)
     elif not made.secret:
-        page.show(made.webhook.id)
+        page.show(f"id      {made.webhook.id}")
     else:
-        page.show(f"{made.webhook.id}\n{made.secret}")
-        page.note("the second line is the secret that signs what is posted: it is not shown again")
+        page.show(f"id      {made.webhook.id}\nsecret  {made.secret}")
+        page.note("the secret signs what is posted: it is not shown again")
     return 0
 
 

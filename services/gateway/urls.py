@@ -33,7 +33,7 @@ def mistake(url: str, allowed: Sequence[Network]) -> str:
     if address is None and _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
         return "its host ends in a number, as no name does: write an address as four numbers, such as 203.0.113.7"
     if "%" in host or (address is not None and not may_reach(address, allowed)):
-        return "is an address that may not be reached from here"
+        return f"{host} is an address that may not be reached from here; GATEWAY_WEBHOOKS_NETWORKS may allow it"
     return ""
 
 

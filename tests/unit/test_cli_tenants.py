@@ -198,7 +198,7 @@ async def test_a_webhook_is_made_with_its_secret_and_listed_without(gateway: Tol
     gateway.answers["GET /v1/webhooks"] = WebhooksView(webhooks=(view,))
     assert await weft(gateway, "webhook", "add", "https://example.org/", "--events", "fail, begin") == 0
     assert json.loads(gateway.bodies[0])["url"] == "https://example.org/"
-    assert capsys.readouterr().out == "w-1\nwhsec_eA==\n"
+    assert capsys.readouterr().out == "id      w-1\nsecret  whsec_eA==\n"
     assert json.loads(gateway.bodies[0])["events"] == ["fail", "begin"]
     assert await weft(gateway, "webhook", "list") == 0
     assert "whsec" not in capsys.readouterr().out

@@ -15,8 +15,10 @@ from services.gateway.thinking.accounting.lost import kind_of, lost_since
 from services.gateway.thinking.accounting.prices import HOUR, PricesError, cost, read_prices
 from services.gateway.thinking.accounting.stretches import EpochStretch, Part
 from services.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
+from services.gateway.thinking.telling.addresses import networks_of
 from services.gateway.thinking.telling.posts import BODY_BYTES_MAX, body_of, events_of, secret_of, signed, wait_seconds
 from services.gateway.thinking.telling.spans import SPANS_MAX, Trace, trace_id
+from services.gateway.urls import mistake
 from tests.support.held_story import tell_at_random
 from tests.support.story import tell_everything
 
@@ -174,3 +176,10 @@ async def traces(store: MemoryStore) -> set[str]:
         if job.state.final:
             assert [span["name"] for span in spans if "parentSpanId" not in span] == ["job"]
     return names
+
+
+def test_an_address_that_may_not_be_reached_is_named_with_the_setting_that_allows_it() -> None:
+    why = mistake("http://169.254.169.254/latest", networks_of(["10.1.0.0/16"]))
+    assert why.startswith("169.254.169.254 is an address that may not be reached from here")
+    assert "GATEWAY_WEBHOOKS_NETWORKS" in why
+    assert mistake("http://10.1.2.3/hook", networks_of(["10.1.0.0/16"])) == ""
