@@ -17,7 +17,9 @@ from libs.messages.eta import Estimate
 from libs.messages.http import ArrayView, JobsView, NodesView
 from services.cli import connection, page, selection
 from services.cli.arrays import arrays_table, whole_array
+from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import held_emulated, jobs_table, silences
+from services.cli.words import clean
 
 _PAGE = 100
 _STARTS_MAX = 200  # of the jobs that wait, those whose start is asked for
@@ -35,12 +37,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     selection.options(parser)
     parser.add_argument("--benchmarks", action="store_true", help="the benchmarks of GPUs too")
     parser.add_argument("--elements", action="store_true", help="the elements of arrays each as a job")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only the ids, one a line, for scripts")
     parser.add_argument("--limit", type=_limit, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")
     connection.options(parser)
     parser.set_defaults(func=ps)
 
 
 async def ps(args: argparse.Namespace) -> int:
+    if args.json and args.quiet:
+        raise Complaint("choose one of --json and --quiet", status=2)
     wanted = selection.filter_of(args, now=time.time())
     states = () if args.all or args.jobs else selection.OPEN
     meant = bool(args.benchmarks or args.jobs or wanted.name or any(BENCHMARK_LABEL in each for each in wanted.labels))
@@ -60,11 +65,15 @@ async def ps(args: argparse.Namespace) -> int:
         if view.before is not None and not args.jobs and not wanted.states:
             view = await _with_running(client, wanted, view, args, meant=meant, elements=elements)
         holding = any(job.state.holding for job in view.jobs)
-        nodes = await client.nodes() if holding and not args.json else NodesView(nodes=())
-        starts = {} if args.json else await _starts(client, view)
+        bare = args.json or args.quiet
+        nodes = await client.nodes() if holding and not bare else NodesView(nodes=())
+        starts = {} if bare else await _starts(client, view)
         arrays = await _named(client, args, view) if elements else await _arrays(client, args)
     if args.json:
         page.json_line(view)
+        return 0
+    if args.quiet:
+        _print_ids(view, arrays)
         return 0
     if not view.jobs and not arrays:
         _say_none(args, wanted, states)
@@ -79,6 +88,12 @@ async def ps(args: argparse.Namespace) -> int:
     if view.before is not None:
         page.note(f"there are older ones: --limit {2 * args.limit}")
     return 0
+
+
+def _print_ids(view: JobsView, arrays: Sequence[ArrayView]) -> None:
+    """Each id on a line of its own: the jobs first, then the arrays."""
+    for found in (*[job.id for job in view.jobs], *[array.id for array in arrays]):
+        print(clean(found))
 
 
 def _say_none(args: argparse.Namespace, wanted: selection.Filter, states: tuple[JobState, ...]) -> None:

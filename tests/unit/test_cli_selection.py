@@ -8,7 +8,7 @@ import pytest
 from libs.domain.job import JobState
 from libs.messages.asks import AskKind
 from libs.messages.eta import Basis, Estimate, EtaOf
-from libs.messages.http import Accepted, JobsView, NodesView
+from libs.messages.http import Accepted, ArraysView, JobsView, NodesView
 from libs.messages.live import QueueRow, QueueView
 from services.cli.drawing.jobs import when_text
 from services.cli.drawing.look import Look
@@ -61,6 +61,18 @@ async def test_a_pattern_cancels_each_open_job_that_it_matches(gateway: ToldGate
     said = capsys.readouterr()
     assert said.out == "j-1 will end (it is running)\n"
     assert said.err.startswith("weft: j-2: j-2 is over already: succeeded\n")
+
+
+async def test_quiet_prints_the_ids_alone(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-2"), job_view("j-1", JobState.QUEUED)))
+    gateway.answers["GET /v1/arrays"] = ArraysView(arrays=(array_view("parts", queued=2),))
+    assert await weft(gateway, "ps", "-q") == 0
+    assert capsys.readouterr() == ("j-2\nj-1\na-parts\n", "")
+    assert [request.partition("?")[0] for request in gateway.asked] == ["GET /v1/jobs", "GET /v1/arrays"]
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=())
+    assert await weft(gateway, "ps", "-q", "--state", "failed") == 0
+    assert capsys.readouterr() == ("", "")
+    assert await weft(gateway, "ps", "-q", "--json") == 2
 
 
 async def test_of_many_jobs_one_line_says_how_many_will_end(gateway: ToldGateway, capsys: Said) -> None:
