@@ -41,6 +41,7 @@ class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, Adminis
         ca_file: str = "",
     ) -> None:
         """`ca_file` has the authorities to trust over HTTPS; without it, the system's are trusted."""
+        self.url = url.rstrip("/")
         self._wire = Wire(
             url,
             token,

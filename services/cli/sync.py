@@ -24,8 +24,10 @@ from libs.domain.quantity import size_text
 from libs.messages.contexts import DEPTH_MAX, FILES_MAX, NAME_BYTES_MAX, PACKED_BYTES_MAX, UNPACKED_BYTES_MAX
 from services.cli import page
 from services.cli.complaint import Complaint
+from services.cli.words import count
 
 IGNORES = ".weftignore"
+GIT_IGNORES = ".gitignore"
 NEVER = (
     ".git/",
     ".hg/",
@@ -53,7 +55,7 @@ class PackedFiles(Struct, frozen=True, kw_only=True):
 
 
 def sync_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    what = f"the files of this folder go along and are where it runs; {IGNORES} there names what stays"
+    what = f"the files of this folder go along and are where it runs; {GIT_IGNORES} and {IGNORES} there name what stays"
     parser.add_argument("--sync", metavar="DIR", help=what)
 
 
@@ -88,7 +90,7 @@ def _packed(file: IO[bytes], walk: "_Walk") -> PackedFiles:
         most = f"{size_text(PACKED_BYTES_MAX)} at most go along"
         raise _too_much(f"has {size_text(size)} when it is packed; {most}", walk)
     if not walk.files:
-        raise Complaint(f"{walk.folder} has no files, or {IGNORES} names them all", field="--sync")
+        raise Complaint(f"{walk.folder} has no files, or {GIT_IGNORES} and {IGNORES} name them all", field="--sync")
     file.seek(0)
     hashed = hashlib.sha256()
     while piece := file.read(READ_BYTES):
@@ -101,13 +103,19 @@ async def store(client: Client, packed: PackedFiles) -> None:
     """Store what was packed, unless the gateway has it. Raises `Complaint`."""
     try:
         if await client.context(packed.digest) is not None:
-            page.note(f"{packed.files} files, stored already")
+            page.note(sent_sentence(packed, client.url, sent=False))
             return
         with packed.file as file:
             await client.set_context(packed.digest, file.read())
     except RefusedError as error:
         raise Complaint(error.reason, field="--sync") from error
-    page.note(f"{packed.files} files stored, {size_text(packed.bytes)}")
+    page.note(sent_sentence(packed, client.url, sent=True))
+
+
+def sent_sentence(packed: PackedFiles, url: str, *, sent: bool) -> str:
+    """How much went where."""
+    what = f"{count(packed.files, 'file')}, {size_text(packed.bytes)} packed"
+    return f"{what}, sent to {url}" if sent else f"{what}: {url} has this already, nothing was sent"
 
 
 class _Walk:
@@ -177,17 +185,18 @@ def _add(archive: zipfile.ZipFile, path: str, name: str) -> int:
 
 
 class _Ignores:
-    """The patterns of `.weftignore`, and those of files that never go along. The folder may come from another person,
-    who made the patterns to do harm. Raises `Complaint`."""
+    """The patterns of files that never go along, of `.gitignore`, and of `.weftignore`, which may take back what those
+    before it name. The folder may come from another person, who made the patterns to do harm. Raises `Complaint`."""
 
     def __init__(self, folder: str) -> None:
         self._left = MATCHING_SECONDS_MAX
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of `[[`, which Python may read in another way one day
-                self._spec = pathspec.GitIgnoreSpec.from_lines([*NEVER, *_lines(os.path.join(folder, IGNORES))])
+                named = [*_lines(folder, GIT_IGNORES), *_lines(folder, IGNORES)]
+                self._spec = pathspec.GitIgnoreSpec.from_lines([*NEVER, *named])
         except (ValueError, re.error, OverflowError, RecursionError) as error:
-            raise Complaint(f"{IGNORES}: {error}", field="--sync") from error
+            raise Complaint(f"{GIT_IGNORES} or {IGNORES}: {error}", field="--sync") from error
 
     def names(self, name: str) -> bool:
         """Whether a pattern names the file. To be called within `_interruptible`, which ends a pattern that takes too
@@ -212,7 +221,8 @@ def _interruptible() -> Iterator[None]:
     """Within it, the timer of `_Ignores` raises `Complaint`, also in the midst of a regular expression."""
 
     def over(number: int, frame: FrameType | None) -> NoReturn:
-        raise Complaint(f"the patterns in {IGNORES} take too long: have fewer `*` in each", field="--sync")
+        which = f"{GIT_IGNORES} and {IGNORES}"
+        raise Complaint(f"the patterns in {which} take too long: have fewer `*` in each", field="--sync")
 
     before = signal.signal(signal.SIGPROF, over)
     try:
@@ -221,20 +231,21 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _lines(path: str) -> list[str]:
+def _lines(folder: str, name: str) -> list[str]:
     """The lines of the file, none if there is no such file. All of it or `Complaint`: a part would let files go along
     that are to stay."""
+    path = os.path.join(folder, name)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise Complaint(f"{IGNORES} is no file", field="--sync")
+            raise Complaint(f"{name} is no file", field="--sync")
         with open(path, encoding="utf-8-sig", newline="\n") as file:
             text = file.read(IGNORES_BYTES_MAX + 1)
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise Complaint(f"cannot read {IGNORES}: {error}", field="--sync") from error
+        raise Complaint(f"cannot read {name}: {error}", field="--sync") from error
     if len(text) > IGNORES_BYTES_MAX:
-        raise Complaint(f"{IGNORES} has more than {size_text(IGNORES_BYTES_MAX)}", field="--sync")
+        raise Complaint(f"{name} has more than {size_text(IGNORES_BYTES_MAX)}", field="--sync")
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libs.domain.quantity import size_text
 from libs.messages import contexts as bounds
 from services.cli import sync
 from services.cli.complaint import Complaint
-from services.cli.sync import pack
+from services.cli.sync import pack, sent_sentence
 from services.executor import contexts
 from services.executor.contexts import BadContextError, hand_over, unpack
 from tests.support.odd_folders import make_deep, swept
@@ -132,6 +133,23 @@ def test_a_folder_that_cannot_go_along_is_told_with_what_would_help(
     (source / os.fsdecode(b"bad\xff")).write_text("x")
     with pytest.raises(Complaint, match="no UTF-8"):
         pack(str(source))
+
+
+def test_gitignore_names_what_stays_and_weftignore_has_the_last_word(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "source",
+        {".gitignore": "data/\n*.log\n", ".weftignore": "!data/\n", "data/set": "1", "a.log": "", "m.py": ""},
+    )
+    assert names(sent(source, tmp_path)) == {".gitignore", ".weftignore", "data/set", "m.py"}
+
+
+def test_it_is_said_how_much_was_sent_and_to_where(tmp_path: Path) -> None:
+    packed = pack(str(write(tmp_path / "source", {"m.py": ""})))
+    packed.file.close()
+    size = size_text(packed.bytes)
+    assert sent_sentence(packed, "http://x:1", sent=True) == f"1 file, {size} packed, sent to http://x:1"
+    told = sent_sentence(packed, "http://x:1", sent=False)
+    assert told == f"1 file, {size} packed: http://x:1 has this already, nothing was sent"
 
 
 @pytest.mark.parametrize(
