@@ -11,6 +11,7 @@ from libs.domain.dependencies import AFTER_MAX, After
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
 from libs.domain.shares import Share, is_thousandths, thousandths
 from libs.domain.sweeps import SWEPT_MAX, Sample, SweepName, SweepValues
+from libs.domain.ulimits import Ulimits
 
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
@@ -393,6 +394,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     preemptible: bool = True
     grace: Duration = "30s"
     stop_signal: StopSignal | None = None
+    ulimits: Ulimits = Ulimits()
     time_limit: Duration | None = None
     done_when: RoleNamed | Annotated[tuple[RoleNamed, ...], Meta(min_length=1, max_length=ROLES_MAX)] | None = None
     retries: Retries = Retries()

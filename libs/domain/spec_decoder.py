@@ -28,6 +28,7 @@ from libs.domain.spec import (
     is_of_the_container,
 )
 from libs.domain.sweeps import SWEEP_NAME_PATTERN, SweepError, check_sweep
+from libs.domain.ulimits import PATTERN_WORDS as ULIMIT_WORDS
 from libs.domain.yaml_reader import DocumentError, Value, read_yaml
 
 SPEC_BYTES_MAX = 1 << 20
@@ -307,6 +308,7 @@ def _yaml(body: bytes) -> Value:
 
 
 PATTERN_WORDS = {
+    **ULIMIT_WORDS,
     TOKEN_PATTERN: "expected lower-case letters, digits and '-', at most 63, no dots",
     PATH_PATTERN: "expected an absolute path, such as /home/ada/mnist: the node does not know your folder",
     IMAGE_PATTERN: "expected a container image, such as ghcr.io/ada/mnist:1.0",

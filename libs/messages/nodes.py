@@ -204,6 +204,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name; apart from `volumes`, as a node of an
     # earlier version reads no volume without a `source`
     stop_signal: StopSignal | None = None  # asks it to stop; None: its image's, else SIGTERM
+    ulimits: dict[str, int] = {}  # by name; -1: unlimited
 
 
 JOBS = "jobs"
@@ -296,6 +297,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     entrypoint: tuple[str, ...] | None = None
     named_volumes: tuple[Volume, ...] = ()
     stop_signal: StopSignal | None = None
+    ulimits: dict[str, int] = {}
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from libs.bus import Bus, BusError
 from libs.bus.nats import NatsBus
+from libs.domain.ulimits import ulimits_of
 from libs.gpus import inventory_in_time
 from libs.service import SettingsError, load, main
 from libs.service.keys import nats_keys
@@ -60,6 +61,7 @@ async def run(stop: asyncio.Event) -> None:
             checkpoints=str((settings.checkpoints or home.root / "checkpoints").absolute()),
             volumes_allowed=settings.volumes_allowed,
             volumes=_volumes(settings),
+            ulimits_max=ulimits_of(settings.ulimits_max),
             ports=settings.serving.ports_of(settings.node_id),
             publish_at=settings.serving.service_publish_at,
         )

@@ -23,6 +23,7 @@ class NodeFacts(Struct, kw_only=True):
     checkpoints: str  # each job has its own folder in here
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
     volumes: Mapping[str, OwnedVolume] = {}  # folders that jobs may have by name, with their real paths
+    ulimits_max: Mapping[str, int] = {}  # its owner's bounds; a name that is absent has the runtime's own
     ports: PortRange = PortRange()  # for processes that serve requests
     publish_at: str = ""  # the address of this host at which containers that serve requests are reached; "": `address`
 

@@ -6,6 +6,7 @@ import msgspec
 
 from libs.domain.cluster import VOLUMES_MAX
 from libs.domain.spec import Token
+from libs.domain.ulimits import ulimits_of
 from libs.service import Connections
 from services.executor.logs.retention import GRAIN, RetentionLimits
 from services.executor.runtime.docker.settings import ContainerSettings
@@ -34,6 +35,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
     volumes_allowed: tuple[str, ...] = ()
     volumes: dict[Token, OwnedVolume] = {}  # folders that jobs may have by their name
+    ulimits_max: dict[str, int | str] = {}  # the most that a job may set as its `ulimits`
     sync_seconds: float = 2.0
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
@@ -80,5 +82,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.volumes) > VOLUMES_MAX:
             raise ValueError(f"volumes are {len(self.volumes)}; at most {VOLUMES_MAX} are offered")
         check(self.volumes, str(self.home.absolute()))
+        try:
+            ulimits_of(self.ulimits_max)
+        except ValueError as error:
+            raise ValueError(f"ulimits_max: {error}") from error
         if self.runtime not in ("process", "docker"):
             raise ValueError(f"runtime is process or docker, not {self.runtime}")

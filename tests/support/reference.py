@@ -11,6 +11,7 @@ from msgspec import inspect
 
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
 from libs.domain.spec import PATH_PATTERN, TOKEN_PATTERN, VOLUME_VARIABLE, JobSpec
+from libs.domain.ulimits import BYTES_PATTERN, COUNT_PATTERN, UNLIMITED
 from services.cli.commands import FAMILIES
 from services.cli.completion.verbs import Verb, verbs
 from tests.support.reference_words import FIELDS, VARIABLES
@@ -25,6 +26,8 @@ _OF_PATTERNS = {
     SIZE_PATTERN: "size, as `16GiB`",
     DURATION_PATTERN: "duration, as `1h30m`",
     PATH_PATTERN: "absolute path",
+    COUNT_PATTERN: f"`{UNLIMITED}`",
+    BYTES_PATTERN: f"size, as `16GiB`, or `{UNLIMITED}`",
 }
 
 

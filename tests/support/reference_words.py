@@ -18,6 +18,12 @@ FIELDS = {
     "JobSpec.preemptible": "Whether it may be stopped for another job; `false` is for tenants that may have that.",
     "JobSpec.grace": "Between the stop signal and SIGKILL; at most 1h.",
     "JobSpec.stop_signal": "Asks the main process to stop. Not said: the `STOPSIGNAL` of its image, else `SIGTERM`.",
+    "JobSpec.ulimits": "Limits of each of its processes, soft and hard; no node starts it beyond its own bounds.",
+    "Ulimits.core": "Of a file with the memory of a process that crashed; `0`: none.",
+    "Ulimits.memlock": "Of memory that stays in RAM. A container with GPUs has `unlimited` unless this is set.",
+    "Ulimits.nofile": "Open files.",
+    "Ulimits.nproc": "Processes and threads of its user on the whole node, not of the run alone.",
+    "Ulimits.stack": "Of the stack.",
     "JobSpec.time_limit": "It is stopped after this long in one epoch, and has then failed.",
     "JobSpec.done_when": "A role, or a list of roles: the job has succeeded once every replica of them has ended with"
     " status 0, and the replicas of the other roles are stopped then (docs/elastic.md). Not said: all roles.",

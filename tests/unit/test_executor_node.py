@@ -268,6 +268,15 @@ def test_a_container_can_do_little_and_use_only_its_share() -> None:
     assert not config.get("Privileged")
 
 
+def test_locked_memory_has_no_bound_in_a_container_with_gpus_unless_its_job_sets_one() -> None:
+    assert not container()["host_config"].get("Ulimits")
+    for ulimits, locked in (({}, -1), ({"nofile": 1000}, -1), ({"memlock": GIB}, GIB)):
+        found = container(gpus=(0,), ulimits=ulimits)["host_config"]["Ulimits"]
+        assert {one["Name"]: (one["Soft"], one["Hard"]) for one in found} == {
+            name: (limit, limit) for name, limit in {**ulimits, "memlock": locked}.items()
+        }
+
+
 def test_the_files_that_went_along_are_mounted_where_the_container_works() -> None:
     for workdir, where in ((None, "/workspace"), ("/code", "/code")):
         made = container(context="0" * 64, workdir=workdir)

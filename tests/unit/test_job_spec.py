@@ -457,6 +457,26 @@ def test_shared_memory_that_nobody_asked_for_is_half_of_the_memory_within_a_boun
     assert Role(memory=memory).shm_bytes == shm
 
 
+@pytest.mark.parametrize(
+    ("ulimits", "field", "why"),
+    [
+        ({"nofiles": 1000}, "ulimits.nofiles", "no such field; did you mean nofile?"),
+        ({"cpu": 1}, "ulimits.cpu", "no such field"),
+        ({"nofile": "64KiB"}, "ulimits.nofile", "expected a whole number or unlimited"),
+        ({"nofile": 3}, "ulimits.nofile", "Expected `int` >= 64"),
+        ({"nproc": 0}, "ulimits.nproc", "Expected `int` >= 1"),
+        ({"nproc": True}, "ulimits.nproc", "Expected `int | str | null`, got `bool`"),
+        ({"stack": "64"}, "ulimits.stack", "expected a size such as 64MiB, 0 or unlimited"),
+        ({"stack": -1}, "ulimits.stack", "Expected `int` >= 0"),
+        ({"memlock": "2000TiB"}, "ulimits", "memlock 2000TiB is more than 1000000000000000: say unlimited"),
+    ],
+)
+def test_a_ulimit_that_means_nothing_is_refused_by_its_name(ulimits: dict[str, object], field: str, why: str) -> None:
+    found, reason = refusal(job(ulimits=ulimits))
+    assert found == field
+    assert why in reason
+
+
 def test_a_stop_signal_is_one_that_a_program_can_handle_and_no_other_than_that_of_a_resize() -> None:
     assert decode_spec(json.dumps(job(stop_signal="SIGINT")).encode()).stop_signal == "SIGINT"
     assert refusal(job(stop_signal="SIGKILL"))[0] == "stop_signal"

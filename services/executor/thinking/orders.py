@@ -42,6 +42,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             entrypoint=order.entrypoint,
             named_volumes=order.named_volumes,
             stop_signal=order.stop_signal,
+            ulimits=order.ulimits,
             env=env,
             gpus=rank.gpus,
             cpus=rank.cpus,

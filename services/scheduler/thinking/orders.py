@@ -154,6 +154,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         volumes=spec.folders,
         named_volumes=spec.named_volumes,
         stop_signal=spec.stop_signal,
+        ulimits=spec.ulimits.numbers,
         read_only=spec.read_only,
         progress_pattern=spec.progress.pattern if spec.progress else None,
         master_address=placement.master_address,
@@ -245,7 +246,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
     # The lowest rank of a role is of the core, which never leaves: so the number of a rank in its role never changes.
     first = {} if alone else {role: min(each.rank for each in placement.staying if each.role == role) for role in peers}
     spec = job.spec
-    members, serve = members_of(job, nodes), serve_of(job)
+    members, serve, ulimits = members_of(job, nodes), serve_of(job), spec.ulimits.numbers
     revisions = {one.number: one for one in job.revisions}
     for allocation in placement.staying:
         role = spec.roles[allocation.role]
@@ -274,6 +275,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 volumes=spec.folders,
                 named_volumes=spec.named_volumes,
                 stop_signal=spec.stop_signal,
+                ulimits=ulimits,
                 read_only=spec.read_only,
                 progress_pattern=spec.progress.pattern if spec.progress else None,
                 master_address=placement.master_address,

@@ -9,6 +9,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Gpu
+from libs.domain.ulimits import NO_LIMIT
 from libs.messages.nodes import Members, StartRun
 from services.executor.environment import RunFacts, environment
 from services.executor.home import MEMBERS
@@ -18,6 +19,7 @@ from services.executor.runtime.docker.labels import FIRST_PROCESS, STOP_SIGNAL, 
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.shares.backend import NOTHING, Attached
 from services.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
+from services.executor.ulimits import CONTAINERS_MAX, check_ulimits
 
 # Never rotate, whatever the engine's default: rotation would lose output that is not yet copied.
 _WITHOUT_END = "1000000g"
@@ -82,6 +84,7 @@ def container_arguments(
     key = RunKey.of(order)
     if not order.image:
         raise Refusal("this node runs jobs in containers, and the job names no image")
+    check_ulimits(order.ulimits, {**CONTAINERS_MAX, **node.ulimits_max})
     gpus, paths = gpus_of(order, node), named_paths(order, node)
     files_at = (order.workdir or FILES_INSIDE) if order.context else None
     mounts = [
@@ -126,6 +129,7 @@ def container_arguments(
         port_bindings=published or None,
         log_config=log,
         restart_policy={"Name": "no"},
+        ulimits=_ulimits(order, gpus),
         **_gpu_arguments(gpus, injection),
     )
     return {
@@ -276,22 +280,26 @@ def _environment(
     return env
 
 
+def _ulimits(order: StartRun, gpus: tuple[Gpu, ...]) -> list[Ulimit]:
+    """The job's own; with real GPUs locked memory has no bound, as NCCL pins memory: the memory limit still holds."""
+    pinned = {"memlock": NO_LIMIT} if any(not gpu.emulated for gpu in gpus) else {}
+    return [Ulimit(name=name, soft=limit, hard=limit) for name, limit in {**pinned, **order.ulimits}.items()]
+
+
 def _gpu_arguments(gpus: tuple[Gpu, ...], injection: str) -> dict[str, Any]:
     """The arguments that give real GPUs to the container; an emulated GPU needs none."""
     real = [gpu for gpu in gpus if not gpu.emulated]
     if not real:
         return {}
-    # NCCL pins memory; the memory limit still holds.
-    pinning: dict[str, Any] = {"ulimits": [Ulimit(name="memlock", soft=-1, hard=-1)]}
     if injection == "cdi":
-        return pinning | {
+        return {
             "device_requests": [DeviceRequest(driver="cdi", device_ids=[f"nvidia.com/gpu={gpu.uuid}" for gpu in real])]
         }
     if injection == "nvidia":
-        return pinning | {
+        return {
             "device_requests": [
                 DeviceRequest(driver="nvidia", device_ids=[gpu.uuid for gpu in real], capabilities=[["gpu"]])
             ]
         }
     nodes = [f"/dev/nvidia{gpu.index}" for gpu in real] + ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
-    return pinning | {"devices": [f"{path}:{path}:rwm" for path in nodes]}
+    return {"devices": [f"{path}:{path}:rwm" for path in nodes]}

@@ -68,6 +68,7 @@ from services.executor.serving.probe import probe
 from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import NOTHING, Attached, ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
+from services.executor.ulimits import ULIMITS_REFUSED_STATUS, check_ulimits, own_bounds
 
 logger = logging.getLogger(__name__)
 
@@ -341,6 +342,7 @@ class ProcessRuntime:
             volume_source(volume, self._node.volumes_allowed)
             if volume.source != volume.target:
                 raise Refusal(f"this node runs jobs as processes and cannot mount {volume.source} at {volume.target}")
+        check_ulimits(order.ulimits, {**own_bounds(), **self._node.ulimits_max})
         paths = named_paths(order, self._node)
         for volume in order.named_volumes:
             if volume.target:
@@ -423,6 +425,7 @@ class ProcessRuntime:
                 ends=ends,
                 cgroups=tuple(groups.values()),
                 leave=leave,
+                ulimits=order.ulimits,
             )
             failed.pop_all()
             record = replace(record, pid=pid)
@@ -586,6 +589,8 @@ class ProcessRuntime:
             exit_code = written.exit_code
         elif status == CGROUP_REFUSED_STATUS and records.shim_pid(folder) is None:
             reason, detail = EndReason.START_FAILED, "the host did not let it into its cgroup"
+        elif status == ULIMITS_REFUSED_STATUS and records.shim_pid(folder) is None:
+            reason, detail = EndReason.START_FAILED, "the host did not let it have its ulimits"
         elif status is not None:
             exit_code = status if status >= 0 else 128 - status
         else:

@@ -4,13 +4,16 @@ import os
 import signal
 import stat
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from services.executor.leave import Leave
 from services.executor.runtime.process.pipes import ENDED_FD, OUTPUT_FD, RELEASE_FD, ShimEnds
+from services.executor.ulimits import with_ulimits
 
 LOCK_FD = 9
-CGROUP_REFUSED_STATUS = 125
+CGROUP_REFUSED_STATUS = 125  # ULIMITS_REFUSED_STATUS is another
 TOO_LATE_STATUS = 124
+NO_ULIMITS: Mapping[str, int] = MappingProxyType({})
 UPTIME = "/proc/uptime"  # seconds with two decimals, on the same clock as the fence
 
 # The shim runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh`.
@@ -67,17 +70,20 @@ def spawn(
     ends: ShimEnds,
     cgroups: Sequence[str],
     leave: Leave | None = None,
+    ulimits: Mapping[str, int] = NO_ULIMITS,
 ) -> int:
     """Spawn the shim; returns its pid, also its session and group. It holds the lock of `lock_fd` while it lives.
 
     Once `leave` holds no more, the command is not started, and the shim ends with TOO_LATE_STATUS and without writing a
     pid. `ends` are its ends of the pipes: it writes a line to that of its end after it has written its pid and before
-    it starts the command.
+    it starts the command. If it cannot have its `ulimits`, it ends with ULIMITS_REFUSED_STATUS, likewise.
     """
     path, at = ("", 0) if leave is None or not os.path.exists(UPTIME) else (leave.path, leave.at)
+    shell = ["sh", "-c", _SHIM, "weft-run", folder, workdir, path, str(at), str(len(cgroups)), *cgroups, *command]
+    arguments = with_ulimits(shell, ulimits) if ulimits else shell
     return os.posix_spawn(
-        "/bin/sh",
-        ["sh", "-c", _SHIM, "weft-run", folder, workdir, path, str(at), str(len(cgroups)), *cgroups, *command],
+        arguments[0] if ulimits else "/bin/sh",
+        arguments,
         env,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),

@@ -1,0 +1,54 @@
+"""The `ulimits` of a job on their way from its specification to its runs, and the operator's bounds of them."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from libs.domain.ulimits import NO_LIMIT, is_beyond, ulimit_text
+from libs.messages.nodes import NodeDesired
+from libs.service import SettingsError, load
+from services.executor.settings import ExecutorSettings
+from services.executor.thinking.orders import runs_of
+from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
+from tests.support.scheduler import world
+from tests.support.service_lives import rounds
+
+
+def test_both_forms_of_an_order_have_the_ulimits_of_their_job_as_numbers() -> None:
+    w = world(gpus=4)
+    w.submit("j-1", gpus=1, spec={"ulimits": {"memlock": "unlimited", "stack": "64MiB", "nofile": 4096}})
+    rounds(w)
+    placed, nodes = w.stored["j-1"], w.core.picture.pool.nodes
+    alone = run_orders(placed, nodes)["node-1"]
+    shared = NodeDesired(seq=1, jobs=as_jobs(alone, {"j-1": job_order(placed, nodes)}))
+    [read] = runs_of(msgspec.json.decode(msgspec.json.encode(shared), type=NodeDesired))
+    assert [read] == alone
+    assert read.ulimits == {"memlock": NO_LIMIT, "stack": 64 << 20, "nofile": 4096}
+
+
+def settings(bounds: str) -> ExecutorSettings:
+    environ = {"EXECUTOR_NODE_ID": "n-1", "EXECUTOR_HOME": str(Path("unused")), "EXECUTOR_ULIMITS_MAX": bounds}
+    return load(ExecutorSettings, prefix="EXECUTOR_", environ=environ)
+
+
+def test_an_operator_writes_bounds_as_a_job_writes_limits_and_a_mistake_names_the_setting() -> None:
+    assert settings('{"nofile": 65536, "memlock": "8GiB"}').ulimits_max == {"nofile": 65536, "memlock": "8GiB"}
+    for odd in ('{"nofiles": 1}', '{"nofile": "many"}', '{"stack": -2}'):
+        with pytest.raises(SettingsError) as refused:
+            settings(odd)
+        assert str(refused.value).startswith("ulimits_max: ")
+
+
+@pytest.mark.parametrize(
+    ("number", "bound", "beyond"),
+    [(1, 1, False), (2, 1, True), (NO_LIMIT, 1, True), (1, NO_LIMIT, False), (NO_LIMIT, NO_LIMIT, False)],
+)
+def test_no_limit_is_more_than_every_bound_but_no_bound(number: int, bound: int, beyond: bool) -> None:
+    assert is_beyond(number, bound) is beyond
+
+
+def test_a_limit_is_told_as_a_person_writes_it() -> None:
+    assert ulimit_text("nofile", 4096) == "4096"
+    assert ulimit_text("stack", 64 << 20) == "64MiB"
+    assert ulimit_text("memlock", NO_LIMIT) == "unlimited"
