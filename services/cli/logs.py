@@ -18,6 +18,7 @@ from services.cli import arrays, connection, page, selection
 from services.cli.complaint import Complaint
 from services.cli.drawing.jobs import failure_text
 from services.cli.failure import failed_rank
+from services.cli.lost_output import lost_output
 from services.cli.terminal import TerminalText
 from services.cli.words import clean
 
@@ -60,7 +61,19 @@ async def logs(args: argparse.Namespace) -> int:
             for job, rank in each:
                 if await _one(_copy(client, job, rank, args), job, rank, args) is False:
                     page.remark(nothing(job, rank))
+        for job in jobs:
+            await _tell_losses(client, job, [rank for each_job, rank in each if each_job is job], args)
     return 0
+
+
+async def _tell_losses(client: Client, job: JobView, ranks: Sequence[int], args: argparse.Namespace) -> None:
+    """Say what is missing in the logs that were shown: of all epochs that were followed, else of the one."""
+    if args.follow:
+        job = await client.job(job.id)
+    shown = job.epoch if job.placement is not None else max(0, job.epoch - 1)
+    epoch = args.epoch if args.epoch is not None or args.follow else shown
+    for sentence in await lost_output(client, job, ranks, role=args.role, epoch=epoch):
+        page.remark(sentence)
 
 
 async def follow_jobs(client: Client, jobs: Sequence[JobView]) -> None:
@@ -191,8 +204,15 @@ async def _last(client: Client, job_id: str, rank: int, args: argparse.Namespace
     """The last lines: more bytes are requested until they have enough lines."""
     asked = _TAIL_BYTES
     while True:
-        found = await client.read_log(job_id, rank=rank, epoch=args.epoch, role=args.role, tail=asked)
-        if found.count(b"\n") > args.tail or len(found) < asked:
+        gaps: list[Gap] = []
+        reading = client.stream_log(job_id, rank=rank, epoch=args.epoch, role=args.role, tail=asked, gap=gaps.append)
+        async with aclosing(reading) as chunks:
+            found = b"".join([chunk async for chunk in chunks])
+        if found.count(b"\n") > args.tail:
+            return last_lines(found, args.tail)
+        if len(found) < asked:  # all that there is
+            for gap in gaps:
+                _tell_gap(gap)
             return last_lines(found, args.tail)
         asked *= 4
 

@@ -12,6 +12,7 @@ from libs.domain.job import Cause, CauseCode, JobState
 from libs.messages.http import (
     ErrorDetail,
     ErrorView,
+    EventView,
     GpusView,
     JobsView,
     LimitsView,
@@ -201,9 +202,10 @@ async def test_the_log_of_a_failed_job_is_that_of_the_rank_that_failed_first(
     said = capsys.readouterr()
     assert said.out == "ValueError\n"
     assert said.err == "rank 1 of train, which failed first (rank 1 ended with status 3); --rank all shows all\n"
-    assert "rank=1&" in gateway.asked[-1]
+    assert "rank=1&" in next(asked for asked in gateway.asked if "/logs?" in asked)
+    gateway.asked.clear()
     assert await weft(gateway, "logs", "train", "--rank", "0") == 0
-    assert "rank=0&" in gateway.asked[-1]
+    assert "rank=0&" in next(asked for asked in gateway.asked if "/logs?" in asked)
 
 
 async def test_what_the_rank_that_failed_wrote_last_is_told_with_why(gateway: ToldGateway, capsys: Said) -> None:
@@ -279,6 +281,70 @@ async def test_bytes_that_a_node_has_dropped_are_told_beside_the_log(gateway: To
     assert said.out == "two\n"
     told = "bytes 0 to 3145728 (3MiB) of epoch 0 are missing: dropped by the limits of node node-1"
     assert said.err == f"{told} (EXECUTOR_LOG_BYTES_MAX)\n"
+
+
+async def test_the_last_lines_of_a_log_without_its_head_tell_of_it_where_they_reach_it(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": job_view(), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"two\nthree\n"}
+    gateway.log_headers = {"X-Weft-Offset": "4096", "X-Weft-Begins": "4096", "X-Weft-Node": "node-1"}
+    assert await weft(gateway, "logs", "train", "-n", "5") == 0
+    assert capsys.readouterr().err.startswith("bytes 0 to 4096 (4KiB) of epoch 0 are missing")
+    assert await weft(gateway, "logs", "train", "-n", "1") == 0
+    assert capsys.readouterr().err == ""
+
+
+def noted(code: CauseCode, sentence: str, *, rank: int = 0, epoch: int = 0, version: int = 1) -> EventView:
+    cause = Cause(code=code, sentence=sentence, by="node-1", numbers={"rank": float(rank)})
+    return event_view("noted", version=version, cause=cause, epoch=epoch)
+
+
+LOST = "4MiB of its output are lost: the disk of its node was full from 10:00:01 on"
+WAITS = "its output has waited for room on the disk of its node since 10:00:01"
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "said"),
+    [
+        (JobState.RUNNING, [noted(CauseCode.OUTPUT_WAITS, WAITS)], WAITS),
+        (JobState.SUCCEEDED, [noted(CauseCode.OUTPUT_WAITS, WAITS)], ""),
+        (
+            JobState.SUCCEEDED,
+            [noted(CauseCode.OUTPUT_WAITS, WAITS), noted(CauseCode.OUTPUT_LOST, LOST, version=2)],
+            LOST,
+        ),
+        (JobState.SUCCEEDED, [noted(CauseCode.OUTPUT_LOST, f"rank 1: {LOST}", rank=1)], ""),
+        (JobState.SUCCEEDED, [noted(CauseCode.OUTPUT_LOST, LOST, epoch=7)], ""),
+        (JobState.SUCCEEDED, [noted(CauseCode.PROCESS_KILLED, "one of its processes was killed for memory")], ""),
+    ],
+)
+async def test_output_that_a_full_disk_kept_out_of_the_log_is_told_beside_it(
+    gateway: ToldGateway, capsys: Said, state: JobState, told: list[EventView], said: str
+) -> None:
+    job = job_view(state=state, placement=placement(("node-1", 0)))
+    gateway.answers |= {"GET /v1/jobs/train": job, "GET /v1/jobs/j-aaaaaaaaaa/events": told}
+    gateway.answers["GET /v1/jobs/j-aaaaaaaaaa/logs"] = b"one\n"
+    assert await weft(gateway, "logs", "train") == 0
+    found = capsys.readouterr()
+    assert found.out == "one\n"
+    assert found.err == (f"rank 0 of train, epoch 0: {said} (seen at {told[-1].time})\n" if said else "")
+
+
+async def test_who_followed_a_log_is_told_at_its_end_what_is_lost_of_each_epoch(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    told = [
+        noted(CauseCode.OUTPUT_LOST, LOST),
+        noted(CauseCode.OUTPUT_WAITS, WAITS, epoch=1, version=2),
+        noted(CauseCode.OUTPUT_LOST, LOST, epoch=2, version=3),
+    ]
+    job = job_view(state=JobState.SUCCEEDED, epoch=2, placement=placement(("node-1", 0)))
+    gateway.answers["GET /v1/jobs/train"] = gateway.answers["GET /v1/jobs/j-aaaaaaaaaa"] = job
+    gateway.answers |= {"GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\n", "GET /v1/jobs/j-aaaaaaaaaa/events": told}
+    gateway.log_headers = {"X-Weft-Epoch": "2"}
+    assert await weft(gateway, "logs", "train", "-f") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["rank 0 of train, epoch 0", "rank 0 of train, epoch 2"]
 
 
 @pytest.mark.parametrize(
