@@ -100,6 +100,21 @@ def test_what_a_node_notes_of_a_run_is_in_the_story_once_and_in_the_end_of_a_job
     assert w.steps[-1].cause.sentence == f"every rank ended with status 0; {sentence}"
 
 
+def test_the_end_of_a_job_that_was_stopped_has_what_its_node_noted() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    w.nodes["node-1"].unkillable.add(("j-1", 0, 0))
+    w.ask(AskKind.CANCEL, "j-1")
+    before = w.steps[-1].cause.sentence
+    sentence = "4MiB of its output are lost: the disk of its node was full from 10:00:01 on"
+    w.nodes["node-1"].note(("j-1", 0, 0), Noted(code=CauseCode.OUTPUT_LOST, sentence=sentence))
+    w.nodes["node-1"].end(("j-1", 0, 0), 143, reason=EndReason.STOPPED)
+    w.sync("node-1")
+    assert w.steps[-1].event is E.CANCELLED
+    assert w.steps[-1].cause.sentence == f"{before}; {sentence}"
+
+
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [

@@ -125,13 +125,14 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
     """
     assert job.stopping_for is not None
     ranks = picture.pool.runs.of(job)
-    cause = job.stopping_for
+    cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}{ranks.noted}")
     if cause.code in CANCELS:
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if cause.code is _C.CORE_DONE:  # its nodes may know that end no more
         return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     if not job.spec.is_service and ranks.all_succeeded(cause.numbers.get(ENDED_AT)):
-        done = Cause(code=_C.EXITED, sentence=f"its work was done when it was stopped: {_ended_well(job)}")
+        sentence = f"its work was done when it was stopped: {_ended_well(job)}{ranks.noted}"
+        done = Cause(code=_C.EXITED, sentence=sentence)
         return picture.go(job, _E.SUCCEEDED, done, now, exit_code=0, progress=ranks.progress)
     if job.next_placement is not None and (again := _restarted(picture, job, now, progress=ranks.progress)):
         return again
