@@ -4,17 +4,24 @@ import argparse
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from libs.client import Client
-from libs.messages.http import EventView
+from libs.client import Client, RefusedError
+from libs.client.events import FINAL_EVENTS
+from libs.messages.http import ArrayView, EventView
 from services.cli import connection, page
-from services.cli.drawing.story import event_line
+from services.cli.arrays import whole_array
+from services.cli.complaint import Complaint
+from services.cli.drawing.story import event_line, happened_at
+from services.cli.words import clean
 
 _SHOWN = 50
+ELEMENTS_MAX = 50  # of an array whose events are shown as one story
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("events", help="what has happened; -f to follow", description=__doc__)
-    parser.add_argument("job", nargs="?", metavar="JOB", help="of one job only: all its events, and with -f to its end")
+    parser.add_argument(
+        "job", nargs="?", metavar="JOB", help="of one job or array only: all its events, and with -f to its end"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="go on as it happens")
     parser.add_argument("-n", "--limit", type=int, metavar="N", help=f"the last N (default: {_SHOWN}; of one job: all)")
     connection.options(parser)
@@ -23,7 +30,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def events(args: argparse.Namespace) -> int:
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
-        past = await _past(client, args)
+        try:
+            past = await _past(client, args)
+        except RefusedError as error:
+            array = await whole_array(client, args.job) if args.job and error.status == 404 else None
+            if array is None:
+                raise
+            return await _of_array(client, array, args)
         for event in past:
             _say(event, args)
         if args.follow:
@@ -44,6 +57,35 @@ async def _follow(client: Client, args: argparse.Namespace, past: Sequence[Event
     async with aclosing(client.follow_events(job=args.job or "", after=after)) as coming:
         async for event in coming:
             _say(event, args)
+
+
+async def _of_array(client: Client, array: ArrayView, args: argparse.Namespace) -> int:
+    """Show the events of an array's elements in order; with -f, follow those of all jobs and leave the others out: a
+    stream for each element would be more than the gateway opens."""
+    if array.elements > ELEMENTS_MAX:
+        few = f"events shows no more than {ELEMENTS_MAX} at once: say which, such as {clean(array.name)}_3"
+        raise Complaint(f"{clean(array.name)} has {array.elements} elements, and {few}")
+    newest = await client.events(limit=1)  # read before the stories: what happens while they are read is followed
+    ids = [job.id for job in (await client.elements(array.id, limit=ELEMENTS_MAX)).jobs]
+    stories = [await client.story(each, limit=args.limit) for each in ids] if args.limit != 0 else []
+    past = sorted((event for story in stories for event in story), key=_when)
+    for event in past if args.limit is None else past[-args.limit :]:
+        _say(event, args)
+    if not args.follow or (await client.array(array.id)).over:
+        return 0
+    shown = {event.id for event in past}
+    async with aclosing(client.follow_events(after=newest[-1].cursor if newest else "now")) as coming:
+        async for event in coming:
+            if event.subject not in ids or event.id in shown:
+                continue
+            _say(event, args)
+            if event.type in FINAL_EVENTS and (await client.array(array.id)).over:
+                return 0
+    return 0
+
+
+def _when(event: EventView) -> tuple[float, str, int]:
+    return happened_at(event), event.subject, event.data.version
 
 
 def _say(event: EventView, args: argparse.Namespace) -> None:

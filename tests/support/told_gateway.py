@@ -1,6 +1,7 @@
 """A gateway that answers what a test tells it to, over real HTTP, and remembers what it was asked."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,8 @@ from services.cli.__main__ import main
 
 
 class ToldGateway:
-    """`answers` by `METHOD /path`: a view, bytes, or a refusal. What is not told is a 404.
+    """`answers` by `METHOD /path`: a view, bytes, or a refusal; of a deque one after the other, the last for ever. What
+    is not told is a 404.
 
     An answer by `METHOD /path?name=value` is for requests whose first parameter is that one.
     """
@@ -35,7 +37,10 @@ class ToldGateway:
         self.asked.append(f"{request.method} {request.path_qs}")
         self.bodies.append(await request.read())
         first = f"{what}?{request.query_string.partition('&')[0]}"
-        match self.answers.get(first, self.answers.get(what)):
+        answer = self.answers.get(first, self.answers.get(what))
+        if isinstance(answer, deque):
+            answer = answer.popleft() if len(answer) > 1 else answer[0]
+        match answer:
             case None:
                 told = msgspec.json.encode(ErrorView(error=ErrorDetail(field="", reason=f"nothing at {what}")))
                 return web.Response(status=404, body=told)

@@ -3,10 +3,12 @@
 import json
 import re
 import time
+from collections import deque
 
 import msgspec
 import pytest
 from aiohttp import web
+from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, JobState
 from libs.messages.http import (
@@ -25,7 +27,7 @@ from services.cli.failure import LastWords, hint
 from services.cli.logs import LineWriter, last_lines
 from tests.support.steps import placement
 from tests.support.told_gateway import ToldGateway, weft
-from tests.support.views import NO_ROOM, NOW, cluster_view, event_view, gpu_view, job_view, node_view
+from tests.support.views import NO_ROOM, NOW, array_view, cluster_view, event_view, gpu_view, job_view, node_view
 
 Said = pytest.CaptureFixture[str]
 
@@ -399,3 +401,35 @@ async def test_explain_says_what_a_running_job_leaves_unused_and_which_limits_we
     assert "to improve: each worker 4.00 → 0.50 cores" in lines
     assert "tuned: rank 0 has 0.5 CPUs instead of 4" in lines
     assert not any("unknown" in line for line in lines)
+
+
+def of_element(event: str, index: int, *, at: float, version: int = 1) -> EventView:
+    return event_view(event, job=f"j-parts-{index}", at=at, version=version, name=f"parts-{index}")
+
+
+async def test_the_events_of_an_array_are_those_of_its_elements_in_order(gateway: ToldGateway, capsys: Said) -> None:
+    stories = {
+        0: [of_element("submitted", 0, at=NOW - 9), of_element("started", 0, at=NOW - 5, version=2)],
+        1: [of_element("submitted", 1, at=NOW - 8), of_element("failed", 1, at=NOW - 3, version=2)],
+    }
+    late = [of_element("succeeded", 0, at=NOW, version=3), event_view("started", job="j-other"), stories[1][1]]
+    stream = b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in reversed(late))
+    gateway.answers |= {
+        "GET /v1/arrays/parts": array_view("parts", running=1, failed=1),
+        "GET /v1/arrays/a-parts": deque(
+            [array_view("parts", running=1, failed=1), array_view("parts", succeeded=1, failed=1)]
+        ),
+        "GET /v1/arrays/a-parts/elements": JobsView(jobs=(job_view("j-parts-0"), job_view("j-parts-1"))),
+        "GET /v1/events?limit=1": [stories[0][0]],
+        "GET /v1/events": stream,
+        **{f"GET /v1/jobs/j-parts-{index}/events": story for index, story in stories.items()},
+    }
+    assert await weft(gateway, "events", "parts", "-f") == 0
+    shown = [line.split()[2:4] for line in capsys.readouterr().out.splitlines()]
+    assert [" ".join(words) for words in shown] == [
+        *("parts-0 j-parts-0", "parts-1 j-parts-1", "parts-0 j-parts-0", "parts-1 j-parts-1", "parts-0 j-parts-0"),
+    ]
+    many = structs.replace(array_view("parts", running=51), elements=51)
+    gateway.answers["GET /v1/arrays/parts"] = many
+    assert await weft(gateway, "events", "parts") == 1
+    assert "parts has 51 elements, and events shows no more than 50 at once" in capsys.readouterr().err
