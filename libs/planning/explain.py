@@ -307,7 +307,8 @@ def _of_placed(job: Job, slow: SlowGpus | None) -> Explanation:
     if job.stopping_for is not None:
         code, sentence = str(job.stopping_for.code), f"it is being stopped: {job.stopping_for.sentence}"
     else:
-        code, sentence = str(CauseCode.FITS), f"it is on {', '.join(nodes)}: {job.placement.why}"
+        where = f"it is on {', '.join(nodes)}: {job.placement.why}" if nodes else "it has no replica now"
+        code, sentence = str(CauseCode.FITS), where
         gpus = [(one.node_id, gpu) for one in job.placement.allocations for gpu in one.gpus]
         if slow is not None and (known := slow.taken(gpus)):
             sentence += f"; now {known}"

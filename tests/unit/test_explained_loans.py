@@ -86,6 +86,7 @@ def test_jobs_that_may_lend_are_counted_and_those_that_do_are_named() -> None:
 
 def test_a_service_that_has_what_it_should_have_and_one_for_which_there_is_room_are_told_so() -> None:
     assert why(service([0], wants=1)).sentence == "it is on node-1: packed"
+    assert why(service([], wants=0)).sentence == "it has no replica now"
     assert why(service([0], wants=2)).sentence.endswith("has 1 of 2 replicas: there is room for one more, which joins"
                                                         " in the next tick")  # fmt: skip
 
