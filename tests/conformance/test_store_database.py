@@ -400,7 +400,7 @@ def attempt(job: Job, drawn: tuple[JobEvent, dict[str, Any], int, str]) -> Step:
         case _E.SCALED:
             where = {"size": {"worker": number}}
         case _E.UPDATED:
-            where = {"revisions": (Revision(number=number, image="i:2", env={"A": "1"}, at=AT, back_to=0),)}
+            where = {"revisions": (Revision(number=number + 1, image="i:2", env={"A": "1"}, at=AT, back_to=0),)}
     return Step(
         job_id=job.id,
         version=job.version - (way == "stale"),

@@ -122,7 +122,7 @@ async def large_updates(world: World, count: int, letters: int) -> Job:
     """A job of alice's with large events, as a tenant's updates of a service make them."""
     job = await world.running()
     for number in range(count):
-        revisions = (Revision(number=number + 1, env={"DATA": f"{number:4}" + "x" * letters}),)
+        revisions = (Revision(number=number + 1, image=f"{number:4}" + "x" * letters),)
         job = await world.go(job, JobEvent.UPDATED, revisions=revisions)
     return job
 

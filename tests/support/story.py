@@ -114,7 +114,9 @@ async def _a_job_with_a_killed_process(gateway: GatewayStore, scheduler: Schedul
     job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 4000.3)
     sentence = "one of its processes was killed for memory: together they may use 1GiB"
     cause = Cause(code=_C.PROCESS_KILLED, sentence=sentence, by="node-1", numbers={"rank": 0.0})
-    await go(scheduler, lease, job, _E.NOTED, at=BEGAN + 4060, cause=cause)
+    job = await go(scheduler, lease, job, _E.NOTED, at=BEGAN + 4060, cause=cause)
+    ended = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
+    await go(scheduler, lease, job, _E.SUCCEEDED, at=BEGAN + 4090, cause=ended, exit_code=0)
 
 
 async def _a_job_that_is_cancelled(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
