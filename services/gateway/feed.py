@@ -17,12 +17,12 @@ from services.gateway.turns import Turns
 logger = logging.getLogger(__name__)
 
 WAITING_MAX = 4096  # events that one reader may be behind before it must read the store itself
-WAITING_BYTES_MAX = 1 << 20  # of these events together
+WAITING_BYTES_MAX = 4 << 20  # of these events together; readers share them
 TAKEN_MAX = 256  # events that one reader takes at once
 TAKEN_BYTES_MAX = 256 << 10  # of these events together, except the last
 PAGE = 1000
-CATCHING_UP_MAX = 64  # streams that have a page of the store's events in memory
-CATCHING_UP_PER_TENANT = 32  # a reader that does not read holds its turn until it is cut off
+CATCHING_UP_MAX = 128  # streams that have a page of the store's events in memory
+CATCHING_UP_PER_TENANT = 64  # a reader that does not read holds its turn until it is cut off
 POLL_SECONDS = 1.0  # hints may be lost
 EVERYBODY = "admin"  # the name for turns of administrators: they read events of all tenants
 GAP_SECONDS = 0.02  # between two reads of the store, however many hints there are

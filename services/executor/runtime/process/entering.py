@@ -17,8 +17,8 @@ from contextlib import suppress
 
 from services.executor.channel import SessionRefusedError, SessionWanted
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS
+from services.executor.runtime.process.stragglers import SESSION_MARK
 
-MARK = b"WEFT_SESSION="
 ENVIRONMENT_BYTES_MAX = 4 << 20
 HANGUP_SECONDS = 0.3  # between a hangup and the kill: a shell writes its history
 NOT_FOUND_STATUS = 127
@@ -263,7 +263,7 @@ def _mark_of(pid: str, having: bytes) -> str | None:
             text = file.read(ENVIRONMENT_BYTES_MAX)
     except OSError:
         return None
-    if MARK not in text or having not in text:
+    if SESSION_MARK not in text or having not in text:
         return None
-    found = (entry for entry in text.split(b"\0") if entry.startswith(MARK))
-    return next((entry[len(MARK) :].decode(errors="replace") for entry in found), None)
+    found = (entry for entry in text.split(b"\0") if entry.startswith(SESSION_MARK))
+    return next((entry[len(SESSION_MARK) :].decode(errors="replace") for entry in found), None)

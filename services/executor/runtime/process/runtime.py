@@ -50,10 +50,11 @@ from services.executor.runtime.limits import cgroup
 from services.executor.runtime.noted import SIGBUS_STATUS, output_lost, output_waits, process_killed, shm_of_host_full
 from services.executor.runtime.process import records
 from services.executor.runtime.process.entering import enter, environment_of, kill_marked
+from services.executor.runtime.process.following import Remaining
 from services.executor.runtime.process.listening import connect, listening_of, pids_of
 from services.executor.runtime.process.outputs import Outputs
 from services.executor.runtime.process.pipes import RunPipes, find_pipes, make_pipes, open_log
-from services.executor.runtime.process.remaining import ProcessesOfRun, Remaining, hurry
+from services.executor.runtime.process.remaining import ProcessesOfRun, hurry
 from services.executor.runtime.process.shim import (
     CGROUP_REFUSED_STATUS,
     TOO_LATE_STATUS,

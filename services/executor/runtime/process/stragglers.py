@@ -10,6 +10,8 @@ from contextlib import suppress
 
 from services.executor.runs import RunKey
 
+SESSION_MARK = b"WEFT_SESSION="
+
 
 def kill_stragglers(runs_folder: str, ended: Callable[[RunKey], bool]) -> int:
     """SIGKILL every process of runs that have `ended`; returns their number. Reads all of /proc: not for the loop."""
