@@ -124,7 +124,7 @@ class Foresight:
         return without_moment(eta, now=now) if late else eta
 
     def steps(self, jobs: Sequence[Job]) -> dict[str, Steps]:
-        """What running jobs report lately, as the rank that is least far has it, of the roles that end the job."""
+        """The latest steps of running jobs, by the slowest rank of the roles that end the job."""
         found: dict[str, Steps] = {}
         for job in jobs:
             placed = job.placement.allocations if job.placement is not None else ()

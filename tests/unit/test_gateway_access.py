@@ -109,7 +109,7 @@ async def test_guessing_is_slowed_for_its_source_alone() -> None:
 
 
 async def test_unknown_tokens_of_all_sources_are_looked_up_a_few_at_a_time_in_their_order() -> None:
-    """Whoever calls itself another source for each guess is not limited as a source: it delays a new token, no more."""
+    """A sender that names another source for each guess is not limited as a source: it only delays new tokens."""
     world = World()
     await world.token("weft_good")
     asked, most = 0, 0

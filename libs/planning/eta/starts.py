@@ -38,7 +38,7 @@ from libs.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
 
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
 QUEUE_MAX = 2_000  # jobs ahead, beyond which only their work is added up,
-WEIGHED_MAX = 500  # by so many of them
+WEIGHED_MAX = 500  # jobs of which the work ahead is estimated
 SHAPES_MAX = 64  # shapes that are tried in the empty pool
 TICK_S = 1.0  # what fits is placed within about that
 WIDE = 10.0  # times as late as it is early: of a wider range no single moment is shown

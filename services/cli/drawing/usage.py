@@ -80,7 +80,7 @@ def _benchmarks_in_one(rows: Sequence[AccountRow]) -> list[AccountRow]:
 
 
 def money(amount: str | None) -> str:
-    """An amount in whole cents; what is less than one is said to be so."""
+    """Return an amount in whole cents; an amount below one cent is shown as such."""
     exact = _exact(amount)
     if exact is None:
         return UNKNOWN
