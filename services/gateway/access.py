@@ -67,7 +67,8 @@ class AccessCache:
 
     Unknown tokens from one source are looked up no faster than `refusals` allows: beyond it only tokens that were known
     before are let in from that source. A source over NATS may call itself what it wants, so those of all sources
-    together are looked up a few at a time, in the order in which they came: guesses delay a new token, and refuse none.
+    together are looked up a few at a time, in the order in which they came: guesses delay a new token, which gets 429
+    once it has waited over 5 s.
     """
 
     def __init__(
