@@ -82,6 +82,8 @@ async def test_the_guard_asks_a_program_below_a_shell_after_the_shell(
         process.send_signal(signal.SIGSTOP)
         await until(saved.exists)
         assert "kill" not in (home / "guard.log").read_text()
+    gone = await asyncio.to_thread(engine.docker, "rm", "--force", f"weft-{KEY}")  # the next executor would adopt it
+    assert gone.returncode == 0, gone.stderr
 
 
 async def test_a_container_that_was_made_and_not_started_is_removed_when_the_fence_has_fallen(
