@@ -61,7 +61,7 @@ def test_a_drained_node_takes_nothing_new_and_what_never_starts_has_no_time() ->
 
 
 def test_a_job_that_starts_on_one_side_alone_is_counted_and_lengthens_no_mean() -> None:
-    """`Never` counted as 30 days: the others waited 25s more instead of 7d12h, in the mean."""
+    """A job that never starts counted as a wait of 30 days, which spoilt the mean of the others."""
     base = pool(holds("a", "10m"), waits("b", 2, "20m"), structs.replace(waits("c", 3, "5m"), spec=TOO_LARGE))
     other = supposed(base, Supposition(add_nodes=1))
     fates = Onward(base).fates(), Onward(other).fates()

@@ -26,8 +26,8 @@ class JobCompared(Struct, frozen=True, kw_only=True):
 
 
 class FatesCompared(Struct, frozen=True, kw_only=True):
-    """`waited_base_s`, `waited_other_s`: for how much longer the jobs that wait now will, in the mean of those that
-    start in both within the time that was looked at. `only_other`, `only_base`: how many start in one of the two."""
+    """Two fates of each job, compared. `waited_base_s`, `waited_other_s`: the mean further wait in seconds of the jobs
+    that wait now and start in both. `only_other`, `only_base`: the number of jobs that start in one of the two."""
 
     jobs: tuple[JobCompared, ...]
     gained: int
