@@ -11,7 +11,7 @@ from msgspec import Struct
 from libs.client import Client, ClientError, RefusedError
 from libs.domain.job import FINAL
 from tests.chaos.clock import boot_clock
-from tests.chaos.services import VERSION
+from tests.chaos.services import COMMAND, VERSION
 from tests.chaos.wishes import Asking, Wish
 
 ANSWER_SECONDS_MAX = 3.0
@@ -116,7 +116,9 @@ class Customers:
     async def _update(self, job_id: str, number: int, *, hangs: bool) -> None:
         """A service of which no replica ever worked has no revision to go back to: it is not made to hang."""
         worked = hangs and any(event.data.worked for event in await self._client.story(job_id))
-        await self._client.update(job_id, env={VERSION: str(number), "HANG": str(int(worked))})
+        version = str(number)  # in the environment, which replicas have, and in the command, which events tell
+        env = {VERSION: version, "HANG": str(int(worked))}
+        await self._client.update(job_id, command=(*COMMAND, version), env=env)
 
     async def _cancel(self, job_id: str, after: float) -> None:
         await asyncio.sleep(after)

@@ -44,8 +44,8 @@ class Replica(Struct, frozen=True, kw_only=True):
 class ServiceSeen(Struct, frozen=True, kw_only=True):
     """One service after all has settled. `view` is None where the API does not know it. `cancelled`: it was asked for.
 
-    `lenders`: the states of the jobs that it has loans of; None of one that is unknown. `version`: what its newest
-    revision has as CHAOS_VERSION. `answer`: to the last request; None if nothing was asked, since it has no replica.
+    `lenders`: the states of the jobs that it has loans of; None of one that is unknown. `version`: the last
+    word of the command of its newest revision. `answer`: to the last request; None if nothing was asked, since it has no replica.
     """
 
     job_id: str
@@ -63,6 +63,6 @@ def replicas(folder: Path) -> Iterator[Replica]:
         with suppress(OSError, ValueError):
             lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             env = dict(line.decode(errors="replace").split("=", 1) for line in lines if b"=" in line)
-            if env.get(MARK) == str(folder) and Path(f"/proc/{pid}/cmdline").read_bytes() == CALLED:
+            if env.get(MARK) == str(folder) and Path(f"/proc/{pid}/cmdline").read_bytes().startswith(CALLED):
                 rank, version = int(env.get("WEFT_RANK", "-1")), env.get(VERSION, "0")
                 yield Replica(pid=pid, job_id=env.get("WEFT_JOB_ID", ""), rank=rank, version=version)

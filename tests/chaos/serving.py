@@ -175,12 +175,9 @@ class Serving:
 
 
 def _version(story: tuple[EventView, ...]) -> str:
-    """What its newest revision has as CHAOS_VERSION; that of the specification is 0."""
+    """The version in the command of its newest revision; that of the specification is 0."""
     told = [event.data.revisions for event in story if event.data.revisions]
-    if not told:
-        return "0"
-    env = told[-1][-1].env
-    return (env or {}).get(VERSION, "0")
+    return told[-1][-1].command[-1] if told and told[-1][-1].command else "0"
 
 
 def statuses(requests: list[Request]) -> dict[str, int]:
