@@ -91,7 +91,7 @@ class Processes:
             with suppress(OSError):  # A full disk, or an executor that hangs while it copies.
                 log = open_log(self._home.log(record.key))
                 try:
-                    move(pipes.output, log, limit=COPY_BYTES_MAX, wait=False)
+                    move(pipes.output, log, limit=COPY_BYTES_MAX)
                 finally:
                     os.close(log)
                 follows = records.stopped(self._home.run(record.key)) and record.key not in self._at_rest

@@ -69,7 +69,7 @@ class Outputs:
     def __init__(self) -> None:
         self._outputs: dict[RunKey, _Output] = {}
         self._by_fd: dict[int, _Output] = {}
-        self._blocked: dict[RunKey, _Output] = {}  # of the thread: those whose disk takes nothing now
+        self._blocked: dict[RunKey, _Output] = {}  # of the thread: to be tried again, as nothing could be moved
         self._asked: deque[_Asked] = deque()
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -151,25 +151,28 @@ class Outputs:
                     os.eventfd_read(self._wake)
                 elif (output := self._by_fd.get(fd)) is not None:
                     moved = self._moves(output, TURN_BYTES)
-                    if output.key in self._blocked or (not moved and event & select.EPOLLHUP):
+                    if moved is None or (not moved and event & select.EPOLLHUP):
                         self._set_aside(output)
             if self._blocked and time.monotonic() >= again_at:
                 self._try_again()
                 again_at = time.monotonic() + AGAIN_SECONDS
             self._answer()
 
-    def _moves(self, output: _Output, limit: int) -> int:
-        """Move bytes; returns their number. Notes whether the disk takes them."""
+    def _moves(self, output: _Output, limit: int) -> int | None:
+        """Move bytes; returns their number, or None if that has to be tried again. Notes whether the disk takes
+        them."""
         try:
             moved = output.move(limit)
+        except BlockingIOError:  # The guard appends to the log.
+            self._blocked[output.key] = output
+            return None
         except OSError as error:
             if output.blocked_at is None:
                 output.blocked_at = time.time()
                 logger.warning("the output of %s waits: %s", output.key, error)
             self._blocked[output.key] = output
-            return 0
-        if moved:
-            output.blocked_at = None
+            return None
+        output.blocked_at = None
         return moved
 
     def _set_aside(self, output: _Output) -> None:
@@ -180,7 +183,7 @@ class Outputs:
 
     def _try_again(self) -> None:
         for key, output in list(self._blocked.items()):
-            if output.pipes.output < 0 or self._moves(output, TURN_BYTES):
+            if output.pipes.output < 0 or self._moves(output, TURN_BYTES) is not None:
                 del self._blocked[key]
                 with output.lock, suppress(OSError):
                     if output.pipes.output >= 0:
@@ -192,9 +195,9 @@ class Outputs:
             if asked.left is None:
                 asked.left = asked.output.waiting()
             if asked.output.key not in self._blocked:
-                asked.left -= (moved := self._moves(asked.output, asked.left))
-                if not moved and asked.output.key not in self._blocked:
-                    asked.left = 0  # The pipe is empty.
+                moved = self._moves(asked.output, asked.left)
+                if moved is not None:
+                    asked.left -= moved or asked.left  # None moved: the pipe is empty.
             give_up_at = asked.output.give_up_at
             if asked.left <= 0 or (give_up_at is not None and time.monotonic() > give_up_at):
                 self._call(asked.then)

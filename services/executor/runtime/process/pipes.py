@@ -120,12 +120,12 @@ def waiting(output: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(output, termios.FIONREAD, b"\0\0\0\0"))[0])
 
 
-def move(output: int, log: int, *, limit: int, wait: bool = True) -> int:
+def move(output: int, log: int, *, limit: int) -> int:
     """Move up to about `limit` bytes to the end of the log; 0 if the pipe is empty. Raises OSError, such as of a full
-    disk. `wait` False: raise BlockingIOError if another process appends to the log now."""
+    disk, and BlockingIOError if another process appends to the log now: it may be frozen, so nobody waits for it."""
     moved = 0
     while moved < limit:
-        fcntl.flock(log, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             os.lseek(log, 0, os.SEEK_END)
             count = _move(output, log)

@@ -1,0 +1,81 @@
+"""The executor copies the output of runs into their logs, whatever the guard beside it does."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from services.executor.runs import RunKey
+from services.executor.runtime.process.outputs import Outputs
+from services.executor.runtime.process.pipes import RunPipes, ShimEnds, make_pipes, open_log
+from tests.support.runs import until
+
+
+def key(rank: int) -> RunKey:
+    return RunKey(job_id="j", epoch=1, rank=rank)
+
+
+@contextmanager
+def locked(log: Path) -> Iterator[None]:
+    """The log as a guard holds it that is frozen while it appends."""
+    fd = open_log(str(log))
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+async def copied(outputs: Outputs, rank: int) -> None:
+    done = asyncio.Event()
+    outputs.when_copied(key(rank), done.set)
+    await done.wait()
+
+
+def begin(outputs: Outputs, rank: int, log: Path) -> tuple[RunPipes, ShimEnds]:
+    log.touch()
+    pipes, ends = make_pipes()
+    outputs.copy(key(rank), pipes, str(log))
+    return pipes, ends
+
+
+async def test_a_guard_frozen_while_it_appends_delays_no_other_run_and_loses_nothing(tmp_path: Path) -> None:
+    outputs = Outputs()
+    first, second = tmp_path / "first", tmp_path / "second"
+    ends = [begin(outputs, rank, log)[1] for rank, log in enumerate((first, second))]
+    try:
+        with locked(first):
+            os.write(ends[0].write, b"one")
+            os.write(ends[1].write, b"two")
+            await until(lambda: second.read_bytes() == b"two")
+            await copied(outputs, 1)
+            assert first.read_bytes() == b""
+            assert outputs.blocked_at(key(0)) is None, "it waits for no room on the disk"
+        await copied(outputs, 0)
+        assert first.read_bytes() == b"one"
+        os.write(ends[0].write, b"more")
+        await until(lambda: first.read_bytes() == b"onemore")
+        assert [outputs.close(key(rank)) for rank in (0, 1)] == [0, 0]
+    finally:
+        await asyncio.to_thread(outputs.stop)
+        for each in ends:
+            each.close()
+
+
+async def test_output_that_the_guard_has_copied_is_not_waited_for(tmp_path: Path) -> None:
+    outputs = Outputs()
+    log = tmp_path / "log"
+    pipes, ends = begin(outputs, 0, log)
+    try:
+        with locked(log):
+            os.write(ends.write, b"one")
+            done = asyncio.Event()
+            outputs.when_copied(key(0), done.set)
+            assert os.read(pipes.output, 10) == b"one"  # as the guard does
+            assert not done.is_set()
+        await asyncio.wait_for(done.wait(), 10)
+    finally:
+        await asyncio.to_thread(outputs.stop)
+        ends.close()
