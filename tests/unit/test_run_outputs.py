@@ -1,4 +1,4 @@
-"""The executor copies the output of runs into their logs, whatever the guard beside it does."""
+"""The output of runs reaches their logs, and their shims end, whatever becomes of the executor and its guard."""
 
 import asyncio
 import fcntl
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from services.executor.runs import RunKey
 from services.executor.runtime.process.outputs import Outputs
-from services.executor.runtime.process.pipes import RunPipes, ShimEnds, make_pipes, open_log
+from services.executor.runtime.process.pipes import Inodes, RunPipes, ShimEnds, find_pipes, make_pipes, open_log
+from services.executor.runtime.process.shim import spawn
 from tests.support.runs import until
 
 
@@ -79,3 +80,42 @@ async def test_output_that_the_guard_has_copied_is_not_waited_for(tmp_path: Path
     finally:
         await asyncio.to_thread(outputs.stop)
         ends.close()
+
+
+def ended_without_executor(folder: Path, path: str) -> tuple[int, Inodes]:
+    """The shim of a command that ended with status 3, after its executor has closed its ends; and its pipes."""
+    pipes, ends = make_pipes()
+    inodes = pipes.inodes()
+    lock = open_log(str(folder / "pid"))
+    try:
+        pid = spawn(
+            ("/bin/sh", "-c", "echo said; exit 3"),
+            env={"PATH": path},
+            folder=str(folder),
+            workdir=str(folder),
+            lock_fd=lock,
+            ends=ends,
+            cgroups=(),
+        )
+    finally:
+        os.close(lock)
+        ends.close()
+        pipes.close()
+    return pid, inodes
+
+
+def test_a_shim_that_nobody_releases_ends_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "sleep").symlink_to("/bin/true")  # so that its seconds pass at once
+    pid, _ = ended_without_executor(tmp_path, str(tmp_path))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+
+
+async def test_a_shim_waits_for_the_next_executor_with_its_output(tmp_path: Path) -> None:
+    pid, inodes = ended_without_executor(tmp_path, os.environ["PATH"])
+    await until((tmp_path / "exit").exists)
+    pipes = find_pipes(pid, inodes)  # of a process that lives
+    assert pipes is not None
+    assert os.read(pipes.output, 100) == b"said\n"
+    pipes.let_go()
+    assert os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, pid, 0))[1]) == 3
+    pipes.close()

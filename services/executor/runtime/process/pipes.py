@@ -3,7 +3,8 @@
 The stdout and stderr of a run are a pipe, so a job that opens /dev/stdout again cannot truncate what it has written.
 `move` moves bytes from there to the log with `splice`: each byte is in the pipe or in the log, also when the executor
 is killed meanwhile. The shim has both ends of the output pipe open. So a job gets no SIGPIPE while no executor runs; it
-waits once the pipe is full. After the command has ended, the shim waits for its release, until the pipe is empty.
+waits once the pipe is full. After the command has ended, the shim waits for its release, until the pipe is empty. Where
+neither an executor nor a guard comes back, it exits after RELEASE_SECONDS_MAX, and what is in its pipe is lost.
 
 The next executor and the guard open the pipes through the shim's entries in /proc, by the inodes in the run's record
 (records.py): a shell moves its descriptors. Two of them may read one pipe for a
@@ -22,6 +23,7 @@ from msgspec import Struct
 PIPE_BYTES = 256 << 10  # a job that writes more than this while nobody reads waits
 FD_MIN = 10  # below are the descriptors of the shim, as shim.py numbers them
 OUTPUT_FD, RELEASE_FD, ENDED_FD = 7, 6, 8
+RELEASE_SECONDS_MAX = 600  # without an executor
 NO_SPLICE = frozenset({errno.EINVAL, errno.ENOSYS})  # this file system has none
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _READ, _WRITE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -60,14 +62,15 @@ class RunPipes:
 
 
 class ShimEnds:
-    """The ends that the shim inherits, in place of `write` also the reading end of the output. To be closed here."""
+    """The ends that the shim inherits, with `write` also the reading end of the output. `close` leaves that open."""
 
-    def __init__(self, *, write: int, ended: int, pipes: RunPipes) -> None:
-        self.write, self.ended, self.output, self.release = write, ended, pipes.output, pipes.release
+    def __init__(self, *, write: int, ended: int, release: int, output: int) -> None:
+        self.write, self.ended, self.release, self.output = write, ended, release, output
 
     def close(self) -> None:
         os.close(self.write)
         os.close(self.ended)
+        os.close(self.release)
 
 
 def make_pipes() -> tuple[RunPipes, ShimEnds]:
@@ -78,13 +81,7 @@ def make_pipes() -> tuple[RunPipes, ShimEnds]:
         with suppress(OSError):  # The user's share of memory for pipes may be used up.
             fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         ended, shims_end = _pipe(opened)
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        try:  # The shim opens it in both directions: a reader that is alone waits then, too.
-            release = _high(os.open(f"/proc/self/fd/{reading}", os.O_RDWR | os.O_CLOEXEC))
-            opened.append(release)
-        finally:
-            os.close(reading)
-            os.close(writing)
+        released, release = _pipe(opened)
         os.set_blocking(output, False)
         os.set_blocking(ended, False)
     except OSError:
@@ -92,7 +89,7 @@ def make_pipes() -> tuple[RunPipes, ShimEnds]:
             os.close(fd)
         raise
     pipes = RunPipes(output=output, ended=ended, release=release)
-    return pipes, ShimEnds(write=write, ended=shims_end, pipes=pipes)
+    return pipes, ShimEnds(write=write, ended=shims_end, release=released, output=output)
 
 
 def find_pipes(pid: int, pipes: Inodes | None) -> RunPipes | None:

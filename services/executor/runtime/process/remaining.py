@@ -86,7 +86,8 @@ def _fed(process: LiveProcess, found: Iterable[LiveProcess]) -> bool:
 
 
 def look(runs_folder: str, wanted: Mapping[RunKey, ProcessesOfRun]) -> dict[RunKey, list[LiveProcess]]:
-    """The live processes of each of these runs. Reads all of /proc: not for the loop."""
+    """The live processes of each of these runs, without its shim and the shim's children: its main process has ended,
+    or is known to the caller, and others are the shim's own. Reads all of /proc: not for the loop."""
     pids: dict[RunKey, set[int]] = {key: cgroup.members(left.cgroups) for key, left in wanted.items()}
     if any(not left.cgroups for left in wanted.values()):
         for pid, key in stragglers(runs_folder):
@@ -98,8 +99,9 @@ def look(runs_folder: str, wanted: Mapping[RunKey, ProcessesOfRun]) -> dict[RunK
             if name.isdecimal() and (status := _status(int(name))) is not None and status[2] in groups:
                 pids[groups[status[2]]].add(int(name))
     return {
-        key: [process for pid in sorted(found - {wanted[key].shim}) if (process := _process(pid))]
+        key: [process for pid in sorted(found - {shim}) if (process := _process(pid)) and process.parent != shim]
         for key, found in pids.items()
+        for shim in (wanted[key].shim or None,)
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from services.executor.leave import Leave
-from services.executor.runtime.process.pipes import ENDED_FD, OUTPUT_FD, RELEASE_FD, ShimEnds
+from services.executor.runtime.process.pipes import ENDED_FD, OUTPUT_FD, RELEASE_FD, RELEASE_SECONDS_MAX, ShimEnds
 from services.executor.ulimits import with_ulimits
 
 LOCK_FD = 9
@@ -16,9 +16,11 @@ TOO_LATE_STATUS = 124
 NO_ULIMITS: Mapping[str, int] = MappingProxyType({})
 UPTIME = "/proc/uptime"  # seconds with two decimals, on the same clock as the fence
 
-# The shim runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh`.
+# The shim runs in the job's environment, so it sets no variable that a user would. It needs no program but `sh`, and
+# `sleep` where its executor has ended.
 # Signals go to the whole group: the shell catches them (`:`) and waits on; the command has their defaults.
-# After the command it waits for its release (pipes.py); a signal may end that wait, so it waits again a few times.
+# After the command it waits for its release (pipes.py). A signal ends that wait, as the end of the executor does: it
+# waits again, a second later.
 # $1 the run's folder, $2 the working directory, $3 the file that says until when runs may begin (empty: always), $4 the
 # last good sync at the permission (leave.py), $5 the number of cgroups; then the cgroups, then the command.
 _SHIM = f"""
@@ -41,8 +43,10 @@ cd -- "$__weft_dir" && "$@" {LOCK_FD}>&- {ENDED_FD}>&- {OUTPUT_FD}>&- {RELEASE_F
 __weft_left=$?
 echo "$__weft_left" 1<>"$__weft_run/exit"
 exec {ENDED_FD}>&-
-for __weft_try in 1 2 3 4 5 6 7 8; do
-  read -r __weft_go <&{RELEASE_FD} && break
+__weft_try=0
+until read -r __weft_go <&{RELEASE_FD} || [ "$__weft_try" -ge {RELEASE_SECONDS_MAX} ]; do
+  __weft_try=$((__weft_try + 1))
+  sleep 1 >/dev/null 2>&1
 done
 exit "$__weft_left"
 """
