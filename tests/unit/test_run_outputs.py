@@ -83,9 +83,11 @@ async def test_output_that_the_guard_has_copied_is_not_waited_for(tmp_path: Path
 
 
 def ended_without_executor(folder: Path, path: str) -> tuple[int, Inodes]:
-    """The shim of a command that ended with status 3, after its executor has closed its ends; and its pipes."""
+    """The shim of a command that ended with status 3, whose executor was killed before the shim began; its pipes."""
     pipes, ends = make_pipes()
     inodes = pipes.inodes()
+    os.close(pipes.ended)
+    pipes.ended = -1
     lock = open_log(str(folder / "pid"))
     try:
         pid = spawn(

@@ -42,6 +42,16 @@ class _Output:
         finally:
             self.lock.release()
 
+    def is_over(self) -> bool:
+        """Whether nobody can write to the pipe any more. An event does not show that: it may be one of an earlier pipe
+        with the same descriptor. Takes the lock."""
+        with self.lock:
+            if self.pipes.output < 0:
+                return True
+            poll = select.poll()
+            poll.register(self.pipes.output, 0)
+            return any(event & select.POLLHUP for _, event in poll.poll(0))
+
     def waiting(self) -> int:
         """How many bytes are in the pipe. Takes the lock."""
         with self.lock:
@@ -146,12 +156,12 @@ class Outputs:
         again_at = 0.0
         while not self._stopping:
             pause = max(0.0, again_at - time.monotonic()) if self._blocked or self._asked else None
-            for fd, event in self._epoll.poll(pause):
+            for fd, _ in self._epoll.poll(pause):
                 if fd == self._wake:
                     os.eventfd_read(self._wake)
                 elif (output := self._by_fd.get(fd)) is not None:
                     moved = self._moves(output, TURN_BYTES)
-                    if moved is None or (not moved and event & select.EPOLLHUP):
+                    if moved is None or (not moved and output.is_over()):
                         self._set_aside(output)
             if self._blocked and time.monotonic() >= again_at:
                 self._try_again()

@@ -38,7 +38,7 @@ if [ -n "$__weft_leave" ]; then
     exit {TOO_LATE_STATUS}
 fi
 echo $$ >&{LOCK_FD}
-echo >&{ENDED_FD}
+echo 2>/dev/null >&{ENDED_FD}
 cd -- "$__weft_dir" && "$@" {LOCK_FD}>&- {ENDED_FD}>&- {OUTPUT_FD}>&- {RELEASE_FD}>&-
 __weft_left=$?
 echo "$__weft_left" 1<>"$__weft_run/exit"
