@@ -57,12 +57,6 @@ class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NOT_HELD_TO_SHARES = "shares"
 """In `Node.not_enforced`: a job is not held to its share of a GPU there."""
 
-SHARES_ARE_CEILINGS = "share requests (MPS has ceilings alone; tried on an emulated daemon)"
-"""In `Node.not_enforced`: a job is held to the limit and the memory of its share there; its request is no promise."""
-
-LIMITS_STAY = "changed share limits (a running job keeps its own)"
-"""In `Node.not_enforced`: a run is held there to the limit and the memory with which it began, till its end."""
-
 PROCESS, DOCKER = "process", "docker"  # runtimes
 IGNORES_IMAGES = "image"  # a node of processes that says so starts jobs with an image all the same
 NO_SHARES = "shares (none are given)"
@@ -111,11 +105,6 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def gives_shares(self) -> bool:
         return NO_SHARES not in self.not_enforced
-
-    @property
-    def keeps_limits(self) -> bool:
-        """Does a run there keep the limit of its share for as long as it runs?"""
-        return LIMITS_STAY in self.not_enforced
 
     @property
     def serves(self) -> bool:

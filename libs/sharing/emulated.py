@@ -12,7 +12,6 @@ from libs.sharing.slots import read_file
 
 DEVICE_VARIABLE = "WEFT_EMULATED_DEVICE"  # the folder with a file for each emulated GPU of a node
 MEMORY_VARIABLE = "WEFT_EMULATED_MEMORY"  # bytes that a GPU has when its file is made
-UUID_VARIABLE = "WEFT_EMULATED_UUID"  # by which the limits of an MPS client name its GPU
 
 MAGIC = int.from_bytes(b"WEFTEMU1", "little")
 VERSION = 1

@@ -42,7 +42,6 @@ _DRIVER_SOURCES = (
     "emulated_device.c",
     "emulated_file.c",
     "emulated_memory.c",
-    "emulated_mps.c",
 )
 _WARNINGS = ("-Wall", "-Wextra", "-Werror")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *_WARNINGS)

@@ -1,5 +1,4 @@
-"""Where the slot folders of a node are: the executor makes them, the arbiter serves them, telemetry reads them. And
-where the pipe folders of MPS daemons are, by the same rule for the paths of sockets."""
+"""Where the slot folders of a node are: the executor makes them, the arbiter serves them, telemetry reads them."""
 
 import hashlib
 import os
@@ -11,25 +10,16 @@ from libs.sharing.slots import SOCKET_PATH_BYTES_MAX
 
 SLOT_HEX = 16
 ROOT_BYTES_MAX = SOCKET_PATH_BYTES_MAX - SLOT_HEX - len("//job/socket")
-PIPES_BYTES_MAX = SOCKET_PATH_BYTES_MAX - SLOT_HEX - len("//control_privileged")
 
 
 def root_of(home: Path) -> Path:
     """The folder of the slots: in the executor's home, or if that is too long a path for a socket, in the host's folder
     for temporary files."""
-    return _short(home.absolute(), "shares", "weft", bytes_max=ROOT_BYTES_MAX)
-
-
-def pipes_of(home: Path) -> Path:
-    """The folder of the pipe folders of MPS daemons, likewise."""
-    return _short(home.absolute(), "pipes", "weft-mps", bytes_max=PIPES_BYTES_MAX)
-
-
-def _short(home: Path, name: str, otherwise: str, *, bytes_max: int) -> Path:
-    if len(os.fsencode(home / name)) <= bytes_max:
-        return home / name
+    home = home.absolute()
+    if len(os.fsencode(home / "shares")) <= ROOT_BYTES_MAX:
+        return home / "shares"
     digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"{otherwise}-{digest}"
+    return Path(tempfile.gettempdir()) / f"weft-{digest}"
 
 
 def slot_of(job_id: str, epoch: int, rank: int) -> str:

@@ -23,8 +23,7 @@ _SCALE = (
 
 _SHARE = (
     "change the share of a GPU that each rank of a running job has: less at once, more only as far as its GPU has room,"
-    " which its event `tuned` says; on a node that holds shares by MPS a running job keeps its limit, which the event"
-    " says too; a job that begins anew has what its specification says"
+    " which its event `tuned` says; a job that starts again has the share of its specification"
 )
 
 

@@ -72,7 +72,7 @@ async def run(stop: asyncio.Event) -> None:
         )
         async with (
             guarded(home, _orders(settings, keeper), clock=boot_clock),
-            opened(settings.shares, home, emulated=settings.emulated_gpus > 0) as shares,
+            opened(settings.shares, home) as shares,
         ):
             runtime = await _open_runtime(settings, home, node, keeper, shares)
             try:
@@ -125,7 +125,6 @@ async def _serve(
             jitter=random.random,
             retention=retention,
             secret_files=secret_files,
-            escaped=shares.escaped,
             stop_jobs_on_exit=settings.stop_jobs_on_exit and last,
         )
 

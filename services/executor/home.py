@@ -18,8 +18,6 @@ discarded/            files that runs left in their folders, to be removed (disc
 shares/               a slot folder for each run that holds a share of a GPU (libs/sharing/slots.py, shares/opening.py)
 contexts/<job>-<epoch>/   the files that went along with a job (contexts.py); `packed` and `discarded` beside them
 secrets/<job>-<epoch>-<rank>/   a file for each secret that the run has as one, unless they are elsewhere (secrets.py)
-mps/                  what runs hold by MPS, and for each GPU with a daemon its UUID and its log (shares/mps.py)
-pipes/                the pipe folder of each MPS daemon, if the path is short enough (libs/sharing/places.py)
 init/                 the first process of containers, as the engine mounts it (runtime/docker/init.py)
 native/               the hook and the emulated driver, as runs load them (shares/opening.py)
 devices/              the state of each emulated GPU that runs share (libs/sharing/native/emulated.h)

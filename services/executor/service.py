@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 from libs.bus import Bus, BusError
@@ -12,7 +12,7 @@ from libs.domain.cluster import Capacity
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from libs.messages.serving import ServicesServed
 from libs.messages.sessions import OpenSession, ReadSession, SessionLeft, SessionLeftNoted, WriteSession
-from libs.messages.signals import GpuSample, NodeSampled
+from libs.messages.signals import NodeSampled
 from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent
 from services.executor.keeper import Keeper
@@ -43,11 +43,6 @@ STOP_SECONDS_MAX = 65.0  # the drain of those that serve requests, and the grace
 LEAVE_SECONDS_MAX = 5.0
 
 
-async def no_runs(_: Iterable[GpuSample]) -> frozenset[RunKey]:
-    """What a share back-end returns that ends no run by itself."""
-    return frozenset()
-
-
 async def run(
     settings: ExecutorSettings,
     *,
@@ -61,14 +56,12 @@ async def run(
     jitter: Callable[[], float],
     retention: Retention | None = None,
     secret_files: SecretFiles | None = None,
-    escaped: Callable[[Iterable[GpuSample]], Awaitable[frozenset[RunKey]]] = no_runs,
     now: Callable[[], float] = time.time,
     stop_jobs_on_exit: bool = False,
 ) -> None:
     """Run until `stop` is set. The node's runs go on, unless they are to be stopped on exit.
 
-    `capacity` is asked before each report: the node's GPUs may come late. `escaped`: the runs that have more of a GPU
-    than their share, by the processes of a sample; they are ended at once.
+    `capacity` is asked before each report: the node's GPUs may come late.
     """
     ending = asyncio.Event()
     timings = ReconcilerTimings(
@@ -130,9 +123,6 @@ async def run(
 
         async def sampled(told: NodeSampled) -> None:
             reconciler.note_outside(outside_of(told), now=clock())
-            if keys := await escaped(told.gpus):
-                reconciler.note_escaped(keys)
-                agent.touch()
 
         async def tick() -> None:
             await agent.tick()

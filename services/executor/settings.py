@@ -12,8 +12,7 @@ from services.executor.logs.retention import GRAIN, RetentionLimits
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.serving.settings import ServingSettings
 from services.executor.sessions.settings import SessionSettings
-from services.executor.shares.backend import CHOICES, MPS
-from services.executor.shares.mps import NO_CONTAINERS
+from services.executor.shares.backend import CHOICES
 from services.executor.volumes import OwnedVolume, check
 
 DRIFT_SECONDS_MIN = 1.0
@@ -50,7 +49,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int | None = None
     cgroups: bool = True  # for the process runtime
     ignore_images: bool = False  # by the process runtime
-    shares: str = "auto"  # how jobs are held to their shares of a GPU: hook, time-slice (not at all), auto, or mps
+    shares: str = "auto"  # how jobs are held to their shares of a GPU: hook, time-slice (not at all) or auto
     containers: ContainerSettings = ContainerSettings()
     serving: ServingSettings = ServingSettings()
     entering: SessionSettings = SessionSettings()
@@ -77,8 +76,6 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("images_kept_days and checkpoints_kept_days are not negative")
         if self.shares not in CHOICES:
             raise ValueError(f"shares is one of {', '.join(CHOICES)}, not {self.shares}")
-        if self.shares == MPS and self.runtime != "process":
-            raise ValueError(f"shares by {MPS} are for the runtime process alone: {NO_CONTAINERS}")
         if len(self.volumes) > VOLUMES_MAX:
             raise ValueError(f"volumes are {len(self.volumes)}; at most {VOLUMES_MAX} are offered")
         check(self.volumes, str(self.home.absolute()))

@@ -1,8 +1,7 @@
 """What holds for every back-end that holds runs to their shares of a GPU, on an emulated one; and what none claims to.
 
 A back-end that names NOT_HELD_TO_SHARES as not enforced holds no run to anything, and is held to that, too: a run then
-gets what its share would have refused. So is one that names LIMITS_STAY: a run keeps what it began with. The daemon of
-`mps` is an emulated one here.
+gets what its share would have refused.
 """
 
 import asyncio
@@ -18,14 +17,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.cluster import LIMITS_STAY, NOT_HELD_TO_SHARES, SHARES_ARE_CEILINGS, Gpu
+from libs.domain.cluster import NOT_HELD_TO_SHARES, Gpu
 from libs.domain.shares import Share
 from libs.messages.nodes import StartRun
 from libs.sharing.emulated import read_device
 from libs.sharing.native import Built, NotBuilt, build
 from services.executor.home import Home
-from services.executor.runs import RunKey, RuntimeUnavailableError
-from services.executor.shares.backend import AUTO, CHOICES, MPS, Attached, ShareBackend
+from services.executor.runs import RunKey
+from services.executor.shares.backend import AUTO, CHOICES, Attached, ShareBackend
 from services.executor.shares.opening import opened
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import order
@@ -76,7 +75,7 @@ class Backends:
     async def reopen(self) -> ShareBackend:
         await self.close()
         home = Home(self._folder / "h")
-        self.now = await self._stack.enter_async_context(opened(self.choice, home, emulated=True))
+        self.now = await self._stack.enter_async_context(opened(self.choice, home))
         return self.now
 
     async def close(self) -> None:
@@ -85,11 +84,6 @@ class Backends:
     @property
     def holds(self) -> bool:
         return NOT_HELD_TO_SHARES not in self.now.not_enforced
-
-    @property
-    def keeps_limits(self) -> bool:
-        """Whether a run keeps the limit and the memory with which it began."""
-        return LIMITS_STAY in self.now.not_enforced
 
     @property
     def device(self) -> Path:
@@ -166,7 +160,7 @@ def settled(share: Share | None) -> Share | None:
 
 async def test_it_has_the_name_by_which_it_is_chosen_and_says_what_it_does_not_hold(backends: Backends) -> None:
     assert backends.now.name == backends.choice
-    assert backends.now.not_enforced in ((), (NOT_HELD_TO_SHARES,), (SHARES_ARE_CEILINGS, LIMITS_STAY))
+    assert backends.now.not_enforced in ((), (NOT_HELD_TO_SHARES,))
 
 
 async def test_the_share_in_force_is_the_one_that_was_ordered_or_none_where_none_is_held(backends: Backends) -> None:
@@ -187,10 +181,6 @@ async def test_a_second_attach_changes_nothing(backends: Backends) -> None:
 
 async def test_a_process_needs_no_mounts_and_a_container_finds_each_of_its_own(backends: Backends) -> None:
     assert (await attach(backends.now, ORDER)).mounts == ()
-    if backends.choice == MPS:
-        with pytest.raises(RuntimeUnavailableError, match="none is given to a container"):
-            await attach(backends.now, replace(BESIDE, image="an-image"), contained=True)
-        return
     inside = await attach(backends.now, replace(BESIDE, image="an-image"), contained=True)
     assert all(os.path.exists(mount.source) for mount in inside.mounts)  # noqa: ASYNC240 - a look takes no time
     assert len({mount.target for mount in inside.mounts}) == len(inside.mounts)
@@ -200,13 +190,7 @@ async def test_a_process_needs_no_mounts_and_a_container_finds_each_of_its_own(b
 async def test_another_share_is_in_force_once_it_is_applied_and_why_not_is_said_otherwise(backends: Backends) -> None:
     await attach(backends.now, ORDER)
     why = await backends.now.resize(KEY, OTHER)
-    if backends.keeps_limits:
-        assert why == "share: after a restart; it is held to 0.5 of its GPU while it runs"
-        assert settled(backends.now.held(KEY)) == settled(replace(SHARE, request=OTHER.request))
-        backends.now.detach(KEY)
-        await attach(backends.now, replace(ORDER, share=OTHER))
-        assert settled(backends.now.held(KEY)) == settled(OTHER)
-    elif backends.holds:
+    if backends.holds:
         assert (why, settled(backends.now.held(KEY))) == ("", settled(OTHER))
     else:
         assert why.startswith("share: ")
@@ -265,14 +249,7 @@ async def test_memory_beyond_the_share_is_refused_as_the_driver_refuses_it_or_no
 
     assert await allocated(SHARE.memory - MIB) == 0
     assert await allocated(SHARE.memory + MIB) == (OUT_OF_MEMORY if backends.holds else 0)
-    if backends.keeps_limits:
-        assert await backends.now.resize(KEY, OTHER) != ""
-        assert await allocated(SHARE.memory - MIB) == 0
-        backends.now.detach(KEY)
-        attached = await attach(backends.now, replace(ORDER, share=OTHER))
-        assert await allocated(OTHER.memory + MIB) == OUT_OF_MEMORY
-        assert await allocated(OTHER.memory - MIB) == 0
-    elif backends.holds:
+    if backends.holds:
         assert await backends.now.resize(KEY, OTHER) == ""
         async with asyncio.timeout(10):  # until the arbiter has taken it up
             while await allocated(SHARE.memory - MIB) == 0:  # noqa: ASYNC110 - what is waited for is of another process
@@ -281,16 +258,12 @@ async def test_memory_beyond_the_share_is_refused_as_the_driver_refuses_it_or_no
 
 
 async def test_each_run_gets_its_part_of_the_time_or_as_much_as_the_other(backends: Backends) -> None:
-    """By their requests; where these are no promise, by their limits."""
-    share, other = (
-        Share(request=request, limit=request if backends.keeps_limits else 1000, memory=64 * MIB, kind="batch")
-        for request in (750, 250)
-    )
+    share, other = (Share(request=request, limit=1000, memory=64 * MIB, kind="batch") for request in (750, 250))
     one = await attach(backends.now, replace(ORDER, share=share))
     two = await attach(backends.now, replace(BESIDE, share=other))
     part = await asyncio.to_thread(backends.first_part, one, two)
     assert part == pytest.approx(0.75 if backends.holds else 0.5, abs=0.1)
-    if backends.holds and not backends.keeps_limits:
+    if backends.holds:
         for key, request in ((KEY, 250), (RunKey.of(BESIDE), 750)):
             assert await backends.now.resize(key, replace(share, request=request)) == ""
         part = await asyncio.to_thread(backends.first_part, one, two)

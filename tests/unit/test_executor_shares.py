@@ -175,36 +175,9 @@ def test_an_answer_without_a_leader_leaves_a_pool_as_strict_as_it_was() -> None:
     assert ends_of(made, running(one), [True] * 6, second=2.0) == []
 
 
-@pytest.mark.parametrize("in_strict_pool", [True, False])
-def test_a_run_that_its_node_lets_go_on_in_no_pool_is_killed_at_once_and_told_as_uncontrolled(
-    *, in_strict_pool: bool
-) -> None:
-    one, two = shared("j-1", 700), shared("j-2", 300)
-    made = strict(one, two, strict=in_strict_pool)
-    run, beside = running(one), running(two)
-    made.note_escaped([run.key])
-    assert made.decide([run, beside], busy=frozenset(), now=2.0) == [Kill(run.key)]
-    ended = replace(run, state=RunState.EXITED)
-    told = {seen.job_id: seen for seen in made.report([ended, beside], {})}
-    assert (told["j-1"].reason, told["j-1"].uncontrolled, told["j-2"].uncontrolled) == (EndReason.STOPPED, True, False)
-
-
-def test_nothing_is_killed_for_what_a_run_of_the_same_job_did_before() -> None:
-    one = shared("j-1", 700)
-    made = strict(one)
-    made.note_escaped([RunKey.of(one)])
-    made.decide([], busy=frozenset(), now=2.0)  # it has ended meanwhile
-    assert made.decide([running(one)], busy=frozenset(), now=3.0) == []
-
-
-def test_a_node_with_containers_holds_no_shares_by_mps_and_says_why() -> None:
+def test_shares_are_one_of_the_back_ends() -> None:
     node = {"node_id": "node-1", "home": Path("/tmp/h")}
     for choice in CHOICES:
         assert ExecutorSettings(**node, shares=choice).shares == choice
-    assert ExecutorSettings(**node, runtime="docker", shares="hook").shares == "hook"
-    with pytest.raises(
-        ValueError, match=r"shares by mps are for the runtime process alone.*none is given to a container"
-    ):
-        ExecutorSettings(**node, runtime="docker", shares="mps")
-    with pytest.raises(ValueError, match="shares is one of auto, hook, time-slice, mps, not mig"):
+    with pytest.raises(ValueError, match="shares is one of auto, hook, time-slice, not mig"):
         ExecutorSettings(**node, shares="mig")

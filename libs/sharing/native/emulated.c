@@ -24,8 +24,7 @@ static __thread struct context *stack[CONTEXTS];
 static __thread int depth;
 
 struct emulated_device *emulated_current(void) {
-    struct emulated_device *device = depth && stack[depth - 1] ? stack[depth - 1]->device : NULL;
-    return device && !atomic_load(&device->lost) ? device : NULL;
+    return depth && stack[depth - 1] ? stack[depth - 1]->device : NULL;
 }
 
 struct emulated_stream *emulated_stream(CUstream stream, bool per_thread) {

@@ -24,9 +24,7 @@ struct emulated_process {
     _Atomic uint64_t busy_ns; /* device time */
     _Atomic uint64_t kernels;
     _Atomic uint64_t began_ns; /* CLOCK_MONOTONIC */
-    _Atomic uint64_t until_ns; /* of a client of the emulated MPS daemon: until then it has work */
-    _Atomic uint32_t part;     /* of such a client: thousandths of the device that it may use; 0: it is none */
-    uint8_t spare[12];
+    uint8_t spare[24];
     pthread_mutex_t alive; /* robust; locked by a thread of the process until the process ends */
     uint8_t rest[64 - sizeof(pthread_mutex_t)];
 };
@@ -103,8 +101,6 @@ struct emulated_device {
     uint8_t uuid[16];
     struct emulated_stream legacy, per_thread;
     struct emulated_pool pool;
-    uint64_t memory_limit; /* bytes, of a client of the emulated MPS daemon; 0: none */
-    _Atomic int lost;      /* its daemon has ended */
 };
 
 int emulated_device_count(void);
@@ -119,10 +115,6 @@ uint64_t emulated_memory_used(struct emulated_device *device);
 struct emulated_file *emulated_open_file(const char *folder, int index); /* NULL: it cannot be had */
 struct emulated_process *emulated_claim(struct emulated_file *file);      /* NULL: no place; locked by this thread */
 void emulated_bury_dead(struct emulated_file *file);                      /* take back the memory of the dead */
-
-/* The emulated MPS daemon. */
-void emulated_join_mps(struct emulated_device *device); /* become a client, if the variables name a daemon that is there */
-uint64_t emulated_beside_others(struct emulated_device *device, uint64_t ready, uint64_t ns); /* when the work is over */
 
 /* The queue. */
 void emulated_launch(struct emulated_device *device, struct emulated_stream *stream, uint64_t ns);

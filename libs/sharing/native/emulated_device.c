@@ -103,8 +103,6 @@ static void read_slowdown(struct emulated_device *device, uint64_t now) {
 static uint64_t reserve(struct emulated_device *device, uint64_t ready, uint64_t ns) {
     atomic_fetch_add(&device->mine->busy_ns, ns);
     atomic_fetch_add(&device->file->busy_ns, ns);
-    if (atomic_load(&device->mine->part))
-        return emulated_beside_others(device, ready, ns);
     uint64_t free_at = atomic_load(&device->file->free_at), begin;
     do
         begin = free_at > ready ? free_at : ready;
@@ -229,11 +227,8 @@ CUresult emulated_open_all(void) {
             wanted++;
         if (wanted == 0)
             status = CUDA_ERROR_NO_DEVICE;
-        for (int number = 0; number < wanted && !status; number++) {
+        for (int number = 0; number < wanted && !status; number++)
             status = open_device(&devices[number], number, folder);
-            if (!status)
-                emulated_join_mps(&devices[number]);
-        }
         if (!status) {
             opened_by = getpid();
             count = wanted;
@@ -335,8 +330,8 @@ uint64_t emulated_memory_used(struct emulated_device *device) {
 
 /* Add first, then look: no two processes can both believe that the last bytes are theirs. */
 CUresult emulated_take(struct emulated_device *device, uint64_t bytes) {
-    uint64_t all = atomic_load(&device->file->memory), limit = device->memory_limit;
-    if (bytes > all || (limit && atomic_load(&device->mine->memory) + bytes > limit))
+    uint64_t all = atomic_load(&device->file->memory);
+    if (bytes > all)
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (int tries = 0; tries < 2; tries++) {
         atomic_fetch_add(&device->mine->memory, bytes);

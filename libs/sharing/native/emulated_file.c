@@ -50,8 +50,6 @@ struct emulated_process *emulated_claim(struct emulated_file *file) {
             atomic_store(&process->busy_ns, 0);
             atomic_store(&process->kernels, 0);
             atomic_store(&process->began_ns, emulated_now());
-            atomic_store(&process->until_ns, 0);
-            atomic_store(&process->part, 0);
             atomic_store(&process->pid, (uint32_t)getpid());
             atomic_store(&process->taken, 1);
             return process;

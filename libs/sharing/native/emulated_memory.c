@@ -336,8 +336,5 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *left, size_t *total) {
     uint64_t all = atomic_load(&device->file->memory), used = emulated_memory_used(device);
     *total = all;
     *left = used < all ? all - used : 0;
-    uint64_t limit = device->memory_limit, mine = atomic_load(&device->mine->memory);
-    if (limit && *left + mine > limit) /* the total stays that of the device, as under NVIDIA's MPS */
-        *left = mine < limit ? limit - mine : 0;
     return CUDA_SUCCESS;
 }

@@ -11,11 +11,10 @@ from msgspec import Struct
 from libs.domain.cluster import NOT_HELD_TO_SHARES, Gpu
 from libs.domain.shares import Share
 from libs.messages.nodes import StartRun
-from libs.messages.signals import GpuSample
 from services.executor.runs import RunKey
 
-AUTO, HOOK, TIME_SLICE, MPS = "auto", "hook", "time-slice", "mps"
-CHOICES = (AUTO, HOOK, TIME_SLICE, MPS)
+AUTO, HOOK, TIME_SLICE = "auto", "hook", "time-slice"
+CHOICES = (AUTO, HOOK, TIME_SLICE)
 """What a node's owner may choose."""
 
 
@@ -52,7 +51,7 @@ NOTHING = Attached()
 class ShareBackend(Protocol):
     name: str
     not_enforced: tuple[str, ...]
-    """NOT_HELD_TO_SHARES; or what of a share it does not hold; or nothing."""
+    """NOT_HELD_TO_SHARES, or empty."""
 
     async def attach(self, order: StartRun, gpu: Gpu, *, contained: bool) -> Attached:
         """Hold the run of `order` to its share of `gpu` from now on; a second call changes nothing. `contained`: it
@@ -63,13 +62,6 @@ class ShareBackend(Protocol):
 
     async def resize(self, key: RunKey, share: Share) -> str:
         """Hold a run to another share from now on. Empty, or why it keeps the one it has, as far as it does."""
-
-    async def escaped(self, gpus: Iterable[GpuSample]) -> frozenset[RunKey]:
-        """The runs that have more of a GPU than their share and must end at once, by the processes of a new sample.
-        Empty where the back-end leaves that to the pool."""
-
-    def broke(self, key: RunKey) -> str:
-        """Why processes of this run lost their GPU through no fault of its own; empty if none did."""
 
     def detach(self, key: RunKey) -> None:
         """The run has ended, or was never started: it holds nothing any more, whatever it left."""
@@ -95,12 +87,6 @@ class TimeSlicing:
 
     async def resize(self, key: RunKey, share: Share) -> str:
         return "share: this node does not hold jobs to their shares"
-
-    async def escaped(self, gpus: Iterable[GpuSample]) -> frozenset[RunKey]:
-        return frozenset()
-
-    def broke(self, key: RunKey) -> str:
-        return ""
 
     def detach(self, key: RunKey) -> None:
         pass

@@ -17,7 +17,6 @@ from libs.domain.cluster import Gpu
 from libs.domain.shares import Share, context_bytes
 from libs.domain.spec import Kind
 from libs.messages.nodes import StartRun
-from libs.messages.signals import GpuSample
 from libs.sharing.places import make_own, slot_of
 from libs.sharing.records import SlotShare
 from libs.sharing.slots import LIMITS, SOCKET, USE, make_slot, read_share, slot_names, write_share
@@ -97,12 +96,6 @@ class HookBackend:
         except (OSError, ValueError) as error:
             return f"share: {error}"
         self._held[key] = share
-        return ""
-
-    async def escaped(self, gpus: Iterable[GpuSample]) -> frozenset[RunKey]:
-        return frozenset()
-
-    def broke(self, key: RunKey) -> str:
         return ""
 
     def detach(self, key: RunKey) -> None:

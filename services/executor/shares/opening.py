@@ -10,11 +10,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from libs.sharing.native import Built, build
-from libs.sharing.places import pipes_of, root_of
+from libs.sharing.places import root_of
 from services.executor.home import Home
-from services.executor.shares.backend import HOOK, MPS, TIME_SLICE, ShareBackend, TimeSlicing
+from services.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing
 from services.executor.shares.hook import DISCARDED, HookBackend
-from services.executor.shares.mps import CONTROL, RUNS, MpsBackend
 from services.executor.shares.watch import ArbiterWatch
 
 logger = logging.getLogger(__name__)
@@ -25,13 +24,8 @@ class SharesUnavailableError(Exception):
 
 
 @asynccontextmanager
-async def opened(choice: str, home: Home, *, emulated: bool = False) -> AsyncIterator[ShareBackend]:
-    """The back-end; AUTO takes the hook where it can be had. `emulated`: the node has no other GPUs. Raises
-    SharesUnavailableError, and OSError."""
-    if choice == MPS:
-        async with _mps(home, emulated=emulated) as mps:
-            yield mps
-        return
+async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
+    """The back-end; AUTO takes the hook where it can be had. Raises SharesUnavailableError, and OSError."""
     built = None if choice == TIME_SLICE else await asyncio.to_thread(build)
     if not isinstance(built, Built):
         if choice == HOOK and built is not None:
@@ -58,35 +52,6 @@ async def opened(choice: str, home: Home, *, emulated: bool = False) -> AsyncIte
             for folder in (root / DISCARDED, root):
                 with suppress(OSError):  # there are slots left, or there never were any
                     folder.rmdir()
-
-
-@asynccontextmanager
-async def _mps(home: Home, *, emulated: bool) -> AsyncIterator[ShareBackend]:
-    control, folder, driver = shutil.which(CONTROL), home.root / "mps", home.root
-    if emulated:
-        built = await asyncio.to_thread(build)
-        if not isinstance(built, Built):
-            raise SharesUnavailableError(built.reason)
-        in_use = any((folder / RUNS).iterdir()) if (folder / RUNS).is_dir() else False
-        driver = (await asyncio.to_thread(_placed, built, home.root / "native", in_use=in_use)).driver_folder
-    elif control is None:
-        raise SharesUnavailableError(f"shares by MPS need NVIDIA's {CONTROL}, and there is none in PATH")
-    backend = MpsBackend(
-        folder,
-        pipes=pipes_of(home.root),
-        control=control or CONTROL,
-        driver=driver,
-        devices=home.root / "devices",
-    )
-    watching = asyncio.create_task(backend.watch(), name="mps")
-    try:
-        yield backend
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        await backend.leave()
-        with suppress(OSError):  # there are daemons left, or there never were any
-            pipes_of(home.root).rmdir()
 
 
 def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:

@@ -146,7 +146,6 @@ class Reconciler:
         self._strict = False
         self._outside: dict[RunKey, float] = {}  # for how long, at the last sample, runs used a GPU outside their share
         self._sampled_at = 0.0
-        self._escaped: set[RunKey] = set()  # runs that their node lets have no more of a GPU, whatever the pool
         self._showing = Showing(
             again_seconds=timings.resize_again_seconds,
             again_max=timings.resize_again_max,
@@ -245,11 +244,6 @@ class Reconciler:
         lasting = {key: self._outside[key] + passed for key in self._outside.keys() & outside.keys()}
         self._outside = {key: lasting.get(key, 0.0) for key, is_outside in outside.items() if is_outside}
 
-    def note_escaped(self, keys: Iterable[RunKey]) -> None:
-        """These runs have more of a GPU than their share, and what holds this node's runs to shares lets none go on so,
-        in any pool."""
-        self._escaped |= set(keys)
-
     def undo(self, action: Action) -> None:
         """An action failed: decide it again."""
         match action:
@@ -321,7 +315,6 @@ class Reconciler:
         self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
         self._trying = {key: trying for key, trying in self._trying.items() if key in kept}
         self._showing.keep(kept)
-        self._escaped &= kept
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
         self._holding = {key: holding for key, holding in self._holding.items() if key in kept}
@@ -364,9 +357,8 @@ class Reconciler:
         return [Kill(key)] if due else []
 
     def _breaks_out(self, key: RunKey) -> bool:
-        """Whether its node or a strict pool ends this run, since it uses its GPU outside its share."""
-        lasting = self._outside.get(key, -1.0) >= self._timings.outside_seconds
-        if key not in self._escaped and not (self._strict and lasting):
+        """Whether a strict pool ends this run because it uses its GPU outside its share."""
+        if not self._strict or self._outside.get(key, -1.0) < self._timings.outside_seconds:
             return False
         order = (self._desired or {}).get(key)
         return order is not None and order.share is not None

@@ -16,7 +16,6 @@ from libs.domain.cluster import (
     NO_SHARES,
     NOT_HELD_TO_SHARES,
     OF_EARLIER_VERSION,
-    SHARES_ARE_CEILINGS,
     NeededVolume,
     Node,
 )
@@ -46,7 +45,6 @@ from services.scheduler.thinking.waiting import Waiting
 _S, _E, _C = JobState, JobEvent, CauseCode
 
 HELD_MAX = 5_000  # held jobs that are judged in one turn
-LOOSE = frozenset({NOT_HELD_TO_SHARES, SHARES_ARE_CEILINGS})  # a strict pool gives no shares on a node that says so
 DEADLINES_SECONDS = 1.0  # between two checks of the deadlines
 
 
@@ -209,7 +207,7 @@ class Scheduler:
     def _not_enforced(self, report: NodeReported) -> tuple[str, ...]:
         """What the node does not hold jobs to; where it gives no shares, or starts no services
         or no jobs with secrets or files, that too."""
-        loose = self.settings.shares_strict and bool(LOOSE & set(report.not_enforced))
+        loose = self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced
         words = tuple(word for word in report.not_enforced if word not in OF_EARLIER_VERSION)
         if SHARES not in report.reads or loose:
             words = (*(word for word in words if word != NOT_HELD_TO_SHARES), NO_SHARES)

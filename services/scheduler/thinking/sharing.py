@@ -12,8 +12,7 @@ from services.scheduler.thinking.picture import Picture
 
 def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
     """The step that `ask` leads to; none if it is outdated, unlawful or changes nothing. What the GPUs do not have is
-    not given, and the step says so. On `closed` nodes a rank gets no more than its job's specification requests. On
-    nodes that hold a run to its first limit a rank keeps that limit, and requests no more."""
+    not given, and the step says so. On `closed` nodes a rank gets no more than its job's specification requests."""
     job, asked = picture.jobs.get(ask.subject_id), ask.share
     if job is None or asked is None or job.placement is None or job.state is not JobState.RUNNING:
         return []
@@ -26,28 +25,19 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
         return []
     level, where = _level(picture, job, ranks, closed)
     before = [one.share for one in ranks if one.share is not None]
-    keeping = ""
     given = [_given(one, asked, level) for one in before]
-    if any(one.limit != was.limit for one, was in zip(given, before, strict=True)):
-        keeping = _keeping_limits(picture, ranks)
-    if keeping:
-        given = [
-            structs.replace(one, request=min(one.request, was.limit), limit=was.limit)
-            for one, was in zip(given, before, strict=True)
-        ]
     by_rank = {one.rank: share for one, share in zip(ranks, given, strict=True)}
     after = tuple(
         structs.replace(one, share=by_rank[one.rank]) if one.rank in by_rank else one
         for one in job.placement.allocations
     )
     short = asked.request is not None and any(one.request < asked.request for one in given)
-    told = asked.cause is None if keeping else short  # the reallocator would ask again and again
-    if after == job.placement.allocations and not told:
+    if after == job.placement.allocations and not short:
         return []
     # The sentence has the share of one rank: where ranks have different ones, of the first that gets another.
     was, has = next((pair for pair in zip(before, given, strict=True) if pair[0] != pair[1]), (before[0], given[0]))
     wanted = has.request if asked.request is None else asked.request
-    cause = asked.cause or _cause(ask, was, has, wanted=wanted, where=where, keeping=keeping)
+    cause = asked.cause or _cause(ask, was, has, wanted=wanted, where=where)
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
 
@@ -101,20 +91,11 @@ def _raised(requests: Sequence[int], left: int) -> int:
     return left
 
 
-def _keeping_limits(picture: Picture, ranks: Sequence[Allocation]) -> str:
-    """The nodes of these ranks that hold each of them to the limit with which it began."""
-    nodes = picture.pool.nodes
-    held_on = sorted({one.node_id for one in ranks} & nodes.keys())
-    return ", ".join(node_id for node_id in held_on if nodes[node_id].keeps_limits)
-
-
-def _cause(ask: Ask, had: Share, has: Share, *, wanted: int, where: str, keeping: str) -> Cause:
+def _cause(ask: Ask, had: Share, has: Share, *, wanted: int, where: str) -> Cause:
     what = f"stays {_text(has)}" if has == had else f"{_text(had)} → {_text(has)}"
     sentence = f"share {what} of a GPU, asked by {ask.tenant}"
     if has.request < wanted and where:
         sentence += f": {wanted / WHOLE:g} was asked for, and {where} has no more"
-    if keeping:
-        sentence += f"; what runs on {keeping} keeps the limit with which it began, {has.limit / WHOLE:g}"
     numbers = {"request": has.request / WHOLE, "limit": has.limit / WHOLE, "asked": wanted / WHOLE}
     return Cause(code=CauseCode.SHARE_ASKED, sentence=sentence, by=ask.tenant, numbers=numbers)
 

@@ -600,8 +600,6 @@ class ProcessRuntime:
         if reason is not EndReason.START_FAILED and exit_code != 0 and kills:
             reason, detail = EndReason.OOM, f"it used more than its {record.memory} bytes of memory"
             exit_code = 137 if exit_code is None else exit_code
-        if reason is EndReason.EXIT and exit_code != 0 and (why := self._shares.broke(record.key)):
-            reason, detail = EndReason.LOST, why
         return Run(
             key=record.key,
             state=RunState.EXITED,
