@@ -32,10 +32,8 @@ from services.gateway.live_stream import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.outlook import QueueOutlook
 from services.gateway.price_list import read_prices_file
-from services.gateway.prometheus import Prometheus
 from services.gateway.queue_lines import Lines
 from services.gateway.reasons import Reasons
-from services.gateway.refilling import Refill
 from services.gateway.sampling import Samples
 from services.gateway.settings import GatewaySettings
 from services.gateway.sight import may_see
@@ -108,8 +106,6 @@ class Gateway:
         )
         self.reasons = Reasons(self.snapshots)
         self.samples = Samples()
-        prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
-        self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
         self.accounts = Accounts(store, now=now, clock=clock)
         self.webhooks_allowed = settings.webhooks
@@ -205,10 +201,6 @@ class Gateway:
     async def foresee(self) -> None:
         """Prepare the durations and places that the next explanation rests on. Raises StoreUnavailableError."""
         await self.foresight.prepare(self.snapshots)
-
-    async def refill(self) -> None:
-        """Fill the history from before this gateway began, once. Raises StoreUnavailableError."""
-        await self._refill.once(self.store, self.snapshots)
 
     async def end_refused_streams(self) -> None:
         """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""

@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
-REFILL_SECONDS = 60.0  # between two tries; what was filled is not filled again
 THREADS_MAX = 4
 FORESEE_SECONDS = 1.0  # between two looks at what estimates rest on, at least
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
@@ -139,7 +138,6 @@ async def run(
     forget_contexts = forgetting_uploads(store, now, "context", kept_days=settings.contexts_kept_days)
     forget_images = forgetting_uploads(store, now, "image", kept_days=settings.images_kept_days)
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
-    loops.append(Every(REFILL_SECONDS, gateway.refill, retry_on=(StoreUnavailableError,), name="refill"))
     # A mistake here must end no gateway: nothing is lost but that the next explanation takes longer.
     loops.append(Every(FORESEE_SECONDS, gateway.foresee, retry_on=(Exception,), name="foresight"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))

@@ -100,7 +100,6 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tls_cert_file: str = ""
     tls_key_file: str = ""
     router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
-    prometheus_url: str = ""  # whence the history of nodes and GPUs is filled again after a start; empty: it is not
     prices_file: str = ""  # what a GPU costs by the hour, by model: TOML, see docs/accounting.md; empty: no costs
     webhooks: bool = True  # tenants may have their events posted to addresses of the Internet
     webhooks_networks: tuple[str, ...] = ()  # that webhooks may reach too, such as 10.1.0.0/16
@@ -115,10 +114,6 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"GATEWAY_VOLUMES_ALLOWED: {relative[0]} is not an absolute path")
         if self.router_url and not _is_address(self.router_url):
             raise ValueError(f"GATEWAY_ROUTER_URL: {self.router_url} is no address such as http://127.0.0.1:8480")
-        if self.prometheus_url and not _is_address(self.prometheus_url):
-            raise ValueError(
-                f"GATEWAY_PROMETHEUS_URL: {self.prometheus_url} is no address such as http://127.0.0.1:9090"
-            )
         if self.otlp_url and not _is_address(self.otlp_url):
             raise ValueError(f"GATEWAY_OTLP_URL: {self.otlp_url} is no address such as http://127.0.0.1:4318")
         try:

@@ -135,25 +135,6 @@ async def test_what_each_tenant_held_is_told_to_it_alone_and_adds_up_with_what_w
     assert asked.gpu_seconds_held == alice.gpu_seconds_held
 
 
-async def test_a_gateway_that_is_started_again_knows_what_was_held_before(world: World) -> None:
-    job = await world.running()
-    await asyncio.sleep(11)
-    await world.gateway.stop()
-    begun = time.time()
-    await world.gateway.start()
-    before: list[float | None] = []
-    async with asyncio.timeout(SAMPLED_SECONDS_MAX):
-        while not before:
-            view = await series(world, "cluster=1", token="admin")
-            steps = [view.begins + place * view.step_seconds for place in range(len(view.series.get("held", ())))]
-            whole = [value for at, value in zip(steps, view.series.get("held", ()), strict=True) if at + 5 < begun]
-            before = [value for value in whole if value]
-            await asyncio.sleep(0.1)
-    assert before[-1] == 1.0
-    replicas = (await series(world, f"job={job.id}")).series["replicas"]
-    assert len([value for value in replicas if value == 1.0]) >= 2
-
-
 async def test_one_tenant_that_asks_for_much_at_once_holds_up_no_other(world: World) -> None:
     job = await world.running()
     asked = [world.ask("GET", f"/v1/usage?seconds={60 + number}") for number in range(60)]

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import isnan, nan
 
 FINE_SECONDS, FINE_STEPS = 5, 180
@@ -49,23 +49,6 @@ class Ring:
                 self._begins += over
         self._sum, self._count = value, 1
 
-    def fill(self, step: int, values: Sequence[float]) -> None:
-        """Take the values of the steps from `step` on that are not known: those from before this process began."""
-        begins, ends = self._begins, self._begins + len(self._values)
-        if not self._values:
-            begins = ends = step + len(values)
-        first = max(min(step, begins), ends - self._most)
-        given = array("f", values)
-        found = array("f", [nan]) * (ends - first)
-        for place in range(max(step, first), min(step + len(given), ends)):
-            found[place - first] = given[place - step]
-        for place, value in enumerate(self._values, begins - first):
-            if place >= 0 and not isnan(value):
-                found[place] = value
-        self._begins, self._values = first, found
-        if self._count == 0 and found and not isnan(found[-1]):
-            self._sum, self._count = found[-1], 1
-
     def read(self, step: int, count: int) -> list[float]:
         """The values of `count` steps from `step` on; nan: not known."""
         place = step - self._begins
@@ -86,11 +69,6 @@ class Series:
     def put(self, at: float, value: float) -> None:
         self._fine.put(at, value)
         self._coarse.put(at, value)
-
-    def fill(self, begins: int, values: Sequence[float], step_seconds: int) -> None:
-        """Take what is not known of the steps from `begins` on, fine ones or coarse ones."""
-        ring = self._fine if step_seconds == FINE_SECONDS else self._coarse
-        ring.fill(begins // step_seconds, values)
 
     def read(self, begins: int, count: int, step_seconds: int) -> list[float | None]:
         """`count` steps from `begins` on, a multiple of `step_seconds`; None: not known."""
@@ -119,13 +97,6 @@ class Shelf:
         if subject in self._subjects:
             self._subjects[subject][1][0] = at
             self._subjects.move_to_end(subject)
-
-    def fill(self, subject: str, name: str, begins: int, values: Sequence[float], step_seconds: int) -> None:
-        """Take what is not known of a figure from before this process began, as far as there is room for it."""
-        figures = [value if is_figure(value) else nan for value in values]
-        of = self._series(subject, name, begins + len(values) * step_seconds)
-        if of is not None:
-            of.fill(begins, figures, step_seconds)
 
     def get(self, subject: str) -> Mapping[str, Series]:
         """The series of a subject, by name."""
