@@ -1,27 +1,34 @@
 """`weft completion`: the completion of a shell: verbs, options, their values, and the names of jobs and nodes.
 
-bash: source <(weft completion bash); zsh: source <(weft completion zsh); fish: weft completion fish | source. Put the
-line into the file that your shell reads when it begins.
+bash: eval "$(weft completion bash)"; zsh: eval "$(weft completion zsh)"; fish: weft completion fish | source. Put the
+line into the file that your shell reads at its start.
 """
 
 import argparse
 import asyncio
+import importlib
 import os
+
+import shtab
 
 from libs.client import Client, ClientError
 from services.cli import connection
+from services.cli.commands import COMMANDS
 from services.cli.complaint import Complaint
-from services.cli.completion.scripts import SCRIPTS
-from services.cli.completion.verbs import JOBS, NODES, verbs
+from services.cli.parsing import Parser
 from services.cli.words import clean
 
+JOBS, NODES = "jobs", "nodes"
+SHELLS = ("bash", "fish", "zsh")
+_NAMED = {"JOB": JOBS, "NAME": JOBS, "NODE": NODES}  # by the metavar of an argument
+_FILES = frozenset({"FILE", "DIR", "TRACE", "OUT"})
 _NAMES_SECONDS_MAX = 0.7  # with the start of the interpreter a person waits a second at most
 _NAMES_MAX = 200
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("completion", help="the completion of a shell", description=__doc__)
-    parser.add_argument("shell", nargs="?", choices=sorted(SCRIPTS), metavar="SHELL", help=", ".join(sorted(SCRIPTS)))
+    parser.add_argument("shell", nargs="?", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     parser.add_argument("--names", choices=(JOBS, NODES), metavar="WHAT", help="of the cluster: jobs, or nodes")
     connection.options(parser)
     parser.set_defaults(func=completion)
@@ -31,9 +38,33 @@ async def completion(args: argparse.Namespace) -> int:
     if args.names is not None:
         return await _names(args)
     if args.shell is None:
-        raise Complaint(f"say which shell: {', '.join(sorted(SCRIPTS))}", status=2)
-    print(SCRIPTS[args.shell](verbs()), end="")
+        raise Complaint(f"say which shell: {', '.join(SHELLS)}", status=2)
+    print(script(args.shell))
     return 0
+
+
+def script(shell: str) -> str:
+    """The completion script of one of SHELLS, made from the parsers of all commands. The script calls `weft completion
+    --names` for the names of jobs and nodes."""
+    parser = Parser(prog="weft")
+    commands = parser.add_subparsers(parser_class=Parser)
+    for module in dict.fromkeys(command.module for command in COMMANDS.values()):
+        importlib.import_module(module).add(commands)
+    _complete_values(parser)
+    text: str = shtab.complete(parser, shell)
+    return text
+
+
+def _complete_values(parser: argparse.ArgumentParser) -> None:
+    """Mark the arguments whose values are names of the cluster, or files."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                _complete_values(command)
+        elif action.choices is None and (named := _NAMED.get(str(action.metavar))):
+            action.complete = shtab.cmd(f"weft completion --names {named} 2>/dev/null")  # type: ignore[attr-defined]
+        elif action.choices is None and action.metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
 
 
 async def _names(args: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
 from libs.domain.spec import PATH_PATTERN, TOKEN_PATTERN, VOLUME_VARIABLE, JobSpec
 from libs.domain.ulimits import BYTES_PATTERN, COUNT_PATTERN, UNLIMITED
 from services.cli.commands import FAMILIES
-from services.cli.completion.verbs import Verb, verbs
 from tests.support.reference_words import FIELDS, VARIABLES
+from tests.support.verbs import Verb, verbs
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ("services/executor/environment.py", "libs/domain/contract.py", "libs/domain/elements.py")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.completion.scripts import SCRIPTS
-from services.cli.completion.verbs import verbs
+from services.cli.complete import script
 
 ZSH, FISH = shutil.which("zsh"), shutil.which("fish")
 SECONDS_MAX = 60.0
@@ -54,9 +53,8 @@ def folder(tmp_path: Path) -> Path:
     programs.mkdir()
     (programs / "weft").write_text(WEFT)
     (programs / "weft").chmod(0o755)
-    every = verbs()
     for shell in ("zsh", "fish"):
-        (tmp_path / f"weft.{shell}").write_text(SCRIPTS[shell](every))
+        (tmp_path / f"weft.{shell}").write_text(script(shell))
     return tmp_path
 
 
@@ -110,10 +108,10 @@ class Zsh:
 
 
 @pytest.mark.skipif(ZSH is None, reason="there is no zsh here")
-@pytest.mark.parametrize("way", ["sourced", "in a folder of fpath"])
+@pytest.mark.parametrize("way", ["evaluated", "in a folder of fpath"])
 def test_zsh_offers_what_may_be_typed(folder: Path, way: str) -> None:
-    if way == "sourced":
-        begins = ZSH_BEGINS + "source ./weft.zsh\n"
+    if way == "evaluated":
+        begins = ZSH_BEGINS + 'eval "$(<weft.zsh)"\n'
     else:
         (folder / "functions").mkdir()
         (folder / "weft.zsh").rename(folder / "functions" / "_weft")

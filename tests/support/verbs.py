@@ -1,4 +1,4 @@
-"""What may be typed after each verb, read from its parser."""
+"""The verbs of `weft` and their options, read from their parsers, for the page of reference."""
 
 import argparse
 import importlib
@@ -9,19 +9,13 @@ from msgspec import Struct
 from services.cli.commands import COMMANDS
 from services.cli.parsing import Parser
 
-JOBS, NODES, FILES = "jobs", "nodes", "files"
-_LIVE = {"JOB": JOBS, "NODE": NODES, "NAME": JOBS}
-_OF_A_FILE = frozenset({"FILE", "DIR", "TRACE", "OUT"})
-
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One option. `values`: the words that it takes; `of`: `jobs`, `nodes` or `files`, of which its value is one."""
+    """One option. `values`: the words that it takes, where these are fixed."""
 
     names: tuple[str, ...]
     summary: str = ""
-    takes_value: bool = False
     values: tuple[str, ...] = ()
-    of: str = ""
 
 
 class Verb(Struct, frozen=True, kw_only=True):
@@ -32,8 +26,6 @@ class Verb(Struct, frozen=True, kw_only=True):
     description: str = ""
     arguments: tuple[tuple[str, str], ...] = ()
     options: tuple[Option, ...] = ()
-    words: tuple[str, ...] = ()
-    of: str = ""
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -58,44 +50,28 @@ def _without_aliases(choices: Mapping[str, argparse.ArgumentParser]) -> dict[str
 def _verb(name: str, summary: str, parser: argparse.ArgumentParser) -> Verb:
     options: list[Option] = []
     arguments: list[tuple[str, str]] = []
-    words: list[str] = []
-    of = ""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            choices = _without_aliases(action.choices)
-            for inner, its in choices.items():
+            for inner, its in _without_aliases(action.choices).items():
                 below = _verb(inner, "", its)
                 arguments += [(f"{inner} {argument}", meaning) for argument, meaning in below.arguments]
                 options += [option for option in below.options if option not in options]
-            words += choices
         elif action.option_strings:
             options.append(_option(action))
         else:
             metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
             arguments.append((metavar, _help(action)))
-            words += _values(action)
-            of = of or _LIVE.get(metavar, FILES if metavar in _OF_A_FILE else "")
     return Verb(
         name=name,
         summary=summary,
         description=parser.description or "",
         arguments=tuple(arguments),
         options=tuple(options),
-        words=tuple(words),
-        of=of,
     )
 
 
 def _option(action: argparse.Action) -> Option:
-    metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
-    takes_value = action.nargs != 0
-    return Option(
-        names=tuple(action.option_strings),
-        summary=_help(action),
-        takes_value=takes_value,
-        values=_values(action),
-        of=_LIVE.get(metavar, FILES if metavar in _OF_A_FILE else "") if takes_value else "",
-    )
+    return Option(names=tuple(action.option_strings), summary=_help(action), values=_values(action))
 
 
 def _values(action: argparse.Action) -> tuple[str, ...]:
