@@ -44,7 +44,7 @@ class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU now. Utilisation 0–1 (the part of the time in which any kernel ran), memory in bytes, watts, °C, MHz.
 
     None: not known on this machine. `problem`: the driver's error, if the GPU has one.
-    `provider`: the source: `nvml`, `emulated`, `fake` or `replayed`. Rates are bytes per second; energy is in
+    `provider`: the source: `nvml`, `emulated` or `fake`. Rates are bytes per second; energy is in
     joules since the driver was loaded. `sm_active`, `sm_occupancy`, `tensor_active` and `dram_active` are parts of what
     the chip's maximum, 0–1, if it counts them (GPM: Hopper and later). `clock_events`: why its clocks are lower than
     they could be, now; `power_capped_seconds` and `thermal_seconds`: for how long in all. Error counts are totals.

@@ -1,16 +1,13 @@
 """Wires telemetry: `python -m services.telemetry`."""
 
 import asyncio
-import logging
 import os
 import secrets
 import sys
 
 from libs.bus.nats import NatsBus
 from libs.gpus import GpuWatch, inventory_in_time
-from libs.gpus.recording import RecordingError
-from libs.gpus.replay import ReplayedGpus
-from libs.service import SettingsError, load, main
+from libs.service import load, main
 from libs.service.keys import nats_keys
 from libs.sharing.places import root_of
 from services.telemetry import service
@@ -19,23 +16,14 @@ from services.telemetry.runs import Finder, ProcessRuns, docker_runs
 from services.telemetry.settings import TelemetrySettings
 from services.telemetry.shares import ShareReader
 
-logger = logging.getLogger(__name__)
-
 
 async def watch(settings: TelemetrySettings, *, stop: asyncio.Event) -> GpuWatch:
-    if settings.replay is None:
-        watched = GpuWatch(())
-        known = await inventory_in_time(
-            emulated=settings.emulated_gpus, node_id=settings.node_id, stop=stop, late=watched.offer
-        )
-        watched.offer(known or ())
-        return watched
-    try:
-        replay = await asyncio.to_thread(ReplayedGpus, settings.replay)
-    except RecordingError as error:
-        raise SettingsError(f"TELEMETRY_REPLAY: {error}") from error
-    logger.warning("no GPU is measured: %s is replayed (recorded from %s)", settings.replay, replay.recorded_by)
-    return GpuWatch(replay.gpus, source=replay)
+    watched = GpuWatch(())
+    known = await inventory_in_time(
+        emulated=settings.emulated_gpus, node_id=settings.node_id, stop=stop, late=watched.offer
+    )
+    watched.offer(known or ())
+    return watched
 
 
 async def run(stop: asyncio.Event) -> None:

@@ -14,7 +14,6 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `cluster`: only this cluster's containers are the node's; empty: those of every cluster with a node of this name.
     `dcgm_names`: show GPUs under the names of NVIDIA's DCGM exporter as well.
-    `replay`: a file of `libs.gpus.record`, whose GPUs are sampled instead of this machine's.
     """
 
     connections: Connections = Connections()
@@ -24,7 +23,6 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Literal["process", "docker"] = "process"
     cluster: str = ""
     emulated_gpus: Annotated[int, Meta(ge=0)] = 0
-    replay: Path | None = None
     period_seconds: Annotated[float, Meta(gt=0)] = 1.0
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"

@@ -71,10 +71,10 @@ def test_what_is_wrong_with_a_gpu_is_told_and_what_is_ordinary_is_not() -> None:
 
 def test_what_is_no_hardware_is_never_passed_off_as_such() -> None:
     emulated = gpu_view(0, node_id="node-1", model="H200", emulated=True)
-    replayed = gpu(provider="replayed", utilisation=0.1)
-    lines = seen(table_of_gpus((emulated, replayed), PIPE), PIPE)
+    fake = gpu(provider="fake", utilisation=0.1)
+    lines = seen(table_of_gpus((emulated, fake), PIPE), PIPE)
     assert "emulated H200" in lines[1]
-    assert "NVIDIA H200 (replayed)" in lines[2]
+    assert "NVIDIA H200 (fake)" in lines[2]
 
 
 def test_a_node_shows_its_slowest_gpu_where_any_is_known() -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from libs.gpus.replay import ReplayedGpus
-
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 
@@ -73,16 +71,8 @@ def test_a_library_whose_gpu_is_lost_after_some_calls_goes_on_with_the_other(tmp
 
 
 @needs_gcc
-def test_a_session_is_recorded_and_checked_from_the_command_line(tmp_path: Path) -> None:
-    file = tmp_path / "session.jsonl"
-    said = python(tmp_path, "-m", "libs.gpus.record", "--seconds", "0.3", "--period", "0.1", str(file))
-    assert said == f"3 samples of 2 GPUs (fake) in {file}\n"
-    replay = ReplayedGpus(file)
-    assert [(sample.uuid, sample.provider) for sample in replay.read()] == [
-        ("GPU-stub-0", "replayed"),
-        ("GPU-stub-1", "replayed"),
-    ]
-    table = python(tmp_path, "-m", "libs.gpus.record", "--check", "--period", "0.1")
+def test_the_library_is_checked_from_the_command_line(tmp_path: Path) -> None:
+    table = python(tmp_path, "-m", "tests.support.gpu_check", "--period", "0.1")
     assert "  power_watts                123.456\n" in table
     assert "  temperature                -\n" in table
     assert "  nvmlDeviceGetTemperature: Function Not Found\n" in table

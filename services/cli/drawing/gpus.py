@@ -81,7 +81,7 @@ def worries(gpu: GpuView) -> Text:
 def _model(gpu: GpuView) -> str:
     model = model_text(gpu.model, emulated=gpu.emulated)
     provider = gpu.use.provider if gpu.use is not None else ""
-    return f"{model} ({clean(provider)})" if provider in ("fake", "replayed") else model
+    return f"{model} ({clean(provider)})" if provider == "fake" else model
 
 
 def _memory(gpu: GpuView) -> str:
