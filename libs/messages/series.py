@@ -32,7 +32,8 @@ class TenantUsage(Struct, frozen=True, kw_only=True):
     than nine tenths of that time was sampled by this gateway.
 
     `share_got`: held, of all GPU-seconds that there were, 0–1. `share_due`: what it would have got, had every tenant
-    the same right to GPUs and each got no more than it held and waited for, step by step. `held`: by step, the mean
+    the same right to GPUs and each got no more than it held and waited for, step by step; a job that a free GPU would
+    not help counts as waiting for none. `held`: by step, the mean
     number of GPUs; empty for tenants beyond the first hundred.
     """
 
@@ -69,16 +70,3 @@ class UsageView(Struct, frozen=True, kw_only=True):
     capacity: tuple[CapacityView, ...] = ()
     currency: str = ""
     whole_since: Seconds | None = None
-
-
-class GpuChanges(Struct, frozen=True, kw_only=True):
-    """When a number of GPUs changed: at these microseconds since 1970, in order, by so many thousandths of a GPU.
-
-    `what`: `held` by the jobs of the tenant, `wanted` by those that waited, or `there`: of all nodes, of no tenant;
-    `waiting` are not GPUs: the tenant's jobs that waited, in thousandths.
-    """
-
-    what: str
-    tenant: str = ""
-    at: tuple[int, ...] = ()
-    by: tuple[int, ...] = ()

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from libs.messages.accounts import JobFacts
 from libs.messages.events import Event
-from libs.messages.series import GpuChanges
 
 _LAST = (2**62, 2**62)
 
@@ -35,13 +34,6 @@ class Moment(Struct, frozen=True, kw_only=True):
 class AccountStore(Protocol):
     async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
         """The ids of all jobs that may have waited or held GPUs since then, but no more than `limit`."""
-
-    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
-        """When the GPUs changed that these jobs held or waited for, by what and tenant; how it was at `begins` is the
-        first change. What a job waited for is told by the size that it should have now."""
-
-    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
-        """When the number of GPUs of all nodes changed, drained and lost ones among them."""
 
     async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
         """What accounting has to know of these jobs."""

@@ -2,26 +2,33 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 from msgspec import Struct
 
-from libs.messages.accounts import JobFacts
+from libs.messages.accounts import By, JobFacts
 from libs.messages.events import Event
 from libs.store import GatewayStore
 from services.gateway.errors import RejectedError
 from services.gateway.snapshots import Fresh
 from services.gateway.thinking.accounting.capacity import NodesPast, PoolSplit, nodes_of, split
+from services.gateway.thinking.accounting.rows import Books, rows_of
+from services.gateway.thinking.accounting.steps import Amounts, StepWindow, TenantSteps, by_tenant, window_of
 from services.gateway.thinking.accounting.stretches import EpochStretch, Wait, folded
+from services.gateway.thinking.accounting.used import UsedLedger
 
 JOBS_MAX = 200_000  # in one time
 PARTS_MAX = 1_000_000  # changes of what was held, in one time
 JOBS_AT_ONCE = 500  # in one statement
 KEPT_MAX = 2  # accounts: each may be large
+USAGES_MAX = 16  # kept, by the length of their window
 KEPT_SECONDS = 10.0
 _Page = tuple[list[JobFacts], list[Event]]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class GpuAccount(Struct, frozen=True, kw_only=True):
@@ -32,33 +39,56 @@ class GpuAccount(Struct, frozen=True, kw_only=True):
     ends: int
     whole_since: float | None
     stretches: list[EpochStretch]
+    waits: list[Wait]
     nodes: NodesPast
     pools: dict[str, PoolSplit]
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """All GPUs that there were, by step, and what each tenant had of them. `used`: GPU-seconds by tenant; None: too
+    little of what it held was sampled."""
+
+    window: StepWindow
+    there: Amounts
+    tenants: list[TenantSteps]
+    used: dict[str, float | None]
 
 
 class Accounts:
     """`now` is the time of day, `clock` does not jump."""
 
-    def __init__(self, store: GatewayStore, *, now: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: GatewayStore, ledger: UsedLedger, *, now: Callable[[], float], clock: Callable[[], float]
+    ) -> None:
         self._store = store
+        self._ledger = ledger
         self._now = now
         self._clock = clock
         self._kept: OrderedDict[tuple[int, float | None], Fresh[GpuAccount]] = OrderedDict()
-
-    def at_hand(self, seconds: int, until: float | None) -> bool:
-        """Whether `of` begins no read."""
-        key = (seconds, until)
-        return key in self._kept and self._kept[key].at_hand
+        self._usages: OrderedDict[int, Fresh[Usage]] = OrderedDict()
 
     async def of(self, seconds: int, until: float | None) -> GpuAccount:
         """Of the so many seconds until then, or until now. Raises RejectedError, StoreUnavailableError."""
-        key = (seconds, until)
-        if key not in self._kept:
-            self._kept[key] = Fresh(partial(self._read, seconds, until), clock=self._clock, seconds=KEPT_SECONDS)
-            while len(self._kept) > KEPT_MAX:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return await self._kept[key].get()
+        return await self._fresh(self._kept, (seconds, until), partial(self._read, seconds, until), KEPT_MAX).get()
+
+    def usage_at_hand(self, seconds: int) -> bool:
+        """Whether `usage` begins no read."""
+        return seconds in self._usages and self._usages[seconds].at_hand
+
+    async def usage(self, seconds: int) -> Usage:
+        """Of the last so many seconds, by tenant and by step. Raises RejectedError, StoreUnavailableError."""
+        return await self._fresh(self._usages, seconds, partial(self._add_up, seconds), USAGES_MAX).get()
+
+    def _fresh(self, kept: OrderedDict[K, Fresh[V]], key: K, read: Callable[[], Awaitable[V]], most: int) -> Fresh[V]:
+        if key not in kept:
+            kept[key] = Fresh(read, clock=self._clock, seconds=KEPT_SECONDS)
+            while len(kept) > most:
+                kept.popitem(last=False)
+        kept.move_to_end(key)
+        return kept[key]
+
+    async def _add_up(self, seconds: int) -> Usage:
+        return await asyncio.to_thread(usage_of, await self._read(seconds, None), self._ledger)
 
     async def _read(self, seconds: int, until: float | None) -> GpuAccount:
         now = self._now()
@@ -92,7 +122,18 @@ async def account_of(
         if parts > PARTS_MAX:
             raise RejectedError(400, "seconds", f"what jobs held changed more than {PARTS_MAX} times: ask for less")
     pools = await asyncio.to_thread(_split, nodes, stretches, waits, first, last)
-    return GpuAccount(begins=first, ends=last, whole_since=whole_since, stretches=stretches, nodes=nodes, pools=pools)
+    return GpuAccount(
+        begins=first, ends=last, whole_since=whole_since, stretches=stretches, waits=waits, nodes=nodes, pools=pools
+    )
+
+
+def usage_of(account: GpuAccount, ledger: UsedLedger) -> Usage:
+    """The account by tenant and by step. May take a second: for a thread."""
+    window = window_of(account.begins, account.ends)
+    there, tenants = by_tenant(account.stretches, account.waits, account.nodes, window)
+    _, rows = rows_of(account.stretches, By.TENANT, Books(nodes=account.nodes, prices=None, ledger=ledger))
+    used = {row.key: row.gpu_seconds_used for row in rows}
+    return Usage(window=window, there=there, tenants=tenants, used=used)
 
 
 async def _page(store: GatewayStore, ids: Sequence[str], begins: float, ends: float) -> _Page:

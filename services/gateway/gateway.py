@@ -43,7 +43,6 @@ from services.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
 from services.gateway.thinking.rates import Rates
 from services.gateway.thinking.telling.addresses import networks_of
 from services.gateway.turns import Turns
-from services.gateway.usages import Usages
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +105,7 @@ class Gateway:
         )
         self.reasons = Reasons(self.snapshots)
         self.samples = Samples()
-        self.usages = Usages(store, now=now, clock=clock)
-        self.accounts = Accounts(store, now=now, clock=clock)
+        self.accounts = Accounts(store, self.samples.ledger, now=now, clock=clock)
         self.webhooks_allowed = settings.webhooks
         self.networks = networks_of(settings.webhooks_networks)
         self.mail_domains = settings.mail.mail_domains

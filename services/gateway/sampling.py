@@ -1,4 +1,4 @@
-"""The figures that this gateway has sampled: of nodes and GPUs, of jobs, of tenants, of the cluster."""
+"""The figures that this gateway has sampled: of nodes and GPUs, of jobs, of the cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.messages.signals import NodeSampled
 from services.gateway.cluster import LiveCluster
-from services.gateway.seen import NodeTold, enter, part_of, used_by
+from services.gateway.seen import NodeTold, enter, part_of
 from services.gateway.snapshots import Snapshots
 from services.gateway.thinking.accounting.used import UsedLedger
 from services.gateway.thinking.rings import Shelf
@@ -15,7 +15,6 @@ from services.gateway.thinking.rings import Shelf
 NODE_SERIES_MAX = 20_000  # a few kilobytes each once they are full
 GPUS_PER_NODE_MAX = 256  # of which figures are kept
 JOB_SERIES_MAX = 5_000
-TENANTS_MAX = 1_000
 GAP_SECONDS_MAX = 15.0  # between two samples; how it was in a longer one is not known
 AT_ONCE = 32  # nodes or jobs, between two pauses in which other work goes on
 CLUSTER = "cluster"
@@ -28,7 +27,6 @@ class Samples:
     def __init__(self) -> None:
         self.nodes = Shelf(NODE_SERIES_MAX, 2 + 2 * GPUS_PER_NODE_MAX)
         self.jobs = Shelf(JOB_SERIES_MAX, 3)
-        self.tenants = Shelf(TENANTS_MAX, 1)
         self.cluster = Shelf(3, 3)
         self.ledger = UsedLedger()
         self._last = 0.0  # when the last sample was taken
@@ -48,16 +46,11 @@ class Samples:
             await _pause(number)
         lasted = at - self._last if 0 < at - self._last <= GAP_SECONDS_MAX else 0.0
         self._last = at
-        used: dict[str, float | None] = {}
         for number, job in enumerate(holding, 1):
             self.jobs.put(job.id, at, _of_job(job, live))
-            before, more = used.get(job.tenant, 0.0), used_by(job, seen)
-            used[job.tenant] = None if before is None or more is None else before + more
             if lasted:
                 enter(self.ledger, job, seen, at=at, lasted=lasted)
             await _pause(number)
-        for tenant, gpus in used.items():
-            self.tenants.put(tenant, at, {"used": gpus})
         known = [part for node in seen.values() for gpu in node.gpus.values() if (part := part_of(gpu)) is not None]
         held = sum(job.gpus_held for job in holding)
         self.cluster.put(CLUSTER, at, {"held": held, "used": sum(known) if known else None, "queued": queued})

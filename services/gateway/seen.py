@@ -22,23 +22,6 @@ class NodeTold:
         self.runs: dict[tuple[str, int, int], RunSample] = {(run.job_id, run.epoch, run.rank): run for run in told.runs}
 
 
-def used_by(job: Job, seen: Mapping[str, NodeTold]) -> float | None:
-    """How many GPUs' time the job uses of those that it holds; None: some node does not tell."""
-    used = 0.0
-    for allocation in job.held:
-        node = seen.get(allocation.node_id)
-        if node is None:
-            if allocation.gpus:
-                return None
-            continue
-        for index in allocation.gpus:
-            part = _used(job, allocation, index, node)
-            if part is None:
-                return None
-            used += part
-    return used
-
-
 def enter(ledger: UsedLedger, job: Job, seen: Mapping[str, NodeTold], *, at: float, lasted: float) -> None:
     """Put into the ledger what the job used of each GPU in the last so many seconds, as far as it is known."""
     micros = round(lasted * 1e6)

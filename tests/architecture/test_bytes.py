@@ -14,7 +14,6 @@ WHY_NOT = {
     "ask_elements": "reads a count",
     "ended_jobs": "benchmarks, which administrators alone submit",
     "forget_contexts": "reads nothing",
-    "gpu_changes": "reads sums",
     "job": "one job",
     "job_facts": "labels and checkpoints, which are small parts",
     "service_versions": "reads ids and versions",

@@ -58,9 +58,8 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
         "ended_last": ("default", now - 60, 500),
         "unsent": (100, UNSENT_BYTES_MAX),
         "jobs_between": (now - 60, 1000),
-        "gpu_changes": (int((now - 60) * 1e6), int(now * 1e6), [f"old-{number}" for number in range(2000)]),
         "accounts": (int((now - 60) * 1e6), int(now * 1e6), [f"old-{number}" for number in range(2000)]),
-        "gpus_there": (int((now - 60) * 1e6), int(now * 1e6)),
+        "node_stories": (int((now - 60) * 1e6), int(now * 1e6)),
         "envelopes": ("default",),
         "asks": ("default", 100, ASKS_BYTES_MAX),
     }

@@ -7,12 +7,11 @@ import pytest
 
 from libs.messages.accounts import By
 from libs.store.memory import MemoryStore
-from services.gateway.accounts import account_of
+from services.gateway.accounts import account_of, usage_of
 from services.gateway.billing import billed
 from services.gateway.thinking.accounting.prices import read_prices
+from services.gateway.thinking.accounting.steps import sum_of
 from services.gateway.thinking.accounting.used import UsedLedger
-from services.gateway.thinking.usage import stretch_of, sum_of, usage_of
-from services.gateway.usages import changes_of
 from tests.support.held_story import tell_at_random
 from tests.support.lives import Life
 
@@ -26,16 +25,16 @@ async def test_every_way_to_cut_an_account_adds_up_to_what_was_held_and_to_the_c
     last = await tell_at_random(store, store, drawn, begins=BEGAN, jobs=6, things=150)
     begins = BEGAN + drawn.randint(-5, 60)
     ends = drawn.choice([last, last - drawn.randint(1, 20)])
-    there, tenants = usage_of(await changes_of(store, begins, ends), stretch_of(begins, ends))
     account = await account_of(store, begins, ends)
-    held = {had.tenant: had.total for had in tenants if had.total}
+    usage = usage_of(account, UsedLedger())
+    held = {had.tenant: had.total for had in usage.tenants if had.total}
     assert sum(held.values()) > 0
     found: dict[str, int] = {}
     for stretch in account.stretches:
         found[stretch.job.tenant] = found.get(stretch.job.tenant, 0) + stretch.held
     assert found == held
     split = account.pools
-    assert sum(pool.capacity for pool in split.values()) == sum_of(there)
+    assert sum(pool.capacity for pool in split.values()) == sum_of(usage.there)
     for pool in split.values():
         parts = pool.held + pool.idle + pool.planned + pool.drained + pool.down
         assert parts == pool.capacity + pool.gone

@@ -23,9 +23,10 @@ from services.gateway.sampling import (
     CLUSTER,
     GPUS_PER_NODE_MAX,
     JOB_SERIES_MAX,
-    TENANTS_MAX,
     Samples,
 )
+from services.gateway.seen import NodeTold, enter
+from services.gateway.thinking.accounting.used import UsedLedger
 from services.gateway.thinking.rings import COARSE_STEPS, FINE_STEPS, Ring, Series, Shelf
 from tests.support.builders import GIB, job, node
 from tests.support.steps import placement
@@ -104,8 +105,6 @@ def test_all_figures_of_1024_gpus_and_as_many_jobs_as_are_kept_take_less_than_64
         fill(samples.nodes, f"node-{number}", ["cpu", "memory", *gpus])
     for number in range(JOB_SERIES_MAX // 3 + 500):
         fill(samples.jobs, f"j-{number}", ["pace", "progress", "replicas"])
-    for number in range(TENANTS_MAX + 500):
-        fill(samples.tenants, f"tenant-{number}", ["used"])
     fill(samples.cluster, CLUSTER, ["held", "used", "queued"])
     took = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -220,7 +219,6 @@ async def test_a_rogue_node_fills_nothing_but_its_own_figures() -> None:
     real = {f"gpu.{index}.memory_used": pytest.approx(float(GIB), rel=1e-6) for index in range(4)}
     assert now_of(samples.nodes, "node-9") == real
     assert now_of(samples.cluster, CLUSTER) == {"held": 2.0, "used": 0.75, "queued": 0.0}
-    assert now_of(samples.tenants, "alice") == {"used": 0.75}
     unknown, _ = await taken(Known([node("node-1", gpus=2)], []), rogue)
     assert unknown.nodes.subjects() == []
 
@@ -241,10 +239,9 @@ async def test_a_job_is_as_far_and_as_fast_as_the_rank_that_is_furthest_behind()
     assert now_of(samples.jobs, "j-1") == {"pace": 2.0, "progress": 9.0, "replicas": 2.0}
 
 
-async def test_what_a_tenant_uses_is_not_known_while_one_of_its_gpus_is_not_heard_of() -> None:
+async def test_what_the_cluster_uses_is_not_known_while_no_gpu_is_heard_of() -> None:
     both = Known([node(gpus=2)], [RUNNING], queued=3)
     samples, _ = await taken(both, told("node-1", gpu(0, 0.5)))
-    assert samples.tenants.subjects() == []
     assert now_of(samples.cluster, CLUSTER) == {"held": 2.0, "used": 0.5, "queued": 3.0}
     samples, _ = await taken(both)
     assert now_of(samples.cluster, CLUSTER) == {"held": 2.0, "queued": 3.0}
@@ -256,9 +253,14 @@ async def test_a_share_counts_what_its_run_used_of_the_gpu() -> None:
     held = structs.replace(RUNNING, placement=Placement(allocations=(shared,)))
     share = ShareSample(gpu_uuid="x", request=0.25, limit=1.0, used=0.2)
     runs = (RunSample(job_id="j-1", epoch=0, rank=0, source="processes", share=share),)
-    samples, _ = await taken(Known([node(gpus=2)], [held]), told("node-1", gpu(0, 0.9), runs=runs))
-    assert now_of(samples.tenants, "alice") == {"used": pytest.approx(0.2)}
+    sampled = told("node-1", gpu(0, 0.9), runs=runs)
+    samples, _ = await taken(Known([node(gpus=2)], [held]), sampled)
     assert now_of(samples.cluster, CLUSTER)["held"] == 0.25
+    ledger, seen = UsedLedger(), {"node-1": NodeTold(node("node-1", gpus=2), sampled)}
+    enter(ledger, held, seen, at=100.0, lasted=5.0)
+    (model,) = {model for _, _, model in ledger._hours}
+    known = ledger.of(("j-1", 0, model), 0, 200_000_000)
+    assert (known.sampled, known.used) == (250 * 5_000_000, 200 * 5_000_000)
 
 
 async def test_sampling_a_large_cluster_lets_other_work_go_on() -> None:

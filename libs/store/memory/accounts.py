@@ -4,18 +4,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from libs.domain.job import Job, JobEvent
+from libs.domain.shares import WHOLE
 from libs.messages.accounts import JobFacts
 from libs.messages.events import Event
-from libs.messages.series import GpuChanges
 from libs.store.accounts import Moment
 from libs.store.memory.jobs import MemoryJobs
 from libs.store.memory.times import micro
-from libs.store.memory.usage import TELLS_ALL, job_changes, node_changes, wanted_of
 from libs.store.rows import as_micros
 
+_ENDS = frozenset({JobEvent.SUCCEEDED, JobEvent.FAILED, JobEvent.CANCELLED})
 _BEGINS = frozenset({JobEvent.SUBMITTED, JobEvent.REQUEUED, JobEvent.RESTARTED})
 _BEFORE = _BEGINS | {JobEvent.PLACED}
-_TELLS = TELLS_ALL | {JobEvent.STOPPING, JobEvent.WAITING}
+_TELLS_ALL = _BEGINS | _ENDS | {JobEvent.PLACED, JobEvent.TUNED, JobEvent.RESIZED}
+"""The events that say by themselves what the job holds and waits for from then on."""
+_TELLS = _TELLS_ALL | {JobEvent.STOPPING, JobEvent.WAITING}
 
 
 class MemoryAccounts(MemoryJobs):
@@ -25,14 +27,6 @@ class MemoryAccounts(MemoryJobs):
         jobs = (self._jobs.get(job_id, job) for job_id, job in self._submitted.items())
         found = (job.id for job in jobs if job.ended_at is None or job.ended_at > micro(begins) - 3600)
         return list(islice(found, limit))
-
-    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
-        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
-        return job_changes(known, self._stories, begins=as_micros(begins), ends=as_micros(ends))
-
-    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
-        told = [event for event in self._events if event.topic == "nodes"]
-        return node_changes(told, begins=as_micros(begins), ends=as_micros(ends))
 
     async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
         known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
@@ -69,14 +63,23 @@ def _facts(job: Job) -> JobFacts:
         kind=job.spec.kind,
         labels=job.spec.labels,
         checkpoints=job.spec.checkpoints,
-        wanted=wanted_of(job),
+        wanted=_wanted(job),
     )
+
+
+def _wanted(job: Job) -> int:
+    """The thousandths of GPUs that it waits for while it waits."""
+    each = {
+        name: role.gpus * WHOLE if role.share is None else role.share.held.request
+        for name, role in job.spec.roles.items()
+    }
+    return sum(count * each[name] for name, count in job.wanted.items())
 
 
 def _account(story: Sequence[Event], *, begins: int, ends: int) -> Iterator[Event]:
     """The events of a story that tell what its job held in a time, and how its epoch began."""
     last = max((event.version for event in story if as_micros(event.at) < begins), default=0)
-    base = _newest(story, last, TELLS_ALL)
+    base = _newest(story, last, _TELLS_ALL)
     epoch = _newest(story, base, _BEGINS)
     for event in story:
         known = event.version >= base or event.event in _BEFORE

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from libs.messages.accounts import JobFacts
 from libs.messages.events import Event
-from libs.messages.series import GpuChanges
 from libs.store.accounts import Moment
 from libs.store.asking import Asking
 from libs.store.postgres.decoding import decoded
@@ -22,17 +21,6 @@ class PostgresAccounts:
     async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
         row = await self.asking.row("jobs_between", begins, limit)
         return [] if row is None else list(row["ids"])
-
-    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
-        rows = await self.asking.rows("gpu_changes", as_micros(begins), as_micros(ends), list(job_ids))
-        return [
-            GpuChanges(what=row["what"], tenant=row["tenant"], at=tuple(row["at"]), by=tuple(row["by"])) for row in rows
-        ]
-
-    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
-        row = await self.asking.row("gpus_there", as_micros(begins), as_micros(ends))
-        assert row is not None, "an aggregate has one row"
-        return GpuChanges(what="there", at=tuple(row["at"]), by=tuple(row["by"]))
 
     async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
         return await decoded(await self.asking.rows("job_facts", list(job_ids)), facts_of)

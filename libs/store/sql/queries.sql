@@ -595,102 +595,6 @@ SELECT COALESCE(array_agg(id), '{}') AS ids
          UNION ALL SELECT id FROM jobs WHERE ended_at > to_timestamp($1::float8) - interval '1 hour'
          LIMIT $2) found;
 
--- part: jobs_at_the_beginning
--- The jobs $3 with the `last` event of each before $1 (microseconds since 1970), and the last before it that says by itself
--- how the job was then, its `base`.
-unnest($3::text[]) AS wanted (id)
-           LEFT JOIN LATERAL (
-               SELECT version FROM events
-                WHERE topic = 'jobs' AND subject_id = wanted.id
-                  AND at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
-                ORDER BY version DESC LIMIT 1) last ON true
-           LEFT JOIN LATERAL (
-               SELECT version FROM events
-                WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= last.version
-                  AND event IN ('submitted', 'placed', 'tuned', 'resized', 'restarted', 'requeued', 'succeeded', 'failed',
-                                'cancelled')
-                ORDER BY version DESC LIMIT 1) base ON true;
-
--- name: gpu_changes
--- By tenant, when the thousandths of GPUs that the jobs $3 held, or waited for, and the thousandths of jobs that waited,
--- changed from $1 until $2 (microseconds since 1970), and by how much. How it was at $1 counts as a change at $1. Of a
--- job's story only the events of that time are read, and those back to its `base`, and a time that goes back counts as the
--- last one. A job that stops to restart elsewhere holds what both places need. OFFSET 0 has each job's events read by the index.
-WITH begun AS (
-    SELECT wanted.id, last.version AS last, COALESCE(base.version, 0) AS base
-      FROM {jobs_at_the_beginning}
-), story AS (
-    SELECT begun.id, told.tenant, told.version, told.event, told.data -> 'placement' AS placement,
-           told.data -> 'next_placement' AS following,
-           max(CASE WHEN told.version <= begun.last THEN $1
-                    ELSE greatest($1, (extract(epoch FROM told.at) * 1000000)::bigint) END)
-               OVER (PARTITION BY begun.id ORDER BY told.version) AS at,
-           count(told.data -> 'placement') OVER (PARTITION BY begun.id ORDER BY told.version) AS place
-      FROM begun
-           CROSS JOIN LATERAL (
-               SELECT * FROM events
-                WHERE topic = 'jobs' AND subject_id = begun.id AND version >= begun.base
-                  AND event IN ('submitted', 'placed', 'tuned', 'resized', 'restarted', 'stopping', 'requeued',
-                                'succeeded', 'failed', 'cancelled') OFFSET 0) told
-), placed AS (
-    SELECT story.*, first_value(placement) OVER (PARTITION BY id, place ORDER BY version) AS now
-      FROM story
-), amount AS (
-    SELECT id, tenant, version, at,
-           CASE WHEN event IN ('submitted', 'requeued', 'succeeded', 'failed', 'cancelled') THEN 0 ELSE
-               (SELECT COALESCE(sum(COALESCE((one -> 'share' ->> 'request')::bigint,
-                                             1000 * jsonb_array_length(COALESCE(one -> 'gpus', '[]')))), 0)
-                  FROM jsonb_array_elements(now -> 'allocations') AS one)
-               + CASE WHEN following IS NULL THEN 0 ELSE
-                     (SELECT COALESCE(sum(greatest(0, more)), 0)
-                        FROM (SELECT sum(CASE WHEN next THEN part ELSE -part END) AS more
-                                FROM (SELECT COALESCE((one -> 'share' ->> 'request')::bigint, 1000) AS part,
-                                             one ->> 'node_id' AS node_id, gpu, next
-                                        FROM (SELECT jsonb_array_elements(now -> 'allocations') AS one, false AS next
-                                               UNION ALL
-                                              SELECT jsonb_array_elements(following -> 'allocations'), true) either,
-                                             jsonb_array_elements_text(COALESCE(one -> 'gpus', '[]')) AS gpu) part
-                               GROUP BY node_id, gpu) beside) END END AS held,
-           CASE WHEN event NOT IN ('submitted', 'requeued') THEN 0 ELSE
-               (SELECT COALESCE(sum(COALESCE((jobs.size ->> role.key)::bigint,
-                                             (role.value -> 'replicas' ->> 'want')::bigint, 1)
-                                    * COALESCE(round((role.value -> 'share' ->> 'request')::numeric * 1000)::bigint,
-                                               1000 * (role.value ->> 'gpus')::bigint, 0)), 0)
-                  FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id,
-                       json_each(submissions.spec -> 'roles') AS role
-                 WHERE submissions.id = placed.id) END AS wanted,
-           CASE WHEN event IN ('submitted', 'requeued') THEN 1000 ELSE 0 END AS waiting
-      FROM placed
-), change AS (
-    SELECT tenant, at, held - COALESCE(lag(held) OVER story, 0) AS held,
-           wanted - COALESCE(lag(wanted) OVER story, 0) AS wanted,
-           waiting - COALESCE(lag(waiting) OVER story, 0) AS waiting
-      FROM amount WHERE at < $2 WINDOW story AS (PARTITION BY id ORDER BY version)
-), moment AS (
-    SELECT what, tenant, at, sum(by)::bigint AS by
-      FROM change CROSS JOIN LATERAL (VALUES ('held', held), ('wanted', wanted), ('waiting', waiting)) AS each (what, by)
-     GROUP BY what, tenant, at HAVING sum(by) <> 0
-)
-SELECT what, tenant, array_agg(at ORDER BY at) AS at, array_agg(by ORDER BY at) AS by
-  FROM moment GROUP BY what, tenant ORDER BY what, tenant;
-
--- name: gpus_there
--- When the thousandths of GPUs of all nodes changed from $1 until $2 (microseconds since 1970), and by how much.
-WITH told AS (
-    SELECT subject_id, version,
-           max(greatest($1, (extract(epoch FROM at) * 1000000)::bigint))
-               OVER (PARTITION BY subject_id ORDER BY version) AS at,
-           CASE WHEN event = 'removed' THEN 0
-                ELSE 1000 * jsonb_array_length(COALESCE(data -> 'capacity' -> 'gpus', '[]')) END AS gpus
-      FROM events WHERE topic = 'nodes'
-), moment AS (
-    SELECT at, sum(by)::bigint AS by
-      FROM (SELECT at, gpus - COALESCE(lag(gpus) OVER (PARTITION BY subject_id ORDER BY version), 0) AS by
-              FROM told WHERE at < $2) change
-     GROUP BY at HAVING sum(by) <> 0
-)
-SELECT COALESCE(array_agg(at ORDER BY at), '{}') AS at, COALESCE(array_agg(by ORDER BY at), '{}') AS by FROM moment;
-
 -- name: job_facts
 -- `wanted`: in thousandths of GPUs, by the size that the job should have now.
 SELECT s.id, s.tenant, s.pool, s.name, COALESCE(s.spec ->> 'kind', 'training') AS kind, s.spec -> 'labels' AS labels,
@@ -703,11 +607,23 @@ SELECT s.id, s.tenant, s.pool, s.name, COALESCE(s.spec ->> 'kind', 'training') A
   FROM submissions s LEFT JOIN jobs ON jobs.id = s.id WHERE s.id = ANY ($1::text[]) ORDER BY s.id;
 
 -- name: accounts
--- The events that tell what the jobs $3 held and waited for from $1 until $2 (microseconds since 1970). OFFSET 0 has each
+-- The events that tell what the jobs $3 held and waited for from $1 until $2 (microseconds since 1970). `last` is the last
+-- event of a job before $1, `base` the last event until then that states by itself what the job held. OFFSET 0 has each
 -- job's events read by the index.
 WITH begun AS (
     SELECT wanted.id AS job_id, COALESCE(base.version, 0) AS base, COALESCE(epoch.version, 0) AS since
-      FROM {jobs_at_the_beginning}
+      FROM unnest($3::text[]) AS wanted (id)
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id
+                  AND at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
+                ORDER BY version DESC LIMIT 1) last ON true
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= last.version
+                  AND event IN ('submitted', 'placed', 'tuned', 'resized', 'restarted', 'requeued', 'succeeded', 'failed',
+                                'cancelled')
+                ORDER BY version DESC LIMIT 1) base ON true
            LEFT JOIN LATERAL (
                SELECT version FROM events
                 WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= base.version

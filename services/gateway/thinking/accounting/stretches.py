@@ -75,6 +75,7 @@ class EpochStretch(Struct, kw_only=True, gc=False):
 class Wait(Struct, frozen=True, gc=False):
     """From when to when a job waited that could have run, and the thousandths of GPUs that it waited for."""
 
+    tenant: str
     pool: str
     begins: int
     ends: int
@@ -154,7 +155,8 @@ class _Fold:
         if self._now is not None and self._held and begins < ends:
             self._parts.append(Part(begins, ends, self._held))
         if self._waiting and self._job.wanted and max(begins, self._from) < ends:
-            self._waits.append(Wait(self._job.pool, max(begins, self._from), ends, self._job.wanted))
+            job, since = self._job, max(begins, self._from)
+            self._waits.append(Wait(job.tenant, job.pool, since, ends, job.wanted))
 
     def _holds(self, kind: JobEvent, data: _Data, at: int) -> None:
         if kind is JobEvent.RESTARTED:
