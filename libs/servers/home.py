@@ -66,12 +66,15 @@ def what_runs(home: Path) -> ServersState:
 
 
 def erase_all(home: Path) -> None:
-    stop_all(home)
     if not home.exists():
         return
     home = home.resolve()
     with locked(home):
         state = read_state(home)
+        if state.nats:
+            nats.stop(state.nats.folder)
+        if state.postgres:
+            postgres.abandon(state.postgres.folder)
         for server in (state.nats, state.postgres):
             if server and server.folder.exists():
                 shutil.rmtree(server.folder)

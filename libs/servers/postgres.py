@@ -10,7 +10,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -31,7 +31,8 @@ STARTS_TRIED = 6
 BETWEEN_STARTS_SECONDS = 0.25
 SOCKET_PATH_MAX = 107
 SSL_REQUEST = struct.pack("!II", 8, 80877103)
-STOP_SIGNALS = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0))  # what pg_ctl calls fast, then immediate
+STOP_SIGNALS = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0))  # pg_ctl calls these fast, then immediate
+ABANDON_SIGNALS = STOP_SIGNALS[1:]
 
 SETTINGS = {
     "max_connections": "200",
@@ -103,6 +104,7 @@ def initialise(setup: PostgresSetup, password: str) -> None:
             "initdb",
             *("--pgdata", unfinished, "--username", OWNER, "--pwfile", "/dev/stdin"),
             *("--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"),
+            *(() if SETTINGS["fsync"] == "on" else ("--no-sync",)),
             stdin=pwfile,
         )
     with _as_file(f"CREATE DATABASE {DATABASE}", setup.account) as statement:
@@ -139,10 +141,13 @@ def wait_ready(folder: Path, log: Path) -> Postmaster:
 
 
 def stop(folder: Path) -> None:
-    """Stop: end every session, write all data and end."""
-    found = running(folder)
-    if found:
-        process.stop(found.pid, PROGRAM, data_of(folder), signals=STOP_SIGNALS)
+    """End every session, write all data and end."""
+    _end(folder, STOP_SIGNALS)
+
+
+def abandon(folder: Path) -> None:
+    """End at once and write no data: the folder is about to be removed."""
+    _end(folder, ABANDON_SIGNALS)
 
 
 def answers(port: int) -> bool:
@@ -154,6 +159,12 @@ def answers(port: int) -> bool:
         connection.sendall(SSL_REQUEST)
         return connection.recv(1) in (b"S", b"N")
     return False
+
+
+def _end(folder: Path, signals: Sequence[tuple[signal.Signals, float]]) -> None:
+    found = running(folder)
+    if found:
+        process.stop(found.pid, PROGRAM, data_of(folder), signals=signals)
 
 
 def _pg_ctl_start(setup: PostgresSetup, port: int) -> None:

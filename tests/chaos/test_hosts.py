@@ -17,6 +17,7 @@ from tests.chaos.member import Member
 from tests.chaos.run import Asked, chaos
 from tests.hosts.laboratory import Laboratory, why_no_laboratory
 from tests.support.nats_cluster import until
+from tests.support.postgres import durable
 
 SECONDS, SEED = 16.0, 7
 STRUCK = (
@@ -31,7 +32,8 @@ SECONDS_MAX = 280.0
 async def test_nothing_is_lost_or_run_twice_when_a_host_is_switched_off_and_another_is_split_off() -> None:
     if why := why_no_laboratory(engines=False):
         pytest.skip(why)
-    result = await chaos(Asked(seconds=SECONDS, seed=SEED, settle=180.0, enemies=False, hosts=True, faults=STRUCK))
+    with durable():
+        result = await chaos(Asked(seconds=SECONDS, seed=SEED, settle=180.0, enemies=False, hosts=True, faults=STRUCK))
     figures = result.figures
     assert [finding for finding in result.findings if finding.kind in FAULTY] == []
     jobs = figures["jobs"]

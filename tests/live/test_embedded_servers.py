@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from libs.servers import (
 from libs.servers.account import reachable_folder, readable_copy, server_account
 from libs.servers.find import find_nats, find_postgres
 from libs.servers.process import command_of, wait_until, working_in
+from tests.support.postgres import durable
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root must run Postgres as someone else")
 
@@ -42,6 +43,13 @@ async def home(tmp_path: Path) -> AsyncIterator[Path]:
     home = tmp_path / "home"
     yield home
     await erase(home)
+
+
+@pytest.fixture
+def as_a_user() -> Iterator[None]:
+    """Postgres with the settings that users have."""
+    with durable():
+        yield
 
 
 @pytest.fixture
@@ -89,6 +97,7 @@ async def kill(pid: int | None) -> None:
     assert await asyncio.to_thread(wait_until, lambda: not command_of(pid), 5)
 
 
+@pytest.mark.usefixtures("as_a_user")
 async def test_both_servers_are_up_and_usable(home: Path, credentials: Credentials) -> None:
     servers = await up(home, credentials=credentials)
     assert servers.started
@@ -173,6 +182,7 @@ async def test_erase_leaves_no_process_and_no_data(home: Path, credentials: Cred
     assert await status(home) == ServersState()
 
 
+@pytest.mark.usefixtures("as_a_user")
 async def test_postgres_killed_in_the_middle_of_work_comes_back_with_what_it_acknowledged(
     home: Path, credentials: Credentials
 ) -> None:

@@ -22,6 +22,7 @@ from libs.store.postgres import PostgresStore
 from services.scheduler.leadership import Leadership
 from tests.support.builders import spec
 from tests.support.gateway_process import gateway_process
+from tests.support.postgres import durable
 from tests.support.postgres_pair import PostgresPair
 from tests.support.proxy import Proxy
 
@@ -63,11 +64,12 @@ async def there() -> AsyncIterator[Place]:
     os.chmod(root, 0o711)  # so that Postgres' own user reaches its folders
     made = Place(root)
     try:
-        await made.pair.start(synchronous=True)
-        passwords = {role: made.credentials.postgres_password(role) for role in ROLES}
-        owner = made.credentials.postgres_password("owner")
-        assert await migrate(made.pair.dsn, user=None, password=owner, role_passwords=passwords)
-        yield made
+        with durable():
+            await made.pair.start(synchronous=True)
+            passwords = {role: made.credentials.postgres_password(role) for role in ROLES}
+            owner = made.credentials.postgres_password("owner")
+            assert await migrate(made.pair.dsn, user=None, password=owner, role_passwords=passwords)
+            yield made
     finally:
         await made.pair.stop()
 
