@@ -11,7 +11,7 @@ WORKERS ?= 4
 N ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up fmt check test sim chaos bench fairness policies hosts clean
+.PHONY: help setup lock native demo up fmt check test nightly sim chaos bench fairness policies hosts clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -46,9 +46,15 @@ check: setup ## formatting, lints, strict types, import walls
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check ## check, then every test this machine can run
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone"
-	$(BIN)/pytest -m alone
+test: check ## check, then the tests of each push: under twenty minutes on two cores
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not nightly"
+	$(BIN)/pytest --durations 30 -m "alone and not nightly"
+
+nightly: check ## check, then every test, each with all its seeds and variants: hours
+	WEFT_TESTS=nightly $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone"
+	WEFT_TESTS=nightly $(BIN)/pytest --durations 30 -m alone
+	$(MAKE) --no-print-directory sim SEEDS=1000
+	$(MAKE) --no-print-directory chaos SECONDS=300 FAILOVER=1
 
 sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed with its own troubles
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM)

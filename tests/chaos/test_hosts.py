@@ -27,6 +27,7 @@ STRUCK = (
 SECONDS_MAX = 280.0
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.timeout(SECONDS_MAX + 20)
 async def test_nothing_is_lost_or_run_twice_when_a_host_is_switched_off_and_another_is_split_off() -> None:

@@ -11,6 +11,27 @@ from tests.support import postgres
 from tests.support.rig import Rig, opened
 from tests.support.stores import REAL, Servers, World, simulated, world_of
 
+HERE = Path(__file__).parent
+
+# Stores and runtimes that repeat what another of their kind shows: in `make test` these files alone try them.
+REPEATS = {
+    "container": ("test_store_leases.py",),
+    "simulated": ("test_store.py", "test_store_leases.py", "test_runtime.py", "test_stopping.py"),
+    "process": ("test_stopping.py",),
+    "docker-beside": ("test_limits.py::test_the_next_executor_finds_the_limits_as_they_were_left",),
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        variants = getattr(item, "callspec", None) and {
+            value for value in item.callspec.params.values() if isinstance(value, str)
+        }
+        for variant in REPEATS.keys() & (variants or set()):
+            if item.path.is_relative_to(HERE) and not any(kept in item.nodeid for kept in REPEATS[variant]):
+                item.add_marker(pytest.mark.nightly)
+
 
 @pytest.fixture(
     params=["fake", "simulated", "process", "process-cgroups", pytest.param("docker", marks=pytest.mark.docker)]

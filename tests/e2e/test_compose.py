@@ -118,6 +118,7 @@ async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
         yield project
     finally:
         await project.run("--profile", "two-nodes", "--profile", "tools", "down", "--volumes", "--timeout", "30")
+    assert await project.left() == []
 
 
 async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_events_on_nats(compose: Compose) -> None:
@@ -166,6 +167,7 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
     assert of_first == [f"weft.jobs.{name}" for name in ("submitted", "placed", "starting", "started", "succeeded")]
 
 
+@pytest.mark.nightly
 async def test_nothing_is_left_after_down_not_even_of_a_job_that_ran(tmp_path: Path) -> None:
     need_engine()
     need_compose()
@@ -181,6 +183,7 @@ async def test_nothing_is_left_after_down_not_even_of_a_job_that_ran(tmp_path: P
     assert await compose.left() == []
 
 
+@pytest.mark.nightly
 async def test_no_job_runs_on_when_the_executors_container_was_killed_for_good(tmp_path: Path) -> None:
     """The executor's own guard dies with its container: the one in a container of its own ends the job."""
     need_engine()

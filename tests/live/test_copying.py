@@ -15,6 +15,7 @@ from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person
 from tests.support.runs import until
+from tests.support.tier import some
 
 LONG = "a" * 250
 WIDE = "漢" * 84  # 252 bytes
@@ -99,7 +100,7 @@ DONE: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "target", "made"), DONE, ids=range(len(DONE)))
+@pytest.mark.parametrize(("source", "target", "made"), some(10, DONE), ids=range(len(DONE)))
 async def test_a_file_of_an_odd_name_comes_whole_and_to_its_place(
     copied: Copied, source: str, target: str, made: str
 ) -> None:
@@ -165,7 +166,7 @@ REFUSED: list[tuple[str, str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "target", "status", "said"), REFUSED, ids=range(len(REFUSED)))
+@pytest.mark.parametrize(("source", "target", "status", "said"), some(12, REFUSED), ids=range(len(REFUSED)))
 async def test_what_cannot_be_copied_is_one_clear_error_and_changes_nothing(
     copied: Copied, source: str, target: str, status: int, said: str
 ) -> None:

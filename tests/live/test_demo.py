@@ -13,8 +13,10 @@ from libs.servers.process import command_of, wait_until
 from services.cli.demo.abandoned import clear_abandoned
 from services.cli.local import ClusterHome
 from services.cli.local.leftovers import living_runs
+from tests.support.tier import some
 
 SECONDS_MAX = 60
+STARTING, RUNNING = "NATS and Postgres", "doomed    running"
 
 
 async def demo(temporary: Path, *arguments: str) -> asyncio.subprocess.Process:
@@ -66,8 +68,20 @@ async def test_a_demo_that_takes_too_long_says_what_is_stuck_and_fails(tmp_path:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("when", ["NATS and Postgres", "doomed    running"])
+@pytest.mark.parametrize(
+    ("number", "when"),
+    some(
+        2,
+        [
+            (signal.SIGINT, RUNNING),
+            (signal.SIGTERM, RUNNING),
+            (signal.SIGHUP, RUNNING),
+            (signal.SIGTERM, STARTING),
+            (signal.SIGINT, STARTING),
+            (signal.SIGHUP, STARTING),
+        ],
+    ),
+)
 async def test_a_demo_that_is_asked_to_stop_leaves_nothing(tmp_path: Path, number: int, when: str) -> None:
     process = await demo(tmp_path)
     await said(process, when)
@@ -83,7 +97,7 @@ async def test_a_demo_that_is_asked_to_stop_leaves_nothing(tmp_path: Path, numbe
 
 async def test_what_a_killed_demo_left_is_cleared_by_the_next_one(tmp_path: Path) -> None:
     process = await demo(tmp_path)
-    await said(process, "doomed    running")
+    await said(process, RUNNING)
     home = only(tmp_path)
     before = await processes(home)
     process.kill()

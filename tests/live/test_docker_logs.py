@@ -31,6 +31,7 @@ from tests.support.disk import fill, small_disk
 from tests.support.engine import need_images
 from tests.support.nats_server import NatsServer
 from tests.support.runs import in_state, killed_for_memory, order, until, whole_log
+from tests.support.tier import some
 
 pytestmark = pytest.mark.docker
 
@@ -190,7 +191,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # the client's own, where nobody listens
-@pytest.mark.parametrize("by_file", [True, False], ids=["by file", "by asking"])
+@pytest.mark.parametrize("by_file", some(1, [True, False]), ids=["by file", "by asking"])
 async def test_a_log_is_whole_though_its_container_ended_while_the_engine_was_dead(
     engine: Engine, tmp_path: Path, by_file: bool
 ) -> None:

@@ -30,10 +30,11 @@ from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, admitted, executors, place
 from tests.support.steps import go, placement
+from tests.support.tier import of_tier
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
-CASES_PER_OPERATION = 25
+CASES_PER_OPERATION = of_tier(6, 25)
 ANSWER_SECONDS_MAX = 20
 # A header that the generator made up under one of these names would tell of another body than the one that is sent, so
 # that the gateway waits for a rest that never comes.

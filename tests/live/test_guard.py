@@ -43,6 +43,7 @@ from tests.support.guarded import (
 )
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from tests.support.tier import some
 
 # one executor, and a control plane of a few lines
 
@@ -67,7 +68,7 @@ async def test_a_stopped_executors_runs_end_in_time_and_it_tells_so_when_it_goes
         assert (seen.reason, seen.exit_code) == (EndReason.FENCED, 137)
 
 
-@pytest.mark.parametrize("cgroups", ["0", "1"])
+@pytest.mark.parametrize("cgroups", some(1, ["1", "0"]))
 async def test_what_left_its_group_ends_too_though_its_shell_was_killed(
     server: NatsServer, control: ControlPlane, tmp_path: Path, cgroups: str
 ) -> None:
@@ -87,7 +88,7 @@ async def test_what_left_its_group_ends_too_though_its_shell_was_killed(
         assert (await control.hears(KEY, "exited")).reason is EndReason.FENCED
 
 
-@pytest.mark.parametrize("cgroups", ["0", "1"])
+@pytest.mark.parametrize("cgroups", some(1, ["1", "0"]))
 async def test_the_guard_asks_a_program_below_a_shell_after_the_shell(
     server: NatsServer, control: ControlPlane, tmp_path: Path, cgroups: str
 ) -> None:
@@ -312,6 +313,7 @@ async def test_a_standing_guard_is_left_alone_and_outlives_the_executor(
         await standing.wait()
 
 
+@pytest.mark.nightly
 async def test_without_fencing_a_node_that_is_cut_off_lets_its_jobs_run_on(
     server: NatsServer, control: ControlPlane, tmp_path: Path
 ) -> None:
@@ -396,6 +398,7 @@ async def test_a_stopped_executors_job_goes_on_elsewhere_and_never_twice_at_once
     assert overlap(found) == 0
 
 
+@pytest.mark.nightly
 async def test_without_the_guard_a_stopped_executors_job_runs_twice_at_once(tmp_path: Path) -> None:
     """The check that the check works."""
     async with cluster(tmp_path / "home", EXECUTOR_GUARD="0") as made:

@@ -146,6 +146,7 @@ async def test_a_queue_of_large_specifications_delays_nobody_and_fills_no_histor
     assert beside < max(5 * at_rest, 0.2), f"{beside:.3f} s beside them, {at_rest:.3f} s at rest"
 
 
+@pytest.mark.nightly
 async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(pool: Pool) -> None:
     large = [await pool.submit(large=True) for _ in range(LARGE)]
     for _ in range(LARGE // 10):
@@ -158,6 +159,7 @@ async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(po
     assert len(await pool.stores.scheduler.open_jobs(pool="default")) == len(large)
 
 
+@pytest.mark.nightly
 async def test_updates_of_services_are_stored_once_and_delay_nobody(pool: Pool) -> None:
     at_rest = sorted([await pool.placed() for _ in range(10)])[5]
     services = [await pool.service() for _ in range(LARGE)]

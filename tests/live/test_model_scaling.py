@@ -60,6 +60,7 @@ def replicas(view: JobView) -> int:
     return view.service.ready or 0
 
 
+@pytest.mark.nightly
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 async def test_a_model_that_streams_gets_more_replicas_under_load_and_gives_them_back(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from services.cli.local.process import ServiceProcess
 from tests.chaos.stores import Stores
 from tests.support.builders import spec
 from tests.support.cluster import until
+from tests.support.tier import some
 
 FENCE_SECONDS = 8.0
 TIMES = {
@@ -51,7 +52,7 @@ async def _grows(file: Path, lines: int) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("second", ["none", "standing by", "killed"])
+@pytest.mark.parametrize("second", some(1, ["killed", "none", "standing by"]))
 async def test_what_runs_runs_on_while_postgres_stands_still_if_every_scheduler_is_heard(
     tmp_path: Path, second: str
 ) -> None:
