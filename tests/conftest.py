@@ -1,10 +1,15 @@
-"""The Postgres servers of a test session do not wait for a disk."""
+"""The Postgres servers of a test session do not wait for a disk, and its properties are tried as its tier says."""
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.postgres import quick
+from tests.support.tier import examples
+
+settings.register_profile("weft", max_examples=examples(100))
+settings.load_profile("weft")
 
 
 @pytest.fixture(scope="session", autouse=True)

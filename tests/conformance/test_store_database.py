@@ -24,6 +24,7 @@ from tests.support import postgres
 from tests.support.builders import node, spec
 from tests.support.steps import changes_of, placement, step
 from tests.support.stores import AT, told, world_of
+from tests.support.tier import examples
 
 _E, _S = JobEvent, JobState
 
@@ -273,7 +274,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(acts, max_size=30))
 async def test_no_event_is_skipped_however_transactions_interleave(
     real: postgres.Stores, script: list[tuple[str, int]]
@@ -421,7 +422,7 @@ async def outcome(store: MemoryStore | PostgresStore, lease: Lease, job: Job, ma
         return "double"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(tries, max_size=25))
 async def test_any_steps_make_the_same_job_in_memory_and_in_postgres(
     real: postgres.Stores, script: list[tuple[JobEvent, dict[str, Any], int, str]]

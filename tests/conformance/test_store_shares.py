@@ -19,6 +19,7 @@ from libs.store.memory import MemoryStore
 from tests.support import postgres
 from tests.support.steps import GIB, changes_of, go, step
 from tests.support.stores import AT, World, world_of
+from tests.support.tier import examples
 
 _E = JobEvent
 
@@ -244,7 +245,7 @@ places = st.lists(st.tuples(st.integers(0, 1), parts), min_size=1, max_size=3).m
 tries = st.tuples(st.integers(0, 3), places, st.booleans())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.lists(tries, max_size=20))
 async def test_any_parts_of_gpus_are_held_alike_in_memory_and_in_postgres(
     real: postgres.Stores, script: list[tuple[int, Placement, bool]]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from services.arbiter.thinking.core import Arbiter
 from services.arbiter.thinking.slot import Terms, TurnPace
 from services.arbiter.thinking.turns import Grant, Revoke
+from tests.support.tier import examples
 
 SLOTS = ("a", "b", "c")
 TERMS = st.builds(
@@ -87,7 +88,7 @@ class World:
 
 
 @given(st.lists(DEEDS, max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_turns_go_on_whatever_is_sent(deeds: list[tuple[object, ...]]) -> None:
     world = World()
     for deed in deeds:
@@ -107,7 +108,7 @@ def test_turns_go_on_whatever_is_sent(deeds: list[tuple[object, ...]]) -> None:
 
 
 @given(st.lists(DEEDS, max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_same_history_gives_the_same_orders(deeds: list[tuple[object, ...]]) -> None:
     worlds = World(), World()
     for deed in deeds:

@@ -17,6 +17,7 @@ from libs.planning.policy import Policy
 from libs.simulator.model import Cluster, World
 from libs.simulator.run import simulate
 from libs.simulator.workload import TraceJob, Workload
+from tests.support.tier import examples
 
 KINDS: dict[str, Callable[..., Backfill]] = {
     "none": NoBackfill,
@@ -244,7 +245,7 @@ def lists(gpus: int) -> st.SearchStrategy[list[Listed]]:
     return st.lists(one, min_size=1, max_size=14)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(lists(6))
 @example([Listed(0, 1, 100), Listed(0, 6, 10), Listed(0, 1, 1000), Listed(0, 1, 50)])
 def test_easy_never_delays_the_job_at_the_head(jobs: list[Listed]) -> None:
@@ -255,7 +256,7 @@ def test_easy_never_delays_the_job_at_the_head(jobs: list[Listed]) -> None:
         assert found.starts[number] <= at
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(lists(6))
 def test_under_conservative_backfill_nobody_starts_later_than_without_any(jobs: list[Listed]) -> None:
     """Each starts in the first hole that those before it leave, and those have all started no later, by induction."""
@@ -264,7 +265,7 @@ def test_under_conservative_backfill_nobody_starts_later_than_without_any(jobs: 
     assert all(found.starts[number] <= at for number, at in found.promised.items())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lists(6))
 def test_without_backfill_jobs_start_in_the_order_in_which_they_came(jobs: list[Listed]) -> None:
     starts = schedule("none", jobs, 6).starts
@@ -273,7 +274,7 @@ def test_without_backfill_jobs_start_in_the_order_in_which_they_came(jobs: list[
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(jobs=lists(6))
 @example(jobs=[Listed(0, 1, 100), Listed(0, 2, 10), Listed(0, 1, 1000), Listed(0, 1, 50), Listed(0, 5, 5)])
 def test_the_simulator_starts_jobs_when_the_list_says(kind: str, jobs: list[Listed]) -> None:

@@ -16,6 +16,7 @@ from libs.variability.curves import (
     rounded,
     speed_at,
 )
+from tests.support.tier import examples
 
 
 def point(
@@ -123,7 +124,7 @@ def test_cpus_are_interpolated_and_more_than_were_tried_promise_nothing() -> Non
 SIZES = st.tuples(st.integers(1, 64), st.floats(0.5, 512.0), st.floats(0.01, 1e6), st.integers(1, 100))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(SIZES, min_size=1, max_size=8), st.lists(SIZES, max_size=8), st.integers(1, 256), st.floats(0.5, 2048.0)
 )
@@ -173,7 +174,7 @@ def test_a_prior_never_promises_more_than_in_proportion() -> None:
 ANY_SPEED = st.one_of(st.floats(0.0, 1e308), st.sampled_from([5e-324, 1e-300, 1e-9, 1.0, 1e15, 1e300, inf]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     told=st.lists(st.tuples(st.integers(1, 8), st.lists(ANY_SPEED, min_size=1, max_size=4)), min_size=1, max_size=8),
     others=st.lists(st.tuples(st.integers(1, 8), ANY_SPEED, st.floats(0.0, 1e308)), max_size=4),

@@ -19,6 +19,7 @@ from libs.variability.estimate import (
     ScoreEstimate,
     observed,
 )
+from tests.support.tier import examples
 
 STEP_S = 60.0
 
@@ -282,7 +283,7 @@ def test_a_sample_older_than_the_last_changes_nothing() -> None:
 SAMPLES = st.one_of(st.floats(0.2, 5.0), st.floats(allow_nan=True, allow_infinity=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.floats(0.5, 3.0), st.lists(st.tuples(SAMPLES, st.floats(0, 1e5)), max_size=40), st.floats(0, 1e7))
 def test_a_score_lies_between_what_was_believed_and_what_was_measured(
     prior: float, samples: list[tuple[float, float]], later: float
@@ -298,7 +299,7 @@ def test_a_score_lies_between_what_was_believed_and_what_was_measured(
     assert 0.0 <= known.confidence(known.at_s + later) <= 1.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.floats(0.5, 3.0), st.lists(st.floats(-0.03, 0.03), min_size=AGREEING, max_size=40))
 def test_noise_never_hides_how_fast_a_gpu_is(true: float, noise: list[float]) -> None:
     known = after(usual(), *(true * (1 + one) for one in noise), begins=20 * STEP_S)

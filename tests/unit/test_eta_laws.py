@@ -22,6 +22,7 @@ from libs.planning.policy import BACKFILLS, ORDERS, Policy
 from libs.planning.shape import NOBODY
 from tests.support.builders import job, node
 from tests.support.steps import placement
+from tests.support.tier import examples
 
 NOW = 5_000.0
 SECONDS = st.floats(0, 1e7)
@@ -73,7 +74,7 @@ def _pool(nodes: list[Node], jobs: list[Job], policy: str, durations: Lasted, re
     return PoolToCome(nodes, holding, queued, now=NOW, policy=policy, durations=durations, records=records)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(pools(), st.lists(SECONDS, max_size=12), st.lists(st.tuples(SECONDS, SECONDS), max_size=8))
 def test_an_estimate_is_in_order_and_never_past_and_asking_changes_nothing(
     drawn: tuple[list[Node], list[Job], str], ended: list[float], judged: list[tuple[float, float]]
@@ -101,7 +102,7 @@ def test_an_estimate_is_in_order_and_never_past_and_asking_changes_nothing(
     assert {node_id: list(found) for node_id, found in sorted(pool.room.buckets.items())} == before
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.integers(1, 3), st.integers(1, 4), st.floats(1, 1e4), st.lists(st.floats(0, 1e4), max_size=8), st.integers(1, 12)
 )

@@ -21,6 +21,7 @@ from services.executor.thinking.core import (
     Terminate,
 )
 from tests.support.runs import order
+from tests.support.tier import examples
 
 TIMINGS = ReconcilerTimings(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)
 KEY = RunKey("job-1", 1, 0)
@@ -349,7 +350,7 @@ class NodeMachine(RuleBasedStateMachine):
         assert not self.ended
 
 
-NodeMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+NodeMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestAnyHistory = NodeMachine.TestCase
 
 

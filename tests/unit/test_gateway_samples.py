@@ -30,6 +30,7 @@ from services.gateway.thinking.accounting.used import UsedLedger
 from services.gateway.thinking.rings import COARSE_STEPS, FINE_STEPS, Ring, Series, Shelf
 from tests.support.builders import GIB, job, node
 from tests.support.steps import placement
+from tests.support.tier import examples
 
 MIB = 1 << 20
 DAY = 86_400.0
@@ -43,7 +44,7 @@ def known(values: Sequence[float | None]) -> list[float]:
 # rings
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(-1000, 1000)), min_size=1, max_size=60))
 def test_a_ring_has_the_mean_of_each_of_its_newest_steps(told: list[tuple[int, int]]) -> None:
     told.sort(key=lambda one: one[0])

@@ -27,6 +27,7 @@ from tests.support.fake_gpu import (
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_library import FakeLibrary, installed
 from tests.support.gpu_reading import GPM, busy_gpu, opened, read_once, read_twice
+from tests.support.tier import examples
 
 
 def one_second_of_traffic(gpu: FakeGpu) -> None:
@@ -292,7 +293,7 @@ HARMLESS = (
 FUNCTIONS = [*TAKES, *HARMLESS, "nvmlDeviceGetHandleByUUID"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(function=st.sampled_from(FUNCTIONS), code=st.one_of(st.integers(0, 40), st.sampled_from([999, 77, 123456])))
 def test_whatever_one_function_says_there_is_a_sample_and_the_other_values_are_in_it(function: str, code: int) -> None:
     def last_of_two_readings(fails: dict[str, int]) -> GpuSample:

@@ -23,6 +23,7 @@ from services.reallocator.thinking.halving import AtRung, Halving
 from tests.support.builders import spec
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
+from tests.support.tier import examples
 from tests.support.virtual_time import run_virtually
 
 RULE = {"metric": "loss", "after": 10, "factor": 4}
@@ -93,7 +94,7 @@ def test_what_has_not_come_to_a_rung_or_reports_nothing_is_not_compared(progress
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.integers(2, 6), st.integers(0, 39))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_best_so_far_always_goes_on_and_a_reallocator_that_begins_anew_decides_the_same(
     values: list[float], factor: int, cut: int
 ) -> None:

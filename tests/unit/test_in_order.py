@@ -14,6 +14,7 @@ from libs.planning.in_order import KnownPlaces, in_order, order_of
 from libs.planning.policy import ORDERS
 from tests.support.builders import job, node
 from tests.support.steps import placement
+from tests.support.tier import examples
 
 NOW = 1_000_000.0
 NODES = [node("node-1"), node("node-2")]
@@ -49,7 +50,7 @@ def made(index: int, fields: dict[str, Any]) -> Job:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(several=st.lists(waiting, min_size=1, max_size=12), first=st.integers(0, 12))
 def test_the_place_of_a_job_is_what_its_explanation_says(order: str, several: list[dict[str, Any]], first: int) -> None:
     queued = [made(index, fields) for index, fields in enumerate(several)]
@@ -73,7 +74,7 @@ def test_the_place_of_a_job_is_what_its_explanation_says(order: str, several: li
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(several=st.lists(waiting, min_size=1, max_size=12), first=st.integers(0, 12))
 def test_what_is_foretold_is_the_same_whatever_is_remembered_of_the_queue(
     order: str, several: list[dict[str, Any]], first: int

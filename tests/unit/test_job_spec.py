@@ -15,6 +15,7 @@ from libs.domain.mistakes import MISTAKES_MAX
 from libs.domain.quantity import duration_seconds, duration_text, size_bytes, size_text
 from libs.domain.spec import Kind, Role
 from libs.domain.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
+from tests.support.tier import examples
 
 
 def refusal(body: bytes | dict[str, object], *, content: str = "json") -> tuple[str, str]:
@@ -362,7 +363,7 @@ def with_another(value: Any, at: tuple[Any, ...], put: object) -> Any:
     return changed
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(places(WHOLE)), JSON_VALUES, st.sampled_from(["json", "yaml"]))
 def test_whatever_stands_anywhere_is_a_job_or_one_error_that_names_a_field(
     at: tuple[object, ...], put: object, content: str

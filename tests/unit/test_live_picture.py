@@ -17,6 +17,7 @@ from services.gateway.live_picture import SAMPLED_AT_ONCE, ClusterSeen, LiveChan
 from services.gateway.live_stream import WAITING_BYTES_MAX, WAITING_MAX, Live, LiveReader, LiveView
 from tests.support.builders import job, node
 from tests.support.steps import placement
+from tests.support.tier import examples
 
 NODES = ("node-1", "node-2", "node-3")
 TENANTS = ("alice", "bob")
@@ -84,7 +85,7 @@ def opened(view: LiveView) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(looks, min_size=1, max_size=8))
 async def test_all_deltas_together_are_the_snapshot(several: list[dict[str, Any]]) -> None:
     cluster = LiveCluster(clock=lambda: 0.0)

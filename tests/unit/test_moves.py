@@ -20,6 +20,7 @@ from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.scores import GpuKey, Scores
 from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
+from tests.support.tier import examples
 
 Seen = dict[str, tuple[list[int], float, int]]
 LONG_S = 100_000.0
@@ -187,7 +188,7 @@ def test_nobody_moves_where_all_gpus_are_alike_and_every_gang_is_in_one_node() -
 
 
 @pytest.mark.parametrize("cost_s", [0.0, 1.0, 30.0])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8))
 def test_without_differences_and_with_all_gangs_local_nobody_moves(sizes: list[int], cost_s: float) -> None:
     room = room_of(*([4] * len(sizes)), scores={"A": [[1.0] * 4] * len(sizes)})
@@ -238,7 +239,7 @@ def test_those_of_many_move_first_that_gain_most() -> None:
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=4),
     st.lists(st.sampled_from([0.9, 1.0, 1.0, 1.2, 2.5]), min_size=32, max_size=32),
@@ -308,7 +309,7 @@ _STEPS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(_STEPS, min_size=3, max_size=14), st.integers(0, 10_000))
 def test_what_is_remembered_of_earlier_choices_changes_no_move(steps: list[_Step], seed: int) -> None:
     dice = Random(seed)

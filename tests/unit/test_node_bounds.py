@@ -17,6 +17,7 @@ from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
+from tests.support.tier import examples
 
 RUN = {"job_id": "j-1", "epoch": 0, "rank": 0, "state": "running"}
 PROGRESSED = {"job_id": "j-1", "epoch": 0, "rank": 0, "progress": {}}
@@ -168,7 +169,7 @@ async def test_a_report_out_of_bounds_is_answered_with_the_field_and_reaches_no_
 text = st.text(st.characters(), max_size=40) | st.just("x" * 9000) | st.just("j-1")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.builds(

@@ -9,6 +9,7 @@ from libs.domain.job import Allocation
 from libs.planning.capacity import NodeRoom, Room
 from libs.planning.offers import Offers
 from tests.support.builders import node
+from tests.support.tier import examples
 
 NODES = [f"node-{number}" for number in range(5)]
 NEEDS = (1, 2, 3)
@@ -114,7 +115,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(STEPS, st.sampled_from((0, *NEEDS))), max_size=40), st.booleans())
 def test_the_best_offer_is_the_least_of_all(steps: list[tuple[tuple[str, str, int], int]], by_room: bool) -> None:
     """Whatever is taken, given back, closed, reopened, removed and added, and however long nobody asks."""

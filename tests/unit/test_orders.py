@@ -14,6 +14,7 @@ from libs.planning.order.srtf import SRTF
 from libs.planning.order.standing import Order, Standing
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.planning.queue import place_of
+from tests.support.tier import examples
 
 
 def standing(name: str = "j", seq: int = 1, **fields: float | str | int | None) -> Standing:
@@ -94,7 +95,7 @@ def test_a_job_preempts_one_that_still_needs_about_twice_as_long() -> None:
     assert not SRTF.preempts(standing(), standing())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_no_two_jobs_can_evict_each_other_in_turn(one: float, other: float) -> None:
     """A preempted job may come back only to who has become longer than it, and nothing grows longer by running."""
@@ -105,7 +106,7 @@ def test_no_two_jobs_can_evict_each_other_in_turn(one: float, other: float) -> N
         assert SRTF.preempts(standing(left_s=one), standing(left_s=other))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.floats(1, 1e9))
 def test_a_running_jobs_tier_is_another_when_it_was_said_that_it_changes(left_s: float) -> None:
     after = SRTF.changes_after_s(standing(left_s=left_s))
@@ -154,7 +155,7 @@ def test_within_a_level_the_oldest_comes_first_and_preempts_nobody() -> None:
     assert not LAS.preempts(less, more)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 64), st.floats(0, 1e6))
 def test_a_running_job_is_in_the_next_level_when_it_was_said_that_it_will_be(gpus: int, attained_s: float) -> None:
     job = standing(gpus=gpus, attained_s=attained_s)
@@ -175,7 +176,7 @@ def test_a_job_of_the_first_level_has_no_promotion_to_wait_for() -> None:
     assert LAS.promotes_after_s(standing(waited_s=1e9)) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.floats(0, 1e7), st.floats(0, 1e7))
 def test_a_job_is_promoted_once_it_waited_long_against_what_it_had(attained_s: float, waited_s: float) -> None:
     job = standing(attained_s=FIRST_GPU_SECONDS + attained_s, waited_s=waited_s)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from libs.planning.partition.fair import dominant_share, fair_shares, unfairness, whole_of
 from tests.support.partitions import elastic_job, instance
+from tests.support.tier import examples
 
 WHOLE = (0.0, 9.0, 18.0)
 
@@ -70,7 +71,7 @@ def test_unfairness_is_the_sum_of_the_distances() -> None:
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_fair_shares_fit_and_no_job_could_have_more(seed: int) -> None:
     jobs, servers, _ = instance(Random(seed), servers=(1, 6), jobs=(1, 12))
     whole = whole_of(servers)

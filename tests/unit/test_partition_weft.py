@@ -14,6 +14,7 @@ from libs.planning.partition.fair import resources, whole_of
 from libs.planning.partition.named import PARTITIONERS
 from libs.planning.partition.weft import fast, weft
 from tests.support.partitions import elastic_job, instance, server
+from tests.support.tier import examples
 
 CPU = (0.0, 1.0, 1.0)
 
@@ -43,14 +44,14 @@ def check(found: Partition, jobs: Sequence[ElasticJob], servers: Sequence[Server
 
 
 @given(seed=st.integers(0, 10**9), name=st.sampled_from(sorted(PARTITIONERS)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_partition_is_possible_and_keeps_the_rules(seed: int, name: str) -> None:
     jobs, servers, rules = instance(Random(seed), servers=(1, 6), jobs=(1, 10))
     check(PARTITIONERS[name](jobs, servers, rules), jobs, servers, rules)
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_it_is_as_fair_as_theta1_says_unless_it_says_that_it_is_not(seed: int) -> None:
     jobs, servers, rules = instance(Random(seed), servers=(1, 6), jobs=(1, 10))
     found = weft(jobs, servers, rules)
@@ -59,7 +60,7 @@ def test_it_is_as_fair_as_theta1_says_unless_it_says_that_it_is_not(seed: int) -
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_grows_stays_where_it_is_and_grows_beside_it(seed: int) -> None:
     jobs, servers, rules = instance(Random(seed), servers=(1, 6), jobs=(1, 10))
     found = weft(jobs, servers, rules)
@@ -79,7 +80,7 @@ def test_the_same_input_gives_the_same_partition(seed: int, name: str) -> None:
 
 
 @given(seed=st.integers(0, 10**9), size=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_starving_job_that_fits_beside_the_others_starts(seed: int, size: int) -> None:
     """Its server is new and empty, and no other job may take it: each needs a GPU there."""
     jobs, servers, rules = instance(Random(seed), servers=(1, 5), jobs=(1, 8), gpus=False, starving=False)

@@ -23,6 +23,7 @@ from libs.planning.refusals import why_not
 from libs.planning.scores import GpuKey, Scores
 from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import GIB, capacity, node
+from tests.support.tier import examples
 
 PLACERS = {name: Policy(placement=name).placing.placer for name in PLACEMENTS}
 ASKED = PlacementRequest("A", "j-1")
@@ -302,7 +303,7 @@ def test_a_gang_larger_than_a_node_takes_whole_nodes_first() -> None:
     assert where(weft_best, room, wants(6)) == {"n2": singles(0, 1, 2, 3), "n1": singles(2, 3)}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.lists(st.lists(st.floats(0.5, 3.0), min_size=2, max_size=2), min_size=2, max_size=6), st.integers(3, 12))
 def test_no_gang_across_nodes_could_have_faster_gpus(scores: list[list[float]], count: int) -> None:
     """It is as fast as its slowest: that is as fast as can be, or as good as."""
@@ -354,7 +355,7 @@ STRANGE = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(drawn=STRANGE)
 def test_a_place_is_free_whole_and_found_wherever_there_is_one(name: str, drawn: dict[str, object]) -> None:
     nodes, count = drawn["nodes"], drawn["count"]

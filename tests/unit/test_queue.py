@@ -12,6 +12,7 @@ from libs.planning.order.las import FIRST_GPU_SECONDS, LAS
 from libs.planning.order.priority import PRIORITY
 from libs.planning.order.standing import Order, Standing
 from libs.planning.queue import Queue, place_of
+from tests.support.tier import examples
 
 
 def standing(name: str, seq: int = 1, *, tenant: str = "", priority: int = 0, attained_s: float = 0.0) -> Standing:
@@ -130,7 +131,7 @@ def test_an_order_that_does_not_go_by_shares_does_not_ask_for_them() -> None:
     assert passed(queue(FIFO, (standing("a"), "x")), never) == ["a"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(-2, 2), st.sampled_from("xyz"), st.booleans()),

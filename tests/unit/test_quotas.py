@@ -11,8 +11,9 @@ from libs.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
 from libs.planning.preemption import Holder
 from libs.planning.quota.ledger import Ledger, TenantHolds
 from libs.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
+from tests.support.tier import of_tier
 
-TREES = 10_000
+TREES = of_tier(500, 10_000)
 
 
 def quota(name: str, guaranteed: int = 0, *, limit: int | None = None, group: str = "", weight: int = 1) -> Quota:

@@ -18,6 +18,7 @@ from libs.planning.resizing import grow, shrink
 from libs.planning.scores import Scores
 from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
+from tests.support.tier import examples
 
 ASKED = PlacementRequest("A", "j-1")
 WORKER = Want("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1))
@@ -156,7 +157,7 @@ def test_lonely_ranks_leave_first_if_asked() -> None:
     assert ranks(shrink(job, "worker", 3, least=1)[1]) == [3, 4, 5]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     placer=st.sampled_from(sorted(PLACERS)),
     sizes=st.lists(st.integers(0, 4), min_size=1, max_size=5),

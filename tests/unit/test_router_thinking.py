@@ -20,6 +20,7 @@ from services.router.thinking.routing import Routing
 from services.router.thinking.seats import Visit
 from services.router.thinking.table import RoutedReplica, RoutedService
 from services.router.thinking.ways import Refused
+from tests.support.tier import examples
 
 
 def replica(rank: int, *, takes: bool = True, draining: bool = False) -> RoutedReplica:
@@ -136,7 +137,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(1, 3), st.integers(0, 5), st.lists(STEPS, max_size=60))
 def test_requests_go_in_order_never_above_the_bound_and_none_is_lost(
     concurrency: int, queue: int, steps: list[tuple[object, ...]]

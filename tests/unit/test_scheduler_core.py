@@ -9,6 +9,7 @@ from libs.messages.asks import AskKind
 from libs.messages.nodes import EndReason, Noted
 from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import World, world
+from tests.support.tier import examples
 
 S, E = JobState, JobEvent
 
@@ -336,7 +337,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(ACTIONS)
 def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
     actions: list[tuple[str, int, int, int]],

@@ -15,6 +15,7 @@ from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.reaper import Reaper
 from tests.support.builders import node
 from tests.support.scheduler import World, world
+from tests.support.tier import examples
 
 S, E = JobState, JobEvent
 
@@ -310,7 +311,7 @@ def test_a_third_of_the_pool_is_not_many_and_a_node_that_leaves_is_not_counted()
     assert reaper.lost({"a": 0, "b": 0, "c": 0, "d": 151}, 151.0, leaving={"a"}) == ["a"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 400)), max_size=60), st.integers(1, 6))
 def test_no_node_is_lost_within_its_lease_and_none_is_held_back_beyond_a_second_one(
     history: list[tuple[int, int]], count: int
@@ -329,7 +330,7 @@ def test_no_node_is_lost_within_its_lease_and_none_is_held_back_beyond_a_second_
             heard[f"n-{speaks}"] = now
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.floats(0.05, 30.0), st.booleans()), max_size=60),
     st.one_of(st.none(), st.floats(0.0, 90.0)),

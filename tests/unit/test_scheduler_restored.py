@@ -15,6 +15,7 @@ from services.scheduler.leadership import is_lost
 from services.scheduler.thinking.core import Settings
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World, world
+from tests.support.tier import examples
 
 S = JobState
 FENCE_SECONDS = 120.0
@@ -270,7 +271,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ACTIONS)
 def test_whatever_backup_is_restored_nothing_runs_twice_at_once(actions: list[tuple[str, int, int]]) -> None:
     r = restorable(nodes=3, gpus=4)

@@ -9,6 +9,7 @@ from libs.messages.asks import AskKind
 from tests.support.nodes import Key
 from tests.support.scheduler import World, world
 from tests.support.service_lives import end, of, ranks, revisions, rounds, running, runs, service
+from tests.support.tier import examples
 
 S, E, C = JobState, JobEvent, CauseCode
 
@@ -252,7 +253,7 @@ acts = st.one_of(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(script=st.lists(acts, max_size=30), surge=st.integers(1, 2))
 def test_a_service_comes_to_its_size_and_its_newest_revision_whatever_happens(
     script: list[tuple[str, int]], surge: int

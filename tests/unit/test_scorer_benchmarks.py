@@ -12,6 +12,7 @@ from libs.domain.cluster import Node
 from libs.messages.signals import GpuSample, GpuScore
 from services.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
+from tests.support.tier import examples
 
 HOUR = 3600.0
 
@@ -383,7 +384,7 @@ def test_a_gpu_that_moved_to_another_place_is_still_itself() -> None:
     assert "node-1/0" not in w.scores()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.5, 3.0), st.integers(0, 30)), max_size=30), st.randoms())
 def test_in_whichever_order_results_come_the_scores_are_the_same(
     told: list[tuple[int, float, int]], rng: random.Random

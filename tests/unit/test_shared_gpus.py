@@ -18,6 +18,7 @@ from libs.planning.scores import Scores
 from libs.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_least, gpus_of, shape_of
 from tests.support.builders import GIB, spec
 from tests.support.shared_gpus import MODELS, NAMES, node_of, shape, single
+from tests.support.tier import examples
 
 SCORES = {"compute": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 10 for at, name in enumerate(NAMES) for gpu in range(3)}}
 
@@ -84,7 +85,7 @@ def check(room: Room, jobs: list[tuple[Allocation, ...]]) -> None:
             assert (gpu in there.gpus.whole) == (not time[name, gpu])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps=STEPS, placer=st.sampled_from(["weft-best", "packed"]))
 def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], placer: str) -> None:
     room = room_of(placer)
@@ -320,7 +321,7 @@ def test_a_hundred_quarters(kind: str, gpus_used: int) -> None:
     assert room.gpus_free == 100 - gpus_used
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(jobs=st.lists(JOBS, max_size=12), wanted=JOBS)
 def test_what_is_found_is_the_best_of_all(jobs: list[Shape], wanted: Shape) -> None:
     """Against a look at every GPU."""

@@ -26,6 +26,7 @@ from libs.simulator.serving.rates import Bursts, RequestRate, arrivals_of, burst
 from libs.simulator.serving.served import reversals
 from libs.simulator.serving.service import Services, Spread, TraceService, replicas_for
 from libs.simulator.workload import Elastic, TraceJob, Workload
+from tests.support.tier import examples
 
 FIFO = Policy("fifo", "packed-sticky", "none")
 NEAR = 1e-6
@@ -136,7 +137,7 @@ def test_replicas_that_take_several_requests_at_once_serve_like_as_many_replicas
     assert latencies[0] == pytest.approx(latencies[1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     sizes=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 6)), max_size=8),

@@ -24,6 +24,7 @@ from libs.simulator.pool import node_id, room_of, shape_of
 from libs.simulator.run import simulate
 from libs.simulator.truth import BELIEFS
 from libs.simulator.workload import TraceJob, Workload
+from tests.support.tier import examples
 
 ALL = [Policy(*names) for names in product(ORDERS, PLACEMENTS, BACKFILLS)]
 PEACEFUL = ("fifo", "drf")  # orders that preempt nobody
@@ -231,7 +232,7 @@ def test_without_variability_placing_by_score_gains_nothing(
         assert ends[placement] == pytest.approx(ends["packed-sticky"], rel=1e-9), placement
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     cluster=clusters(),
     count=st.integers(3, 25),

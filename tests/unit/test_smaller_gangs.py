@@ -21,6 +21,7 @@ from services.gateway.cluster import LiveCluster
 from services.gateway.views import job_view
 from tests.support.builders import GIB, capacity, node, spec
 from tests.support.scheduler import World, world
+from tests.support.tier import examples
 
 S = JobState
 
@@ -82,7 +83,7 @@ Shapes = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     asked=Shapes,
     there=st.lists(st.integers(1, 9), min_size=1, max_size=4),

@@ -14,6 +14,7 @@ from libs.planning.placement.weft_best import weft_best
 from libs.planning.scores import Scores
 from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
+from tests.support.tier import examples
 
 NODES = [f"node-{number}" for number in range(4)]
 GPUS = 3
@@ -113,7 +114,7 @@ def suppose(room: Room, steps: list[tuple[str, str, int]]) -> None:
     change(room, "look", NODES[0], 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(before=STEPS, steps=STEPS)
 def test_after_a_supposition_everything_is_as_it_was(
     before: list[tuple[str, str, int]], steps: list[tuple[str, str, int]]

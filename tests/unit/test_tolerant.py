@@ -16,6 +16,7 @@ from libs.messages.nodes import JobOrder, NodeDesired, NodeReported, ProgressSee
 from libs.messages.signals import NodeSampled
 from libs.messages.tolerant import TolerantDecoder
 from tests.support.builders import spec
+from tests.support.tier import examples
 
 SPECS = TolerantDecoder(JobSpec)
 WRITTEN = [
@@ -60,7 +61,7 @@ def of_later_versions(draw: st.DrawFn) -> tuple[Any, Any]:
 
 
 @given(of_later_versions())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_fields_of_a_later_version_are_left_out_and_all_others_read(written: tuple[Any, Any]) -> None:
     known, later = written
     assert SPECS.decode(msgspec.json.encode(later)) == msgspec.convert(known, JobSpec)

@@ -14,6 +14,7 @@ from libs.planning.partition.weft import weft
 from libs.tuning.outer import REST_SECONDS, ROOM_SECONDS
 from libs.tuning.state import Phase, decode, encode
 from services.reallocator.thinking.partitioning import Plans, SizePlanner
+from tests.support.tier import examples
 from tests.support.trained import Kindred, Model, Pool, Trained
 
 LIVE = {"how": "live"}
@@ -456,7 +457,7 @@ def test_a_job_that_is_requeued_mid_trial_of_its_limits_begins_anew_and_one_of_i
 EVENTS = ["does", "waits", "user", "lost", "dies", "epoch", "off", "on", "time"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 40)), min_size=4, max_size=14), st.booleans())
 def test_whatever_happens_sizes_stay_in_their_range_and_only_its_own_replica_is_taken_back(
     events: list[tuple[str, int]], pays: bool

@@ -17,6 +17,7 @@ from libs.tuning.rollback import PART_MIN, that_fits
 from libs.tuning.split import Demand, best_split
 from services.reallocator.thinking.core import Reallocator
 from tests.support.builders import GIB
+from tests.support.tier import examples
 from tests.support.trained import Kindred, Model, Trained, node_of
 
 WINDOW = 4.0
@@ -164,7 +165,7 @@ class Lawful:
             assert egress_of(self.job) <= sent
 
 
-@settings(max_examples=80, deadline=None, phases=QUICK)
+@settings(max_examples=examples(80), deadline=None, phases=QUICK)
 @given(jobs(), st.data(), st.floats(1.0, 4.0), st.floats(0.5, 64.0), st.sampled_from([3, 60]))
 def test_asks_stay_inside_and_rollbacks_restore(
     job: Trained, data: st.DataObject, growth: float, cpus: float, watched: int
@@ -187,7 +188,7 @@ def test_asks_stay_inside_and_rollbacks_restore(
                     lawful.ask(known.tune)
 
 
-@settings(max_examples=200, deadline=None, phases=QUICK)
+@settings(max_examples=examples(200), deadline=None, phases=QUICK)
 @given(
     st.lists(st.tuples(limit, part, limit), min_size=1, max_size=4),
     st.floats(0.1, 20.0),
@@ -209,7 +210,7 @@ bytes_of_memory = st.integers(1, 1 << 34)
 node_names = st.sampled_from(["node-1", "node-2"])
 
 
-@settings(max_examples=300, deadline=None, phases=QUICK)
+@settings(max_examples=examples(300), deadline=None, phases=QUICK)
 @given(
     st.lists(st.tuples(node_names, limit, limit, bytes_of_memory, bytes_of_memory), min_size=1, max_size=5),
     st.dictionaries(node_names, st.tuples(st.floats(0.0, 8.0), st.integers(0, 1 << 35))),
