@@ -28,9 +28,10 @@ from services.executor.shares.hook import DISCARDED, HookBackend
 from tests.support.fake_engine import RESET, FakeEngine, fake_engine
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import in_state, order, until
+from tests.support.tier import of_tier
 
 GIB = 1 << 30
-DEPTH = 10_000  # folders; Python's own removal recurses, and raises at a thousand
+DEPTH = of_tier(1_100, 10_000)  # folders; Python's own removal recurses, and raises at a thousand
 GPU = Gpu(index=0, uuid="GPU-0", model="A100", memory=80 * GIB)
 ORDER = replace(order("job-1", gpus=(0,)), share=Share(request=500, memory=GIB, kind="batch"))
 KEY = RunKey.of(ORDER)
