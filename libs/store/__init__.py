@@ -251,6 +251,9 @@ class GatewayStore(
     async def policy(self, *, pool: str) -> str:
         """The order, placement and backfill of the pool's last leader; empty if none was stored."""
 
+    async def preemption_after(self, *, pool: str) -> float:
+        """The seconds for which a job runs at least before it is pre-empted, by the pool's last leader; 0: none."""
+
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...

@@ -17,6 +17,7 @@ from libs.planning.eta.learnt import Lasted, learn
 from libs.planning.eta.record import Track, TrackRecords
 from libs.planning.eta.starts import Foreseen, PoolToCome, without_moment
 from libs.planning.in_order import KnownPlaces
+from libs.planning.minimum_run import MinimumRun
 from libs.store import GatewayStore
 from services.gateway.cluster import LiveCluster
 from services.gateway.snapshots import Fresh, Snapshots
@@ -149,6 +150,7 @@ class Foresight:
     ) -> Callable[[], PoolToCome]:
         """What makes the pool's picture; it looks at every job of the pool, so it is called in a thread."""
         durations, records = await self.durations(job.pool), self.records(job.pool)
+        minimum_run = MinimumRun(await self._store.preemption_after(pool=job.pool))
         steps, now = self.steps(holding or [job]), self._now()
         return lambda: PoolToCome(
             nodes,
@@ -161,6 +163,7 @@ class Foresight:
             records=records,
             quotas=quotas,
             places=places,
+            minimum_run=minimum_run,
         )
 
 

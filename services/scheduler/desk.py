@@ -296,7 +296,9 @@ class Desk:
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
         await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
-        self._load_number = await self._store.lead_by(lease, str(self.core.settings.policy))
+        self._load_number = await self._store.lead_by(
+            lease, str(self.core.settings.policy), preemption_after=self.core.settings.preemption_after_seconds
+        )
         slowdowns = await self._store.slowdowns()
         nodes, jobs, scores, classes, quotas = await asyncio.gather(
             self._store.nodes(pool=pool),

@@ -45,7 +45,8 @@ class ServiceSeen(Struct, frozen=True, kw_only=True):
     """One service after all has settled. `view` is None where the API does not know it. `cancelled`: it was asked for.
 
     `lenders`: the states of the jobs that it has loans of; None of one that is unknown. `version`: the last
-    word of the command of its newest revision. `answer`: to the last request; None if nothing was asked, since it has no replica.
+    word of the command of its newest revision. `answer`: to the last request; None if nothing was asked, since it has
+    no replica.
     """
 
     job_id: str

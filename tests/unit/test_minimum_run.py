@@ -8,6 +8,8 @@ import pytest
 from libs.domain.job import JobEvent, JobState
 from libs.domain.quotas import ALL, Quota
 from libs.messages.asks import AskKind
+from libs.planning.eta.sooner import sooner
+from libs.planning.eta.starts import PoolToCome
 from libs.planning.explain import explain
 from libs.planning.minimum_run import MinimumRun
 from services.scheduler.thinking.core import Settings
@@ -70,12 +72,19 @@ def test_the_one_that_waits_says_who_may_not_be_stopped_before_when_and_starts_t
     high = w.stored["j-high"]
     why = high.waiting_for
     assert why is not None
-    assert why.numbers == {"stops_at": began + AFTER}
+    assert why.numbers == {"stops_at": began + AFTER, "grace": 30.0}
     assert why.sentence.startswith("j-low may not be stopped for it before 00:05:")
     assert why.sentence.endswith("of the 5m0s that each start is given")
     nodes = list(w.core.picture.pool.nodes.values())
     told = explain(high, nodes=nodes, holding=[w.stored["j-low"]], queued=[high], now=w.now, policy="priority")
     assert told.sentence == why.sentence
+    coming = PoolToCome(
+        nodes, [w.stored["j-low"]], [high], now=w.now, policy="priority", minimum_run=MinimumRun(seconds=AFTER)
+    )
+    eta = coming.start_of(high)
+    assert (eta.estimate.earliest, eta.estimate.latest) == (began + AFTER, began + AFTER + 30.0)
+    assert coming.starts()["j-high"] == eta
+    assert sooner(coming, high, eta) == (), "no priority stops a job that has not run for its minimum"
     run(w, 400)
     assert began + AFTER <= stops(w, "j-low")[0] <= began + AFTER + 3.0
     assert w.state("j-high") is S.RUNNING

@@ -75,6 +75,7 @@ class Seen(Life):
             durations=durations,
             steps=self.heard,
             quotas=self.limits,
+            minimum_run=self.world.core.picture.minimum_run,
         )
 
     def told(self, about: Job, pool: PoolToCome) -> Explanation:

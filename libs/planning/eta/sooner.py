@@ -246,22 +246,31 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Est
     ]
     if not holders:
         return None
-    clearing = clearing_for(smallest(shape_of_job(job)), room=pool.room, holders=holders)
+    fresh = {held.id for held in pool.holding if pool.minimum_run.protects(held, pool.now)}
+    shape = smallest(shape_of_job(job))
+    clearing = clearing_for(shape, room=pool.room, holders=[one for one in holders if one.job_id not in fresh])
+    if clearing is None and fresh:
+        clearing = clearing_for(shape, room=pool.room, holders=holders)
     if clearing is None or not clearing.victims:
         return None
     victims = {victim.job_id for victim in clearing.victims}
     grace = max((held.spec.grace_seconds for held in pool.holding if held.id in victims), default=0.0)
     stopped = sorted((held for held in pool.holding if held.id in victims), key=lambda held: held.seq)
+    waits = max(
+        (pool.minimum_run.until(held, pool.now) - pool.now for held in stopped if held.id in fresh), default=0.0
+    )
     names = ", ".join(advised.named(held) for held in stopped[:NAMED_MAX])
     more = f" and {len(stopped) - NAMED_MAX} more" if len(stopped) > NAMED_MAX else ""
-    sentence = f"{names}{more} would be stopped for it, within {duration_text(grace)}"
+    sentence = f"{names}{more} would be stopped for it, within {duration_text(waits + grace)}"
+    if waits:
+        sentence += f": a job runs for a minimum before it is stopped, here for {duration_text(waits)} more"
     return Estimate(
         of=EtaOf.START,
         basis=Basis.LIMITS,
         sentence=sentence,
-        earliest=pool.now,
-        likely=pool.now + grace / 2,
-        latest=pool.now + grace,
+        earliest=pool.now + waits,
+        likely=pool.now + waits + grace / 2,
+        latest=pool.now + waits + grace,
     )
 
 

@@ -31,6 +31,7 @@ from libs.planning.eta.spread import TimeSpread
 from libs.planning.finding import find
 from libs.planning.in_order import KnownPlaces
 from libs.planning.jobs import asked_by, ends_at, standing_of
+from libs.planning.minimum_run import MinimumRun
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.planning.queue import place_of
 from libs.planning.quota.ahead import QuotasAhead
@@ -189,7 +190,8 @@ class _Waiting(Sequence[WaitingJob]):
 
 class PoolToCome(LookAhead):
     """The same from what is stored of a pool. `durations`: of jobs that ended; `steps`: what running jobs report
-    lately; `places`: those that an earlier look at the queue found."""
+    lately; `places`: those that an earlier look at the queue found; `minimum_run`: how long each job runs before it may
+    be pre-empted."""
 
     def __init__(
         self,
@@ -204,8 +206,10 @@ class PoolToCome(LookAhead):
         records: TrackRecords[Any] | None = None,
         quotas: Sequence[Quota] = (),
         places: KnownPlaces | None = None,
+        minimum_run: MinimumRun | None = None,
     ) -> None:
         self.nodes = nodes
+        self.minimum_run = minimum_run or MinimumRun()
         self.holding = holding
         self.queued = queued
         self._quotas = quotas
@@ -306,6 +310,7 @@ class PoolToCome(LookAhead):
             steps=self.steps,
             records=self.records,
             quotas=self._quotas,
+            minimum_run=self.minimum_run,
         )
 
     def _never_fits(self, shape: Shape) -> bool:
@@ -335,7 +340,34 @@ class PoolToCome(LookAhead):
         cause = job.waiting_for
         if found.estimate.basis is Basis.ROOM and cause is not None and _is_hidden(cause):
             return nobody_can_tell(cause.sentence or "its scheduler sees runs there that should have ended")
+        return self._after_minimum_run(job, found)
+
+    def starts(self) -> dict[str, Foreseen]:
+        found = super().starts()
+        for job in self._fitting[: QUEUE_MAX + 1]:
+            if job.id in found:
+                found[job.id] = self._after_minimum_run(job, found[job.id])
         return found
+
+    def _after_minimum_run(self, job: Job, found: Foreseen) -> Foreseen:
+        """The start of a job for which others stop once they have run for their minimum, if that is sooner."""
+        numbers = {} if job.waiting_for is None else job.waiting_for.numbers
+        stops_at, grace = numbers.get("stops_at", 0.0), numbers.get("grace", 0.0)
+        latest = found.estimate.latest
+        if stops_at <= self.now or (latest is not None and latest <= stops_at):
+            return found
+        low, high = stops_at - self.now, stops_at - self.now + grace
+        between = f"in {duration_text(low)} to {duration_text(high)}" if grace else f"in about {duration_text(low)}"
+        return Foreseen(
+            Estimate(
+                of=EtaOf.START,
+                basis=Basis.LIMITS,
+                sentence=f"starts {between}, when the jobs that stop for it have run for their minimum",
+                earliest=stops_at,
+                likely=stops_at + grace / 2,
+                latest=stops_at + grace,
+            )
+        )
 
 
 def estimate_of(

@@ -29,8 +29,8 @@ class PostgresLeases:
     async def settle_lease(self, lease: Lease) -> Lease | None:
         return lease_of(await self.asking.row("settle_lease", lease.name, lease.holder, lease.epoch))
 
-    async def lead_by(self, lease: Lease, policy: str) -> int:
-        row = await self.asking.row("lead_by", lease.name, lease.holder, lease.epoch, policy)
+    async def lead_by(self, lease: Lease, policy: str, *, preemption_after: float = 0.0) -> int:
+        row = await self.asking.row("lead_by", lease.name, lease.holder, lease.epoch, policy, preemption_after)
         if row is None:
             raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
         return int(row["loads"])
@@ -38,6 +38,10 @@ class PostgresLeases:
     async def policy(self, *, pool: str) -> str:
         row = await self.asking.row("policy", pool)
         return "" if row is None else str(row["policy"])
+
+    async def preemption_after(self, *, pool: str) -> float:
+        row = await self.asking.row("policy", pool)
+        return 0.0 if row is None else float(row["preemption_after"])
 
     async def leaderships(self, name: str) -> list[Lease]:
         return [Lease(**row) for row in await self.asking.rows("leaderships", name)]

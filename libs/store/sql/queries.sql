@@ -502,7 +502,7 @@ WITH gone AS (
 SELECT count(*) AS count FROM gone;
 
 -- name: policy
-SELECT policy FROM policies WHERE pool = $1;
+SELECT policy, preemption_after FROM policies WHERE pool = $1;
 
 -- name: nodes
 SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
@@ -832,8 +832,8 @@ RETURNING name, holder, epoch, seq, went_back, holds_seconds, members, nats;
 WITH loading AS (
     UPDATE leases SET loads = loads + 1 WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING loads
 ), told AS (
-    INSERT INTO policies (pool, policy) SELECT $1::text, $4::text FROM loading
-    ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy
+    INSERT INTO policies (pool, policy, preemption_after) SELECT $1::text, $4::text, $5::double precision FROM loading
+    ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy, preemption_after = excluded.preemption_after
 )
 SELECT loads FROM loading;
 

@@ -32,7 +32,7 @@ _IN_THE_SENTENCE = frozenset(
     | {"replicas_that_fit", "gpus_occupied", "nodes_closed", "gpus_asked", "gpus_on_largest_node", "gpus_in_pool"}
     | {"quota_held", "quota_guaranteed", "quota_borrowed", "quota_lent", "quota_limit"}
     | {"dependencies", "replicas", "replicas_missing", "jobs_that_may_lend", "jobs_that_lend_nothing"}
-    | {"gpus_shared"}
+    | {"gpus_shared", "stops_at", "grace"}
     | {"rank", "exit_code", "ranks_left", "gpus_busy", "cpus_free", "memory_free", "epoch"}
 )
 

@@ -296,7 +296,8 @@ class Waiting:
         picture.waitlist.explained(job.id)
         if known is not None and known.numbers.get("stops_at") == at:
             return []
-        cause = Cause(code=_C.NO_ROOM, sentence=sentence, numbers={"stops_at": at})
+        grace = max(held.spec.grace_seconds for held in map(picture.jobs.__getitem__, names))
+        cause = Cause(code=_C.NO_ROOM, sentence=sentence, numbers={"stops_at": at, "grace": grace})
         return picture.go(job, _E.WAITING, cause, now)
 
     def _keep_promises(self, job: Job, room: Room, now: float) -> set[str]:

@@ -181,9 +181,10 @@ async def _(stage: Stage) -> None:
 
 @clause("a-displaced-job-resumes")
 async def _(stage: Stage) -> None:
-    """The two need more GPUs than there are, even if no other clause holds any."""
+    """The two need more GPUs than there are, even if no other clause holds any. The first runs for the minimum of a
+    start with checkpoints, a minute, and has more to do then."""
     fields = {"grace": "20s", "priority": -1, "checkpoints": {"on_stop": True}}
-    job = await stage.submit("displaced", stage.runs("loader.py", "--steps", "400"), gpus=8, **fields)
+    job = await stage.submit("displaced", stage.runs("loader.py", "--steps", "9000"), gpus=8, **fields)
     await stage.says(job.id, "steps ")
     urgent = await stage.submit("urgent", ["sleep", "1"], gpus=8, priority=1)
     await stage.succeeds(urgent.id)
