@@ -27,7 +27,9 @@ torch.manual_seed(1)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 torch.nn.functional.mse_loss(model(torch.randn(8, 4)), torch.randn(8, 1)).backward()
 total = sum(float(part.grad.sum()) for part in model.parameters())
-print(f"rank {dist.get_rank()} of {dist.get_world_size()} weights {total:.6f}", flush=True)
+sys.stdout.write(
+    f"rank {dist.get_rank()} of {dist.get_world_size()} weights {total:.6f}\n"
+)  # in one piece: ranks share the pipe
 if args.save is not None:
     signal.signal(signal.SIGTERM, save)
     print("steps", flush=True)

@@ -17,4 +17,6 @@ else:
     )
 
 total = int(multihost_utils.process_allgather(jax.numpy.array([jax.process_index() + 1])).sum())
-print(f"rank {jax.process_index()} of {jax.process_count()} weights {total}", flush=True)
+sys.stdout.write(
+    f"rank {jax.process_index()} of {jax.process_count()} weights {total}\n"
+)  # in one piece: ranks share the pipe
