@@ -8,7 +8,7 @@ from libs.domain.spec import TuningMode
 from libs.planning.partition import Rules
 from libs.planning.partition.named import PARTITIONERS
 from libs.service.config import Connections
-from libs.serving.policies import NAMES
+from libs.serving.policies import OURS
 from libs.tuning.envelope import GROWTH
 from libs.tuning.window import WINDOW_SECONDS
 from services.reallocator.thinking.partitioning import Plans
@@ -39,8 +39,8 @@ class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"partition_planner: there is no {self.partition_planner}, there are {', '.join(PARTITIONERS)}"
             )
-        if self.serving_policy not in NAMES:
-            raise ValueError(f"serving_policy: there is no {self.serving_policy}, there are {', '.join(NAMES)}")
+        if self.serving_policy not in OURS:
+            raise ValueError(f"serving_policy: there is no {self.serving_policy}, there are {', '.join(OURS)}")
         if self.partition_seconds_max < self.partition_seconds_min:
             raise ValueError("partition_seconds_max is less than partition_seconds_min")
 

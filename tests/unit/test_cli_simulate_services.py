@@ -47,15 +47,15 @@ def refusal(capsys: Said, file: Path, text: str, *options: str) -> str:
 
 
 def test_services_alone_are_compared_by_their_autoscalers(file: Path, capsys: Said) -> None:
-    out = ran(capsys, "--services", str(file), *SHORT, "--autoscaler", "weft,knative,fixed")
-    assert [name for name in ("+weft", "+knative", "+fixed") if name in out] == ["+weft", "+knative", "+fixed"]
+    out = ran(capsys, "--services", str(file), *SHORT, "--autoscaler", "weft,weft-quick")
+    assert [name for name in ("+weft ", "+weft-quick ") if name in out] == ["+weft ", "+weft-quick "]
     assert "KEPT %" in out
     assert "JCT" not in out
 
 
 def test_services_and_training_are_shown_side_by_side(file: Path, capsys: Said) -> None:
     jobs = ("--generate", "synergy", "--jobs", "5", "--elastic", "2", "--preset", "weft-best", "--partition", "weft")
-    out = ran(capsys, *jobs, "--services", str(file), *SHORT, "--autoscaler", "weft,knative")
+    out = ran(capsys, *jobs, "--services", str(file), *SHORT, "--autoscaler", "weft,weft-quick")
     assert "JCT" in out
     assert "BORROWED h" in out
 

@@ -7,8 +7,9 @@ import pytest
 
 from libs.serving.autoscaler import Weft
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
-from libs.serving.policies import NAMES, OURS, QUICK, autoscaler
-from libs.serving.policies.steady import TURNS_MAX, Steady
+from libs.serving.policies import QUICK
+from libs.serving.steady import TURNS_MAX, Steady
+from tests.bench.serving.baselines import NAMES, WEFTS, compared
 from tests.support.served import Served
 
 AT = 1_000_000.0
@@ -34,7 +35,7 @@ def served(name: str, random: Random, rate: Callable[[float], float], least: int
         percentile=99.0,
     )
     return Served(
-        Steady(autoscaler(name, goal, at=AT, start=start)),
+        Steady(compared(name, goal, at=AT, start=start)),
         goal,
         rate=rate,
         service=lambda random: random.gammavariate(4.0, mean / 4.0),
@@ -73,7 +74,7 @@ def test_without_a_request_a_service_reaches_its_minimum_once_and_stays_there(na
     assert sum(size == least for _, _, size in run.sizes) <= 1, run.sizes
 
 
-@pytest.mark.parametrize("name", [name for name, rules in OURS.items() if rules is not QUICK])
+@pytest.mark.parametrize("name", [name for name, rules in WEFTS.items() if rules is not QUICK])
 @pytest.mark.parametrize("rate", [1 / 40, 1 / 100, 1 / 250, 1 / 700, 2.0, 15.0])
 def test_under_a_constant_load_the_size_of_a_service_changes_a_dozen_times_an_hour_at_most(
     name: str, rate: float

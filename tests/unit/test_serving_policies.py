@@ -7,7 +7,8 @@ import pytest
 from msgspec import structs
 
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
-from libs.serving.policies import NAMES, autoscaler
+from libs.serving.policies import autoscaler
+from tests.bench.serving.baselines import NAMES, compared
 from tests.support.served import Served
 
 GOAL = Goal(least=0, most=50, concurrency=10, latency=1.0, percentile=95.0, rate=20.0)
@@ -20,14 +21,14 @@ def load(at: float, *, at_once: int, ready: int = 1, wanted: int | None = None, 
 
 
 def sizes(name: str, at_once: int, *, seconds: int, ready: int = 1, goal: Goal = GOAL) -> list[int]:
-    rule = autoscaler(name, goal, at=0.0)
+    rule = compared(name, goal, at=0.0)
     return [rule.decide(load(float(at), at_once=at_once, ready=ready)).replicas for at in range(seconds)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rule_decides_where_no_router_has_reported_yet(name: str) -> None:
     """`ray` ended the reallocator there."""
-    rule = autoscaler(name, GOAL, at=0.0)
+    rule = compared(name, GOAL, at=0.0)
     for at in range(60):
         silent = structs.replace(load(float(at), at_once=0, ready=2), silent=True)
         assert rule.decide(silent).replicas == 2
@@ -37,7 +38,7 @@ def test_every_rule_decides_where_no_router_has_reported_yet(name: str) -> None:
 def test_every_rule_stays_between_least_and_most_whatever_the_load_is(name: str) -> None:
     goal = Goal(least=2, most=6, concurrency=4, latency=0.5, percentile=99.0)
     served = Served(
-        autoscaler(name, goal, at=1_000_000.0),
+        compared(name, goal, at=1_000_000.0),
         goal,
         rate=lambda at: 30.0 if at < 300 else 0.0,
         service=lambda random: random.expovariate(2.0),
@@ -50,7 +51,7 @@ def test_every_rule_stays_between_least_and_most_whatever_the_load_is(name: str)
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("fixed", "dynamo")])
 def test_every_rule_wakes_a_service_at_zero_at_once(name: str) -> None:
-    rule = autoscaler(name, GOAL, at=0.0)
+    rule = compared(name, GOAL, at=0.0)
     assert rule.decide(load(0.0, at_once=0, ready=0)).replicas == 0
     assert rule.decide(load(0.3, at_once=0, ready=0, queued=1)).replicas >= 1
 
@@ -66,7 +67,7 @@ def test_knative_wants_as_many_as_hold_the_requests_at_seventy_percent() -> None
 
 
 def test_knative_panics_at_twice_its_size_and_does_not_shrink_until_a_minute_after() -> None:
-    rule = autoscaler("knative", GOAL, at=0.0)
+    rule = compared("knative", GOAL, at=0.0)
     for at in range(60):
         rule.decide(load(float(at), at_once=7, ready=1))
     assert rule.decide(load(60.0, at_once=140, ready=1)).replicas == 5, "(5 x 7 + 140) / 6 at once, 7 each"
@@ -91,7 +92,7 @@ def test_ray_waits_half_a_minute_before_it_grows_and_ten_minutes_before_it_shrin
 
 
 def test_dynamo_adds_one_engine_each_five_seconds_while_all_are_over_and_keeps_one() -> None:
-    rule = autoscaler("dynamo", GOAL, at=0.0)
+    rule = compared("dynamo", GOAL, at=0.0)
     busy = ReplicaLoad(rank=0, ready=True, in_flight=10)
     wanted = 1
     found = []
@@ -110,7 +111,7 @@ def test_dynamo_adds_one_engine_each_five_seconds_while_all_are_over_and_keeps_o
 def test_dstack_sizes_by_the_rate_of_a_minute_and_changes_after_five_and_ten() -> None:
     goal = Goal(least=1, most=50, concurrency=1, latency=1.0)
     served = Served(
-        autoscaler("dstack", goal, at=1_000_000.0),
+        compared("dstack", goal, at=1_000_000.0),
         goal,
         rate=lambda at: 10.0 if at < 1000 else 1.0,
         service=lambda random: 0.35,
@@ -131,7 +132,7 @@ def test_fixed_stays_as_it_was() -> None:
 def test_a_day_of_one_rule_is_the_same_for_the_same_seed() -> None:
     def run() -> tuple[int, list[tuple[float, int, int]]]:
         served = Served(
-            autoscaler("weft", GOAL, at=1_000_000.0),
+            compared("weft", GOAL, at=1_000_000.0),
             GOAL,
             rate=lambda at: 10.0 + 9.0 * (at % 600 > 300),
             service=lambda random: Random.expovariate(random, 5.0),

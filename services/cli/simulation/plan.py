@@ -7,7 +7,7 @@ from itertools import product
 from msgspec import Struct
 
 from libs.planning.policy import ALWAYS, Policy
-from libs.serving.policies import NAMES
+from libs.serving.policies import OURS
 from libs.simulator.model import World
 from libs.simulator.rounds import PLACERS, ROUND_S
 from libs.simulator.run import PRESETS
@@ -109,8 +109,8 @@ def autoscalers_of(args: argparse.Namespace) -> Sequence[str | None]:
                 raise Complaint(f"--{name} goes with --services only", status=2)
         return (None,)
     for name in args.autoscaler or ():
-        if name not in NAMES:
-            raise Complaint(f"--autoscaler: no such autoscaler as {name!r}; there are {', '.join(NAMES)}", status=2)
+        if name not in OURS:
+            raise Complaint(f"--autoscaler: no such autoscaler as {name!r}; there are {', '.join(OURS)}", status=2)
     return args.autoscaler or ("weft",)
 
 

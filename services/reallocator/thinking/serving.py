@@ -18,7 +18,7 @@ from libs.messages.signals import Finding, GpuScore
 from libs.serving.autoscaler import Weft
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
 from libs.serving.policies import autoscaler
-from libs.serving.policies.steady import Steady
+from libs.serving.steady import Steady
 from services.reallocator.thinking.routed import Routed, SeenEndpoints
 
 PENDING_SECONDS = 5.0  # an ask that the scheduler has not done until then is no longer counted on

@@ -12,7 +12,6 @@ from msgspec import Struct, structs
 
 from libs.planning.policy import Policy
 from libs.serving.loads import Autoscaler, Goal
-from libs.serving.policies import OTHERS, OURS, autoscaler
 from libs.simulator.counted import Counted
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
@@ -22,6 +21,7 @@ from libs.simulator.serving.rates import Bursts, RequestRate
 from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService, replicas_for
 from libs.simulator.workload import Workload
 from tests.bench.figures import Aim
+from tests.bench.serving.baselines import OTHERS, WEFTS, compared
 from tests.bench.serving.oracle import oracle_gpu_s
 
 D = TypeVar("D")
@@ -142,7 +142,7 @@ def maker(name: str, day_s: float) -> Callable[[TraceService, Goal, float], Auto
     rule = "fixed" if name in FIXED else name
 
     def make(trace: TraceService, goal: Goal, at: float) -> Autoscaler:
-        return autoscaler(rule, goal, at=at, start=trace.start.mean_s, day=day_s)
+        return compared(rule, goal, at=at, start=trace.start.mean_s, day=day_s)
 
     return make
 
@@ -208,7 +208,7 @@ def totals(found: Sequence[Counted]) -> Totals:
 
 def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
     day, seeds = (QUICK, (seed,)) if quick else (FULL, tuple(range(seed, seed + 3)))
-    names = (*OURS, *RULES, *IN_ORDER, *FIXED)
+    names = (*WEFTS, *RULES, *IN_ORDER, *FIXED)
     ideal = [executor.submit(oracles, day, one) for one in seeds]
     of_name = by_name(executor, counted, names, day, seeds)
     summed = {name: totals([each for run in runs for each in run]) for name, runs in of_name.items()}
