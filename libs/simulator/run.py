@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-from msgspec import Struct
-
 from libs.planning.capacity import Room
 from libs.planning.finding import find
 from libs.planning.placement.packed import packed
@@ -16,15 +14,7 @@ from libs.simulator.serving.over_time import Serving
 from libs.simulator.sizing import Partitioning
 from libs.simulator.workload import Workload
 
-
-class Preset(Struct, frozen=True):
-    policy: Policy
-
-
-PRESETS: Mapping[str, Preset] = {
-    "pal-artifact": Preset(Policy("fifo", "pal", "none")),  # by `rounds`
-    "weft-best": Preset(Policy("las", "weft-best", "easy")),
-}
+PRESETS: Mapping[str, Policy] = {"weft-best": Policy("las", "weft-best", "easy")}
 
 
 def simulate(

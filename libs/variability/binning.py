@@ -7,7 +7,6 @@ from libs.variability.kmeans import number_clusters, number_clusters_up_to, silh
 
 OUTLIER_DEVIATIONS = 3.0
 GROUPS_MAX = 10
-ARTIFACT_GROUPS = 2  # PAL's published code stops its search for the best number of groups at the first one
 
 
 def bins(scores: Sequence[float], *, groups: int | None = None) -> tuple[float, ...]:

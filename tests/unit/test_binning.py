@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.profiles import read_profile, scores_for
-from libs.variability.binning import ARTIFACT_GROUPS, best_groups, bins
+from libs.variability.binning import best_groups, bins
+from tests.bench.policies.rounds import ARTIFACT_GROUPS
 from tests.support.data import measured
 
 PUBLISHED = {

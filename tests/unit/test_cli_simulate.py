@@ -18,7 +18,7 @@ from services.cli.__main__ import INTERRUPTED, main, parse
 from services.cli.complaint import Complaint
 from services.cli.drawing.look import Look
 from services.cli.simulate import told_settings
-from services.cli.simulation.plan import ARTIFACT, Planned, plans_of
+from services.cli.simulation.plan import Planned, plans_of
 from services.cli.simulation.results import document, drawing
 from services.cli.simulation.running import interruptible
 
@@ -91,59 +91,15 @@ def test_our_best_is_a_preset_and_parts_of_it_can_be_replaced() -> None:
     assert str(plan.policy) == "srtf+weft-best+easy"
 
 
-def test_the_artifacts_rules_go_in_rounds_and_moves_are_free() -> None:
-    plans = plans_of(
-        typed("--preset", ARTIFACT, "--placement", "pal,packed-sticky", "--penalty", "2", "--move-cost", "0")
-    )
-    assert [(str(plan.policy), plan.in_rounds) for plan in plans] == [
-        *(("fifo+pal+none", True), ("fifo+packed-sticky+none", True)),
-    ]
-    assert {(plan.world.penalty, plan.world.move_s) for plan in plans} == {(2.0, 0.0)}
-
-
-def test_several_presets_are_compared() -> None:
-    plans = plans_of(typed("--preset", f"{ARTIFACT},weft-best"))
-    assert [(str(plan.policy), plan.in_rounds) for plan in plans] == [
-        *(("fifo+pal+none", True), ("las+weft-best+easy", False)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (("--order", "las"), "--order: --preset pal-artifact has rules of its own, and fifo is the only order there"),
-        (("--order", "fifo,las"), "--order: "),
-        (("--backfill", "easy"), "--backfill: "),
-        (("--move-cost", "30"), "--move-cost: --preset pal-artifact has rules of its own, and it is 0 there"),
-        (("--decide-every", "60"), "and it is 360 there"),
-        (("--failures", "0.1"), "--failures: "),
-        (("--repair", "5"), "there is no such thing there"),
-        (("--nodes-per-rack", "4"), "--nodes-per-rack: "),
-        (("--drift", "2"), "--drift: "),
-        (("--scores", "online"), "oracle is the only one there"),
-        (("--durations-known",), "--durations-known: "),
-        (("--partition", "weft"), "--partition: "),
-        (("--elastic", "2"), "--elastic: "),
-        (("--placement", "pal,weft-best"), "knows pal, pm-first, packed-sticky, packed, not 'weft-best'"),
-    ],
-)
-def test_what_contradicts_the_artifacts_rules_is_refused(options: tuple[str, ...], reason: str) -> None:
-    with pytest.raises(Complaint) as refused:
-        plans_of(typed("--preset", ARTIFACT, *options))
-    assert reason in str(refused.value)
-    assert refused.value.status == 2
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         (("--order", "lifo"), "order: no such order as 'lifo'; there are fifo, "),
         (("--placement", "nowhere"), "placement: no such placement as 'nowhere'"),
         (("--backfill", "magic"), "backfill: no such backfill as 'magic'; there are none, easy, conservative"),
-        (("--partition", "best"), "--partition: no such planner as 'best'; there are dorm, weft, weft-fast, none"),
+        (("--partition", "best"), "--partition: no such planner as 'best'; there are weft, weft-fast, none"),
         (("--partition", "weft"), "--placement packed places running jobs anew, which a partition does not allow"),
         (("--preset", "best"), "--preset: no such preset as 'best'; there are "),
-        (("--preset", f"{ARTIFACT},weft-best", "--order", "las"), "--order and several presets do not go together"),
     ],
 )
 def test_a_name_that_is_none_is_told_with_those_that_are(options: tuple[str, ...], reason: str) -> None:
@@ -233,14 +189,6 @@ def test_a_trace_is_simulated_and_every_job_and_all_metrics_are_written(
     assert said.err == ""
 
 
-def test_the_artifacts_preset_writes_whole_rounds(trace: str, profile: str, capsys: Said) -> None:
-    options = ("--preset", ARTIFACT, "--placement", "pal", "--profile", profile, *SMALL)
-    assert main(["simulate", "--trace", trace, *options, "--json", "-"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["policy"] == "fifo+pal+none"
-    assert {job["completed_s"] % 360 for job in told["jobs"].values()} == {0}
-
-
 def test_the_same_command_gives_the_same_bytes(capsys: Said) -> None:
     command = ["simulate", "--generate", "poisson", "--jobs", "30", "--order", "fifo,las", "--json", "-", "--seed", "4"]
     printed: list[str] = []
@@ -272,14 +220,6 @@ def test_elastic_jobs_are_planned_and_their_numbers_told(trace: str, tmp_path: P
     said = capsys.readouterr().out
     assert "SPEED-UP" in said
     assert "1 to 2 × the GPUs that each job asks for, by restarts of 10 s" in said
-
-
-def test_dorms_workload_runs_on_its_own_cluster(capsys: Said) -> None:
-    command = ["simulate", "--generate", "dorm", "--jobs", "5", "--order", "fifo", "--placement", "packed-sticky"]
-    assert main(command) == 0
-    assert capsys.readouterr().out.startswith("dorm: 5 jobs on 20 nodes with 5 GPUs (simulated cluster, no hardware)\n")
-    assert main([*command, "--durations", "philly"]) == 2
-    assert capsys.readouterr().err == "weft: --durations goes with --generate poisson and synergy only\n"
 
 
 def complaint(capsys: Said, *command: str) -> tuple[int, str]:
@@ -322,7 +262,7 @@ def test_a_bad_profile_is_told_with_file_and_line(trace: str, tmp_path: Path, ca
     ("options", "status", "reason"),
     [
         (("--jobs", "5"), 2, "--jobs goes with --generate only"),
-        (("--resize-cost", "5"), 2, "--resize-cost goes with --elastic and --generate dorm only"),
+        (("--resize-cost", "5"), 2, "--resize-cost goes with --elastic only"),
         (("--elastic", "2", "--exponent", "1.5"), 2, "exponent must be 0 to 1: 1.5"),
         (("--report", "out.pdf"), 1, "a report is a file that ends in .html"),
         (("--json", "no/such/folder/out.json"), 1, "there is no folder no/such/folder"),

@@ -21,6 +21,7 @@ from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
 from libs.simulator.sizing import Partitioning
 from libs.simulator.workload import Elastic, TraceJob, Workload
+from tests.bench.partition.dorm import as_published
 
 FIFO = Policy("fifo", "packed-sticky", "none")
 BEST = Policy("las", "weft-best", "easy")
@@ -162,7 +163,7 @@ def test_what_cannot_run_is_refused_by_name() -> None:
         elastic("a", speeds=(1.0,))
     with pytest.raises(ValueError, match="placement: packed places running jobs anew"):
         simulate(Workload(name="w", jobs=()), ONE_NODE, Policy(), World(), partitioning=split())
-    with pytest.raises(ValueError, match=r"no such planner as 'best'; there are dorm, weft"):
+    with pytest.raises(ValueError, match=r"no such planner as 'best'; there are weft"):
         partitioning_of("best")
 
 
@@ -236,7 +237,7 @@ def test_the_published_planner_plans_when_a_job_comes_or_ends_and_puts_replicas_
     cluster = Cluster(nodes=2, gpus_per_node=4)
     jobs = tuple(elastic(f"j{n}", at=500.0 * n, work_s=900.0, resize_s=10.0) for n in range(4))
     workload = Workload(name="w", jobs=jobs)
-    outcome = simulate(workload, cluster, FIFO, World(), partitioning=partitioning_of("dorm", Rules(theta2=1.0)))
+    outcome = simulate(workload, cluster, FIFO, World(), partitioning=as_published(Rules(theta2=1.0)))
     check(outcome, workload, World())
     moments = {job.arrival_s for job in outcome.jobs} | {job.completed_s for job in outcome.jobs}
     assert {planned.at_s for planned in outcome.partitions} <= moments

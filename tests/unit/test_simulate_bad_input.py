@@ -123,12 +123,11 @@ def test_a_job_larger_than_the_cluster_is_told_with_its_file_before_anything_is_
     assert desk.refusal() == f"{desk.trace}: job j-3 asks for 9 GPUs, the cluster has 8, and 1 more such jobs"
 
 
-@pytest.mark.parametrize("preset", ["pal-artifact", "weft-best", "pal-artifact,weft-best"])
-def test_every_preset_refuses_the_same(desk: Desk, preset: str) -> None:
+def test_a_preset_refuses_the_same(desk: Desk) -> None:
     desk.trace.write_text(TRACE + "j-3,90,2,-60\n")
-    assert desk.refusal("--preset", preset) == f"{desk.trace}:4: duration_s is not above 0: '-60'"
+    assert desk.refusal("--preset", "weft-best") == f"{desk.trace}:4: duration_s is not above 0: '-60'"
     desk.trace.write_text(TRACE + "j-3,90,9,60\n")
-    assert "job j-3 asks for 9 GPUs" in desk.refusal("--preset", preset)
+    assert "job j-3 asks for 9 GPUs" in desk.refusal("--preset", "weft-best")
 
 
 # profiles

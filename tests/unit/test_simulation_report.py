@@ -210,8 +210,6 @@ def test_who_goes_on_elsewhere_was_moved_and_who_waits_was_evicted() -> None:
 def test_runs_of_one_policy_are_told_apart_by_their_settings() -> None:
     cheap, dear = played(), msgspec.structs.replace(played(), settings={"penalty": "1.7", "move_s": "120"})
     assert labels_of([cheap, dear]) == ["fifo+packed+none, move 30 s", "fifo+packed+none, move 120 s"]
-    ruled = msgspec.structs.replace(played(), settings={"rules": "pal-artifact"})
-    assert labels_of([ruled, played("x")]) == ["fifo+packed+none by pal-artifact", "x"]
     assert labels_of([cheap, cheap]) == ["fifo+packed+none", "fifo+packed+none (2)"]
 
 

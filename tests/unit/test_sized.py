@@ -10,7 +10,6 @@ from libs.planning.finding import find
 from libs.planning.placement.packed import packed
 from libs.planning.policy import Policy
 from libs.planning.shape import Want
-from libs.simulator.dorm import CLUSTER, dorm_workload
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import JobOutcome, Outcome, PartitionPlan, Spell
 from libs.simulator.pool import node_number, room_of
@@ -24,6 +23,7 @@ from libs.simulator.sized import (
     utilisation_steps,
 )
 from libs.simulator.workload import Elastic
+from tests.bench.partition.workload import CLUSTER, dorm_workload
 
 GIB = 1 << 30
 

@@ -68,8 +68,6 @@ def labels_of(outcomes: Sequence[Outcome]) -> list[str]:
     labels: list[str] = []
     for outcome in outcomes:
         label = outcome.policy
-        if "rules" in differing and "rules" in outcome.settings:
-            label = f"{label} by {outcome.settings['rules']}"
         if several:
             label = f"{outcome.workload}: {label}"
         elif policies.count(outcome.policy) > 1:

@@ -8,7 +8,6 @@ from random import Random
 from msgspec.structs import replace
 
 from libs.profiles import ProfileError, read_profile, scores_for
-from libs.simulator import dorm
 from libs.simulator.elastic import made_elastic
 from libs.simulator.generate import SYNERGY, GeneratorSettings, generate
 from libs.simulator.model import Cluster
@@ -53,8 +52,6 @@ def services_of(args: argparse.Namespace) -> Services | None:
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
-    if args.generate == "dorm" and args.nodes is None and args.gpus_per_node is None:
-        return dorm.CLUSTER
     nodes, gpus_per_node = args.nodes or NODES, args.gpus_per_node or GPUS_PER_NODE
     return Cluster(
         nodes=nodes,
@@ -75,14 +72,12 @@ def _check_source(args: argparse.Namespace) -> None:
     wrong, source = (
         (("jobs", "rate", "durations"), "--generate") if args.trace is not None else (("format", "limit"), "--trace")
     )
-    if args.generate == "dorm" and args.durations is not None:
-        raise Complaint("--durations goes with --generate poisson and synergy only", status=2)
     for name in wrong:
         if getattr(args, name) is not None:
             raise Complaint(f"--{name} goes with {source} only", status=2)
     for name in ("exponent", "resize", "resize_cost"):
-        if getattr(args, name) is not None and args.elastic is None and args.generate != "dorm":
-            raise Complaint(f"--{name.replace('_', '-')} goes with --elastic and --generate dorm only", status=2)
+        if getattr(args, name) is not None and args.elastic is None:
+            raise Complaint(f"--{name.replace('_', '-')} goes with --elastic only", status=2)
 
 
 def _read(args: argparse.Namespace) -> Workload:
@@ -100,20 +95,7 @@ def _elastic(args: argparse.Namespace, rigid: Workload, gpus: int) -> Workload:
     )
 
 
-def _of_dorm(args: argparse.Namespace) -> Workload:
-    return dorm.dorm_workload(
-        Random(SEED if args.seed is None else args.seed),
-        jobs=args.jobs or dorm.JOBS,
-        jobs_per_hour=args.rate or dorm.JOBS_PER_HOUR,
-        exponent=1.0 if args.exponent is None else args.exponent,
-        resize_s=dorm.RESIZE_S if args.resize_cost is None else args.resize_cost,
-        live=args.resize == "live",
-    )
-
-
 def _generated(args: argparse.Namespace) -> Workload:
-    if args.generate == "dorm":
-        return _of_dorm(args)
     settings = SYNERGY if args.generate == "synergy" else GeneratorSettings()
     asked = {"jobs": args.jobs, "jobs_per_hour": args.rate, "durations": args.durations}
     settings = replace(settings, **{name: value for name, value in asked.items() if value is not None})

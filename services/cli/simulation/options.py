@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 FORMATS = ("auto", "sia-philly", "philly", "openb", "plain")
-GENERATORS = ("poisson", "synergy", "dorm")
+GENERATORS = ("poisson", "synergy")
 RESIZES = ("restart", "live")
 DURATIONS = ("log-uniform", "philly", "synergy")
 SCORES = ("oracle", "offline", "online")
@@ -54,7 +54,7 @@ def _cluster(group: "argparse._ArgumentGroup") -> None:
 
 
 def _policy(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--preset", type=names, metavar="NAME", help="a whole policy by one name")
+    group.add_argument("--preset", metavar="NAME", help="a whole policy by one name: weft-best")
     group.add_argument("--order", type=names, metavar="NAME", help="who is served first (default: fifo)")
     group.add_argument("--placement", type=names, metavar="NAME", help="who goes where (default: packed)")
     group.add_argument("--backfill", type=names, metavar="NAME", help="who may overtake (default: none)")

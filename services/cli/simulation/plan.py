@@ -1,7 +1,7 @@
 """The runs to simulate: every combination of the named orders, placements and backfills."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 from msgspec import Struct
@@ -9,40 +9,17 @@ from msgspec import Struct
 from libs.planning.policy import ALWAYS, Policy
 from libs.serving.policies import OURS
 from libs.simulator.model import World
-from libs.simulator.rounds import PLACERS, ROUND_S
 from libs.simulator.run import PRESETS
 from libs.simulator.sizing import Partitioning
 from services.cli.complaint import Complaint
 from services.cli.simulation.options import SEED
 
-ARTIFACT = "pal-artifact"
-# Its rules as options: the one value of each option that agrees with them.
-ARTIFACT_RULES = {
-    "order": ["fifo"],
-    "backfill": ["none"],
-    "move_cost": 0.0,
-    "start_cost": 0.0,
-    "decide_every": ROUND_S,
-    "rack_penalty": 1.0,
-    "nodes_per_rack": None,
-    "failures": 0.0,
-    "repair": None,
-    "drift": 0.0,
-    "noise": 0.0,
-    "scores": "oracle",
-    "durations_known": False,
-    "partition": ["none"],
-    "elastic": None,
-    "services": None,
-}
-
 
 class Planned(Struct, frozen=True, kw_only=True):
-    """One run. `in_rounds`: by the PAL artifact's rules, which know the penalty and the placement alone."""
+    """One run."""
 
     policy: Policy
     world: World
-    in_rounds: bool = False
     scores: str = "oracle"
     seed: int = SEED
     partitioning: Partitioning | None = None
@@ -56,24 +33,13 @@ class Planned(Struct, frozen=True, kw_only=True):
 
 def plans_of(args: argparse.Namespace) -> list[Planned]:
     """The runs; all are compared with the first. A Complaint if they make no sense."""
-    presets: Sequence[str | None] = args.preset or [None]
-    for preset in presets:
-        if preset is not None and preset not in PRESETS:
-            raise Complaint(f"--preset: no such preset as {preset!r}; there are {', '.join(PRESETS)}", status=2)
-    said = [name for name in ("order", "placement", "backfill") if getattr(args, name) is not None]
-    if len(presets) > 1 and said:
-        raise Complaint(f"--{said[0]} and several presets do not go together: each preset has its own", status=2)
-    return [plan for preset in presets for plan in _plans(args, preset)]
-
-
-def _plans(args: argparse.Namespace, preset: str | None) -> Iterator[Planned]:
-    if preset == ARTIFACT:
-        yield from _in_rounds(args)
-        return
-    start = Policy() if preset is None else PRESETS[preset].policy
+    if args.preset is not None and args.preset not in PRESETS:
+        raise Complaint(f"--preset: no such preset as {args.preset!r}; there are {', '.join(PRESETS)}", status=2)
+    start = Policy() if args.preset is None else PRESETS[args.preset]
     names = (args.order or [start.order], args.placement or [start.placement], args.backfill or [start.backfill])
     world, scores, seed = world_of(args), args.scores or "oracle", SEED if args.seed is None else args.seed
     partitionings = [partitioning_of(args, name) for name in args.partition or ["none"]]
+    plans: list[Planned] = []
     for order, placement, backfill, partitioning, scaler in product(*names, partitionings, autoscalers_of(args)):
         try:
             policy = Policy(order, placement, backfill)
@@ -82,9 +48,10 @@ def _plans(args: argparse.Namespace, preset: str | None) -> Iterator[Planned]:
         if partitioning is not None and policy.placing.moves == ALWAYS:
             sentence = f"--placement {placement} places running jobs anew, which a partition does not allow"
             raise Complaint(sentence, status=2)
-        yield Planned(
-            policy=policy, world=world, scores=scores, seed=seed, partitioning=partitioning, autoscaler=scaler
+        plans.append(
+            Planned(policy=policy, world=world, scores=scores, seed=seed, partitioning=partitioning, autoscaler=scaler)
         )
+    return plans
 
 
 def partitioning_of(args: argparse.Namespace, name: str) -> Partitioning | None:
@@ -114,37 +81,10 @@ def autoscalers_of(args: argparse.Namespace) -> Sequence[str | None]:
     return args.autoscaler or ("weft",)
 
 
-def _in_rounds(args: argparse.Namespace) -> Iterator[Planned]:
-    for name, rule in ARTIFACT_RULES.items():
-        value = getattr(args, name)
-        if value not in (None, False, rule):
-            option = f"--{name.replace('_', '-')}"
-            raise Complaint(f"{option}: --preset {ARTIFACT} has rules of its own, and {_rule(name)}", status=2)
-    for placement in args.placement or ["pal"]:
-        if placement not in PLACERS:
-            known = ", ".join(PLACERS)
-            raise Complaint(f"--placement: --preset {ARTIFACT} knows {known}, not {placement!r}", status=2)
-        world = World(penalty=World().penalty if args.penalty is None else args.penalty, move_s=0.0)
-        yield Planned(policy=Policy(placement=placement), world=world, in_rounds=True)
-
-
-def _rule(name: str) -> str:
-    match ARTIFACT_RULES[name]:
-        case [str(only)]:
-            return f"{only} is the only {name} there"
-        case str(only):
-            return f"{only} is the only one there"
-        case float(only):
-            return f"it is {only:g} there"
-        case _:
-            return "there is no such thing there"
-
-
 def world_of(args: argparse.Namespace) -> World:
     """The world from the options, with its own defaults for the rest."""
-    penalty = 1.0 if args.generate == "dorm" and args.penalty is None else args.penalty  # containers without GPUs
     said = {
-        "penalty": penalty,
+        "penalty": args.penalty,
         "rack_penalty": args.rack_penalty,
         "move_s": args.move_cost,
         "start_s": args.start_cost,

@@ -11,7 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from libs.simulator.model import Cluster
 from libs.simulator.outcome import Outcome
-from libs.simulator.rounds import simulate_rounds
 from libs.simulator.run import simulate
 from libs.simulator.serving.over_time import serving_of
 from libs.simulator.serving.service import Services
@@ -45,8 +44,6 @@ def outcomes_of(
 def outcome_of(
     plan: Planned, workload: Workload, cluster: Cluster, tell: Tell, services: Services | None = None
 ) -> Outcome:
-    if plan.in_rounds:
-        return simulate_rounds(workload, cluster, plan.policy.placement, penalty=plan.world.penalty, progress=tell)
     return simulate(
         workload,
         cluster,

@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from libs.planning.partition import Rules
 from libs.planning.policy import Policy
-from libs.simulator.dorm import CLUSTER, dorm_workload
 from libs.simulator.model import World
 from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
 from libs.simulator.sized import SizeMetrics, size_metrics
 from libs.simulator.sizing import Partitioning
 from tests.bench.figures import Aim
+from tests.bench.partition.published import dorm
+from tests.bench.partition.workload import CLUSTER, dorm_workload
 from tests.bench.policies.tables import table
 
 POLICY = Policy("fifo", "packed-sticky", "none")
@@ -105,7 +106,22 @@ def _partitioning(planner: str) -> Partitioning | None:
     if planner == OURS:
         return partitioning_of("weft")
     theta1, theta2 = PAPER[planner]
-    return partitioning_of("dorm", Rules(theta1=theta1, theta2=theta2, solver_seconds=SOLVER_SECONDS), label=planner)
+    return as_published(Rules(theta1=theta1, theta2=theta2, solver_seconds=SOLVER_SECONDS), name=planner)
+
+
+def as_published(rules: Rules, *, name: str = "dorm") -> Partitioning:
+    """Dorm's planner. It plans when an application comes or ends and at no other time, and resizes as often as it
+    likes."""
+    return Partitioning(
+        name=name,
+        planner=dorm,
+        rules=rules,
+        every_s=0.0,
+        at_most_s=0.0,
+        cooldown_s=0.0,
+        cooldown_restarts=0.0,
+        exact=True,
+    )
 
 
 def compared(runs: Runs) -> Table:

@@ -11,9 +11,9 @@ from libs.simulator.metrics import metrics
 from libs.simulator.model import LOCALITY_PENALTY, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.partitionings import partitioning_of
-from libs.simulator.rounds import simulate_rounds
 from libs.simulator.run import simulate
 from tests.bench.figures import Aim
+from tests.bench.policies.rounds import simulate_rounds
 from tests.bench.policies.setups import SEED_42, cluster, sia, workload
 from tests.bench.policies.tables import geomean, hours, table
 

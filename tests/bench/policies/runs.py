@@ -11,8 +11,8 @@ from libs.planning.policy import Policy
 from libs.simulator.metrics import metrics
 from libs.simulator.model import LOCALITY_PENALTY, World
 from libs.simulator.outcome import Outcome
-from libs.simulator.rounds import simulate_rounds
 from libs.simulator.run import simulate
+from tests.bench.policies.rounds import simulate_rounds
 from tests.bench.policies.setups import cluster, workload
 
 ARTIFACT = "artifact"
