@@ -112,7 +112,7 @@ def welcome(cluster: LocalCluster) -> str:
         "",
         f"Weft is up: {cluster.url}",
         f"  the dashboard, signed in: {cluster.url}/#token={cluster.token}",
-        "  the reference of the API is at /api",
+        "  the API is described at /v1/openapi.json",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",
         *([f"  services answer at {cluster.router_url}/s/JOB/"] if cluster.router_url else []),

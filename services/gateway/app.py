@@ -11,14 +11,13 @@ from libs.domain.spec_decoder import SPEC_BYTES_MAX
 from libs.messages.problems import PROBLEM
 from libs.store import StoreUnavailableError
 from services.gateway.access import source_of
-from services.gateway.documents import DOCUMENT_KEY, FACE_KEY, REFERENCE_KEY, of_dashboard
+from services.gateway.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.face import packaged
 from services.gateway.gateway import Gateway
 from services.gateway.listening import HttpConnection
 from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
-from services.gateway.page import render
 from services.gateway.revalidation import revalidated
 from services.gateway.route import NOBODY, Call, Route, Who, check_length, query_of
 from services.gateway.turns import NoTurnError, Turn
@@ -30,11 +29,9 @@ REFERENCE_CHARACTERS = 8
 
 
 def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIONS) -> web.Application:
-    described = document(operations)
     app = web.Application(client_max_size=SPEC_BYTES_MAX, middlewares=[_errors(gateway)])
     app.on_response_prepare.append(_tell_little)
-    app[DOCUMENT_KEY] = msgspec.json.encode(described)
-    app[REFERENCE_KEY] = render(described).encode()
+    app[DOCUMENT_KEY] = msgspec.json.encode(document(operations))
     app[FACE_KEY] = packaged()
     app.router.add_get("/face/{digest}/{name}", of_dashboard)
     for route in operations:
@@ -123,7 +120,9 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
     """The server's own refusals: an unknown path, a method that the path does not have."""
     match error:
         case web.HTTPNotFound():
-            return _refusal(RejectedError(404, "", f"there is no {request.path[:200]}; GET /api shows what there is"))
+            return _refusal(
+                RejectedError(404, "", f"there is no {request.path[:200]}; GET /v1/openapi.json shows what there is")
+            )
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
             refusal = _refusal(RejectedError(405, "", f"{request.method} is not possible here; {allowed} is"))

@@ -1,26 +1,19 @@
-"""The gateway's own documents: the dashboard, the OpenAPI description and its page, its health."""
+"""The gateway's own documents: the dashboard, the OpenAPI description, its health."""
 
 from aiohttp import web
 
 from libs.messages.http import Health
 from libs.store import StoreUnavailableError
 from services.gateway.face import Face
-from services.gateway.page import SECURITY
 from services.gateway.route import JSON, Call, NoQuery, answer
 
 DOCUMENT_KEY = web.AppKey("document", bytes)
-REFERENCE_KEY = web.AppKey("reference", bytes)
 FACE_KEY = web.AppKey("face", Face)
 
 
 async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
     headers = {"Access-Control-Allow-Origin": "*"}  # It is public: viewers on other sites may show it.
     return web.Response(body=call.request.app[DOCUMENT_KEY], content_type=JSON, headers=headers)
-
-
-async def reference(call: Call[NoQuery]) -> web.StreamResponse:
-    page = call.request.app[REFERENCE_KEY]
-    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=SECURITY)
 
 
 async def dashboard(call: Call[NoQuery]) -> web.StreamResponse:

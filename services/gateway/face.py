@@ -4,6 +4,7 @@ The digest is that of the whole folder, so that a name never has another content
 in the page is filled in. Nothing but the names that were read is served, whatever a path looks like.
 """
 
+import base64
 import gzip
 import hashlib
 import re
@@ -15,7 +16,6 @@ from aiohttp import web
 from msgspec import Struct
 
 from services.gateway.errors import RejectedError
-from services.gateway.page import sha256_source
 
 PAGE = "index.html"
 MARK = b"{digest}"
@@ -129,3 +129,8 @@ def _takes_gzip(accepted: str) -> bool:
         if coding.strip() in ("gzip", "*"):
             return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return False
+
+
+def sha256_source(text: bytes) -> str:
+    """The name of a script within a page in a Content-Security-Policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"

@@ -96,8 +96,6 @@ async def test_every_page_fits_a_narrow_phone_and_cuts_no_table_off(
             cut[name] = [region for region in await window.cut_off() if not MAY_BE_WIDE.fullmatch(region)]
             await window.picture(f"narrow-{reader}-{name}")
 
-        await window.page.goto(f"{cluster.url}/api")
-        await look("api")
         await window.page.goto(cluster.url)
         await look("sign-in")
         await window.sign_in(cluster.world.tokens[reader])

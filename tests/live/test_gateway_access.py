@@ -234,7 +234,7 @@ async def test_one_integrators_guesses_refuse_no_submission_of_another_integrato
 
 async def test_no_answer_says_which_program_serves_it_or_may_be_taken_for_another_type(servers: Place) -> None:
     async with gateway(servers) as running, aiohttp.ClientSession() as http:
-        for path in ("/", "/api", "/healthz", "/v1/jobs", "/v1/none", "/v1/openapi.json"):
+        for path in ("/", "/healthz", "/v1/jobs", "/v1/none", "/v1/openapi.json"):
             async with http.get(f"{running.url}{path}") as response:
                 assert response.headers["Server"] == "weft"
                 assert response.headers["X-Content-Type-Options"] == "nosniff"

@@ -19,7 +19,7 @@ async def test_without_a_known_token_nothing_is_told(world: World) -> None:
 
 
 async def test_what_says_what_the_gateway_is_needs_no_token(world: World) -> None:
-    for path in ("/", "/api", "/healthz", "/readyz", "/v1/openapi.json"):
+    for path in ("/", "/healthz", "/readyz", "/v1/openapi.json"):
         async with world.http.get(f"{world.gateway.url}{path}") as response:
             assert response.status == 200
 

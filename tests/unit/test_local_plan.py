@@ -114,7 +114,7 @@ def test_what_is_told_of_a_new_cluster_says_where_everything_is(tmp_path: Path) 
     told = welcome(cluster)
     assert f"data and logs are in {tmp_path}, those of Postgres in /var/lib/weft/27aa;" in told
     assert f"the dashboard, signed in: {cluster.url}/#token={cluster.token}" in told
-    assert "the reference of the API is at /api" in told
+    assert "the API is described at /v1/openapi.json" in told
     assert "weft top" in told
     write_state(
         tmp_path, ServersState(postgres=ServerState(pid=1, port=5432, version="18", folder=tmp_path / "postgres"))

@@ -66,7 +66,7 @@ function buildFrame() {
   const header = h("header", { class: "top" },
     skip, h("a", { class: "brand", href: "#/cluster" }, "weft"),
     h("nav", { ariaLabel: "Pages" }, links), h("span", { class: "grow" }), status, account, timeButton, themeButton,
-    h("a", { href: "/api" }, "API"), h("button", { type: "button", onclick: () => session.end() }, "Sign out"));
+    h("a", { href: "/v1/openapi.json" }, "API"), h("button", { type: "button", onclick: () => session.end() }, "Sign out"));
   return { parts: [header, banner, bar.element, main], bar, banner, status, account, links, main };
 }
 

@@ -105,7 +105,7 @@ export function signInForm(check) {
       h("code", {}, "weft up"), " and ", h("code", {}, "make demo"), " print a token; an administrator makes more with ",
       h("code", {}, "weft token create"), "."),
     button,
-    h("p", { class: "muted" }, h("a", { href: "/api" }, "The API's reference"), " needs no token."));
+    h("p", { class: "muted" }, h("a", { href: "/v1/openapi.json" }, "The description of the API"), " needs no token."));
   queueMicrotask(() => token.focus());
   return form;
 }

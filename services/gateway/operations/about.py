@@ -30,16 +30,6 @@ ABOUT: tuple[Route[Any], ...] = (
     ),
     Route(
         method="GET",
-        path="/api",
-        group="about",
-        summary="This page",
-        handler=documents.reference,
-        query=NoQuery,
-        who=Who.ANYONE,
-        answers={200: RouteAnswer(description="The description, for people.", type=str, media=("text/html",))},
-    ),
-    Route(
-        method="GET",
         path="/healthz",
         group="about",
         summary="Does the gateway run?",
