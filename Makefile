@@ -9,6 +9,8 @@ SECONDS ?= 60
 SEED ?= 7
 WORKERS ?= 4
 N ?= 3
+# The files with tests that run alone: to collect all the others for them would take most of a minute.
+ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mark\.alone' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native demo up fmt check test nightly sim chaos bench fairness policies hosts clean
@@ -48,11 +50,11 @@ check: setup ## formatting, lints, strict types, import walls
 
 test: check ## check, then the tests of each push: under twenty minutes on two cores
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not nightly"
-	$(BIN)/pytest --durations 30 -m "alone and not nightly"
+	$(BIN)/pytest --durations 30 -m "alone and not nightly" $(ALONE)
 
 nightly: check ## check, then every test, each with all its seeds and variants: hours
 	WEFT_TESTS=nightly $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone"
-	WEFT_TESTS=nightly $(BIN)/pytest --durations 30 -m alone
+	WEFT_TESTS=nightly $(BIN)/pytest --durations 30 -m alone $(ALONE)
 	$(MAKE) --no-print-directory sim SEEDS=1000
 	$(MAKE) --no-print-directory chaos SECONDS=300 FAILOVER=1
 

@@ -34,8 +34,6 @@ MEMORY_CALLS = (
     "cuMipmappedArrayCreate",
 )
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.parametrize("name", MEMORY_CALLS)
 def test_no_call_gives_a_byte_beyond_the_cap(built: Built, device: Path, slot: Path, name: str) -> None:

@@ -21,9 +21,6 @@ from tests.support.scripted_arbiter import (
     program,
 )
 
-pytestmark = pytest.mark.alone
-
-
 # how a program finds the calls
 
 
