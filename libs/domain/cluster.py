@@ -65,20 +65,6 @@ NO_SHARES = "shares (none are given)"
 NO_STOPPING = "stopping (a stopped container ends with its main process: there is no C compiler)"
 """In `Node.not_enforced`: the engine's own first process is used, which ends everything with the main process."""
 
-NO_SERVICES = "services (no replica is started)"
-"""In `Node.not_enforced`: its executor is of an earlier version, which does not know services."""
-
-NO_SECRETS = "secrets (no job that has any is started)"
-"""In `Node.not_enforced`: its executor is of an earlier version, which does not know secrets."""
-
-NO_SECRET_FILES = "secret files (no job that has any is started)"
-"""In `Node.not_enforced`: its executor is of an earlier version, which knows secrets as variables alone."""
-
-NO_CONTEXTS = "contexts (no job that has files with it is started)"
-"""In `Node.not_enforced`: its executor is of an earlier version, which does not know contexts."""
-
-OF_EARLIER_VERSION = frozenset({NO_SERVICES, NO_SECRETS, NO_SECRET_FILES, NO_CONTEXTS})
-
 
 class NeededVolume(Struct, frozen=True):
     """A volume that a replica needs of its node, as one of this tenant's jobs. `writes`: not only to read it."""
@@ -106,40 +92,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def gives_shares(self) -> bool:
         return NO_SHARES not in self.not_enforced
 
-    @property
-    def serves(self) -> bool:
-        """Can its executor start a replica of a service?"""
-        return NO_SERVICES not in self.not_enforced
-
-    @property
-    def gives_secrets(self) -> bool:
-        """Can its executor start a job that has secrets?"""
-        return NO_SECRETS not in self.not_enforced
-
-    @property
-    def gives_secret_files(self) -> bool:
-        """Can its executor start a job that has secrets as files?"""
-        return NO_SECRET_FILES not in self.not_enforced
-
-    @property
-    def takes_contexts(self) -> bool:
-        """Can its executor start a job that has files with it?"""
-        return NO_CONTEXTS not in self.not_enforced
-
     def offers(self, needed: NeededVolume) -> bool:
-        """Does its owner offer that volume to such a job? One of an earlier version offers none."""
+        """Does its owner offer that volume to such a job?"""
         return any(
             volume.name == needed.name and volume.is_for(needed.tenant) and not (needed.writes and volume.read_only)
             for volume in self.capacity.volumes
-        )
-
-    def knows(self, request: "Request") -> bool:
-        """Is its executor of a version that can start such a replica?"""
-        return (
-            (self.serves or not request.serves)
-            and (self.gives_secrets or not request.secrets)
-            and (self.gives_secret_files or not request.secret_files)
-            and (self.takes_contexts or not request.context)
         )
 
     def runs(self, *, image: bool | None) -> bool:
@@ -151,7 +108,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def starts(self, request: "Request") -> bool:
         """Can it start such a replica, whatever room it has?"""
-        return self.knows(request) and self.runs(image=request.image) and all(map(self.offers, request.volumes))
+        return self.runs(image=request.image) and all(map(self.offers, request.volumes))
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -168,9 +125,5 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: str | None = None  # only on this node
     gpu: int | None = None  # only GPUs from this index on
     share: Share | None = None
-    serves: bool = False  # it is a replica of a service, which only some executors can start
-    secrets: bool = False  # its job has secrets, likewise
-    secret_files: bool = False  # its job has secrets as files, likewise
-    context: bool = False  # its job has files with it, likewise
     volumes: tuple[NeededVolume, ...] = ()  # that its node must offer
-    image: bool | None = None  # does it name one? None: not known, of an earlier version
+    image: bool | None = None  # does it name one? None: not known, as of a job of the simulator

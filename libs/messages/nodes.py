@@ -92,7 +92,6 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ready: bool | None = None  # of a run that serves requests: does it take them? None: no such run, or not known
     not_applied: Text = ""  # which of its order's limits a live run could not be given so far, and why
     # With `stopped`: because it used its GPU outside its share, in a strict pool or on a node that lets no run do that.
-    # No reason of its own: a scheduler of an earlier version would refuse the whole report.
     uncontrolled: bool = False
     # With `start-failed`: another try on this node would end the same way, such as where its command is missing.
     for_good: bool = False
@@ -103,8 +102,7 @@ class NodeReported(Message, frozen=True, kw_only=True):
     """Executor → scheduler, a request: the node's capacity and its runs. Answered by `NodeDesired`.
 
     `incarnation` counts the executor's starts on this node, `seq` its reports since; an older one is ignored.
-    `reads`: the forms of an answer that this executor understands beside `runs`. `holds`: the digest of the newest
-    answer that it has; empty if it has none.
+    `holds`: the digest of the newest answer that it has; empty if it has none.
     """
 
     subject: ClassVar[str] = "weft.sync.{pool}.{node_id}"
@@ -121,7 +119,6 @@ class NodeReported(Message, frozen=True, kw_only=True):
     leaving: bool = False  # the executor is going: it starts nothing more, and its runs are being ended
     leader: Leader | None = None  # the latest that ever answered this node
     rack: Word = ""  # nodes of one rack are nearer to each other than to all others
-    reads: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
     holds: Word = ""
 
     @classmethod
@@ -164,7 +161,8 @@ class Serve(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The order to run one rank, with all that a node needs for it. Sizes in bytes, times in seconds.
+    """The order to run one rank, with all that a node needs for it. Sizes in bytes, times in seconds. An executor makes
+    it of a `JobOrder`; no message carries it.
 
     `env` is from the user; the executor adds the contract's own names (WEFT_*, RANK, …).
     """
@@ -201,32 +199,9 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     secret_files: dict[str, str] = {}  # the same; the variable has the path of a file with the value
     entrypoint: tuple[str, ...] | None = None  # before `command`, in place of the image's own; None: the image's own
     context: str | None = None  # digest of the packed files that it runs in; the node asks for them, too
-    named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name; apart from `volumes`, as a node of an
-    # earlier version reads no volume without a `source`
+    named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name
     stop_signal: StopSignal | None = None  # asks it to stop; None: its image's, else SIGTERM
     ulimits: dict[str, int] = {}  # by name; -1: unlimited
-
-
-JOBS = "jobs"
-"""In `NodeReported.reads`: this executor understands `NodeDesired.jobs` and `NodeDesired.unchanged`."""
-
-HOLD = "hold"
-"""In `NodeReported.reads`: this executor understands `NodeDesired.hold`."""
-
-SERVES = "serves"
-"""In `NodeReported.reads`: this executor understands `StartRun.serve`, `JobOrder.serve` and revisions."""
-
-SECRETS = "secrets"
-"""In `NodeReported.reads`: this executor understands `StartRun.secrets` and `JobOrder.secrets`."""
-
-SECRET_FILES = "secret-files"
-"""In `NodeReported.reads`: this executor understands `StartRun.secret_files` and `JobOrder.secret_files`."""
-
-CONTEXTS = "contexts"
-"""In `NodeReported.reads`: this executor understands `StartRun.context` and `JobOrder.context`."""
-
-SHARES = "shares"
-"""In `NodeReported.reads`: this executor understands `StartRun.share` and `RankOrder.share`."""
 
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -305,16 +280,14 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Scheduler → executor, the reply: all runs that the node should run, and no others.
 
-    They are in `jobs` for an executor that reads them, in `runs` for one of the version before. With `unchanged` both
-    are empty, and the orders are those of the answer with this `digest`. `refused`: why the report was not taken; then
-    the executor changes nothing.
+    With `unchanged`, `jobs` is empty, and the orders are those of the answer with this `digest`. `refused`: why the
+    report was not taken; then the executor changes nothing.
 
     `hold`: the leader cannot reach its store. Its last answer is still in force; nothing starts, no end of a run was
     recorded, and the node counts as synced.
     """
 
     seq: int
-    runs: tuple[StartRun, ...] = ()
     refused: str = ""
     leader: Leader | None = None  # None: there is no leader, and the answer is from the store
     jobs: tuple[JobOrder, ...] = ()
@@ -351,7 +324,7 @@ class LogRead(Struct, frozen=True, kw_only=True):
     """`data` begins at `offset`; `ended`: the run is over and these are its last bytes; `missing`: the node has no log.
 
     The first `begins` bytes were dropped by the node's limits: a requested `offset` among them is moved there.
-    `size` is the length of the log, dropped bytes included; -1: an executor of an earlier version does not report it.
+    `size` is the length of the log, dropped bytes included.
     `dropped_at`: when the node dropped a `missing` log, which took `dropped_bytes`, in seconds since the epoch; 0: not
     known.
     """

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from libs.domain.cluster import OF_EARLIER_VERSION, Node, Request
+from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
 from libs.planning.fits import Fits, GpuEntry
@@ -55,7 +55,6 @@ class NodeRoom:
 
     __slots__ = (
         "_images",
-        "_is_earlier",
         "chunked",
         "costs",
         "cpus",
@@ -73,7 +72,6 @@ class NodeRoom:
         self.node = node
         self.rack = node.rack
         self._images = {image: node.runs(image=image) for image in (None, False, True)}
-        self._is_earlier = not OF_EARLIER_VERSION.isdisjoint(node.not_enforced)
         self.occupied = occupied
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
@@ -88,7 +86,7 @@ class NodeRoom:
 
     def starts(self, request: Request) -> bool:
         """Can the node start such a replica, whatever it has left?"""
-        if not (request.volumes or self._is_earlier):
+        if not request.volumes:
             return self._images[request.image]
         return self.node.starts(request)
 
@@ -457,9 +455,8 @@ def room_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Room:
 
 
 def empty_room(nodes: Iterable[Node]) -> Room:
-    """The room if all of `nodes` were empty, open and of this version."""
+    """The room if all of `nodes` were empty and open."""
     room = Room()
     for node in nodes:
-        lasting = tuple(word for word in node.not_enforced if word not in OF_EARLIER_VERSION)
-        room.add(structs.replace(node, ready=True, drained=False, not_enforced=lasting))
+        room.add(structs.replace(node, ready=True, drained=False))
     return room

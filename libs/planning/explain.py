@@ -29,8 +29,7 @@ from libs.planning.queue import place_of
 from libs.planning.quota.amounts import ledger_of, lendable, wanted_by
 from libs.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held
 from libs.planning.refusals import never_fits, why_not
-from libs.planning.serving_room import of_earlier_version, one_more, waits_to_update, why_not_serving
-from libs.planning.shape import Shape, gpus_in, is_pinned, shape_of_job, with_gpus
+from libs.planning.shape import Shape, gpus_in, is_pinned, one_more, shape_of_job, with_gpus
 from libs.planning.slow import SlowGpus
 
 HOLDERS_MAX = 10
@@ -45,7 +44,6 @@ _ONLY_THE_SCHEDULER_SEES = frozenset(
 _QUOTAS_MATTER = frozenset(
     map(str, (CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM, CauseCode.FITS, CauseCode.OVER_QUOTA))
 )
-_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
 
 
 class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,12 +182,12 @@ def explain(
         return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
         placed = _with_short(_of_placed(job, slow), job, nodes, holding)
-        placed = _with_earlier(_with_update(placed, job, nodes, holding), job, nodes)
+        placed = _with_update(placed, job, nodes, holding)
         return _with_lent(_with_size(_with_class(_with_silent(placed, job, nodes, now), job), job), job, holding)
     order = order_of(policy)
     places = KnownPlaces(order) if places is None or places.order is not order else places
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, places=places)
-    found = _with_quota(_with_earlier(structs.replace(found, policy=policy), job, nodes), job, nodes, holding, quotas)
+    found = _with_quota(structs.replace(found, policy=policy), job, nodes, holding, quotas)
     return _with_lent(_with_size(_with_class(found, job), job), job, holding)
 
 
@@ -326,7 +324,7 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     has, wanted = sum(job.granted.values()), sum(job.wanted.values())
     if not job.spec.is_service or job.state is not JobState.RUNNING or has >= wanted or not holding:
         return found
-    room, shape = room_of(nodes, holding), one_more(job)
+    room, shape = room_of(nodes, holding), one_more(shape_of_job(job))
     refusal = why_not(room, shape, asked_by(job))
     numbers = {"replicas": float(has), "replicas_missing": float(wanted - has)}
     short = f"has {has} of {wanted} replicas"
@@ -349,10 +347,13 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
 
 
 def _with_update(found: Explanation, job: Job, nodes: Sequence[Node], holding: Sequence[Job]) -> Explanation:
-    """Adds why an update does not begin: there is no room beside the only replica."""
-    if not (holding and waits_to_update(job)):
+    """Adds why an update does not begin: there is no room beside the only replica, which is not given up for it."""
+    if not (holding and job.spec.is_service and job.state is JobState.RUNNING and job.placement is not None):
         return found
-    room, shape = room_of(nodes, holding), one_more(job)
+    held = job.placement.allocations
+    if not (sum(job.wanted.values()) == 1 == len(held) and held[0].revision != job.revision):
+        return found
+    room, shape = room_of(nodes, holding), one_more(shape_of_job(job))
     refusal = why_not(room, shape, asked_by(job))
     if refusal is None:
         return found
@@ -365,17 +366,6 @@ def _with_update(found: Explanation, job: Job, nodes: Sequence[Node], holding: S
         numbers={**refusal.numbers, **found.numbers, "replicas_to_update": 1.0},
         holders=_holders(shape, room, relevant)[0],
     )
-
-
-def _with_earlier(found: Explanation, job: Job, nodes: Sequence[Node]) -> Explanation:
-    """Adds which nodes have no room for a service because of their version, where room is what it waits for."""
-    if found.code not in _FOR_ROOM or not (told := why_not_serving(job, nodes)):
-        return found
-    numbers = {
-        **found.numbers,
-        "nodes_of_earlier_version": float(len(of_earlier_version(job, nodes))),
-    }
-    return structs.replace(found, sentence=f"{found.sentence}; {told}", numbers=numbers)
 
 
 def _leaves_for(held: Job, service: Job) -> bool:

@@ -105,6 +105,11 @@ def smallest(shape: Shape) -> Shape:
     return tuple(structs.replace(want, count=want.least) for want in shape)
 
 
+def one_more(shape: Shape) -> Shape:
+    """The shape of one more replica of each role."""
+    return tuple(structs.replace(want, least=1, count=1) for want in shape)
+
+
 def between(shape: Shape, part: int, parts: int) -> Shape:
     """The shape with `part` of `parts` of what each role wants beyond its least."""
     return tuple(structs.replace(want, count=want.least + (want.count - want.least) * part // parts) for want in shape)
@@ -170,10 +175,6 @@ def _request(
         node=node,
         gpu=gpu if on_gpus else None,
         share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
-        serves=spec.is_service,
-        secrets=bool(spec.all_secrets),
-        secret_files=bool(spec.secret_files),
-        context=spec.context is not None,
         volumes=volumes,
         image=bool(role.image or spec.image),
     )

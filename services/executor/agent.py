@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import CONTEXTS, HOLD, JOBS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import NodeDesired, NodeReported
 from services.executor.contexts import Contexts
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
@@ -177,7 +177,6 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._settings.rack,
-                    reads=(JOBS, HOLD, SHARES, SERVES, SECRETS, SECRET_FILES, CONTEXTS),
                     holds=self._core.holds,
                 ),
                 NodeDesired,

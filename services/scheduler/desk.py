@@ -17,7 +17,7 @@ from libs.domain.lease import Lease
 from libs.domain.quotas import Quota
 from libs.messages.asks import Ask, AskKind, OutboxFilled
 from libs.messages.history import Record
-from libs.messages.nodes import HOLD, Leader, NodeDesired, NodeHinted, NodeReported
+from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.store import (
     ASKS_BYTES_MAX,
@@ -169,7 +169,7 @@ class Desk:
         A node that another leader, or none, answered last gets no answer: its runs are not ours to decide.
         """
         us = self._leadership.leader
-        if us is None or HOLD not in report.reads or _if_us(answered_by, us) is None:
+        if us is None or _if_us(answered_by, us) is None:
             return None
         why_not = self._leadership.why_not_hold
         if why_not != self._why_not_hold:
@@ -251,11 +251,10 @@ class Desk:
             self._tally.hold(self.core.pool, holds=False)
             logger.info("the store answers again", extra={"pool": self.core.pool})
         for one in answers:
-            runs = self._journal.answer(one.report.node_id)
+            orders = self._journal.answer(one.report.node_id)
             report = structs.replace(one.report, holds=one.holds)
-            orders = self.core.picture.desired.orders
             leader, strict = self._leadership.leader, self.core.settings.shares_strict
-            one.settle(self._answers.answer(report, runs, orders, leader=leader, strict=strict))
+            one.settle(self._answers.answer(report, orders, leader=leader, strict=strict))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max or self.core.unfinished:

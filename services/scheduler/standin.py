@@ -3,21 +3,14 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
-
-from libs.messages.nodes import JobOrder, NodeDesired, NodeReported, StartRun
+from libs.messages.nodes import JobOrder, NodeDesired, NodeReported
 from libs.store import SchedulerStore, StoreUnavailableError
-from services.scheduler.thinking.answers import Answers
-from services.scheduler.thinking.orders import job_order, run_orders
+from services.scheduler.thinking.answers import Answers, known_part
+from services.scheduler.thinking.orders import job_order, node_orders
 
 FRESH_SECONDS = 0.5
 
-
-class StoredOrders(Struct, frozen=True):
-    """The orders of all nodes, from the store."""
-
-    by_node: Mapping[str, Sequence[StartRun]]
-    of_jobs: Mapping[str, JobOrder]
+OrdersByNode = Mapping[str, Sequence[JobOrder]]
 
 
 class StandIn:
@@ -26,7 +19,7 @@ class StandIn:
         self._store = store
         self._clock = clock
         self._answers = Answers()
-        self._reading: asyncio.Task[StoredOrders] | None = None
+        self._reading: asyncio.Task[OrdersByNode] | None = None
         self._read_at = 0.0
 
     async def answer(self, report: NodeReported) -> NodeDesired | None:
@@ -39,11 +32,10 @@ class StandIn:
         except StoreUnavailableError:
             return None
         has = {(run.job_id, run.epoch, run.rank) for run in report.runs}
-        wanted = orders.by_node.get(report.node_id, ())
-        runs = tuple(run for run in wanted if (run.job_id, run.epoch, run.rank) in has)
-        return self._answers.answer(report, runs, orders.of_jobs)
+        wanted = [known_part(order, has) for order in orders.get(report.node_id, ())]
+        return self._answers.answer(report, tuple(order for order in wanted if order.ranks))
 
-    async def _orders(self) -> StoredOrders:
+    async def _orders(self) -> OrdersByNode:
         reading = self._reading
         if reading is None or (reading.done() and self._clock() > self._read_at + FRESH_SECONDS):
             reading = self._reading = asyncio.create_task(self._read())
@@ -51,14 +43,12 @@ class StandIn:
             self._read_at = self._clock()
         return await asyncio.shield(reading)  # A cancelled caller does not cancel the read of the others.
 
-    async def _read(self) -> StoredOrders:
+    async def _read(self) -> OrdersByNode:
         nodes = {node.id: node for node in await self._store.nodes(pool=self._pool)}
-        by_node: dict[str, list[StartRun]] = {}
-        of_jobs: dict[str, JobOrder] = {}
+        by_node: dict[str, list[JobOrder]] = {}
         for job in await self._store.holding_jobs(pool=self._pool):
             if job.placement is not None and job.stopping_for is None:
-                of_jobs[job.id] = job_order(job, nodes)
-                for node_id, runs in run_orders(job, nodes).items():
-                    by_node.setdefault(node_id, []).extend(runs)
+                for node_id, order in node_orders(job, job_order(job, nodes)).items():
+                    by_node.setdefault(node_id, []).append(order)
         self._answers.forget()  # the answers of an earlier read: equal orders are other objects now
-        return StoredOrders(by_node, of_jobs)
+        return by_node

@@ -106,7 +106,7 @@ class Pool:
         answered = await waiting
         assert answered is not None
         assert not answered.refused
-        self.node.hear(answered.runs, now=self.now, leader=answered.leader)
+        self.node.hear(answered.jobs, now=self.now, leader=answered.leader)
 
     async def history_bytes(self) -> int:
         found = await self.stores.owner.fetchval("SELECT COALESCE(sum(octet_length(body)), 0) FROM decisions")

@@ -5,6 +5,7 @@ import asyncio
 from libs.bus import Bus, Subscription
 from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported, RunSeen, StartRun
 from services.executor.runs import RunKey
+from tests.support.runs import desired
 
 
 class ControlPlane:
@@ -48,4 +49,4 @@ class ControlPlane:
             self.seen[key] = run
             if run.state == "exited" and self.drop_ended:
                 self.desired.pop(key, None)
-        return NodeDesired(seq=report.seq, runs=tuple(self.desired.values()), leader=self.leader, strict=self.strict)
+        return desired(*self.desired.values(), seq=report.seq, leader=self.leader, strict=self.strict)

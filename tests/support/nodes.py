@@ -5,13 +5,8 @@ from msgspec import structs
 from libs.domain.cluster import IGNORES_IMAGES, Capacity
 from libs.domain.shares import WHOLE
 from libs.messages.nodes import (
-    CONTEXTS,
-    JOBS,
-    SECRET_FILES,
-    SECRETS,
-    SERVES,
-    SHARES,
     EndReason,
+    JobOrder,
     Leader,
     NodeDesired,
     NodeReported,
@@ -39,19 +34,11 @@ class ScriptedNode:
         self.leaving = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
-        self.reads: tuple[str, ...] = (
-            JOBS,
-            SHARES,
-            SERVES,
-            SECRETS,
-            SECRET_FILES,
-            CONTEXTS,
-        )  # empty: an executor of the version before
         self.not_enforced: tuple[str, ...] = (IGNORES_IMAGES,)  # or jobs with images would have no place
         self.holds = ""
         self.rack = ""
         self.leader: Leader | None = None  # who answered last
-        self.desired: tuple[StartRun, ...] = ()
+        self.desired: tuple[JobOrder, ...] = ()
         self.ready: set[Key] = set()  # runs that take requests
         self.becomes_ready = True  # runs that serve requests do so at once
         self._preparing: set[Key] = set()
@@ -71,7 +58,6 @@ class ScriptedNode:
             runs=tuple(self._seen(key, run) for key, run in self.runs.items()),
             leaving=self.leaving,
             leader=self.leader,
-            reads=self.reads,
             holds=self.holds,
             not_enforced=self.not_enforced,
             rack=self.rack,
@@ -97,12 +83,12 @@ class ScriptedNode:
         assert not answer.refused
         self.leader = answer.leader or self.leader
         if not answer.unchanged:
-            self.desired, self.holds = tuple(runs_of(answer)), answer.digest
+            self.desired, self.holds = answer.jobs, answer.digest
         self.hear(self.desired, now=now)
 
-    def hear(self, desired: tuple[StartRun, ...], *, now: float = 0.0, leader: Leader | None = None) -> None:
+    def hear(self, desired: tuple[JobOrder, ...], *, now: float = 0.0, leader: Leader | None = None) -> None:
         self.leader = leader or self.leader
-        wanted = {(order.job_id, order.epoch, order.rank): order for order in desired}
+        wanted = {(run.job_id, run.epoch, run.rank): run for order in desired for run in runs_of(order)}
         for key in [key for key in self._told if key not in wanted]:
             self.runs.pop(key, None)
         for key, run in list(self.runs.items()):

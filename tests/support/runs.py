@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from libs.messages.nodes import EndReason, RunState, StartRun
+from msgspec import structs
+
+from libs.messages.nodes import EndReason, JobOrder, NodeDesired, RankOrder, RoleOrder, RunState, StartRun
 from services.executor.runs import Run, RunKey, Runtime
 
 WAIT_SECONDS_MAX = 30.0
@@ -30,9 +32,30 @@ def order(job_id: str = "job-1", *, epoch: int = 1, rank: int = 0, **fields: Any
             "grace": 10.0,
             "master_address": "127.0.0.1",
             "master_port": 0,
+            "peers": {fields.get("role", "worker"): ()},
             **fields,
         }
     )
+
+
+def desired(*orders: StartRun, seq: int = 1, **fields: Any) -> NodeDesired:
+    """The answer to a node by which it should run these, and no others."""
+    return NodeDesired(seq=seq, jobs=tuple(map(_job_order, orders)), **fields)
+
+
+def _job_order(run: StartRun) -> JobOrder:
+    """The order of one rank from which an executor makes this run."""
+    places = {address: place for place, address in enumerate({one for row in run.peers.values() for one in row})}
+    roles = [
+        RoleOrder(name=name, shm=run.shm, nodes=tuple((places[address], 1) for address in row))
+        for name, row in run.peers.items()
+    ]
+    rank = RankOrder(
+        role=list(run.peers).index(run.role),
+        **{name: getattr(run, name) for name in RankOrder.__struct_fields__ if name != "role"},
+    )
+    shared = {name: part for name, part in structs.asdict(run).items() if name in JobOrder.__struct_fields__}
+    return JobOrder(**shared, addresses=tuple(places), roles=tuple(roles), ranks=(rank,))
 
 
 async def until(true: Callable[[], Any], *, seconds_max: float = WAIT_SECONDS_MAX, every: float = 0.02) -> None:

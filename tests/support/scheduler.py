@@ -3,13 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from libs.domain.arrays import Element
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
 from libs.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
-from libs.messages.nodes import Leader
+from libs.messages.nodes import JobOrder, Leader, StartRun
+from services.executor.thinking.orders import runs_of
 from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, job
 from tests.support.nodes import ScriptedNode
@@ -124,6 +126,11 @@ class World:
         for _ in range(3):
             for node_id in self.nodes:
                 self.sync(node_id)
+
+    def runs_of(self, node_id: str) -> list[StartRun]:
+        """The runs that the node's executor makes from the answer to its newest report, as the wire carries it."""
+        orders = msgspec.json.decode(msgspec.json.encode(self.core.answer(node_id)), type=tuple[JobOrder, ...])
+        return [run for order in orders for run in runs_of(order)]
 
     def told(self, job_id: str) -> list[JobEvent]:
         return [step.event for step in self.steps if step.job_id == job_id]

@@ -4,16 +4,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from libs.bus.memory import MemoryBus
 from libs.bus.wire import decode, encode
 from libs.domain.cluster import Capacity, Node
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.messages.asks import RankTuning
-from libs.messages.nodes import CONTEXTS, JOBS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import JobOrder, NodeDesired, NodeReported
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
@@ -22,8 +22,8 @@ from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.orders import runs_of
 from services.scheduler import service as scheduler
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.thinking.answers import Answers, digest_of_jobs
-from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
+from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, Answers, carried, digest_of_jobs
+from services.scheduler.thinking.orders import OrderBytes, job_order, node_orders
 from tests.support.builders import job, spec
 from tests.support.memory_keeper import MemoryKeeper
 from tests.support.nodes import ScriptedNode
@@ -63,24 +63,74 @@ def placed(ranks: int, nodes: int = 1) -> tuple[Job, dict[str, Node]]:
         for number in range(nodes)
     }
     placement = Placement(allocations=allocations, master_address="10.0.0.0", master_port=12345)
-    return msgspec.structs.replace(made, placement=placement, state=JobState.PLACED), known
+    return structs.replace(made, placement=placement, state=JobState.PLACED), known
+
+
+def orders_of(made: Job, known: dict[str, Node]) -> dict[str, JobOrder]:
+    return node_orders(made, job_order(made, known))
 
 
 @settings(max_examples=30, deadline=None)
 @given(ranks=st.integers(1, 40), nodes=st.integers(1, 5))
 def test_what_ranks_share_is_said_once_and_every_rank_gets_all_of_it(ranks: int, nodes: int) -> None:
     made, known = placed(ranks, nodes)
-    head = {made.id: job_order(made, known)}
-    for runs in run_orders(made, known).values():
-        answer = NodeDesired(seq=1, jobs=as_jobs(runs, head))
-        assert list(runs_of(decode(NodeDesired, encode(answer)))) == runs
+    assert made.placement is not None
+    allocations = made.placement.allocations
+    address = {allocation.rank: known[allocation.node_id].address for allocation in allocations}
+    peers = {"ps": (address[0],), "worker": tuple(address[rank] for rank in range(1, ranks + 1))}
+    envs = {"ps": {"A": "1", "B": "3"}, "worker": {"A": "1", "B": "2"}}
+    found: dict[int, str] = {}
+    for node_id, order in orders_of(made, known).items():
+        answer = decode(NodeDesired, encode(NodeDesired(seq=1, jobs=(order,))))
+        for run in runs_of(answer.jobs[0]):
+            allocation = allocations[run.rank]
+            assert (run.role, run.role_rank) == (allocation.role, max(0, run.rank - 1))
+            assert (run.gpus, run.cpus) == (allocation.gpus, allocation.cpus)
+            assert (run.memory, run.egress) == (allocation.memory, allocation.egress)
+            assert (run.env, run.peers, run.world_size) == (envs[run.role], peers, ranks + 1)
+            assert (run.command, run.master_port) == (made.spec.command, 12345)
+            found[run.rank] = node_id
+    assert found == {allocation.rank: allocation.node_id for allocation in allocations}
 
 
 def test_the_orders_of_4096_ranks_take_a_twentieth_of_what_a_message_carries() -> None:
     made, known = placed(RANKS - 1)
-    (runs,) = run_orders(made, known).values()
-    answer = NodeDesired(seq=1, jobs=as_jobs(runs, {made.id: job_order(made, known)}))
+    answer = NodeDesired(seq=1, jobs=tuple(orders_of(made, known).values()))
     assert len(encode(answer)) < CARRIED_MAX / 20
+
+
+# what one message carries
+
+
+def loads_of(orders: list[JobOrder], *, ranks: int) -> dict[str, OrderBytes]:
+    """Orders of which so many ranks fill an answer, besides what they share."""
+    return {order.job_id: OrderBytes(shared=0, rank=ANSWER_BYTES_MAX // ranks) for order in orders}
+
+
+def orders_of_two(first: int, second: int) -> list[JobOrder]:
+    """The orders of two jobs for one node, with so many ranks each."""
+    made, known = placed(max(first, second))
+    order = orders_of(made, known)["node-0"]
+    return [
+        structs.replace(order, job_id=job_id, ranks=order.ranks[:count])
+        for job_id, count in (("j-1", first), ("j-2", second))
+    ]
+
+
+def test_a_job_that_grows_keeps_the_ranks_that_its_node_has_where_the_others_do_not_fit() -> None:
+    grows, waits = orders_of_two(3, 2)
+    known = {("j-1", 0, 0), ("j-1", 0, 1)}
+    found = carried([grows, waits], known, loads_of([grows, waits], ranks=2))
+    assert [(order.job_id, order.ranks) for order in found.orders] == [("j-1", grows.ranks[:2])]
+    assert (found.left_out, found.never) == ({"j-1", "j-2"}, set())
+
+
+def test_what_fits_beside_the_runs_of_a_node_is_carried_whole_or_not_at_all() -> None:
+    first, second = orders_of_two(2, 2)
+    found = carried([first, second], {("j-1", 0, 0)}, loads_of([first, second], ranks=3))
+    assert (found.orders, found.left_out) == ((first,), {"j-2"})
+    found = carried([first, second], set(), loads_of([first, second], ranks=1))
+    assert (found.orders, found.left_out, found.never) == ((), {"j-1", "j-2"}, {"j-1", "j-2"})
 
 
 class MeasuringBus(MemoryBus):
@@ -136,12 +186,12 @@ def test_a_job_of_4096_ranks_starts_on_one_node() -> None:
 
 def answers_of(node: ScriptedNode, *, runs: int = 3) -> tuple[Answers, Any]:
     made, known = placed(runs - 1)
-    orders = {made.id: job_order(made, known)}
-    (wanted,) = run_orders(made, known).values()
+    (order,) = orders_of(made, known).values()
     answers = Answers()
 
     def answer(report: NodeReported, *, fewer: int = 0) -> NodeDesired:
-        return answers.answer(report, tuple(wanted[: len(wanted) - fewer]), orders)
+        ranks = order.ranks[: len(order.ranks) - fewer]
+        return answers.answer(report, (structs.replace(order, ranks=ranks),))
 
     return answers, answer
 
@@ -153,7 +203,7 @@ def test_a_node_that_goes_by_the_same_answer_is_told_only_that_it_is_the_same() 
     assert len(node.live) == 3
     again = answer(node.report())
     assert again.unchanged
-    assert again.jobs == again.runs == ()
+    assert again.jobs == ()
     node.take(again)
     assert len(node.live) == 3
     node.take(answer(node.report(), fewer=1))
@@ -177,20 +227,9 @@ def test_a_new_leader_finds_the_same_orders_unchanged_and_others_not() -> None:
     assert not second(node.report(), fewer=1).unchanged
 
 
-def test_an_executor_of_the_version_before_is_answered_as_before() -> None:
-    node = ScriptedNode("node-0", BIG)
-    node.reads = ()
-    _, answer = answers_of(node)
-    for _ in range(2):
-        answered = answer(node.report())
-        assert (len(answered.runs), answered.jobs, answered.unchanged) == (3, (), False)
-        node.take(answered)
-
-
 def test_an_executor_takes_an_unchanged_answer_as_a_sync_and_keeps_what_is_desired() -> None:
     made, known = placed(2)
-    (runs,) = run_orders(made, known).values()
-    jobs = as_jobs(runs, {made.id: job_order(made, known)})
+    jobs = tuple(orders_of(made, known).values())
     core = Reconciler(ReconcilerTimings())
     core.observe(NodeDesired(seq=1, jobs=jobs, digest=digest_of_jobs(jobs)), reported=(), sent_at=0.0)
     core.observe(NodeDesired(seq=2, digest=core.holds, unchanged=True), reported=(), sent_at=80.0)
@@ -202,18 +241,7 @@ def test_changed_limits_of_a_run_are_another_answer() -> None:
     w = world(gpus=0)
     w.submit("j-1", gpus=0)
     w.round()
-    before = digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.desired.orders))
+    before = digest_of_jobs(w.core.answer("node-1"))
     w.tune("j-1", RankTuning(rank=0, cpus=2.0))
     w.round()
-    assert digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.desired.orders)) != before
-
-
-def test_a_node_says_which_answers_it_reads() -> None:
-    assert decode(NodeReported, encode(ScriptedNode("node-1", BIG).report())).reads == (
-        JOBS,
-        SHARES,
-        SERVES,
-        SECRETS,
-        SECRET_FILES,
-        CONTEXTS,
-    )
+    assert digest_of_jobs(w.core.answer("node-1")) != before

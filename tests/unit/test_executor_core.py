@@ -20,7 +20,7 @@ from services.executor.thinking.core import (
     Stop,
     Terminate,
 )
-from tests.support.runs import order
+from tests.support.runs import desired, order
 from tests.support.tier import examples
 
 TIMINGS = ReconcilerTimings(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)
@@ -33,7 +33,7 @@ def told(
 ) -> Reconciler:
     """A reconciler that has heard these orders in answer to a report of these runs."""
     reconciler = reconciler or Reconciler(TIMINGS)
-    reconciler.observe(NodeDesired(seq=1, runs=orders), reported=reconciler.report(runs, {}), sent_at=at)
+    reconciler.observe(desired(*orders), reported=reconciler.report(runs, {}), sent_at=at)
     return reconciler
 
 
@@ -277,7 +277,7 @@ class NodeMachine(RuleBasedStateMachine):
         sent_at, self.now = self.now, self.now + delay
         self.heard_ends |= {RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED}
         orders = tuple(order(key.job_id, epoch=key.epoch, rank=key.rank) for key in sorted(keys))
-        self.core.observe(NodeDesired(seq=1, runs=orders), reported=reported, sent_at=sent_at)
+        self.core.observe(desired(*orders), reported=reported, sent_at=sent_at)
         self.synced_at = sent_at
 
     @rule()
@@ -369,9 +369,9 @@ def test_deciding_twice_about_the_same_asks_for_the_same_starts(
 def test_a_run_waits_until_whoever_has_its_gpus_has_ended() -> None:
     core = Reconciler(ReconcilerTimings())
     first, second = order("job-a", gpus=(0, 1)), order("job-b", gpus=(1, 2))
-    core.observe(NodeDesired(seq=1, runs=(first,)), reported=(), sent_at=0.0)
+    core.observe(desired(first), reported=(), sent_at=0.0)
     assert core.decide([], busy=frozenset(), now=0.0) == [Start(first)]
-    core.observe(NodeDesired(seq=2, runs=(second,)), reported=(), sent_at=1.0)
+    core.observe(desired(second, seq=2), reported=(), sent_at=1.0)
     running = Run(key=RunKey.of(first), state=RunState.RUNNING, grace=5.0)
     assert core.decide([running], busy=frozenset(), now=1.0) == [Terminate(RunKey.of(first))]
     ended = Run(key=RunKey.of(first), state=RunState.EXITED, grace=5.0, exit_code=143, reason=EndReason.EXIT)
@@ -413,7 +413,7 @@ def held(reconciler: Reconciler, *runs: Run, at: float, leader: Leader | None = 
 
 def led(*orders: StartRun, runs: tuple[Run, ...] = ()) -> Reconciler:
     reconciler = Reconciler(TIMINGS)
-    answer = NodeDesired(seq=1, runs=orders, leader=LEADER)
+    answer = desired(*orders, leader=LEADER)
     reconciler.observe(answer, reported=reconciler.report(runs, {}), sent_at=0.0)
     return reconciler
 

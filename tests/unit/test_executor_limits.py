@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from libs.domain.cluster import Gpu
-from libs.messages.nodes import NodeDesired, RunState, StartRun
+from libs.messages.nodes import RunState, StartRun
 from services.executor.home import Home
 from services.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.rates import UNSURE, EgressRates
@@ -22,7 +22,7 @@ from services.executor.runtime.fake import Program
 from services.executor.runtime.limits.groups import change, find_groups, read_limits, working_set
 from services.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, Terminate
 from services.executor.thinking.rounding import fault, lacking, settled
-from tests.support.runs import order
+from tests.support.runs import desired, order
 from tests.unit.test_executor_service import World, story
 
 KEY = RunKey("job-1", 1, 0)
@@ -33,7 +33,7 @@ TIMINGS = ReconcilerTimings(resize_again_seconds=1.0, resize_again_max=60.0)
 
 def heard(*orders: StartRun, at: float = 0.0, reconciler: Reconciler | None = None) -> Reconciler:
     reconciler = reconciler or Reconciler(TIMINGS)
-    reconciler.observe(NodeDesired(seq=1, runs=orders), reported=(), sent_at=at)
+    reconciler.observe(desired(*orders), reported=(), sent_at=at)
     return reconciler
 
 

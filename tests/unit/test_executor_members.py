@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from libs.domain.spec import ResizeSignal
-from libs.messages.nodes import JobOrder, Member, Members, NodeDesired, RankOrder, RoleOrder, RunState, StartRun
+from libs.messages.nodes import JobOrder, Member, Members, RankOrder, RoleOrder, RunState, StartRun
 from services.executor import members as files
 from services.executor.home import Home
 from services.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
@@ -22,7 +22,7 @@ from services.executor.thinking.core import Action, Reconciler, ReconcilerTiming
 from services.executor.thinking.members import Changing
 from services.executor.thinking.orders import runs_of
 from tests.support.odd_folders import make_deep, swept
-from tests.support.runs import order
+from tests.support.runs import desired, order
 from tests.unit.test_executor_service import World, story
 
 KEY = RunKey("job-1", 1, 0)
@@ -44,7 +44,7 @@ def running(key: RunKey = KEY) -> Run:
 
 def heard(*orders: StartRun, at: float = 0.0, reconciler: Reconciler | None = None) -> Reconciler:
     reconciler = reconciler or Reconciler(TIMINGS)
-    reconciler.observe(NodeDesired(seq=1, runs=orders), reported=(), sent_at=at)
+    reconciler.observe(desired(*orders), reported=(), sent_at=at)
     return reconciler
 
 
@@ -70,7 +70,7 @@ def test_an_order_for_a_job_names_its_members_to_each_rank() -> None:
     job = JobOrder(
         job_id="job-1", epoch=1, world_size=2, addresses=("10.0.0.1",), members=BOTH, roles=roles, ranks=ranks, **shared
     )
-    assert [run.members for run in runs_of(NodeDesired(seq=1, jobs=(job,)))] == [BOTH, BOTH]
+    assert [run.members for run in runs_of(job)] == [BOTH, BOTH]
 
 
 def test_a_run_without_members_is_left_alone() -> None:
@@ -171,7 +171,7 @@ def test_in_any_history_the_run_has_the_newest_members_in_the_end_and_heard_of_e
     for step in [*steps, "decide", "carry out"]:
         now += 100.0
         wanted = order(members=of(0, changes=changes))
-        reconciler.observe(NodeDesired(seq=1, runs=(wanted,)), reported=(), sent_at=now)
+        reconciler.observe(desired(wanted), reported=(), sent_at=now)
         if step == "change":
             changes += 1
         if step == "restart":

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState
 from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import Memory, Reconciler, ReconcilerTimings, Start
-from tests.support.runs import order
+from tests.support.runs import desired, order
 
 KEY = RunKey("job-1", 1, 0)
 
@@ -41,14 +41,14 @@ def test_a_node_that_goes_to_another_pool_follows_its_leaders() -> None:
 
 def test_an_executor_that_comes_back_knows_what_its_runs_hold_and_who_led() -> None:
     before = Reconciler(ReconcilerTimings())
-    before.observe(NodeDesired(seq=1, runs=(order(gpus=(2, 3)),), leader=leader(4)), reported=(), sent_at=0.0)
+    before.observe(desired(order(gpus=(2, 3)), leader=leader(4)), reported=(), sent_at=0.0)
     kept = msgspec.json.decode(msgspec.json.encode(before.memory), type=Memory)
     after = Reconciler(ReconcilerTimings(), kept)
     assert after.leader == leader(4)
     (seen,) = after.report([Run(key=KEY, state=RunState.RUNNING)], {})
     assert seen.gpus == (2, 3)
     # The run is not wanted any more, and what is to come after it waits for its GPU.
-    after.observe(NodeDesired(seq=2, runs=(order("job-2", gpus=(3,)),)), reported=(), sent_at=1.0)
+    after.observe(desired(order("job-2", gpus=(3,)), seq=2), reported=(), sent_at=1.0)
     actions = after.decide([Run(key=KEY, state=RunState.RUNNING)], busy=frozenset(), now=1.0)
     assert actions
     assert not any(isinstance(action, Start) for action in actions)
@@ -63,7 +63,7 @@ def test_of_a_run_that_another_began_it_is_not_said_what_it_holds() -> None:
 
 def test_an_executor_knows_after_a_boot_of_its_host_which_runs_had_been_told_to_stop() -> None:
     before = Reconciler(ReconcilerTimings())
-    before.observe(NodeDesired(seq=1, runs=(order(),), leader=leader(4)), reported=(), sent_at=900.0)
+    before.observe(desired(order(), leader=leader(4)), reported=(), sent_at=900.0)
     before.observe(NodeDesired(seq=2, leader=leader(4)), reported=(), sent_at=901.0)
     before.decide([Run(key=KEY, state=RunState.RUNNING)], busy=frozenset(), now=901.0)
     after = Reconciler(ReconcilerTimings(), before.memory.after_boot())

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from libs.messages.nodes import (
     EndReason,
     JobOrder,
-    NodeDesired,
     RankOrder,
     RevisionOrder,
     RoleOrder,
@@ -185,7 +184,7 @@ def test_each_rank_runs_what_its_revision_says() -> None:
             for rank in range(5)
         ),
     )
-    runs = list(runs_of(NodeDesired(seq=1, jobs=(asked,))))
+    runs = list(runs_of(asked))
     both = {"A": "1", "B": "1"}
     assert [run.revision for run in runs] == [0, 1, 2, 3, 4]
     assert [run.image for run in runs] == ["old", "new", "old", "old", "old"]

@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from libs.domain.shares import Share
-from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
+from libs.messages.nodes import EndReason, Leader, RunState, StartRun
 from services.executor.runs import Limits, Run, RunKey
 from services.executor.settings import ExecutorSettings
 from services.executor.shares.backend import CHOICES, Attached, TimeSlicing
 from services.executor.thinking.core import Kill, Reconciler, ReconcilerTimings, Resize, Start
 from services.executor.thinking.rounding import fault, shown
-from tests.support.runs import order
+from tests.support.runs import desired, order
 
 GIB = 1 << 30
 
@@ -24,7 +24,7 @@ def shared(job_id: str, request: int, **fields: Any) -> StartRun:
 
 def core(*orders: StartRun) -> Reconciler:
     made = Reconciler(ReconcilerTimings())
-    made.observe(NodeDesired(seq=1, runs=orders), reported=(), sent_at=1.0)
+    made.observe(desired(*orders), reported=(), sent_at=1.0)
     return made
 
 
@@ -59,7 +59,7 @@ def test_what_a_run_holds_of_its_gpu_survives_a_restart_of_the_executor() -> Non
     before = core(one)
     before.decide([running(one)], busy=frozenset(), now=1.0)
     made = Reconciler(ReconcilerTimings(), before.memory)
-    made.observe(NodeDesired(seq=1, runs=(two, three)), reported=(), sent_at=1.0)
+    made.observe(desired(two, three), reported=(), sent_at=1.0)
     assert started(made, running(one)) == ["j-2"]
     assert started(made) == ["j-2", "j-3"]
 
@@ -114,7 +114,7 @@ LEADER = Leader(pool="default", epoch=1, holder="s-1", seq=1)
 
 def strict(*orders: StartRun, strict: bool = True) -> Reconciler:
     made = Reconciler(ReconcilerTimings())
-    made.observe(NodeDesired(seq=1, runs=orders, leader=LEADER, strict=strict), reported=(), sent_at=1.0)
+    made.observe(desired(*orders, leader=LEADER, strict=strict), reported=(), sent_at=1.0)
     return made
 
 
@@ -168,10 +168,10 @@ def test_nothing_is_killed_where_a_run_was_outside_for_a_moment_or_the_pool_is_n
 def test_an_answer_without_a_leader_leaves_a_pool_as_strict_as_it_was() -> None:
     one = shared("j-1", 700)
     made = strict(one)
-    made.observe(NodeDesired(seq=2, runs=(one,)), reported=(), sent_at=2.0)
+    made.observe(desired(one, seq=2), reported=(), sent_at=2.0)
     assert ends_of(made, running(one), [True] * 6, second=2.0) == [Kill]
     made = strict(one)
-    made.observe(NodeDesired(seq=2, runs=(one,), leader=LEADER), reported=(), sent_at=2.0)
+    made.observe(desired(one, seq=2, leader=LEADER), reported=(), sent_at=2.0)
     assert ends_of(made, running(one), [True] * 6, second=2.0) == []
 
 

@@ -5,7 +5,6 @@ from typing import Any
 from msgspec import structs
 from rich.console import Console
 
-from libs.domain.cluster import NO_SERVICES
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Loan, Placement, Revision
 from libs.planning.explain import Explanation, explain
 from services.cli.drawing.explanation import explanation
@@ -124,25 +123,3 @@ def test_an_update_without_room_beside_the_only_replica_says_so_and_who_holds_th
     assert [(holder.job_id, holder.gpus) for holder in told.holders] == [("j-1", 3.0)]
     assert why(updated).sentence == "it is on node-1: packed", "there is room"
     assert why(service([0], wants=1), elastic("j-1", [1, 2, 3], wants=3)).sentence == "it is on node-1: packed"
-
-
-def test_nodes_of_an_earlier_version_are_named_where_a_service_waits_for_room() -> None:
-    nodes = [node(gpus=1, seen_at=60.0), *(node(f"node-{n}", gpus=4, not_enforced=(NO_SERVICES,)) for n in (2, 3))]
-    nodes.append(node("node-4", gpus=4, not_enforced=(NO_SERVICES,), ready=False))
-    short = service([0], wants=2)
-    told = explain(short, nodes=nodes, holding=[short], queued=[], now=60.0)
-    assert told.sentence.startswith("has 1 of 2 replicas: wants 1 GPU on one node; none is free; ")
-    assert told.sentence.endswith(
-        "; 2 nodes start no replica of a service, their executors are of an earlier version: node-2, node-3"
-    )
-    assert told.numbers["nodes_of_earlier_version"] == 2.0
-    waits = structs.replace(short, state=JobState.QUEUED, placement=None, started_at=None)
-    told = explain(waits, nodes=nodes[1:2], holding=[], queued=[waits], now=60.0)
-    assert told.code == CauseCode.NO_NODES
-    assert told.sentence.endswith(
-        "1 node starts no replica of a service, its executor is of an earlier version: node-2"
-    )
-    trains = structs.replace(elastic("j-1", [0], wants=1), state=JobState.QUEUED, placement=None)
-    told = explain(trains, nodes=nodes[1:2], holding=[], queued=[trains], now=60.0)
-    assert "earlier version" not in told.sentence
-    assert told.code == CauseCode.FITS

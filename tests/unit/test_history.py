@@ -279,7 +279,7 @@ async def test_a_history_whose_beginning_is_large_does_not_begin_again_before_as
             await life.turn()
             answered = await answer
             assert answered is not None
-            node.hear(answered.runs, now=life.now, leader=answered.leader)
+            node.hear(answered.jobs, now=life.now, leader=answered.leader)
     records = await life.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
     begins = [place for place, record in enumerate(records) if record.begins]
     assert len(begins) > 2

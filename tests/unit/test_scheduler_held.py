@@ -9,7 +9,7 @@ from libs.bus.memory import MemoryBus
 from libs.domain.job import JobState
 from libs.domain.lease import Lease, Pledge
 from libs.messages.connection import Connection
-from libs.messages.nodes import HOLD, NodeDesired, NodeReported
+from libs.messages.nodes import NodeDesired, NodeReported
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.scheduler.desk import Desk
@@ -89,7 +89,7 @@ class Process:
         return answer
 
     def report(self) -> NodeReported:
-        return structs.replace(self.node.report(), reads=(HOLD,))
+        return self.node.report()
 
     async def pass_away(self, seconds: float) -> None:
         """The store is away for so long."""
@@ -117,11 +117,10 @@ async def test_the_last_leader_holds_its_nodes_while_the_store_is_away_and_goes_
     assert answer.leader.epoch == 1
 
 
-async def test_who_does_not_understand_a_hold_or_was_answered_by_another_is_not_held() -> None:
+async def test_a_node_that_another_leader_answered_last_is_not_held() -> None:
     process = Process()
     await process.lead()
     await process.pass_away(30)
-    assert await process.desk.report(structs.replace(process.report(), reads=())) is None
     other = structs.replace(process.report(), leader=None)
     assert await process.desk.report(other) is None
 

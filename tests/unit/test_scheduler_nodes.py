@@ -2,10 +2,11 @@
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
-from libs.messages.nodes import JOBS, EndReason, RunSeen, RunState
+from libs.messages.nodes import EndReason, RunSeen, RunState
 from libs.planning.explain import explain
 from libs.planning.refusals import never_fits
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX
@@ -105,12 +106,10 @@ def test_a_node_that_leaves_takes_nothing_new_and_is_lost_once_nothing_runs_ther
     assert w.state("j-1") is S.RUNNING
 
 
-@pytest.mark.parametrize("reads", [(JOBS,), ()], ids=["this version", "the version before"])
-def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has(reads: tuple[str, ...]) -> None:
+def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has() -> None:
     """Or one user with large environments would leave a node unanswered, and its fence would end everybody's runs."""
     w = world(gpus=0)
     node = w.nodes["node-1"]
-    node.reads = reads
     w.submit("j-0", gpus=0)
     w.round()
     for n in range(1, 13):
@@ -119,7 +118,7 @@ def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has
     assert 1 < len(node.live) < 13
     answered = w.core.answer("node-1")
     assert len(msgspec.json.encode(answered)) <= ANSWER_BYTES_MAX
-    assert {run.job_id for run in answered} == {key[0] for key in node.live}
+    assert {order.job_id for order in answered} == {key[0] for key in node.live}
     for key in [key for key in node.live if key[0] != "j-0"]:
         node.end(key, 0)
     w.round()
@@ -150,11 +149,12 @@ def test_a_job_that_its_node_cannot_be_told_of_waits_without_gpus_and_names_the_
 
 
 def test_a_job_whose_orders_are_too_large_for_any_answer_fails_at_once_with_the_limit() -> None:
-    """An executor of the version before reads every rank's orders by themselves: 400 ranks are too many for it."""
+    """No gateway stores so large a specification, but the core does not rely on that."""
     w = world(gpus=0)
-    w.nodes["node-1"].reads = ()
-    worker = {"replicas": {"want": 2000}, "cpus": 0.01, "memory": "64MiB"}
-    w.submit("j-1", gpus=0, spec={"roles": {"worker": worker}})
+    made = job("j-1", gpus=0)
+    made = structs.replace(made, spec=structs.replace(made.spec, env={"LARGE": "x" * ANSWER_BYTES_MAX}))
+    w.stored["j-1"] = made
+    w.core.admit([made])
     w.round()
     assert w.ended("j-1").state is S.FAILED
     (failed,) = [step for step in w.steps if step.event is E.FAILED]

@@ -2,12 +2,11 @@
 
 from msgspec import structs
 
-from libs.domain.cluster import NO_SERVICES
-from libs.domain.job import CauseCode, JobEvent, JobState
+from libs.domain.job import CauseCode, JobEvent, JobState, Revision
 from libs.messages.asks import AskKind
-from libs.messages.nodes import JOBS, SERVES, SHARES, EndReason, NodeDesired, RunSeen, RunState
+from libs.messages.nodes import EndReason, RunSeen, RunState
 from services.executor.thinking.orders import runs_of
-from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
+from services.scheduler.thinking.orders import job_order, node_orders
 from tests.support.scheduler import World, world
 from tests.support.service_lives import end, of, ranks, rounds, running, runs, service
 
@@ -81,17 +80,36 @@ def test_replicas_are_told_how_to_serve_and_nothing_of_each_other() -> None:
     assert w.nodes["node-1"].orders["j-1", 0, 0] == first
 
 
-def test_the_orders_of_replicas_are_the_same_in_both_forms_of_an_answer() -> None:
+def test_each_replica_runs_its_own_revision_in_the_middle_of_an_update() -> None:
     w = world(gpus=4)
     running(w, service(want=3, env={"A": "1", "B": "2"}, image="chat:1"))
     w.nodes["node-1"].becomes_ready = False
     w.update("j-1", image="chat:2", env={"A": ""}, command=("serve",))
     rounds(w)
-    job, nodes = of(w), w.core.picture.pool.nodes
-    orders = run_orders(job, nodes)["node-1"]
-    assert {order.revision for order in orders} == {0, 1}
-    shared = NodeDesired(seq=0, jobs=as_jobs(orders, {job.id: job_order(job, nodes)}))
-    assert sorted(runs_of(shared), key=lambda run: run.rank) == orders
+    job = of(w)
+    order = node_orders(job, job_order(job, w.core.picture.pool.nodes))["node-1"]
+    runs = list(runs_of(order))
+    assert {run.revision for run in runs} == {0, 1}
+    for run in runs:
+        old = ("chat:1", job.spec.command, {"A": "1", "B": "2"})
+        assert (run.image, run.command, run.env) == (("chat:2", ("serve",), {"B": "2"}) if run.revision else old)
+
+
+def test_an_update_on_one_node_changes_no_order_of_another() -> None:
+    w = world(nodes=2, gpus=1)
+    running(w, service(want=2))
+    before = {name: w.core.answer(name) for name in w.nodes}
+    job = of(w)
+    assert job.placement is not None
+    moved, stays = job.placement.allocations
+    updated = structs.replace(
+        job,
+        revisions=(Revision(number=1, image="chat:2"),),
+        placement=structs.replace(job.placement, allocations=(structs.replace(moved, revision=1), stays)),
+    )
+    orders = node_orders(updated, job_order(updated, w.core.picture.pool.nodes))
+    assert orders[moved.node_id].revisions[1].image == "chat:2"
+    assert (orders[stays.node_id],) == before[stays.node_id]
 
 
 def test_a_node_that_makes_up_ranks_does_not_use_up_the_numbers() -> None:
@@ -104,41 +122,6 @@ def test_a_node_that_makes_up_ranks_does_not_use_up_the_numbers() -> None:
     w.scale("j-1", worker=2)
     rounds(w)
     assert ranks(w) == [0, 1]
-
-
-def test_a_node_of_an_earlier_version_gets_no_replica() -> None:
-    w = world(nodes=2, gpus=4)
-    w.nodes["node-1"].reads = (JOBS, SHARES)
-    w.sync("node-1")
-    running(w, service(want=5))
-    assert {key[2] for key in w.nodes["node-2"].live} == {0, 1, 2, 3}
-    assert w.nodes["node-1"].live == []
-    w.submit("j-2", gpus=4)
-    rounds(w)
-    assert w.state("j-2") is S.RUNNING, "other jobs go there"
-
-
-def test_the_store_knows_which_nodes_start_no_replica() -> None:
-    w = world(nodes=2, gpus=1)
-    w.nodes["node-1"].reads = (JOBS, SHARES)
-    w.nodes["node-2"].not_enforced = (NO_SERVICES,)  # as no executor says it
-    rounds(w)
-    nodes = w.core.picture.pool.nodes
-    assert [nodes[name].serves for name in ("node-1", "node-2")] == [False, True]
-    w.nodes["node-1"].reads = (JOBS, SHARES, SERVES)
-    rounds(w)
-    assert nodes["node-1"].serves
-
-
-def test_a_service_does_not_wait_forever_on_nodes_of_an_earlier_version() -> None:
-    w = world(gpus=4)
-    w.nodes["node-1"].reads = (JOBS, SHARES)
-    w.sync("node-1")
-    running(w, service())
-    assert w.state("j-1") is S.QUEUED
-    w.nodes["node-1"].reads = (*w.nodes["node-1"].reads, "serves")
-    rounds(w)
-    assert w.state("j-1") is S.RUNNING
 
 
 def test_the_story_of_a_service_reads_well() -> None:

@@ -5,18 +5,13 @@ from typing import Any
 import msgspec
 
 from libs.domain.cluster import (
-    IGNORES_IMAGES,
-    NO_CONTEXTS,
-    NO_SECRET_FILES,
-    NO_SECRETS,
-    NO_SERVICES,
     NO_SHARES,
     NOT_HELD_TO_SHARES,
 )
 from libs.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
 from libs.domain.shares import Share
 from libs.messages.asks import AskKind
-from libs.messages.nodes import JOBS, Leader, NodeDesired, StartRun
+from libs.messages.nodes import Leader, NodeDesired, StartRun
 from services.executor.thinking.orders import runs_of
 from services.scheduler.thinking.answers import Answers
 from services.scheduler.thinking.core import Settings
@@ -45,7 +40,7 @@ def why(w: World, job_id: str) -> tuple[CauseCode, str]:
 
 
 def orders(w: World, node_id: str = "node-1") -> dict[str, StartRun]:
-    return {run.job_id: run for run in w.core.answer(node_id)}
+    return {run.job_id: run for run in w.runs_of(node_id)}
 
 
 def test_two_jobs_run_on_one_gpu_each_with_its_part() -> None:
@@ -63,36 +58,30 @@ def test_two_jobs_run_on_one_gpu_each_with_its_part() -> None:
     assert orders(w)["j-1"].share == one.share
 
 
-def test_a_node_is_told_of_the_share_in_either_form_of_the_answer() -> None:
+def test_the_order_of_a_rank_has_its_share() -> None:
     w = world(gpus=1)
     submit(w, "j-1", 0.7)
     w.submit("j-2", gpus=0)
     w.round()
-    runs, answers = w.core.answer("node-1"), Answers()
-    for reads in ((), (JOBS,)):
-        w.nodes["node-1"].reads = reads
-        w.nodes["node-1"].holds = ""
-        answer = answers.answer(w.nodes["node-1"].report(), runs, w.core.picture.desired.orders)
-        heard = msgspec.json.decode(msgspec.json.encode(answer), type=NodeDesired)
-        assert bool(heard.jobs) == bool(reads)
-        shares = {run.job_id: run.share for run in runs_of(heard)}
-        assert shares == {"j-1": held(w, "j-1")[0].share, "j-2": None}
+    answer = Answers().answer(w.nodes["node-1"].report(), w.core.answer("node-1"))
+    heard = msgspec.json.decode(msgspec.json.encode(answer), type=NodeDesired)
+    shares = {run.job_id: run.share for order in heard.jobs for run in runs_of(order)}
+    assert shares == {"j-1": held(w, "j-1")[0].share, "j-2": None}
 
 
-def test_a_node_of_a_strict_pool_is_told_so_in_every_form_of_the_answer() -> None:
+def test_a_node_of_a_strict_pool_is_told_so_with_every_answer() -> None:
     w = world(gpus=1)
     submit(w, "j-1", 0.7)
     w.round()
-    runs, answers, orders_of = w.core.answer("node-1"), Answers(), w.core.picture.desired.orders
+    orders_of, answers = w.core.answer("node-1"), Answers()
     leader = Leader(pool="default", epoch=1, holder="s-1", seq=1)
     node = w.nodes["node-1"]
-    for reads, holds in (((), ""), ((JOBS,), ""), ((JOBS,), "same")):
-        node.reads, node.holds = reads, node.holds if holds else ""
+    for unchanged in (False, True):
         for strict in (True, False):
-            answer = answers.answer(node.report(), runs, orders_of, leader=leader, strict=strict)
-            assert msgspec.json.decode(msgspec.json.encode(answer), type=NodeDesired).strict is strict
+            answer = answers.answer(node.report(), orders_of, leader=leader, strict=strict)
+            heard = msgspec.json.decode(msgspec.json.encode(answer), type=NodeDesired)
+            assert (heard.strict, heard.unchanged) == (strict, unchanged)
         node.holds = answer.digest
-    assert answer.unchanged
 
 
 def test_a_job_that_was_killed_outside_its_share_fails_for_good_and_its_neighbour_runs_on() -> None:
@@ -158,47 +147,6 @@ def test_ranks_of_a_gang_get_their_shares_whole_or_not_at_all() -> None:
     w.round()
     assert (w.state("j-1"), w.state("j-2")) == (S.QUEUED, S.RUNNING)
     assert sum(one.share.request for one in held(w, "j-2") if one.share) == 1500
-
-
-def test_a_node_of_the_version_before_gets_no_shares() -> None:
-    w = world(nodes=2, gpus=1)
-    w.nodes["node-1"].reads = (JOBS,)
-    w.round()
-    assert w.core.picture.pool.nodes["node-1"].not_enforced == (
-        IGNORES_IMAGES,
-        NO_SHARES,
-        NO_SERVICES,
-        NO_SECRETS,
-        NO_SECRET_FILES,
-        NO_CONTEXTS,
-    )
-    submit(w, "j-1", 0.6)
-    submit(w, "j-2", 0.6)
-    w.submit("j-3", gpus=1)
-    w.round()
-    assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED, S.RUNNING)
-    assert (held(w, "j-1")[0].node_id, held(w, "j-3")[0].node_id) == ("node-2", "node-1")
-    w.nodes["node-1"].end(("j-3", 0, 0), 0)
-    w.round()
-    assert w.state("j-2") is S.QUEUED
-    w.nodes["node-1"].reads = (JOBS, "shares")
-    w.round()
-    assert w.state("j-2") is S.RUNNING
-
-
-def test_a_node_that_went_back_to_the_version_before_keeps_its_runs_and_is_given_none() -> None:
-    w = world(gpus=1)
-    submit(w, "j-1", 0.5)
-    w.round()
-    submit(w, "j-2", 0.5)
-    w.tick()
-    assert w.state("j-2") is S.PLACED
-    w.nodes["node-1"].reads = (JOBS,)
-    w.sync("node-1")
-    assert orders(w).keys() == {"j-1"}
-    w.nodes["node-1"].reads = (JOBS, "shares")
-    w.round()
-    assert w.state("j-2") is S.RUNNING
 
 
 def test_a_strict_pool_gives_no_shares_where_jobs_are_not_held_to_them() -> None:

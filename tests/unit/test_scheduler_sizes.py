@@ -84,7 +84,7 @@ def test_every_rank_is_told_who_the_members_are_and_the_counter_grows() -> None:
     running(w, live(1, 2, 4))
     w.scale("j-1", worker=3)
     rounds(w)
-    orders = w.core.answer("node-1")
+    orders = w.runs_of("node-1")
     assert {order.rank for order in orders} == {0, 1, 2}
     for order in orders:
         assert order.members is not None

@@ -87,7 +87,7 @@ def test_ports_of_ranks_stay_as_they_are_while_ranks_leave_and_others_join() -> 
 
 
 def ports(w: World) -> dict[int, int]:
-    order = next(iter(w.core.answer("node-1")))
+    (order,) = w.core.answer("node-1")
     assert order.members is not None
     return {each.rank: each.port for each in order.members.ranks}
 

@@ -56,7 +56,7 @@ def test_a_rank_gets_more_of_what_is_free_and_its_node_hears_it_at_once() -> Non
     assert w.core.take_hinted() == {"node-1"}
     room = w.core.picture.pool.room.nodes["node-1"]
     assert (room.cpus, room.memory) == (5.0, 14 * GIB)
-    (run,) = w.core.answer("node-1")
+    (run,) = w.runs_of("node-1")
     assert (run.cpus, run.memory, run.egress, run.gpus) == (3.0, 2 * GIB, 2_500_000, (0,))
 
 
@@ -229,7 +229,7 @@ def test_a_new_leader_and_a_core_begun_in_the_middle_know_what_was_tuned() -> No
     w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
     w.sync("node-1")
     assert w.core.picture.pool.room.nodes["node-1"].cpus == 5.0
-    (run,) = w.core.answer("node-1")
+    (run,) = w.runs_of("node-1")
     assert run.cpus == 3.0
 
 

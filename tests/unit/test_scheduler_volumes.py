@@ -7,7 +7,6 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import CauseCode, JobState
-from libs.messages.nodes import CONTEXTS, JOBS, SECRET_FILES, SECRETS, SERVES, SHARES
 from libs.messages.signals import GpuScore
 from libs.planning.capacity import room_of
 from libs.planning.explain import explain
@@ -28,8 +27,6 @@ S = JobState
 node = partial(builders.node, runtime="docker")
 VOLUMES = [{"name": "sets"}]
 NEEDS: dict[str, Any] = {"image": "x", "volumes": VOLUMES}
-OLD = (JOBS, SHARES, SERVES)
-NEW = (JOBS, SHARES, SERVES, SECRETS, SECRET_FILES, CONTEXTS)
 
 
 def places(w: World, job_id: str = "j-1") -> list[str]:
@@ -152,25 +149,6 @@ def test_a_job_moves_only_to_a_node_that_offers_its_volume() -> None:
     assert (w.stored["j-1"].epoch, places(w)) == (1, [other])
 
 
-def test_a_job_with_secrets_moves_to_no_node_of_an_earlier_version() -> None:
-    w = moving()
-    w.nodes["node-3"].reads = OLD
-    w.nodes["node-2"].reads = OLD
-    rounds(w)
-    w.submit("j-1", gpus=1, spec={"secrets": {"TOKEN": "t"}, "checkpoints": {"on_stop": True}})
-    rounds(w)
-    assert places(w) == ["node-1"]
-    rescore(w, node_1=3.0, node_2=0.5, node_3=0.5)
-    w.tick(3600.0)
-    rounds(w)
-    assert (w.stored["j-1"].epoch, places(w), w.state("j-1")) == (0, ["node-1"], S.RUNNING)
-    w.nodes["node-3"].reads = NEW
-    rounds(w)
-    w.tick(3600.0)
-    rounds(w)
-    assert (w.stored["j-1"].epoch, places(w)) == (1, ["node-3"])
-
-
 # growth
 
 
@@ -187,20 +165,6 @@ def test_a_job_grows_only_on_nodes_that_offer_its_volume() -> None:
     rounds(w)
     assert places(w) == ["node-1"] * 2
     offers(w, "node-2", {"name": "sets"})
-    rounds(w)
-    assert sorted(places(w)) == ["node-1"] * 2 + ["node-2"] * 2
-
-
-def test_a_job_with_files_grows_on_no_node_of_an_earlier_version() -> None:
-    w = world(nodes=2, gpus=2)
-    w.nodes["node-2"].reads = OLD
-    rounds(w)
-    w.submit("j-1", gpus=1, spec={**live(1, 1, 4), "context": "5" * 64})
-    rounds(w)
-    w.scale("j-1", worker=4)
-    rounds(w)
-    assert places(w) == ["node-1"] * 2
-    w.nodes["node-2"].reads = NEW
     rounds(w)
     assert sorted(places(w)) == ["node-1"] * 2 + ["node-2"] * 2
 

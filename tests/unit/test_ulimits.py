@@ -2,28 +2,20 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from libs.domain.ulimits import NO_LIMIT, is_beyond, ulimit_text
-from libs.messages.nodes import NodeDesired
 from libs.service import SettingsError, load
 from services.executor.settings import ExecutorSettings
-from services.executor.thinking.orders import runs_of
-from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
 
 
-def test_both_forms_of_an_order_have_the_ulimits_of_their_job_as_numbers() -> None:
+def test_an_order_has_the_ulimits_of_their_job_as_numbers() -> None:
     w = world(gpus=4)
     w.submit("j-1", gpus=1, spec={"ulimits": {"memlock": "unlimited", "stack": "64MiB", "nofile": 4096}})
     rounds(w)
-    placed, nodes = w.stored["j-1"], w.core.picture.pool.nodes
-    alone = run_orders(placed, nodes)["node-1"]
-    shared = NodeDesired(seq=1, jobs=as_jobs(alone, {"j-1": job_order(placed, nodes)}))
-    [read] = runs_of(msgspec.json.decode(msgspec.json.encode(shared), type=NodeDesired))
-    assert [read] == alone
+    [read] = w.runs_of("node-1")
     assert read.ulimits == {"memlock": NO_LIMIT, "stack": 64 << 20, "nofile": 4096}
 
 

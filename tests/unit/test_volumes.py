@@ -10,16 +10,13 @@ import pytest
 from libs.domain.cluster import Capacity, NeededVolume, OfferedVolume
 from libs.domain.spec import Volume
 from libs.domain.spec_decoder import SpecError, decode_spec
-from libs.messages.nodes import NodeDesired
 from libs.planning.capacity import room_of
 from libs.planning.offering import offered_text, unoffered
 from libs.planning.refusals import never_fits, why_not
 from libs.planning.shape import shape_of
 from libs.service import SettingsError, load
 from services.executor.settings import ExecutorSettings
-from services.executor.thinking.orders import runs_of
 from services.executor.volumes import OwnedVolume, VolumeRefusedError, check, offered, paths_for, resolved
-from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
 from tests.support.builders import node, spec
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
@@ -169,7 +166,7 @@ def test_a_job_pinned_to_a_node_without_its_volume_is_told_which_has_it() -> Non
 # on the wire
 
 
-def test_both_forms_of_an_order_name_the_volume_apart_from_folders_by_path() -> None:
+def test_an_order_names_the_volume_apart_from_folders_by_path() -> None:
     w = world(gpus=4)
     w.nodes["node-1"].capacity = msgspec.structs.replace(
         w.nodes["node-1"].capacity, volumes=(OfferedVolume(name="sets"),)
@@ -178,11 +175,8 @@ def test_both_forms_of_an_order_name_the_volume_apart_from_folders_by_path() -> 
     volumes = [{"name": "sets", "target": "/data"}, {"source": "/srv", "target": "/srv"}]
     w.submit("j-1", gpus=1, spec={"image": "x", "volumes": volumes})
     rounds(w)
-    placed, nodes = w.stored["j-1"], w.core.picture.pool.nodes
-    alone = run_orders(placed, nodes)["node-1"]
-    shared = NodeDesired(seq=1, jobs=as_jobs(alone, {"j-1": job_order(placed, nodes)}))
-    [read] = runs_of(msgspec.json.decode(msgspec.json.encode(shared), type=NodeDesired))
-    assert [read] == alone
+    placed = w.stored["j-1"]
+    [read] = w.runs_of("node-1")
     assert (read.named_volumes, read.volumes) == (placed.spec.named_volumes, placed.spec.folders)
     assert all(volume.source for volume in read.volumes)
 

@@ -199,7 +199,7 @@ class Reconciler:
 
     def _desire(self, answer: NodeDesired) -> None:
         newest: dict[tuple[str, int], StartRun] = {}
-        for order in runs_of(answer):
+        for order in (run for job in answer.jobs for run in runs_of(job)):
             rank = (order.job_id, order.rank)
             if rank not in newest or newest[rank].epoch < order.epoch:
                 newest[rank] = order

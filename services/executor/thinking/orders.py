@@ -2,17 +2,10 @@
 
 from collections.abc import Iterator
 
-from libs.messages.nodes import JobOrder, NodeDesired, RevisionOrder, RoleOrder, StartRun, env_with
+from libs.messages.nodes import JobOrder, RevisionOrder, RoleOrder, StartRun, env_with
 
 
-def runs_of(answer: NodeDesired) -> Iterator[StartRun]:
-    """Every run of an answer, in either form of the answer."""
-    yield from answer.runs
-    for order in answer.jobs:
-        yield from _runs_of(order)
-
-
-def _runs_of(order: JobOrder) -> Iterator[StartRun]:
+def runs_of(order: JobOrder) -> Iterator[StartRun]:
     """The runs of one job's order; values that the ranks share stay one object."""
     envs_of_revisions: dict[tuple[int, int], dict[str, str]] = {}
     peers = {role.name: _addresses(order, role) for role in order.roles}

@@ -1,13 +1,13 @@
 """The answer to a node: as many runs as fit one message, the shared part of each job once, and only what is new."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct, structs
 
-from libs.messages.nodes import JOBS, JobOrder, Leader, NodeDesired, NodeReported, StartRun
-from services.scheduler.thinking.orders import OrderBytes, as_jobs
+from libs.messages.nodes import JobOrder, Leader, NodeDesired, NodeReported, RankOrder
+from services.scheduler.thinking.orders import OrderBytes
 
 ANSWER_BYTES_MAX = 6 << 20  # the bus carries 8 MiB; a node without an answer would end all its runs
 ANSWER_RUNS_MAX = 8192  # on one node: its reports name every run and must fit a message too
@@ -15,11 +15,13 @@ DIGEST_BYTES = 12
 
 _encode = msgspec.json.Encoder().encode
 
+RankKey = tuple[str, int, int]  # job, epoch, rank
+
 
 class Carried(Struct, frozen=True):
-    """The runs of a node that one answer carries, and the jobs that it leaves out."""
+    """The orders for a node that one answer carries, and the jobs with ranks that it leaves out."""
 
-    runs: tuple[StartRun, ...]
+    orders: tuple[JobOrder, ...]
     left_out: frozenset[str] = frozenset()  # jobs that must wait until all their ranks there fit the answer
     never: frozenset[str] = frozenset()  # jobs left out that would not fit an answer of their own
 
@@ -28,7 +30,7 @@ class Answers:
     """Builds the answers and remembers the last one of each node, so that an unchanged one costs next to nothing."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[tuple[StartRun, ...], tuple[JobOrder, ...], str]] = {}
+        self._last: dict[str, tuple[tuple[JobOrder, ...], str]] = {}
 
     def forget(self) -> None:
         self._last.clear()
@@ -36,20 +38,16 @@ class Answers:
     def answer(
         self,
         report: NodeReported,
-        runs: tuple[StartRun, ...],
-        orders: Mapping[str, JobOrder],
+        orders: tuple[JobOrder, ...],
         *,
         leader: Leader | None = None,
         strict: bool = False,
     ) -> NodeDesired:
-        """The answer to a report, in the form that the executor reads."""
-        if JOBS not in report.reads:
-            return NodeDesired(seq=report.seq, runs=runs, leader=leader, strict=strict)
+        """The answer to a report."""
         last = self._last.get(report.node_id)
-        if last is None or last[0] != runs:
-            jobs = as_jobs(runs, orders)
-            last = self._last[report.node_id] = (runs, jobs, digest_of_jobs(jobs))
-        _, jobs, digest = last
+        if last is None or last[0] != orders:
+            last = self._last[report.node_id] = (orders, digest_of_jobs(orders))
+        jobs, digest = last
         if report.holds == digest:
             return NodeDesired(seq=report.seq, leader=leader, digest=digest, unchanged=True, strict=strict)
         return NodeDesired(seq=report.seq, leader=leader, jobs=jobs, digest=digest, strict=strict)
@@ -64,56 +62,68 @@ def digest_of_jobs(jobs: Sequence[JobOrder]) -> str:
     return blake2b(_encode(in_order), digest_size=DIGEST_BYTES).hexdigest()
 
 
-def carried(
-    runs: Sequence[StartRun], known: Sequence[bool], loads: Mapping[str, OrderBytes], *, shared: bool
-) -> Carried:
-    """As many of `runs` as one answer carries: all that the node has (`known`), then the other jobs that still fit.
+def key_of(order: JobOrder, rank: RankOrder) -> RankKey:
+    return order.job_id, order.epoch, rank.rank
 
-    `shared`: the node reads orders that hold the shared part of a job's ranks once.
-    """
-    room = _Room(loads, shared=shared)
-    if room.take(runs):
-        return Carried(tuple(runs))
-    room = _Room(loads, shared=shared)
-    kept = [run for run, has in zip(runs, known, strict=True) if has]
-    full = not room.take(kept)
-    new: dict[str, list[StartRun]] = {}
-    for run, has in zip(runs, known, strict=True):
-        if not has:
-            new.setdefault(run.job_id, []).append(run)
-    left_out: set[str] = set()
-    for job_id, of_job in new.items():
-        if not full and room.take(of_job):
-            kept += of_job
-        else:
-            left_out.add(job_id)
-    never = {job_id for job_id in left_out if not _Room(loads, shared=shared).take(new[job_id])}
-    return Carried(tuple(kept), frozenset(left_out), frozenset(never))
+
+def for_ranks(order: JobOrder, wanted: Callable[[RankOrder], bool]) -> JobOrder:
+    """The order without the ranks that are not wanted; the same object if all are."""
+    ranks = tuple(rank for rank in order.ranks if wanted(rank))
+    return order if len(ranks) == len(order.ranks) else structs.replace(order, ranks=ranks)
+
+
+def known_part(order: JobOrder, known: Container[RankKey]) -> JobOrder:
+    """The order for the ranks that are `known`."""
+    return for_ranks(order, lambda rank: key_of(order, rank) in known)
+
+
+def carried(orders: Sequence[JobOrder], known: Container[RankKey], loads: Mapping[str, OrderBytes]) -> Carried:
+    """As many of the ranks as one answer carries: all that the node has (`known`), then those of each other job that
+    still fit."""
+    room = _Room(loads)
+    if room.take(orders):
+        return Carried(tuple(orders))
+    room = _Room(loads)
+    there = [known_part(order, known) for order in orders]
+    full = not room.take([order for order in there if order.ranks])
+    found: list[JobOrder] = []
+    left_out: dict[str, JobOrder] = {}
+    for order, has in zip(orders, there, strict=True):
+        new = _without(order, has)
+        if not new.ranks or (not full and room.take([new])):
+            found.append(order)
+            continue
+        left_out[order.job_id] = new
+        if has.ranks:
+            found.append(has)
+    never = {job_id for job_id, new in left_out.items() if not _Room(loads).take([new])}
+    return Carried(tuple(found), frozenset(left_out), frozenset(never))
+
+
+def _without(order: JobOrder, other: JobOrder) -> JobOrder:
+    """The order without the ranks of the other."""
+    ranks = {rank.rank for rank in other.ranks}
+    return for_ranks(order, lambda rank: rank.rank not in ranks)
 
 
 class _Room:
     """The bytes and runs that one answer still has room for."""
 
-    def __init__(self, loads: Mapping[str, OrderBytes], *, shared: bool) -> None:
+    def __init__(self, loads: Mapping[str, OrderBytes]) -> None:
         self._loads = loads
-        self._shared = shared
         self._bytes = ANSWER_BYTES_MAX
         self._runs = ANSWER_RUNS_MAX
         self._jobs: set[str] = set()
 
-    def take(self, runs: Sequence[StartRun]) -> bool:
-        """Take all of `runs`, or none; returns whether they fit."""
-        new_jobs = {run.job_id for run in runs} - self._jobs
-        needed = sum(self._rank_bytes(run) for run in runs)
-        if self._shared:
-            needed += sum(self._loads[job_id].shared for job_id in new_jobs)
-        if needed > self._bytes or len(runs) > self._runs:
+    def take(self, orders: Sequence[JobOrder]) -> bool:
+        """Take all ranks of `orders`, or none; returns whether they fit."""
+        new_jobs = {order.job_id for order in orders} - self._jobs
+        needed = sum(self._loads[job_id].shared for job_id in new_jobs)
+        needed += sum(self._loads[order.job_id].rank * len(order.ranks) for order in orders)
+        runs = sum(len(order.ranks) for order in orders)
+        if needed > self._bytes or runs > self._runs:
             return False
         self._bytes -= needed
-        self._runs -= len(runs)
+        self._runs -= runs
         self._jobs |= new_jobs
         return True
-
-    def _rank_bytes(self, run: StartRun) -> int:
-        load = self._loads[run.job_id]
-        return load.rank if self._shared else load.alone

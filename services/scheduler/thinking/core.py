@@ -9,13 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, structs
 
 from libs.domain.cluster import (
-    NO_CONTEXTS,
-    NO_SECRET_FILES,
-    NO_SECRETS,
-    NO_SERVICES,
     NO_SHARES,
     NOT_HELD_TO_SHARES,
-    OF_EARLIER_VERSION,
     NeededVolume,
     Node,
 )
@@ -24,7 +19,7 @@ from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.domain.quotas import Quota
 from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import CONTEXTS, SECRET_FILES, SECRETS, SERVES, SHARES, NodeReported, RunState, StartRun
+from libs.messages.nodes import JobOrder, NodeReported, RunState
 from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.minimum_run import MinimumRun
@@ -33,7 +28,7 @@ from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
 from services.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
-from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
+from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
 from services.scheduler.thinking.loans import Loans
 from services.scheduler.thinking.moving import MoveRules, Moving
 from services.scheduler.thinking.picture import POLICY, Picture
@@ -205,16 +200,11 @@ class Scheduler:
             )
 
     def _not_enforced(self, report: NodeReported) -> tuple[str, ...]:
-        """What the node does not hold jobs to; where it gives no shares, or starts no services
-        or no jobs with secrets or files, that too."""
-        loose = self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced
-        words = tuple(word for word in report.not_enforced if word not in OF_EARLIER_VERSION)
-        if SHARES not in report.reads or loose:
-            words = (*(word for word in words if word != NOT_HELD_TO_SHARES), NO_SHARES)
-        words = words if SERVES in report.reads else (*words, NO_SERVICES)
-        words = words if SECRETS in report.reads else (*words, NO_SECRETS)
-        words = words if SECRET_FILES in report.reads else (*words, NO_SECRET_FILES)
-        return words if CONTEXTS in report.reads else (*words, NO_CONTEXTS)
+        """The limits that the node does not hold jobs to. It gives no shares in a strict pool if a job is not held to
+        them there."""
+        if not (self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced):
+            return report.not_enforced
+        return (*(word for word in report.not_enforced if word != NOT_HELD_TO_SHARES), NO_SHARES)
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
@@ -434,27 +424,27 @@ class Scheduler:
 
     # answers
 
-    def answer(self, node_id: str) -> tuple[StartRun, ...]:
+    def answer(self, node_id: str) -> tuple[JobOrder, ...]:
         """All runs that the node should have, as the answer to its newest report."""
         wanted = self.picture.desired.on(node_id)
-        runs = self._carried(node_id, [run for run in wanted if self._may_run(node_id, run)])
-        if self._not_yet is not None and len(runs) < len(wanted):
+        permitted = [self._permitted(node_id, order) for order in wanted]
+        orders = self._carried(node_id, [order for order in permitted if order.ranks])
+        if self._not_yet is not None and orders != tuple(wanted):
             self._withheld.add(node_id)
-        self.picture.pool.runs.offered(node_id, runs)
+        self.picture.pool.runs.offered(node_id, orders)
         self.picture.desired.answered(node_id)
         if node_id in self.picture.pool.unheard and node_id not in self._asked_again:
             self._asked_again.add(node_id)
             self.picture.desired.hint([node_id])  # so that a sure report comes soon
-        return runs
+        return orders
 
-    def _carried(self, node_id: str, runs: list[StartRun]) -> tuple[StartRun, ...]:
-        """As many of `runs` as one answer carries; jobs left out are put back with the next decision."""
+    def _carried(self, node_id: str, orders: list[JobOrder]) -> tuple[JobOrder, ...]:
+        """As many of `orders` as one answer carries; jobs left out are put back with the next decision."""
         picture = self.picture
-        known = [picture.pool.runs.knows(node_id, run) for run in runs]
-        found = carried(runs, known, picture.desired.order_bytes, shared=picture.desired.is_shared(node_id))
+        found = carried(orders, picture.pool.runs.reported_by(node_id), picture.desired.order_bytes)
         for job_id in found.left_out:
             self._left_out[job_id] = (node_id, job_id in found.never)
-        return found.runs
+        return found.orders
 
     def _put_back(self, now: float) -> list[Step]:
         """Stop jobs whose ranks did not fit an answer: they are requeued, or fail if no answer could carry them."""
@@ -474,17 +464,24 @@ class Scheduler:
             steps += lives.stop(self.picture, job, cause, now)
         return steps
 
-    def _may_run(self, node_id: str, run: StartRun) -> bool:
-        """A node keeps the runs that it has; it starts none while the leader settles or a stray of the job lives, and
-        none with a share, a secret, files or a volume that it does not know."""
-        if self.picture.pool.runs.knows(node_id, run):
-            return True
-        job = self.picture.jobs[run.job_id]
-        if not _can_start(self.picture.pool.nodes[node_id], run, is_service=job.spec.is_service):
-            return False
+    def _permitted(self, node_id: str, order: JobOrder) -> JobOrder:
+        """The order without the ranks that may not run now. A node keeps the runs that it has; it starts none while the
+        leader settles or a stray of the job lives, and none with a share or a volume that it does not give."""
+        known = self.picture.pool.runs.reported_by(node_id)
+        if all(key_of(order, rank) in known for rank in order.ranks):
+            return order
+        job, node = self.picture.jobs[order.job_id], self.picture.pool.nodes[node_id]
         # The replicas of a service do not meet: a stray of the same epoch is in the way of none.
         but_of = job.epoch if job.spec.is_service else -1
-        return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id, but_of=but_of)
+        starts = (
+            self._not_yet is None
+            and _offers_volumes(node, order)
+            and not self.picture.pool.strays.has_living(order.job_id, but_of=but_of)
+        )
+        return for_ranks(
+            order,
+            lambda rank: key_of(order, rank) in known or (starts and (node.gives_shares or rank.share is None)),
+        )
 
     def take_hinted(self) -> set[str]:
         """Nodes whose desired runs changed since the last call."""
@@ -494,16 +491,9 @@ class Scheduler:
         return self.picture.pool.take_changes()
 
 
-def _can_start(node: Node, run: StartRun, *, is_service: bool) -> bool:
-    known = (
-        (node.gives_shares or run.share is None)
-        and (node.gives_secrets or not (run.secrets or run.secret_files))
-        and (node.gives_secret_files or not run.secret_files)
-        and (node.takes_contexts or not run.context)
-        and (node.serves or not is_service)
-    )
-    needed = [NeededVolume(volume.name, run.tenant, not volume.read_only) for volume in run.named_volumes]
-    return known and all(map(node.offers, needed))
+def _offers_volumes(node: Node, order: JobOrder) -> bool:
+    needed = [NeededVolume(volume.name, order.tenant, not volume.read_only) for volume in order.named_volumes]
+    return all(map(node.offers, needed))
 
 
 def _has_only_extras_on(job: Job, node_id: str) -> bool:

@@ -19,7 +19,7 @@ from libs.domain.quotas import Quota
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask
 from libs.messages.history import Record
-from libs.messages.nodes import NodeReported, RunSeen, StartRun
+from libs.messages.nodes import JobOrder, NodeReported, RunSeen
 from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from services.scheduler.thinking.core import Settings
 from services.scheduler.thinking.long_texts import filler, in_ask, in_job, marked
@@ -275,9 +275,10 @@ def _run_of(told: int | Ticked | RunSeen, before: Sequence[RunSeen]) -> RunSeen:
             return structs.replace(before[index], progress=progress)
 
 
-def digest_of(runs: Iterable[StartRun], before: int = 0) -> int:
+def digest_of(orders: Iterable[JobOrder], before: int = 0) -> int:
     """The digest of an answer: its runs and their GPUs. All else of a run follows from its job."""
-    return zlib.crc32(encode([(run.job_id, run.epoch, run.rank, run.gpus) for run in runs]), before)
+    runs = [(order.job_id, order.epoch, rank.rank, rank.gpus) for order in orders for rank in order.ranks]
+    return zlib.crc32(encode(runs), before)
 
 
 def entries_of(record: Record) -> list[Entry]:

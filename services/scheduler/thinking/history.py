@@ -16,7 +16,7 @@ from libs.domain.job import Job, Step
 from libs.domain.quotas import Quota
 from libs.messages.asks import Ask
 from libs.messages.history import Record
-from libs.messages.nodes import NodeReported, StartRun
+from libs.messages.nodes import JobOrder, NodeReported
 from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.entries import (
@@ -215,11 +215,11 @@ class Journal:
         self._entries.append(NotStored(step.job_id, step.version, now, msgspec.Raw(encode(in_steps(steps, marked)))))
         return steps
 
-    def answer(self, node_id: str) -> tuple[StartRun, ...]:
-        runs = self.core.answer(node_id)
+    def answer(self, node_id: str) -> tuple[JobOrder, ...]:
+        orders = self.core.answer(node_id)
         self._answered.append(self._known[node_id])
-        self._digest = digest_of(runs, self._digest)
-        return runs
+        self._digest = digest_of(orders, self._digest)
+        return orders
 
     # records
 

@@ -1,12 +1,12 @@
 """From a placed job to the orders for each of its nodes."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
-from libs.domain.job import Allocation, Job, Revision
+from libs.domain.job import Allocation, Job
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role, ServiceProtocol
 from libs.messages.nodes import (
@@ -17,12 +17,9 @@ from libs.messages.nodes import (
     RevisionOrder,
     RoleOrder,
     Serve,
-    StartRun,
-    env_with,
 )
 
 RANK_BYTES, GPU_BYTES = 96, 5  # the size of one rank's own part of an order, and of each of its GPUs
-ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's separate order, besides the shared part; of each peer in it
 AHEAD_MAX = 1 << 20  # ranks that were given in a time which the store forgot
 PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
@@ -108,20 +105,50 @@ def members_of(job: Job, nodes: Mapping[str, Node]) -> Members | None:
 class OrderBytes(Struct, frozen=True, kw_only=True):
     """The greatest size of the orders of one job on the wire."""
 
-    shared: int  # once for each node that reads `NodeDesired.jobs`
-    rank: int  # for each rank there
-    alone: int  # for each rank on a node of the previous version, whose orders share nothing
+    shared: int  # once for each node
+    rank: int  # for each rank
 
 
 def order_bytes(job: Job, order: JobOrder) -> OrderBytes:
     assert job.placement is not None
     gpus = max((len(allocation.gpus) for allocation in job.placement.allocations), default=0)
-    shared = len(msgspec.json.encode(order))
-    return OrderBytes(
-        shared=shared,
-        rank=RANK_BYTES + GPU_BYTES * gpus,
-        alone=shared + ORDER_BYTES + PEER_BYTES * len(job.placement.allocations),
-    )
+    return OrderBytes(shared=len(msgspec.json.encode(order)), rank=RANK_BYTES + GPU_BYTES * gpus)
+
+
+def node_orders(job: Job, order: JobOrder) -> dict[str, JobOrder]:
+    """The order of a placed job for each of its nodes. `order`: the part that all ranks share, from `job_order`."""
+    assert job.placement is not None
+    staying = job.placement.staying
+    # The lowest rank of a role is of the core, which never leaves: so the number of a rank in its role never changes.
+    # A replica of a service does not know the others, so it is numbered as the job numbers it.
+    first = {
+        role.name: 0 if job.spec.is_service else min((one.rank for one in staying if one.role == role.name), default=0)
+        for role in order.roles
+    }
+    places = {role.name: place for place, role in enumerate(order.roles)}
+    ranks: dict[str, list[RankOrder]] = {}
+    for allocation in staying:
+        ranks.setdefault(allocation.node_id, []).append(
+            RankOrder(
+                rank=allocation.rank,
+                role=places[allocation.role],
+                role_rank=allocation.rank - first[allocation.role],
+                gpus=allocation.gpus,
+                cpus=allocation.cpus,
+                memory=allocation.memory,
+                egress=allocation.egress,
+                share=allocation.share,
+                revision=allocation.revision,
+            )
+        )
+    return {node_id: _with_ranks(order, tuple(of_node)) for node_id, of_node in ranks.items()}
+
+
+def _with_ranks(order: JobOrder, ranks: tuple[RankOrder, ...]) -> JobOrder:
+    """The order for these ranks, with the revisions that they run: so another node's update does not change it."""
+    numbers = {rank.revision for rank in ranks}
+    revisions = {number: revision for number, revision in order.revisions.items() if number in numbers}
+    return structs.replace(order, ranks=ranks, revisions=revisions)
 
 
 def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
@@ -197,9 +224,6 @@ def _revisions(job: Job) -> dict[int, RevisionOrder]:
     }
 
 
-_AS_SPECIFIED = Revision(number=0)
-
-
 def _role_order(name: str, role: Role, nodes: list[tuple[int, int]]) -> RoleOrder:
     return RoleOrder(
         name=name,
@@ -209,88 +233,6 @@ def _role_order(name: str, role: Role, nodes: list[tuple[int, int]]) -> RoleOrde
         shm=role.shm_bytes,
         nodes=tuple(nodes),
     )
-
-
-def as_jobs(runs: Iterable[StartRun], orders: Mapping[str, JobOrder]) -> tuple[JobOrder, ...]:
-    """The same runs, with the shared part of each job once."""
-    ranks: dict[str, list[RankOrder]] = {}
-    for run in runs:
-        ranks.setdefault(run.job_id, []).append(_rank_order(run, orders[run.job_id]))
-    return tuple(structs.replace(orders[job_id], ranks=tuple(of_job)) for job_id, of_job in ranks.items())
-
-
-def _rank_order(run: StartRun, order: JobOrder) -> RankOrder:
-    return RankOrder(
-        rank=run.rank,
-        role=next(index for index, role in enumerate(order.roles) if role.name == run.role),
-        role_rank=run.role_rank,
-        gpus=run.gpus,
-        cpus=run.cpus,
-        memory=run.memory,
-        egress=run.egress,
-        share=run.share,
-        revision=run.revision,
-    )
-
-
-def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]:
-    """The runs of `job` by node."""
-    placement = job.placement
-    assert placement is not None
-    peers: dict[str, list[str]] = {name: [] for name in job.spec.roles} if job.spec.is_service else {}
-    alone = job.spec.is_service  # a replica knows of no other
-    for allocation in () if alone else placement.staying:
-        peers.setdefault(allocation.role, []).append(_address(nodes, allocation.node_id))
-    by_role = {role: tuple(addresses) for role, addresses in peers.items()}
-    orders: dict[str, list[StartRun]] = {}
-    # The lowest rank of a role is of the core, which never leaves: so the number of a rank in its role never changes.
-    first = {} if alone else {role: min(each.rank for each in placement.staying if each.role == role) for role in peers}
-    spec = job.spec
-    members, serve, ulimits = members_of(job, nodes), serve_of(job), spec.ulimits.numbers
-    revisions = {one.number: one for one in job.revisions}
-    for allocation in placement.staying:
-        role = spec.roles[allocation.role]
-        revision = revisions.get(allocation.revision, _AS_SPECIFIED)
-        orders.setdefault(allocation.node_id, []).append(
-            StartRun(
-                job_id=job.id,
-                name=spec.name,
-                tenant=job.tenant,
-                epoch=job.epoch,
-                rank=allocation.rank,
-                role=allocation.role,
-                role_rank=allocation.rank if alone else allocation.rank - first[allocation.role],
-                world_size=1 if alone else len(placement.staying),
-                command=(role.command or spec.command or ()) if revision.command is None else revision.command,
-                image=revision.image or role.image or spec.image,
-                workdir=spec.workdir,
-                entrypoint=spec.entrypoint,
-                env=env_with({**spec.env, **role.env}, revision.env or {}),
-                gpus=allocation.gpus,
-                cpus=allocation.cpus,
-                memory=allocation.memory,
-                egress=allocation.egress,
-                shm=role.shm_bytes,
-                grace=spec.grace_seconds,
-                volumes=spec.folders,
-                named_volumes=spec.named_volumes,
-                stop_signal=spec.stop_signal,
-                ulimits=ulimits,
-                read_only=spec.read_only,
-                progress_pattern=spec.progress.pattern if spec.progress else None,
-                master_address=placement.master_address,
-                master_port=placement.master_port,
-                peers=by_role,
-                members=members,
-                share=allocation.share,
-                serve=serve,
-                revision=allocation.revision,
-                secrets=spec.secrets,
-                secret_files=spec.secret_files,
-                context=spec.context,
-            )
-        )
-    return orders
 
 
 def _address(nodes: Mapping[str, Node], node_id: str) -> str:

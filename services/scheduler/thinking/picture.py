@@ -24,7 +24,7 @@ from libs.domain.job import (
     changed,
 )
 from libs.domain.quotas import Quota
-from libs.messages.nodes import JOBS, NodeReported
+from libs.messages.nodes import NodeReported
 from libs.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from libs.planning.capacity import Room
 from libs.planning.lending import loans_text, still_owed
@@ -152,7 +152,6 @@ class Picture:
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
-        self.desired.reads_shared(report.node_id, shared=JOBS in report.reads)
         self.pool.see(report, now, sure=sure)
 
     def change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:

@@ -1,6 +1,6 @@
 """The runs of jobs as their nodes report them, and when a run counts as gone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import inf
 
 from msgspec import Struct, structs
@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from libs.domain.exit_status import status_text
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.progress import is_finished
-from libs.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, JobOrder, NodeReported, RunSeen, RunState
 
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 
@@ -195,11 +195,12 @@ class Runs:
         self._seen.pop(node_id, None)
         self._sure.discard(node_id)
 
-    def offered(self, node_id: str, runs: Sequence[StartRun]) -> None:
-        """The answer to the node's newest report ordered these runs: they may run, whatever that report says."""
+    def offered(self, node_id: str, orders: Sequence[JobOrder]) -> None:
+        """The answer to the node's newest report ordered these ranks: they may run, whatever that report says."""
         _, incarnation, seq = self._reports[node_id]
-        for run in runs:
-            self._offered[run.job_id, run.epoch, run.rank] = (incarnation, seq)
+        for order in orders:
+            for rank in order.ranks:
+                self._offered[order.job_id, order.epoch, rank.rank] = (incarnation, seq)
 
     def of(self, job: Job) -> Ranks:
         assert job.placement is not None
@@ -232,9 +233,9 @@ class Runs:
         run = self.run(job, allocation)
         return run is not None and run.state is not RunState.EXITED
 
-    def knows(self, node_id: str, run: StartRun) -> bool:
-        """Does the node's newest report have this run, ended or not?"""
-        return (run.job_id, run.epoch, run.rank) in self._seen.get(node_id, {})
+    def reported_by(self, node_id: str) -> Container[_Key]:
+        """The runs in the node's newest report, ended or not, by job, epoch and rank."""
+        return self._seen.get(node_id, {})
 
     def strays(self, node_id: str, jobs: Mapping[str, Job]) -> tuple[RunSeen, ...]:
         """Reported runs that no job has on the node: alive, or ended in an epoch that is not over for the job."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct, structs
 
-from libs.messages.nodes import HOLD, JOBS, SERVES, SHARES, NodeDesired
+from libs.messages.nodes import NodeDesired
 from tests.bench.hosts.wire import Wire
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
@@ -52,7 +52,6 @@ class Node:
 
     def __init__(self, pool: str, name: str, number: int, gpus: int) -> None:
         self.scripted = ScriptedNode(name, capacity(gpus=gpus))
-        self.scripted.reads = (JOBS, HOLD, SHARES, SERVES)
         self.pool, self.number = pool, number
         self.subject = f"weft.sync.{pool}.{name}"
         self.asked_at: float | None = None
