@@ -374,7 +374,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def held_since(self) -> float:
-        """Since when it holds GPUs. One that an earlier version placed does not say so itself."""
+        """Since when it holds GPUs."""
         return self.placed_at or self.started_at or self.since
 
     def gpu_seconds(self, at: float) -> float:

@@ -58,6 +58,7 @@ class RequestsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     seconds: float
     rate: float
+    rate_now: float
     arrived: int
     refused: int = 0
     failed: int = 0
@@ -67,7 +68,6 @@ class RequestsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     p50: float | None = None
     p99: float | None = None
     objective: float | None = None
-    rate_now: float | None = None
 
 
 class UnreadyView(Struct, frozen=True, kw_only=True, omit_defaults=True):

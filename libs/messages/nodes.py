@@ -334,7 +334,7 @@ class LogRead(Struct, frozen=True, kw_only=True):
     ended: bool = False
     missing: bool = False
     begins: int = 0
-    size: int = -1
+    size: int = 0
     dropped_at: float = 0.0
     dropped_bytes: int = 0
 

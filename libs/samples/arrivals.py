@@ -53,8 +53,6 @@ class Arrivals:
 
 
 def _follows(last: _Last, sampled: NodeSampled) -> bool:
-    if not sampled.boot:  # an earlier version, which does not number its samples
-        return sampled.at > last.at
     if sampled.boot != last.boot:
         return True
     return sampled.seq > last.seq or last.seq - sampled.seq > BEHIND_MOST

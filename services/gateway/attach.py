@@ -182,7 +182,7 @@ async def _open(
         opened = await gateway.bus.request(asked, SessionOpened, seconds_max=OPEN_SECONDS_MAX)
     except BusError:
         await _close(gateway, run, session_id, 1)
-        raise RejectedError(503, "", f"node {run.node_id} does not answer, or is of an earlier version") from None
+        raise RejectedError(503, "", f"node {run.node_id} does not answer") from None
     if opened.refused:
         status = 503 if opened.full else 410 if query.session else 409
         raise RejectedError(status, "job", opened.refused)

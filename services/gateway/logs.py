@@ -87,7 +87,7 @@ async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> we
         response = web.StreamResponse(headers=_headers(run, piece.offset, begins=piece.begins))
         reached = piece.offset
         end = max(piece.size, piece.offset + len(piece.data))
-        if not call.query.follow and piece.size >= 0:
+        if not call.query.follow:
             response.content_length = end - piece.offset
         try:
             await response.prepare(request)
@@ -117,7 +117,7 @@ async def _read(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> As
         await _refuse_missing(call.gateway, got, job, run)
         yield got
         offset = got.offset + len(got.data)
-        if end is None and got.size >= 0:
+        if end is None:
             end = got.size
         if got.ended or not got.data:
             return

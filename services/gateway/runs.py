@@ -154,20 +154,4 @@ async def read(bus: Bus, run: RankRun, *, offset: int, limit: int = CHUNK_BYTES,
 async def extent(bus: Bus, run: RankRun) -> tuple[int, int]:
     """The first byte of the log that the node still has, and how long the log is now. Raises NoAnswerError."""
     first = await read(bus, run, offset=0, limit=1)
-    if first.size >= 0:
-        return first.begins, first.size
-    return 0, await _size(bus, run)
-
-
-async def _size(bus: Bus, run: RankRun) -> int:
-    """The log's size from an executor of an earlier version: single bytes, twice as far each time, then by halves."""
-    reached, beyond = 0, 1
-    while (await read(bus, run, offset=beyond - 1, limit=1)).data:
-        reached, beyond = beyond, beyond * 2
-    while beyond - reached > 1:
-        middle = (reached + beyond) // 2
-        if (await read(bus, run, offset=middle - 1, limit=1)).data:
-            reached = middle
-        else:
-            beyond = middle
-    return reached
+    return first.begins, first.size

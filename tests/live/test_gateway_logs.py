@@ -238,19 +238,6 @@ async def test_a_gap_that_comes_up_under_a_follower_is_told_and_the_rest_follows
     assert [(gap.begins, gap.ends) for gap in gaps] == [(100, 150)]
 
 
-async def test_an_executor_of_an_earlier_version_is_understood(world: World) -> None:
-    job = await world.running()
-    node_1 = world.nodes["node-1"]
-    node_1.older = True
-    text = b"".join(b"line %d\n" % number for number in range(50_000))
-    await node_1.write(job.id, text, end=True)
-    assert await world.alice.read_log(job.id) == text
-    assert await world.alice.read_log(job.id, tail=100) == text[-100:]
-    assert b"".join([chunk async for chunk in world.alice.follow_log(job.id, epoch=0)]) == text
-    found, body, _ = await world.ask("GET", f"/v1/jobs/{job.id}/logs", headers={"Range": "bytes=-7"})
-    assert (found, body) == (206, text[-7:])
-
-
 async def test_reading_what_is_there_ends_though_more_is_written_all_the_time(world: World) -> None:
     job = await world.running()
     node_1 = world.nodes["node-1"]

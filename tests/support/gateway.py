@@ -160,7 +160,6 @@ class FakeExecutor:
         self.logs: dict[tuple[str, int, int], bytes] = {}
         self.ended: set[tuple[str, int, int]] = set()
         self.begins: dict[tuple[str, int, int], int] = {}  # how much of its head was dropped
-        self.older = False  # answers as earlier versions did
         self.asked = 0
         self._bus = bus
         self._more = asyncio.Condition()
@@ -187,8 +186,6 @@ class FakeExecutor:
         offset = max(ask.offset, begins)
         data = self.logs[key][offset : offset + ask.limit]
         ended = key in self.ended and offset + len(data) >= size
-        if self.older:
-            return LogRead(offset=ask.offset, data=data, ended=ended)
         return LogRead(offset=offset, data=data, ended=ended, begins=begins, size=size)
 
     @asynccontextmanager

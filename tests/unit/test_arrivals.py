@@ -29,13 +29,6 @@ def test_a_telemetry_that_begins_anew_is_believed() -> None:
     assert not arrivals.take(sampled(1, boot="b"), heard_at=1.1)
 
 
-def test_of_a_telemetry_that_does_not_count_the_time_decides() -> None:
-    arrivals = Arrivals()
-    assert arrivals.take(sampled(0, boot="", at=5.0), heard_at=0.0)
-    assert not arrivals.take(sampled(0, boot="", at=5.0), heard_at=1.0)
-    assert arrivals.take(sampled(0, boot="", at=6.0), heard_at=1.0)
-
-
 def test_a_wrong_clock_is_no_reason_to_refuse_but_a_jump_is_counted() -> None:
     arrivals = Arrivals()
     assert arrivals.take(sampled(1, at=1e9), heard_at=0.0)

@@ -171,7 +171,16 @@ def service(**fields: Any) -> ServiceView:
 
 
 REQUESTS = RequestsView(
-    seconds=60.0, rate=41.23, arrived=2474, late=30, in_flight=12, queued=3, p50=0.02, p99=0.12, objective=0.12
+    seconds=60.0,
+    rate=41.23,
+    rate_now=41.2,
+    arrived=2474,
+    late=30,
+    in_flight=12,
+    queued=3,
+    p50=0.02,
+    p99=0.12,
+    objective=0.12,
 )
 
 

@@ -27,10 +27,10 @@ def test_a_record_is_overwritten_in_place_and_read_whole(tmp_path: Path) -> None
     slot.close()
 
 
-def test_orders_are_written_as_a_guard_of_an_earlier_version_reads_them(tmp_path: Path) -> None:
+def test_orders_have_one_form_for_guards_and_executors_of_every_version(tmp_path: Path) -> None:
     """A guard outlives its executor, so the two may be of different versions."""
     stored = (
-        b'{"fencing":true,"boot_id":"boot-1","policy":{"fence_seconds":90.0,"slack_seconds":5.0,"grace_max":30.0,'
+        b'{"fencing":true,"boot_id":"boot-1","timings":{"fence_seconds":90.0,"slack_seconds":5.0,"grace_max":30.0,'
         b'"kill_again_seconds":2.0},"runtime":"process","node_id":"node-1","cluster":"","engine":""}'
     )
     path = tmp_path / "guard.json"

@@ -11,9 +11,11 @@ from services.executor.home import Home
 from services.executor.runs import RunKey
 from services.executor.runtime.limits import cgroup, groups
 from services.executor.runtime.process import records
+from services.executor.runtime.process.pipes import Inodes
 from services.executor.runtime.process.records import RunRecord
 
 KEY = RunKey("job-1", 1, 0)
+PIPES = Inodes(output=1, ended=2, release=3)
 FUTURE = 4e9
 
 
@@ -106,10 +108,10 @@ def test_the_pid_of_a_process_that_does_not_hold_the_lock_is_not_the_runs(folder
 
 
 def test_a_record_counts_only_in_the_folder_of_its_own_run(folder: Path) -> None:
-    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
+    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1, pipes=PIPES)
     records.write(str(folder), own)
     assert records.read(str(folder)) == own
-    records.write(str(folder), RunRecord(job_id="job-2", epoch=1, rank=0, grace=5.0, memory=1))
+    records.write(str(folder), RunRecord(job_id="job-2", epoch=1, rank=0, grace=5.0, memory=1, pipes=PIPES))
     assert records.read(str(folder)) is None
 
 
@@ -117,20 +119,26 @@ def test_a_record_counts_only_in_the_folder_of_its_own_run(folder: Path) -> None
     "fields", ['"grace": 1e308, "memory": 1', '"grace": -1, "memory": 1', '"grace": 1, "memory": 1e300', '"grace": 1']
 )
 def test_a_record_with_numbers_out_of_range_counts_as_none(folder: Path, fields: str) -> None:
-    (folder / "run.json").write_text(f'{{"job_id": "job-1", "epoch": 1, "rank": 0, {fields}}}')
+    rest = '"pipes": {"output": 1, "ended": 2, "release": 3}, "job_id": "job-1", "epoch": 1, "rank": 0'
+    (folder / "run.json").write_text(f'{{{rest}, "grace": 1, "memory": 1}}')
+    assert records.read(str(folder)) is not None
+    (folder / "run.json").write_text(f"{{{rest}, {fields}}}")
     assert records.read(str(folder)) is None
 
 
 @pytest.mark.parametrize("put", [put_pipe, put_link, put_loop])
 def test_a_record_is_written_beside_whatever_lies_in_its_way(folder: Path, put: Callable[[Path], None]) -> None:
     put(folder / "run.json.new")
-    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
+    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1, pipes=PIPES)
     records.write(str(folder), own)
     assert records.read(str(folder)) == own
 
 
 def test_an_intent_gets_its_pid_in_place_and_half_of_that_is_no_record(folder: Path) -> None:
-    intent, path = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1, cgroups={"cpu": "/c"}), "run.json"
+    intent, path = (
+        RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1, pipes=PIPES, cgroups={"cpu": "/c"}),
+        "run.json",
+    )
     with os.fdopen(records.begin(str(folder), intent), "r+b") as file:
         assert records.read(str(folder)) == intent
         before = (folder / path).read_bytes()
@@ -148,7 +156,7 @@ def test_an_intent_is_written_in_place_of_whatever_an_earlier_try_left(
     folder: Path, put: Callable[[Path], None]
 ) -> None:
     put(folder / "run.json")
-    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
+    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1, pipes=PIPES)
     os.close(records.begin(str(folder), own))
     assert records.read(str(folder)) == own
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from libs.cgroups.counters import Traffic
 from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from services.executor.runtime.process import records
+from services.executor.runtime.process.pipes import Inodes
 from services.executor.runtime.process.records import RunRecord
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import DockerRuns, ProcessRuns
@@ -125,7 +126,7 @@ async def test_runs_of_the_process_runtime_are_found_by_their_files(tmp_path: Pa
 
 
 async def test_a_run_is_found_once_its_intent_has_a_pid_however_soon_that_comes(tmp_path: Path) -> None:
-    intent = RunRecord(job_id="a", epoch=1, rank=0, grace=5.0, memory=1)
+    intent = RunRecord(job_id="a", epoch=1, rank=0, grace=5.0, memory=1, pipes=Inodes(output=1, ended=2, release=3))
     (tmp_path / "runs/a-1-0").mkdir(parents=True)
     finder = ProcessRuns(tmp_path)
     with os.fdopen(records.begin(str(tmp_path / "runs/a-1-0"), intent), "r+b") as file:

@@ -25,7 +25,7 @@ def service_short(view: ServiceView) -> str:
     if view.update is not None:
         parts.append(f"update {view.update.replaced}/{view.update.replicas}")
     if view.requests is not None:
-        parts.append(f"{number(round(rate_of(view.requests), 1))}/s")
+        parts.append(f"{number(round(view.requests.rate_now, 1))}/s")
         parts += [f"p99 {latency_text(view.requests.p99)}"] if view.requests.p99 is not None else []
         parts += [f"{view.requests.queued} queued"] if view.requests.queued else []
     if view.kept is False or view.unattainable:
@@ -88,15 +88,10 @@ def _update(view: ServiceView, look: Look) -> str:
     return f"{told}, asked for {ago(look.now - update.since)}{room}{back}"
 
 
-def rate_of(requests: RequestsView) -> float:
-    """Requests a second now; the mean of the last minute of a gateway of before."""
-    return requests.rate if requests.rate_now is None else requests.rate_now
-
-
 def requests_text(requests: RequestsView) -> str:
     """`41.2/s in the last 60s, 12 in flight, 3 queued; p50 20ms, p99 120ms; 4 refused`."""
     parts = [f"{number(round(requests.rate, 1))}/s in the last {span(requests.seconds)}"]
-    if requests.rate_now is not None and round(requests.rate_now, 1) != round(requests.rate, 1):
+    if round(requests.rate_now, 1) != round(requests.rate, 1):
         parts.insert(0, f"{number(round(requests.rate_now, 1))}/s now")
     parts.append(f"{requests.in_flight} in flight, {requests.queued} queued")
     if requests.p50 is not None and requests.p99 is not None:

@@ -34,7 +34,7 @@ class GuardOrders(Struct, frozen=True, kw_only=True):
 
     fencing: bool
     boot_id: str
-    timings: FenceTimings = msgspec.field(name="policy")  # as guards and executors of earlier versions call it
+    timings: FenceTimings
     runtime: str
     node_id: str
     cluster: str = ""

@@ -56,7 +56,7 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
 
 def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:
     """The compiled files, copied to where containers and later runs find them, whatever becomes of the originals. Those
-    of an earlier version go once no run has a share. Raises OSError."""
+    that were compiled from other sources go once no run has a share. Raises OSError."""
     folder.mkdir(mode=0o755, exist_ok=True)
     digest = hashlib.sha256(built.hook.read_bytes())
     for path in sorted(built.driver_folder.iterdir()):

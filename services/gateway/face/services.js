@@ -164,7 +164,7 @@ function cardParts(job, now) {
 function requestsText(requests) {
   if (!requests) return "no router reports it";
   const bad = ["refused", "failed", "late"].filter((name) => requests[name]).map((name) => `${requests[name]} ${name}`);
-  const parts = [`${text(Math.round((requests.rate_now ?? requests.rate) * 10) / 10)}/s`, `${requests.in_flight ?? 0} in flight`, `${requests.queued ?? 0} queued`, ...bad];
+  const parts = [`${text(Math.round(requests.rate_now * 10) / 10)}/s`, `${requests.in_flight ?? 0} in flight`, `${requests.queued ?? 0} queued`, ...bad];
   return `${parts.join(", ")} (in the last ${duration(requests.seconds)})`;
 }
 

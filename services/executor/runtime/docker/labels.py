@@ -45,8 +45,8 @@ def grace_of(found: Mapping[str, str]) -> float:
 
 
 def stop_signal_of(found: Mapping[str, str]) -> str:
-    """The signal that asks the container to stop; SIGTERM for one of a version before."""
-    return found.get(STOP_SIGNAL) or "SIGTERM"
+    """The signal that asks the container to stop."""
+    return found.get(STOP_SIGNAL, "SIGTERM")
 
 
 def signal_number(name: str) -> int | None:

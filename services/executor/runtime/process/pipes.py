@@ -8,7 +8,7 @@ neither an executor nor a guard comes back, it exits after RELEASE_SECONDS_MAX, 
 
 The next executor and the guard open the pipes through the shim's entries in /proc, by the inodes in the run's record
 (records.py): a shell moves its descriptors. Two of them may read one pipe for a
-moment, so each locks the log while it appends. A shim of an earlier version has the log as stdout, and no pipes.
+moment, so each locks the log while it appends.
 """
 
 import errno
@@ -92,10 +92,8 @@ def make_pipes() -> tuple[RunPipes, ShimEnds]:
     return pipes, ShimEnds(write=write, ended=shims_end, release=released, output=output)
 
 
-def find_pipes(pid: int, pipes: Inodes | None) -> RunPipes | None:
-    """The pipes of the shim with this pid; None if it has none. The caller knows that it is a shim."""
-    if pipes is None:
-        return None
+def find_pipes(pid: int, pipes: Inodes) -> RunPipes | None:
+    """The pipes of the shim with this pid; None if it has them no more. The caller knows that it is a shim."""
     found = RunPipes(
         output=_open(pid, pipes.output, _READ),
         ended=_open(pid, pipes.ended, _READ),

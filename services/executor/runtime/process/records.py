@@ -58,7 +58,7 @@ class RunRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pid: Annotated[int, Meta(ge=0, le=PID_MAX)] = 0
     cgroups: dict[str, str] = {}
     stop_signal: StopSignal = StopSignal.TERM
-    pipes: Inodes | None = None  # None: its shim is of an earlier version
+    pipes: Inodes
 
     @property
     def key(self) -> RunKey:

@@ -456,7 +456,7 @@ class ProcessRuntime:
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _watch(self, live: _Live, pipes: RunPipes | None) -> None:
-        """`pipes`: those of the run; None if its shim is of an earlier version."""
+        """`pipes`: those of the run; None if its shim has them no more."""
         key = live.run.key
         self._live[key] = live
         self._read_limits(live)
