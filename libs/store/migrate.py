@@ -18,6 +18,11 @@ from libs.store.hosts import Hosts
 ROLES = ("gateway", "scheduler", "scorer", "reallocator", "router")
 MIGRATION_SECONDS_MAX = 3600.0  # an index over many millions of events takes minutes
 _LOCK = 0x77656674  # one migration at a time: this number is "weft"
+_BEFORE_RELEASE = "0002_decisions"  # every database that was made before version 0.1.0 has it
+_MADE_BEFORE_RELEASE = (
+    "a version before 0.1.0 made this database, and no migration leads from it to this version: give Weft an empty"
+    " database (for `weft up`, another folder in WEFT_HOME), or go on with the version that made this one"
+)
 
 
 class MigrationError(StoreError):
@@ -72,6 +77,8 @@ async def _migrate(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str
             " (name text PRIMARY KEY, sha256 text NOT NULL, at timestamptz NOT NULL)"
         )
         theirs = {row["name"]: row["sha256"] for row in await connection.fetch("SELECT name, sha256 FROM migrations")}
+        if _BEFORE_RELEASE in theirs.keys() - ours.keys():
+            raise MigrationError(_MADE_BEFORE_RELEASE)
         if unknown := sorted(theirs.keys() - ours.keys()):
             raise MigrationError(f"the database has migrations that this version does not know: {', '.join(unknown)}")
         for name, text in ours.items():

@@ -4,18 +4,17 @@ What nobody uses any more is taken away a release later (contract), by a file th
 views are no part of a migration: their current text lies in `sql/functions`, and every `migrate` applies it.
 """
 
-import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-MIGRATIONS = Path(__file__).parents[2] / "libs/store/sql/migrations"
-FUNCTIONS = MIGRATIONS.parent / "functions"
-FIRST_SHA256 = (
-    "8bb4fc90d7ff4971ba78bd3420a92ee73abaaca6ceaefde900dacd1bc21dcad4"  # it runs in clusters: never again another
-)
+from tests.support.versions import NoEarlierVersionError, files_of, newest_release
 
+ROOT = Path(__file__).parents[2]
+MIGRATIONS = ROOT / "libs/store/sql/migrations"
+FUNCTIONS = MIGRATIONS.parent / "functions"
 TAKES_AWAY = {
     r"\bDROP\s+(TABLE|COLUMN|VIEW|FUNCTION|TYPE)\b": "an earlier service may still use it",
     r"\bRENAME\b": "an earlier service knows it by its old name",
@@ -25,18 +24,39 @@ TAKES_AWAY = {
     r"\bREVOKE\b": "an earlier service may still need it",
     r"\bTRUNCATE\b": "it loses what is there",
 }
-LATER = [path for path in sorted(MIGRATIONS.glob("*.sql")) if path.name > "0001_first.sql"]
+FIRST = "0001_first.sql"
 
 
-def test_the_first_migration_is_what_it_was() -> None:
-    assert hashlib.sha256((MIGRATIONS / "0001_first.sql").read_bytes()).hexdigest() == FIRST_SHA256
+def taken_away(name: str, text: str) -> dict[str, str]:
+    """What the migration takes from an earlier service, and why that is not allowed."""
+    if "_contract_" in name or name == FIRST:  # before the first there is nothing
+        return {}
+    sql = _but_for_what_it_makes(re.sub(r"--[^\n]*", "", text))
+    return {what: why for what, why in TAKES_AWAY.items() if re.search(what, sql, re.IGNORECASE)}
 
 
 def test_a_later_migration_only_adds() -> None:
-    for path in LATER:
-        sql = _but_for_what_it_makes(re.sub(r"--[^\n]*", "", path.read_text()))
-        found = {what: why for what, why in TAKES_AWAY.items() if re.search(what, sql, re.IGNORECASE)}
-        assert not found or "_contract_" in path.name, f"{path.name} takes away: {found}"
+    found = {path.name: taken_away(path.name, path.read_text()) for path in MIGRATIONS.glob("*.sql")}
+    assert not {name: taken for name, taken in found.items() if taken}
+
+
+def changed(released: Mapping[str, str], ours: Mapping[str, str]) -> list[str]:
+    """The migrations of a release that are not what they were."""
+    return sorted(name for name, text in released.items() if ours.get(name) != text)
+
+
+def test_the_migrations_of_a_release_are_never_changed() -> None:
+    """They ran in clusters."""
+    try:
+        released = files_of(newest_release(), str(MIGRATIONS.relative_to(ROOT)))
+    except NoEarlierVersionError as error:
+        pytest.skip(str(error))
+    assert released
+    assert not changed(released, {str(path.relative_to(ROOT)): path.read_text() for path in MIGRATIONS.iterdir()})
+
+
+def test_a_migration_that_differs_from_its_release_is_found() -> None:
+    assert changed({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "5"}) == ["b", "c"]
 
 
 def test_every_function_and_view_has_its_current_text_in_one_file() -> None:
@@ -65,14 +85,15 @@ def _but_for_what_it_makes(sql: str) -> str:
     ],
 )
 def test_what_takes_away_is_found(sql: str) -> None:
-    assert any(re.search(what, sql, re.IGNORECASE) for what in TAKES_AWAY)
+    assert taken_away("0002_more.sql", sql)
+    assert not taken_away("0003_contract_more.sql", sql)
 
 
 @pytest.mark.parametrize(
     "sql", ["ALTER TABLE jobs ADD COLUMN share integer NOT NULL DEFAULT 0;", "CREATE TABLE more ();"]
 )
 def test_what_adds_is_let_through(sql: str) -> None:
-    assert not any(re.search(what, sql, re.IGNORECASE) for what in TAKES_AWAY)
+    assert not taken_away("0002_more.sql", sql)
 
 
 def test_the_numbers_of_the_migrations_have_no_gap_and_no_double() -> None:

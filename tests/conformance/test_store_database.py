@@ -12,17 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Loan, Revision, Step, changed
+from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Loan, Revision, Step
 from libs.domain.lease import Lease
-from libs.messages.events import Event, step_data
+from libs.messages.events import Event
 from libs.store import DoubleAllocationError, LoadedSinceError, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from libs.store.postgres import PostgresStore
-from libs.store.rows import as_json
 from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import node, spec
-from tests.support.steps import changes_of, placement, step
+from tests.support.steps import changes_of, placement
 from tests.support.stores import AT, told, world_of
 from tests.support.tier import examples
 
@@ -302,56 +301,6 @@ async def test_no_event_is_skipped_however_transactions_interleave(
         pass
     assert sorted(event.subject_id for event in seen) == sorted(writers.committed)
     assert seen == await real.gateway.events()
-
-
-async def test_the_function_that_the_version_before_calls_obeys_the_same_law(real: postgres.Stores) -> None:
-    """In an upgrade a scheduler of the version before may lead: what it leaves is what this version would leave."""
-    world = world_of(real)
-    lease = await world.lead()
-    (job,) = await world.admitted(lease, "j-1", gpus=2)
-    where = placement(("n", 0), ("n", 1))
-    lives: list[tuple[JobEvent, dict[str, Any]]] = [
-        (_E.WAITING, {}),
-        (_E.REPRIORITISED, {"priority": 3}),
-        (_E.PLACED, {"placement": where}),
-        (_E.STARTING, {}),
-        (_E.STARTED, {}),
-        (_E.STOPPING, {"progress": {"step": 1.5}}),
-        (_E.REQUEUED, {"attempts": 1, "not_before": AT + 99.25, "exit_code": 1}),
-        (_E.PLACED, {"placement": where, "attained_seconds": 0.0, "attained_gpu_seconds": 0.0}),
-        (_E.FAILED, {"exit_code": 2}),
-    ]
-    connection = await real.server.connect("scheduler")
-    try:
-        for number, (event, fields) in enumerate(lives):
-            change = changed(job, step(job, event, at=AT + number, **fields))
-            taken = await connection.fetchval(
-                "SELECT take_steps($1, $2, $3, $4::jsonb)",
-                *(lease.name, lease.holder, lease.epoch, as_json([change.step])),
-            )
-            assert taken == 1
-            job = await world.known("j-1")
-            assert job == change.after
-            (event_stored,) = await world.gateway.story("j-1", newest=True, limit=1)
-            assert told(event_stored) == json.loads(msgspec.json.encode(step_data(change)))
-    finally:
-        await connection.close()
-
-
-async def test_the_admission_that_the_version_before_calls_goes_on(real: postgres.Stores) -> None:
-    """It names no load; its leader counts none."""
-    world = world_of(real)
-    await world.scheduler.lead_by(await world.lead(holder="later"), "")
-    await world.lead()
-    await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
-    connection = await real.server.connect("scheduler")
-    try:
-        assert await connection.fetchval("SELECT admit_jobs('default', 'me', 2, 'default', 10)") == "j-1"
-        with pytest.raises(asyncpg.PostgresError, match="is no longer held by"):
-            await connection.fetch("SELECT admit_jobs('default', 'later', 1, 'default', 10)")
-    finally:
-        await connection.close()
-    assert [job.id for job in await world.scheduler.open_jobs(pool="default")] == ["j-1"]
 
 
 # the store in one process against the one in Postgres

@@ -1,7 +1,6 @@
 """What Postgres itself holds: each role's rights, migrations that run once, and a store that outlasts its server."""
 
 import asyncio
-import hashlib
 import os
 import signal
 import time
@@ -13,7 +12,6 @@ import asyncpg
 import pytest
 from msgspec import Struct
 
-import libs.store.sql
 from libs.credentials import Credentials, provision
 from libs.domain.job import Cause, CauseCode
 from libs.domain.lease import Lease
@@ -384,33 +382,30 @@ async def test_a_migration_that_this_version_does_not_know_stops_everything(serv
     assert (await columns(fresh)).keys() == {"migrations"}
 
 
-async def test_slots_of_before_there_were_shares_hold_all_of_their_gpus(server: Server) -> None:
+async def test_a_database_that_was_made_before_the_first_release_is_refused_and_left_as_it_is(server: Server) -> None:
+    fresh = await server.make("before_release")
+    connection = await fresh.connect()
+    await connection.execute("CREATE TABLE migrations (name text PRIMARY KEY, sha256 text, at timestamptz)")
+    for name in ("0001_first", "0002_decisions", "0034_outbox_in_turn"):
+        await connection.execute("INSERT INTO migrations VALUES ($1, 'x', now())", name)
+    await connection.close()
+    with pytest.raises(MigrationError, match=r"version before 0\.1\.0 made this database"):
+        await fresh.migrate()
+    assert (await columns(fresh)).keys() == {"migrations"}
+
+
+async def test_no_gpu_is_held_beyond_its_time_and_its_memory(server: Server) -> None:
     fresh = await server.make("whole_gpus")
+    await fresh.migrate()
     connection = await fresh.connect()
     try:
-        await connection.execute("CREATE TABLE migrations (name text PRIMARY KEY, sha256 text, at timestamptz)")
-        for path in sorted((Path(libs.store.sql.__file__).parent / "migrations").glob("*.sql")):
-            if path.name < "0014":
-                text = path.read_text()
-                await connection.execute(text)
-                digest = hashlib.sha256(text.encode()).hexdigest()
-                await connection.execute("INSERT INTO migrations VALUES ($1, $2, now())", path.stem, digest)
-        slot = "INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank"
-        await connection.execute("SET session_replication_role = replica")  # no job has to be there
-        await connection.execute(f"{slot}) VALUES ('n', 0, 'j-1', 3, 0), ('n', 1, 'j-1', 3, 0), ('n', 2, 'j-2', 0, 1)")
-        await fresh.migrate()
-        rows = await connection.fetch("SELECT * FROM gpu_slots ORDER BY gpu_index")
-        assert [tuple(row) for row in rows] == [
-            ("n", 0, "j-1", 3, 0, 1000, None),
-            ("n", 1, "j-1", 3, 0, 1000, None),
-            ("n", 2, "j-2", 0, 1, 1000, None),
-        ]
-        await connection.execute("SET session_replication_role = origin")
         await connection.execute("ALTER TABLE gpu_slots DROP CONSTRAINT gpu_slots_job_id_fkey")
+        slot = "INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank"
+        await connection.execute(f"{slot}) VALUES ('n', 2, 'j-2', 0, 1)")  # all of it
         for more in ("rank) VALUES ('n', 2, 'j-3', 0, 0)", "rank, part, memory) VALUES ('n', 2, 'j-3', 0, 0, 1, 0)"):
             with pytest.raises(asyncpg.UniqueViolationError, match="GPU 2 of n"):
                 await connection.execute(slot.removesuffix("rank") + more)
-        await connection.execute(f"{slot}) VALUES ('n', 3, 'j-3', 0, 0)")  # as the version before does
+        await connection.execute(f"{slot}) VALUES ('n', 3, 'j-3', 0, 0)")
     finally:
         await connection.close()
 

@@ -1,7 +1,6 @@
-"""The services of an earlier commit beside those of this one: their code, and how they would be started.
+"""The services of the newest release beside those of this tree: their code, and how they would be started.
 
-The earlier commit is the one before the newest migration came, so that the two always differ in the schema they know;
-WEFT_UPGRADE_FROM names another.
+WEFT_UPGRADE_FROM names another commit than the tag of the newest release.
 """
 
 import asyncio
@@ -19,7 +18,6 @@ import msgspec
 from services.cli.local.plan import Service
 
 HERE = Path(__file__).parents[2]
-MIGRATIONS = "libs/store/sql/migrations"
 SNIPPET_SECONDS_MAX = 60
 
 _PROVISION = """
@@ -38,21 +36,20 @@ said = asyncio.run(migrate(asked["pg_dsn"], user=None, password=owner, role_pass
 _PLAN = """
 import msgspec
 from libs.credentials import Credentials
-from services.cli.local import home as folder
+from services.cli.local.home import ClusterHome
 from services.cli.local.options import Options
 from services.cli.local.plan import Addresses, services
-home = getattr(folder, "ClusterHome", None) or folder.Home  # as the version before calls it
-home = home(Path(asked["home"]))
+home = ClusterHome(Path(asked["home"]))
 home.make()
-router = {"router_port": asked["router_port"]} if "router_port" in Addresses.__struct_fields__ else {}
-addresses = Addresses(nats_url=asked["nats_url"], pg_dsn=asked["pg_dsn"], port=asked["port"], **router)
+ports = {"port": asked["port"], "router_port": asked["router_port"]}
+addresses = Addresses(nats_url=asked["nats_url"], pg_dsn=asked["pg_dsn"], **ports)
 options = Options(nodes=len(asked["nodes"]), emulated_gpus=4, settings=asked["settings"])
 said = msgspec.to_builtins(services(options, home, Credentials(home.credentials), addresses), enc_hook=str)
 """
 
 
 class NoEarlierVersionError(Exception):
-    """There is no history here to take one from."""
+    """Nothing was released, or there is no history here to take a release from."""
 
 
 class Version:
@@ -99,7 +96,7 @@ def this_version() -> Version:
 
 def earlier_version(folder: Path) -> Version:
     """Unpacked into `folder`. Raises NoEarlierVersionError."""
-    commit = os.environ.get("WEFT_UPGRADE_FROM") or _before_the_newest_migration()
+    commit = os.environ.get("WEFT_UPGRADE_FROM") or newest_release()
     packed = _git("archive", commit, "libs", "services")
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
         if hasattr(tarfile, "data_filter"):
@@ -109,10 +106,17 @@ def earlier_version(folder: Path) -> Version:
     return Version(folder)
 
 
-def _before_the_newest_migration() -> str:
-    newest = max(path.name for path in (HERE / MIGRATIONS).glob("*.sql"))
-    commit = _git("log", "-1", "--format=%H", "--diff-filter=A", "--", f"{MIGRATIONS}/{newest}").decode().strip()
-    return f"{commit}^" if commit else "HEAD"
+def newest_release() -> str:
+    """The tag of the newest release that this tree follows. Raises NoEarlierVersionError."""
+    if not _git("tag", "--list", "v*"):
+        raise NoEarlierVersionError("no version is released yet: there is no tag v*")
+    return _git("describe", "--tags", "--abbrev=0", "--match", "v*").decode().strip()
+
+
+def files_of(release: str, folder: str) -> dict[str, str]:
+    """The files of a folder in a release, by path. Raises NoEarlierVersionError."""
+    paths = _git("ls-tree", "--name-only", release, f"{folder}/").decode().split()
+    return {path: _git("show", f"{release}:{path}").decode() for path in paths}
 
 
 def _git(*arguments: str) -> bytes:

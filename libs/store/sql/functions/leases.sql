@@ -21,7 +21,7 @@ BEGIN
     END IF;
 END $$;
 
--- Stores how a leadership ended. The trigger is in 0003_store_went_back.sql.
+-- Stores how a leadership ended. The trigger is in 0001_first.sql.
 CREATE OR REPLACE FUNCTION leadership_ends() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     INSERT INTO leaderships (name, epoch, holder, seq) VALUES (OLD.name, OLD.epoch, OLD.holder, OLD.seq)
