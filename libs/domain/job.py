@@ -317,7 +317,7 @@ class Job(Struct, frozen=True, kw_only=True):
     placed_at: float | None = None  # since when it holds its GPUs
     attained_seconds: float = 0.0  # for how long it held them in its epochs before, since an order last forgot that
     attained_gpu_seconds: float = 0.0  # the same, each second counted once for every GPU that it held
-    nodes: tuple[str, ...] | None = ()  # every node it was ever placed on; None: from before that was kept
+    nodes: tuple[str, ...] = ()  # every node it was ever placed on
     size: dict[str, int] = {}  # replicas by role that it should have; empty: as its specification wants
     worked: dict[str, int] = {}  # the size that it ran with before the last change; empty: it never changed
     sized_at: float | None = None  # since when it holds as many GPUs as now, if they changed since it was placed
@@ -370,7 +370,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def may_have_run_on(self, node_id: str) -> bool:
         """Was the job ever placed on this node, as far as is known?"""
-        return self.nodes is None or node_id in self.nodes
+        return node_id in self.nodes
 
     @property
     def held_since(self) -> float:
@@ -562,7 +562,7 @@ def _sized_at(job: Job, step: Step, at: float, *, recounted: bool, placed: bool)
     return at if recounted else job.sized_at
 
 
-def _nodes(job: Job, step: Step) -> tuple[str, ...] | None:
-    if job.nodes is None or step.event not in PLACES or step.placement is None:
+def _nodes(job: Job, step: Step) -> tuple[str, ...]:
+    if step.event not in PLACES or step.placement is None:
         return job.nodes
     return tuple(sorted({*job.nodes, *(allocation.node_id for allocation in step.placement.allocations)}))

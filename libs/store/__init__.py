@@ -57,8 +57,8 @@ def bytes_of_job(job: Job) -> int:
 
 
 def may_go_on(page: Sequence[Job], *, limit: int) -> bool:
-    """Return True if there may be jobs behind this page of at most `limit` jobs: it is full, or ended by its bytes. An
-    earlier version may have written a specification in more bytes, so half of them are enough."""
+    """Return True if there may be jobs behind this page of at most `limit` jobs: it is full, or ended by its bytes.
+    Another version may have written a specification in more bytes, so half of them are enough."""
     return len(page) == limit or sum(map(bytes_of_job, page)) >= LISTED_BYTES_MAX // 2
 
 

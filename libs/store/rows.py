@@ -232,7 +232,7 @@ def job_of(row: Row) -> Job:
         placed_at=row["placed_at"],
         attained_seconds=row["attained_seconds"],
         attained_gpu_seconds=row["attained_gpu_seconds"],
-        nodes=None if row["nodes"] is None else tuple(row["nodes"]),
+        nodes=tuple(row["nodes"]),
         size=_SIZE.decode(row["size"]) if row["size"] else {},
         worked=_SIZE.decode(row["worked"]) if row["worked"] else {},
         sized_at=row["sized_at"],

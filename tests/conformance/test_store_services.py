@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import asyncpg
-import msgspec
 import pytest
 from msgspec import structs
 
@@ -16,7 +15,7 @@ from libs.store import TenantFullError, UnlawfulError
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.steps import GIB, go
-from tests.support.stores import AT, World, world_of
+from tests.support.stores import AT, World
 
 _E = JobEvent
 REPLICA = Allocation(rank=7, role="server", node_id="node-1", gpus=(1,), cpus=1.0, memory=GIB, extra=True, revision=1)
@@ -146,24 +145,6 @@ async def test_an_event_has_the_names_of_an_environment_and_no_values(world: Wor
     assert json.loads(bytes(told.data))["revisions"] == [
         {"number": 1, "image": "chat:2", "env_names": ["KEY"], "at": AT}
     ], "a command of more than 4 KiB is left out"
-
-
-async def test_what_an_earlier_scheduler_stored_whole_is_divided_at_the_next_step(real: postgres.Stores) -> None:
-    lease, job = await admitted(world_of(real), "j-1", serving())
-    first = Revision(number=1, image="chat:2", env={"A": "1"}, at=AT, back_to=0)
-    async with real.owner.transaction():
-        await real.owner.execute("ALTER TABLE jobs DISABLE TRIGGER divide_revisions")
-        await real.owner.execute(
-            "UPDATE jobs SET revisions = $1, version = version + 1, last_event = 'updated'",
-            msgspec.json.encode([first]).decode(),
-        )
-        await real.owner.execute("ALTER TABLE jobs ENABLE TRIGGER divide_revisions")
-    (job,) = await real.scheduler.open_jobs(pool="default")
-    assert job.revisions == (first,)
-    second = Revision(number=2, env={"A": "2"}, at=AT, back_to=1)
-    job = await go(real.scheduler, lease, job, _E.UPDATED, at=AT, revisions=(first, second))
-    assert job.revisions == (first, second)
-    assert "chat" not in await real.owner.fetchval("SELECT revisions::text FROM jobs")
 
 
 async def test_an_ask_for_an_update_says_what_is_to_run(world: World) -> None:

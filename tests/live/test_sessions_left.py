@@ -44,12 +44,10 @@ async def test_an_end_is_told_once_by_the_node_of_the_run_and_of_a_session_that_
     assert len(await noted(world)) == 1, "a repeat, whose ask the scheduler has not done yet"
 
 
-async def test_what_the_story_has_already_is_not_told_again_and_neither_is_what_came_before(world: World) -> None:
+async def test_what_the_story_has_already_is_not_told_again(world: World) -> None:
     job = await world.running()
     for code in (CauseCode.ENTERED, CauseCode.LEFT):
         job = await world.go(job, JobEvent.ENTERED, cause=of(code))
-    before = Cause(code=CauseCode.ENTERED, sentence="alice opened a shell in rank 0", by="alice", numbers={"rank": 0.0})
-    job = await world.go(job, JobEvent.ENTERED, cause=before)  # of the version before: without a number
     await tells(world, job)
     assert await noted(world) == []
 

@@ -188,7 +188,7 @@ def test_whatever_speeds_nodes_report_an_expected_speed_is_a_number(
     for size, speeds in told:
         made = measured(size, size * 4.0, speeds, at=0.0)
         points = joined(points, () if made is None else [made])
-    stored = [point(size, size * 4.0, speed, spread=spread) for size, speed, spread in others]  # by an earlier version
+    stored = [point(size, size * 4.0, speed, spread=spread) for size, speed, spread in others]
     for own, prior in ((points, stored), (stored, points)):
         speed, sure = speed_at(curve(*own), replicas, replicas * 4.0, prior=curve(*prior))
         assert 0.0 <= speed < inf

@@ -252,16 +252,6 @@ def test_a_new_leader_knows_on_which_nodes_a_job_ever_was() -> None:
     assert w.state("j-1") is S.RUNNING
 
 
-def test_a_job_from_before_its_nodes_were_kept_waits_for_whoever_claims_to_run_it() -> None:
-    w = world(nodes=2, gpus=4)
-    claim(w, "node-2", ("j-1", 0, 0))
-    w.round()
-    made = w.stored["j-1"] = job("j-1", gpus=4, since=w.now, nodes=None)
-    w.core.admit([made])
-    w.round()
-    assert w.state("j-1") is S.QUEUED
-
-
 def test_after_the_store_went_back_every_claim_counts() -> None:
     """In the time that it lost, the job may have been anywhere."""
     w = world(nodes=2, gpus=4, settings=Settings(lease_seconds=50))

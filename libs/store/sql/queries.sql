@@ -915,16 +915,9 @@ SELECT $1::text, $4::bigint, $5::int, $6::int, $7::boolean, to_timestamp($8::flo
 
 -- name: history_cut
 -- Cuts at a record that begins: the last that is too old itself, or the first with few enough bytes behind it.
-WITH counted AS (
+WITH beginnings AS (
     SELECT epoch, number, at, history_bytes($1) - bytes_until + octet_length(body) AS behind
-      FROM decisions WHERE pool = $1 AND begins AND bytes_until IS NOT NULL
-), uncounted AS (
-    SELECT epoch, number, at, begins, sum(octet_length(body)) OVER (ORDER BY epoch DESC, number DESC) AS behind
-      FROM decisions WHERE pool = $1 AND bytes_until IS NULL
-), beginnings AS (
-    SELECT epoch, number, at, behind FROM counted
-     UNION ALL
-    SELECT epoch, number, at, behind + COALESCE((SELECT max(behind) FROM counted), 0) FROM uncounted WHERE begins
+      FROM decisions WHERE pool = $1 AND begins
 ), cut AS (
     (SELECT epoch, number FROM beginnings WHERE at <= to_timestamp($2::float8) ORDER BY epoch DESC, number DESC LIMIT 1)
      UNION ALL

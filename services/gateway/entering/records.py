@@ -171,7 +171,7 @@ class Records:
         async for page in story_pages(self._store, job_id, events=[JobEvent.ENTERED]):
             for event in page:
                 cause = _data(event.data).cause
-                if cause is None or "session" not in cause.numbers:
+                if cause is None:
                     continue
                 number = int(cause.numbers["session"])
                 if cause.code is CauseCode.ENTERED:

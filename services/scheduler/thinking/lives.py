@@ -375,7 +375,7 @@ def _no_other_try(cause: Cause) -> Cause:
 def _was_elsewhere(job: Job) -> bool:
     """Was the job ever placed on a node that it is not on now? What is missing here may be there."""
     here = {allocation.node_id for allocation in job.held}
-    return job.nodes is None or not here.issuperset(job.nodes)
+    return not here.issuperset(job.nodes)
 
 
 def wait_seconds(job: Job, attempts: int) -> float:

@@ -3,11 +3,7 @@ CREATE OR REPLACE FUNCTION history_bytes(of_pool text) RETURNS bigint LANGUAGE s
     SET search_path = public, pg_temp
 AS $$
     SELECT COALESCE(
-        (SELECT bytes_until FROM decisions WHERE pool = of_pool ORDER BY epoch DESC, number DESC LIMIT 1),
-        -- An earlier version wrote the newest record: continue from the last stored count.
-        (SELECT bytes_until FROM decisions WHERE pool = of_pool AND begins AND bytes_until IS NOT NULL
-          ORDER BY epoch DESC, number DESC LIMIT 1),
-        0)
+        (SELECT bytes_until FROM decisions WHERE pool = of_pool ORDER BY epoch DESC, number DESC LIMIT 1), 0)
 $$;
 
 -- Raises unless a record begins, or the one before it is stored: without that, the store went back in time since.

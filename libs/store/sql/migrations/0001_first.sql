@@ -290,7 +290,7 @@ CREATE TABLE jobs (
     placed_at      timestamptz,                    -- since when it holds its GPUs
     attained       interval NOT NULL DEFAULT '0',  -- how long it held them in its epochs before
     attained_gpu_seconds double precision NOT NULL DEFAULT 0,  -- where its size differs from try to try
-    nodes          text[] DEFAULT '{}',            -- every node it was ever placed on
+    nodes          text[] NOT NULL DEFAULT '{}',   -- every node it was ever placed on
     size           jsonb,         -- replicas by role; NULL: as its specification wants
     worked         jsonb,         -- replicas by role before the last change; NULL: it never changed
     sized_at       timestamptz,   -- since when it holds as many GPUs as now, if not since placed_at
@@ -364,12 +364,11 @@ CREATE TABLE decisions (
     turns  integer NOT NULL,
     steps  integer NOT NULL,
     body   bytea NOT NULL,        -- compressed already
-    bytes_until bigint,           -- of the bodies of its pool up to this one, those of dropped records included
+    bytes_until bigint NOT NULL,  -- of the bodies of its pool up to this one, those of dropped records included
     PRIMARY KEY (pool, epoch, number)
 );
 ALTER TABLE decisions ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE INDEX decisions_beginnings ON decisions (pool, epoch, number) WHERE begins;
-CREATE INDEX decisions_uncounted ON decisions (pool, epoch, number) WHERE bytes_until IS NULL;
 
 -- How long each pool keeps the jobs that are over. Written by `forget_jobs` alone.
 CREATE TABLE retention (
