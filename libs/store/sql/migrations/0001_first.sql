@@ -209,8 +209,9 @@ CREATE TABLE leaderships (
 );
 
 CREATE TABLE policies (
-    pool   text PRIMARY KEY,
-    policy text NOT NULL   -- order, placement and backfill of who led it last
+    pool             text PRIMARY KEY,
+    policy           text NOT NULL,  -- order, placement and backfill of its last leader
+    preemption_after double precision NOT NULL DEFAULT 0  -- seconds that a job runs before it is pre-empted
 );
 
 -- The legal steps, as libs/domain/job.py and docs/job-states.md have them.
