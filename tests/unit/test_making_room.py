@@ -8,6 +8,7 @@ import pytest
 from libs.domain.job import CauseCode, JobEvent, JobState, Step
 from libs.domain.quotas import ALL, Quota
 from tests.support.scheduler import World, world
+from tests.support.tier import some
 
 S = JobState
 
@@ -101,7 +102,7 @@ def trees(random: Random) -> tuple[Quota, ...]:
     return (*groups, quota("unrelated", random.randrange(1, 4), group=within))
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", some(3, range(16)))
 def test_the_greatest_job_starts_after_one_grace_and_no_job_starts_only_to_be_stopped_for_one_that_waits(
     seed: int,
 ) -> None:

@@ -24,7 +24,7 @@ from libs.simulator.pool import node_id, room_of, shape_of
 from libs.simulator.run import simulate
 from libs.simulator.truth import BELIEFS
 from libs.simulator.workload import TraceJob, Workload
-from tests.support.tier import examples
+from tests.support.tier import examples, of_tier
 
 ALL = [Policy(*names) for names in product(ORDERS, PLACEMENTS, BACKFILLS)]
 PEACEFUL = ("fifo", "drf")  # orders that preempt nobody
@@ -175,7 +175,7 @@ def check(outcome: Outcome, workload: Workload, policy: Policy, world: World) ->
 
 
 @every_policy
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=of_tier(4, 20), deadline=None)
 @given(case=cases())
 def test_a_simulation_keeps_the_laws_of_its_world(policy: Policy, case: Any) -> None:
     """No GPU is held twice, gangs are whole, nobody runs before it came, work adds up, and every job ends."""
@@ -216,7 +216,7 @@ def test_changing_equal_jobs_round_changes_no_metric(
 
 @pytest.mark.parametrize("backfill", BACKFILLS)
 @pytest.mark.parametrize("order", PEACEFUL)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=of_tier(8, 30), deadline=None)
 @given(cluster=clusters(classes=0), count=st.integers(1, 25), dice=st.integers(0, 9999), known=st.booleans())
 def test_without_variability_placing_by_score_gains_nothing(
     order: str, backfill: str, cluster: Cluster, count: int, dice: int, known: bool
@@ -281,7 +281,7 @@ def waits(job: JobOutcome, spells: list[Spell]) -> list[tuple[float, float, floa
 
 @pytest.mark.parametrize("backfill", BACKFILLS)
 @pytest.mark.parametrize("placement", ["packed-sticky", "weft-best", "pal"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=of_tier(8, 25), deadline=None)
 @given(
     nodes=st.integers(1, 3),
     gpus=st.integers(1, 3),
