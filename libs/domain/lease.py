@@ -4,7 +4,9 @@ from msgspec import Struct
 
 
 class Pledge(Struct, frozen=True, kw_only=True):
-    """The terms on which a leader holds its nodes without the store (docs/decisions/0012-a-store-that-is-away.md).
+    """The terms on which a leader holds its nodes without the store.
+
+    docs/decisions/0012-keep-jobs-running-without-postgres.md has the rule.
 
     For at most `seconds` from its latest renewal on, and only while it hears each of `members` (itself is one of them)
     deny that it leads, over one connection to the NATS server `nats`.

@@ -4,7 +4,7 @@ Wall clocks are never compared: a lease whose `seq` has not moved for `leader_se
 Safety does not depend on this: every write carries the lease's epoch, and the store refuses a stale one.
 
 If a node was answered under a lease that the store does not know, the store has lost that time: it was restored from
-a backup (docs/decisions/0006-a-store-that-went-back.md).
+a backup (docs/decisions/0006-detect-a-restored-database.md).
 """
 
 import asyncio

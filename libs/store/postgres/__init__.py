@@ -1,6 +1,6 @@
 """The store on a real Postgres: one class for every role; the database enforces what each role may do.
 
-Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth.md.
+Driver traps and their work-arounds are in docs/decisions/0003-postgres-through-asyncpg.md.
 """
 
 import ssl

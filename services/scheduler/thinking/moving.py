@@ -1,6 +1,7 @@
 """Moves of running jobs to better GPUs: a job is stopped, requeued for a moment, then placed on GPUs kept for it.
 
-`libs.planning` decides which jobs move, and where to. docs/decisions/0008-moves.md describes how a move works.
+`libs.planning` decides which jobs move, and where to.
+docs/decisions/0008-how-a-running-job-moves.md describes how a move works.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

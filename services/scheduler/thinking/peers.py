@@ -1,8 +1,9 @@
 """One scheduler's knowledge of the others from their messages, and whether it may hold its nodes without the store.
 
 While the store is away, the last leader may hold its nodes (`NodeDesired.hold`) as long as no other leader can give
-their jobs away; docs/decisions/0012-a-store-that-is-away.md has the rule and its reason. No clock, no I/O. A message of
-another scheduler names our message that it answers and counts from when we sent that: it cannot be older, however late.
+their jobs away. docs/decisions/0012-keep-jobs-running-without-postgres.md has the rule and its reason. No clock, no
+I/O. A message of another scheduler names our message that it answers and counts from when we sent that: it cannot be
+older, however late.
 """
 
 from collections.abc import Iterable

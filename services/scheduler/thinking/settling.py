@@ -1,7 +1,7 @@
 """When a new leader, or a leader whose store went back in time, may begin to place jobs and to start runs.
 
 Until then the leader's answers keep the runs that nodes have, and start none. Why:
-docs/decisions/0006-a-store-that-went-back.md.
+docs/decisions/0006-detect-a-restored-database.md.
 """
 
 from libs.domain.job import Cause, CauseCode

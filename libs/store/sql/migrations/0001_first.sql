@@ -183,7 +183,7 @@ CREATE TABLE pushed_image_pieces (
 
 -- scheduler ----------------------------------------------------------------------------------------------------------
 
--- What a leader has pledged for the time in which it cannot reach the store: docs/decisions/0012-a-store-that-is-away.md.
+-- What a leader has pledged for the time in which it cannot reach the store: docs/decisions/0012-keep-jobs-running-without-postgres.md.
 CREATE TABLE leases (
     name          text PRIMARY KEY,
     holder        text NOT NULL,   -- empty: free
@@ -199,7 +199,7 @@ CREATE TABLE leases (
 );
 
 -- How each earlier leadership of a pool ended. Who was answered by a lease that was renewed further than it says here,
--- or by another holder, knows of a time that the store has lost: docs/decisions/0006-a-store-that-went-back.md.
+-- or by another holder, knows of a time that the store has lost: docs/decisions/0006-detect-a-restored-database.md.
 CREATE TABLE leaderships (
     name   text NOT NULL,
     epoch  bigint NOT NULL,
