@@ -42,11 +42,12 @@ up: setup ## a local cluster that stays until Ctrl-C
 fmt: setup ## format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-check: setup ## formatting, lints, strict types, import walls
+check: setup ## formatting, lints, strict types, import walls, wording of new text
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.prose
 
 test: check ## check, then the tests of each push: under twenty minutes on two cores
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not nightly"
