@@ -3,6 +3,15 @@
 Prose is help texts of argparse, docstrings, comments and Markdown. New is a sentence on a line that `git diff` shows as
 added since the base (see `BASES`) or that git does not track yet. Moved or reflowed lines are not new. Code in
 backticks and quoted words are not checked. `--all` checks the whole tree, and `PATH…` a part of it.
+
+False alarms were counted by reading every finding on 200 random lines (`--sample 200 --seed S`, 28 November 2026),
+with every doubtful one counted as false:
+
+    seed 1: 34 sentences found, 1 false (a test double that "is told what to answer")
+    seed 2: 38 sentences found, 0 false
+    seed 3: 34 sentences found, 3 false ("Of those that ask for 0.8, a fifth fits", twice; "What would change our mind")
+
+That is at most 3 of 200 lines, below one in fifty.
 """
 
 import argparse
