@@ -31,7 +31,7 @@ lock: ## resolve requirements.lock again from pyproject.toml (needs uv)
 	  --generate-hashes --no-annotate --no-header --quiet --output-file requirements.lock
 
 native: setup ## compile what jobs that share a GPU are given, and the emulated driver (needs cc or ziglang)
-	@$(BIN)/python -m libs.sharing.native
+	@$(BIN)/python -m weft.sharing.native
 
 demo: setup ## the main job: real work on an embedded cluster, about two minutes
 	@$(BIN)/weft demo

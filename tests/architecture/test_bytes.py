@@ -2,7 +2,7 @@
 
 import re
 
-from libs.store.sql import QUERIES
+from weft.store.sql import QUERIES
 
 SAYS_LARGE = re.compile(r"\bspec\b|\brevisions\b")  # a specification may be a megabyte, the revisions of a service four
 BOUNDED = re.compile(r"\b(before|bytes_before) < ")

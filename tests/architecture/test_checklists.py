@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from libs.credentials.folder import POSTGRES_ROLES
-from libs.domain.job import STEPS, Job, JobEvent
-from libs.messages.events import JobEventData
-from libs.messages.http import EventData
-from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS
-from libs.service import Connections
-from libs.service.config import names as names_of
-from libs.store.migrate import ROLES
-from libs.store.rows import COLUMNS
 from tests.support.steps import CAUSES
+from weft.credentials.folder import POSTGRES_ROLES
+from weft.domain.job import STEPS, Job, JobEvent
+from weft.messages.events import JobEventData
+from weft.messages.http import EventData
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS
+from weft.service import Connections
+from weft.service.config import names as names_of
+from weft.store.migrate import ROLES
+from weft.store.rows import COLUMNS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("ARCHITECTURE.md", "README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))))
@@ -42,7 +42,7 @@ def test_what_an_event_says_is_read_again() -> None:
 def test_every_field_that_a_step_changes_is_stored() -> None:
     never = {"id", "tenant", "spec", "seq", "submitted_at"}  # of the submission
     assert {field for field, _, _ in COLUMNS} == set(Job.__struct_fields__) - never - {"version"}
-    sql = ROOT.joinpath("libs/store/sql/functions/steps.sql").read_text()
+    sql = ROOT.joinpath("libs/weft/store/sql/functions/steps.sql").read_text()
     written, read = re.findall(r"\(([\w,\s]+)\)\s+= \(SELECT ([\w,\s]+?)\s+FROM jsonb_populate_record", sql)[0]
     assert re.findall(r"\w+", written) == re.findall(r"\w+", read)
     assert set(re.findall(r"\w+", written)) == {column for _, column, _ in COLUMNS} | {"version", "last_event"}
@@ -55,7 +55,7 @@ def test_every_policy_has_a_row(name: str) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_setting_is_in_the_docs(service: str) -> None:
-    settings = getattr(importlib.import_module(f"services.{service}.settings"), f"{service.title()}Settings")
+    settings = getattr(importlib.import_module(f"weftd.{service}.settings"), f"{service.title()}Settings")
     names = sorted(names_of(settings, f"{service.upper()}_") | names_of(Connections, "WEFT_"))
     text = "".join((ROOT / "docs" / page).read_text() for page in ("operating.md", "security.md", "tuning.md"))
     assert [name for name in names if not re.search(rf"`{name}\b", text)] == []
@@ -65,7 +65,7 @@ def test_no_service_imports_another() -> None:
     """The contract of the import linter names every service, and the command line."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (modules,) = (contract["modules"] for contract in contracts if contract["type"] == "independence")
-    assert sorted(modules) == sorted(f"services.{name}" for name in (*SERVICES, "cli"))
+    assert sorted(modules) == sorted(f"weftd.{name}" for name in (*SERVICES, "cli"))
 
 
 def test_every_role_of_the_database_has_a_password() -> None:
@@ -73,7 +73,7 @@ def test_every_role_of_the_database_has_a_password() -> None:
 
 
 def test_every_folder_has_a_row_in_the_architecture() -> None:
-    folders = [path.parent for kind in ("libs", "services") for path in (ROOT / kind).glob("*/*.py")]
+    folders = [path.parent for kind in ("libs/weft", "services/weftd") for path in (ROOT / kind).glob("*/*.py")]
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert [name for name in sorted({str(path.relative_to(ROOT)) for path in folders}) if f"`{name}`" not in text] == []
 

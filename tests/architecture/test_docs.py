@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from libs.credentials.permissions import SERVICE_PERMISSIONS, Permissions, node_permissions
-from libs.domain.job import STEPS, CauseCode, JobEvent, JobState
-from libs.messages.asks import AskKind
-from libs.messages.events import NODE_EVENTS
-from libs.store.memory import MemoryStore
-from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import world
 from tests.support.story import documents, tell_everything
+from weft.credentials.permissions import SERVICE_PERMISSIONS, Permissions, node_permissions
+from weft.domain.job import STEPS, CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.messages.events import NODE_EVENTS
+from weft.store.memory import MemoryStore
+from weftd.scheduler.thinking.core import Settings
 
 ROOT = Path(__file__).parents[2]
 Steps = set[tuple[str, str, str]]
@@ -64,7 +64,7 @@ def test_the_table_of_steps_has_exactly_the_legal_steps_and_says_when() -> None:
 
 
 def test_the_database_has_exactly_the_legal_steps() -> None:
-    migrations = [path.read_text() for path in sorted((ROOT / "libs/store/sql/migrations").glob("*.sql"))]
+    migrations = [path.read_text() for path in sorted((ROOT / "libs/weft/store/sql/migrations").glob("*.sql"))]
     statements = [
         after.split(";")[0]
         for migration in migrations
@@ -192,7 +192,7 @@ def test_every_field_of_the_envelope_is_described(told: dict[str, Any]) -> None:
 def messages() -> dict[str, str]:
     """Every message of the house and its subject, read from the source."""
     found: dict[str, str] = {}
-    for path in [*ROOT.glob("libs/**/*.py"), *ROOT.glob("services/**/*.py")]:
+    for path in [*ROOT.glob("libs/weft/**/*.py"), *ROOT.glob("services/weftd/**/*.py")]:
         for kind in ast.walk(ast.parse(path.read_text())):
             if isinstance(kind, ast.ClassDef) and any(ast.unparse(base) == "Message" for base in kind.bases):
                 subjects = [
@@ -254,7 +254,7 @@ LISTENING = ("Listen", "Answer", "self._bus.subscribe")
 def listeners() -> dict[str, set[str]]:
     """Which services hear each message, by what their modules listen to, answer or subscribe to."""
     found: dict[str, set[str]] = {}
-    for path in ROOT.glob("services/*/*.py"):
+    for path in ROOT.glob("services/weftd/*/*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             match call:
                 case ast.Call(func=func, args=[ast.Name(id=kind), *_]) if ast.unparse(func) in LISTENING:

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import libs.messages.asks
-import libs.messages.events
-import libs.messages.nodes
-import libs.messages.serving
-import libs.messages.sessions
-import libs.messages.signals  # noqa: F401 - so that every message is defined
-from libs.messages import Message
-from libs.messages.events import JOB_SUBJECT, NODE_SUBJECT
+import weft.messages.asks
+import weft.messages.events
+import weft.messages.nodes
+import weft.messages.serving
+import weft.messages.sessions
+import weft.messages.signals  # noqa: F401 - so that every message is defined
+from weft.messages import Message
+from weft.messages.events import JOB_SUBJECT, NODE_SUBJECT
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("arbiter", "cli", "executor", "gateway", "reallocator", "router", "scheduler", "scorer", "telemetry")
@@ -25,11 +25,11 @@ SERVICES = ("arbiter", "cli", "executor", "gateway", "reallocator", "router", "s
 # What thinks lies in these libraries and in folders named `thinking`. What acts lies beside them.
 PURE = (
     *(
-        f"libs/{lib}/**/*.py"
+        f"libs/weft/{lib}/**/*.py"
         for lib in ("domain", "messages", "planning", "samples", "serving", "tuning", "variability")
     ),
-    "services/**/thinking/**/*.py",
-    "services/**/thinking.py",
+    "services/weftd/**/thinking/**/*.py",
+    "services/weftd/**/thinking.py",
 )
 IMPURE_MODULES = {
     *{"time", "random", "secrets", "uuid", "os", "pathlib", "shutil", "tempfile", "glob", "sys", "logging"},
@@ -40,27 +40,27 @@ IMPURE_MODULES = {
 IMPURE_LIBS = {"bus", "store", "service", "servers", "client", "credentials", "gpus", "cgroups", "sharing"}
 # Modules beside those that act: they only define names, records and errors, so thinking may import them.
 PURE_BESIDE = {
-    "libs.cgroups.counters",
-    "libs.sharing.records",
-    "services.executor.channel",
-    "services.executor.runs",
-    "services.gateway.errors",
-    "services.telemetry.counters",
+    "weft.cgroups.counters",
+    "weft.sharing.records",
+    "weftd.executor.channel",
+    "weftd.executor.runs",
+    "weftd.gateway.errors",
+    "weftd.telemetry.counters",
 }
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "globals"}
 IMPURE_METHODS = {"now", "utcnow", "today"}  # of datetime and date
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "interfaces", "misc"}
 # The edges, where whatever went wrong is told and the process goes on, or ends.
 MAY_CATCH_ALL = {
-    "libs/service/run.py",  # a beat
-    "libs/service/start.py",  # a service
-    "libs/bus/handling.py",  # the handling of one message
-    "libs/bus/nats_client.py",  # a reconnect
-    "services/gateway/app.py",  # one request: 500
-    "services/scheduler/desk.py",  # one turn, where the mistake is about one job, ask or node: else it is raised
-    "services/reallocator/aside.py",  # one beat, where the mistake is about one job: else it is raised
-    "services/executor/hands.py",  # one action on one run: the node's other runs depend on this process
-    "services/executor/guard/__main__.py",  # one look: nobody would fence in its place
+    "libs/weft/service/run.py",  # a beat
+    "libs/weft/service/start.py",  # a service
+    "libs/weft/bus/handling.py",  # the handling of one message
+    "libs/weft/bus/nats_client.py",  # a reconnect
+    "services/weftd/gateway/app.py",  # one request: 500
+    "services/weftd/scheduler/desk.py",  # one turn, where the mistake is about one job, ask or node: else it is raised
+    "services/weftd/reallocator/aside.py",  # one beat, where the mistake is about one job: else it is raised
+    "services/weftd/executor/hands.py",  # one action on one run: the node's other runs depend on this process
+    "services/weftd/executor/guard/__main__.py",  # one look: nobody would fence in its place
 }
 
 # Written in two parts, so that this file does not hold what it forbids.
@@ -141,9 +141,9 @@ def is_impure(name: str) -> bool:
     if modules & PURE_BESIDE:
         return False
     match parts:
-        case ["libs", lib, *_]:
+        case ["weft", lib, *_]:
             return lib in IMPURE_LIBS
-        case ["services", *_]:
+        case ["weftd", *_]:
             return "thinking" not in parts
         case _:
             return bool(modules & IMPURE_MODULES)
@@ -158,14 +158,14 @@ def test_thinking_has_no_clock_no_randomness_and_no_io() -> None:
     [
         "import time",
         "from random import shuffle",
-        "from libs.bus import Bus",
-        "from libs.store.memory import MemoryStore",
-        "from libs import bus",
-        "from libs.cgroups.files import read_text",
+        "from weft.bus import Bus",
+        "from weft.store.memory import MemoryStore",
+        "from weft import bus",
+        "from weft.cgroups.files import read_text",
         "from http import client",
-        "from services.telemetry.host import HostReading",
-        "import services.executor.hands",
-        "from services.gateway import app",
+        "from weftd.telemetry.host import HostReading",
+        "import weftd.executor.hands",
+        "from weftd.gateway import app",
         "from . import desk",
         "from .desk import Desk",
         "async def decide(): ...",
@@ -181,10 +181,10 @@ def test_a_core_that_is_not_pure_would_be_seen(tmp_path: Path, impure: str) -> N
 @pytest.mark.parametrize(
     "pure",
     [
-        "from libs.cgroups.counters import Traffic",
-        "from services.executor.runs import RunKey",
-        "from services.executor.guard.thinking import Guard",
-        "from services.telemetry import counters",
+        "from weft.cgroups.counters import Traffic",
+        "from weftd.executor.runs import RunKey",
+        "from weftd.executor.guard.thinking import Guard",
+        "from weftd.telemetry import counters",
     ],
 )
 def test_a_core_may_import_what_is_pure(tmp_path: Path, pure: str) -> None:
@@ -195,7 +195,7 @@ def test_a_core_may_import_what_is_pure(tmp_path: Path, pure: str) -> None:
 @pytest.mark.parametrize("module", sorted(PURE_BESIDE))
 def test_a_module_that_thinking_may_import_does_no_io_itself(module: str) -> None:
     """A Protocol there may have async methods, which it only declares."""
-    (path,) = sources(f"{module.replace('.', '/')}.py")
+    (path,) = sources(f"*/{module.replace('.', '/')}.py")
     declared = {
         where(path, node, "is async")
         for kind in walk(path)
@@ -223,7 +223,7 @@ LOCKS = ("requirements.lock", "deploy/requirements.lock")
 
 
 def test_only_the_loop_of_a_service_catches_everything() -> None:
-    paths = sources("libs/**/*.py", "services/**/*.py")
+    paths = sources("libs/weft/**/*.py", "services/weftd/**/*.py")
     found = [line for path in paths for line in catches_all(path)]
     assert [line for line in found if line.partition(":")[0] not in MAY_CATCH_ALL] == []
 
@@ -233,7 +233,7 @@ def test_only_the_loop_of_a_service_catches_everything() -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_says_what_it_takes_sends_and_owns(service: str) -> None:
-    tree = ast.parse((ROOT / "services" / service / "__init__.py").read_text())
+    tree = ast.parse((ROOT / "services/weftd" / service / "__init__.py").read_text())
     words = ast.get_docstring(tree) or ""
     sentence, *rest = words.splitlines()
     assert sentence.endswith((".", ":"))
@@ -243,7 +243,7 @@ def test_a_service_says_what_it_takes_sends_and_owns(service: str) -> None:
 
 
 def test_every_service_is_known_to_these_rules() -> None:
-    found = {path.parent.name for path in ROOT.glob("services/*/__init__.py")}
+    found = {path.parent.name for path in ROOT.glob("services/weftd/*/__init__.py")}
     assert found == set(SERVICES)
 
 
@@ -253,7 +253,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_a_module_opens_by_saying_what_it_is() -> None:
-    paths = [path for path in sources("libs/**/*.py", "services/**/*.py") if path.read_text()]
+    paths = [path for path in sources("libs/weft/**/*.py", "services/weftd/**/*.py") if path.read_text()]
     assert [str(path.relative_to(ROOT)) for path in paths if not ast.get_docstring(ast.parse(path.read_text()))] == []
 
 
@@ -273,7 +273,7 @@ def test_what_the_product_defines_it_uses() -> None:
     """What tests alone call belongs to the tests. A name counts as used wherever the product has it in its code."""
     used: set[str] = set()
     defined: dict[str, str] = {}
-    for path in sources("libs/**/*.py", "services/**/*.py"):
+    for path in sources("libs/weft/**/*.py", "services/weftd/**/*.py"):
         for node in walk(path):
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name):
@@ -295,7 +295,7 @@ def test_what_the_product_defines_it_uses() -> None:
 
 
 def every_message() -> list[type[Message]]:
-    return sorted((kind for kind in Message.__subclasses__() if kind.__module__.startswith("libs.")), key=str)
+    return sorted((kind for kind in Message.__subclasses__() if kind.__module__.startswith("weft.")), key=str)
 
 
 def test_a_message_is_frozen_and_named() -> None:
@@ -311,7 +311,7 @@ def test_a_message_is_frozen_and_named() -> None:
 def test_what_crosses_a_boundary_is_frozen_and_named_where_it_is_written() -> None:
     """`kw_only` is not inherited, and type checkers do not see `frozen` inherited: each class says both."""
     found: list[str] = []
-    for path in sources("libs/messages/*.py"):
+    for path in sources("libs/weft/messages/*.py"):
         for node in walk(path):
             if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & {"Message", "Struct"}:
                 said = {word.arg for word in node.keywords if ast.unparse(word.value) == "True"}

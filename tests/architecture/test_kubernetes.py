@@ -20,14 +20,14 @@ import msgspec
 import pytest
 import yaml
 
-from libs.service.config import load, names
-from services.executor.settings import ExecutorSettings
-from services.gateway.settings import GatewaySettings
-from services.reallocator.settings import ReallocatorSettings
-from services.router.settings import RouterSettings
-from services.scheduler.settings import SchedulerSettings
-from services.scorer.settings import ScorerSettings
-from services.telemetry.settings import TelemetrySettings
+from weft.service.config import load, names
+from weftd.executor.settings import ExecutorSettings
+from weftd.gateway.settings import GatewaySettings
+from weftd.reallocator.settings import ReallocatorSettings
+from weftd.router.settings import RouterSettings
+from weftd.scheduler.settings import SchedulerSettings
+from weftd.scorer.settings import ScorerSettings
+from weftd.telemetry.settings import TelemetrySettings
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((Path(__file__).parent / "kubernetes-1.32.json").read_text())

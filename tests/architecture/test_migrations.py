@@ -13,7 +13,7 @@ import pytest
 from tests.support.versions import NoEarlierVersionError, files_of, newest_release
 
 ROOT = Path(__file__).parents[2]
-MIGRATIONS = ROOT / "libs/store/sql/migrations"
+MIGRATIONS = ROOT / "libs/weft/store/sql/migrations"
 FUNCTIONS = MIGRATIONS.parent / "functions"
 TAKES_AWAY = {
     r"\bDROP\s+(TABLE|COLUMN|VIEW|FUNCTION|TYPE)\b": "an earlier service may still use it",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from services.executor.metrics import ExecutorGauges
-from services.telemetry import metrics
+from weftd.executor.metrics import ExecutorGauges
+from weftd.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy/monitoring"

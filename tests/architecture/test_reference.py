@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from libs.domain.spec import JobSpec
-from services.cli.commands import COMMANDS
 from tests.support.reference import PAGES, ROOT, variables
 from tests.support.reference_words import FIELDS, VARIABLES
+from weft.domain.spec import JobSpec
+from weftd.cli.commands import COMMANDS
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
@@ -26,7 +26,7 @@ def test_every_field_verb_and_variable_is_there_and_none_that_is_gone() -> None:
 
 
 def _sources() -> str:
-    return "\n".join(path.read_text() for path in sorted((ROOT / "libs/domain").glob("*.py")))
+    return "\n".join(path.read_text() for path in sorted((ROOT / "libs/weft/domain").glob("*.py")))
 
 
 def test_every_page_of_docs_is_in_the_index() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from libs import servers
-from services.cli.local import LocalCluster
+from weft import servers
+from weftd.cli.local import LocalCluster
 
 TICKS = os.sysconf("SC_CLK_TCK")
 RUNS = "jobs"  # the shells and commands of jobs that have ended

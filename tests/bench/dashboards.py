@@ -24,15 +24,15 @@ from typing import Any
 
 import aiohttp
 
-from libs.bus.nats import NatsBus
-from libs.domain.cluster import Node
-from libs.messages.signals import GpuSample, HostSample, NodeSampled
 from tests.bench.cpu import cpu_of, memory_of
 from tests.bench.figures import Aim, line_of, quantile
 from tests.support.builders import GIB, node
 from tests.support.filled import fill_queued
 from tests.support.gateway import Place, add_nodes, place
 from tests.support.gateway_process import GatewayProcess, gateway_process
+from weft.bus.nats import NatsBus
+from weft.domain.cluster import Node
+from weft.messages.signals import GpuSample, HostSample, NodeSampled
 
 NODES, GPUS_EACH = 16, 64
 STREAMS, TENANTS = 50, 25  # half of the streams are the administrator's

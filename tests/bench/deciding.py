@@ -9,26 +9,26 @@ from pathlib import Path
 
 from msgspec import structs
 
-from libs.bus.memory import MemoryBus
-from libs.credentials import provision
-from libs.domain.classes import JOB_CLASSES
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.spec import JobSpec
-from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import Leader
-from libs.messages.signals import GpuScore
-from libs.planning.explain import explain
-from libs.planning.policy import Policy
-from libs.servers import temporary
-from libs.store.migrate import ROLES, migrate
-from libs.store.postgres import PostgresStore
-from services.scheduler.desk import Desk
-from services.scheduler.leadership import Leadership
-from services.scheduler.tally import Tally
-from services.scheduler.thinking.core import Scheduler, Settings
 from tests.bench.figures import Figures, milliseconds, quantile
 from tests.support.builders import node, spec
 from tests.support.nodes import ScriptedNode
+from weft.bus.memory import MemoryBus
+from weft.credentials import provision
+from weft.domain.classes import JOB_CLASSES
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.spec import JobSpec
+from weft.messages.asks import Ask, AskKind
+from weft.messages.nodes import Leader
+from weft.messages.signals import GpuScore
+from weft.planning.explain import explain
+from weft.planning.policy import Policy
+from weft.servers import temporary
+from weft.store.migrate import ROLES, migrate
+from weft.store.postgres import PostgresStore
+from weftd.scheduler.desk import Desk
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking.core import Scheduler, Settings
 
 NODES, GPUS, QUEUED = 1000, 8, 5000
 US = Leader(pool="default", epoch=1, holder="bench", seq=0)

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, Kind, Role
-from libs.gpus.emulated import slow_down
-from libs.messages.http import GpuView
 from tests.bench.figures import Figures
 from tests.support.cluster import Cluster, embedded_cluster
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec, Kind, Role
+from weft.gpus.emulated import slow_down
+from weft.messages.http import GpuView
 
 NODES, GPUS = 2, 4
 SLOW = (("node-1", 1), ("node-2", 2))
@@ -22,7 +22,7 @@ SLOWDOWN, KNOWN, FORGIVEN = 4 / 3, 1.2, 1.1
 BASE_SECONDS = 0.2
 WARM_SECONDS = 75.0  # jobs run that long before anything is slowed
 SECONDS_MAX = 600.0
-COMMAND = ("sh", "-c", f'exec "$WEFT_PYTHON" -m services.cli.demo.programs.paced --base {BASE_SECONDS}')
+COMMAND = ("sh", "-c", f'exec "$WEFT_PYTHON" -m weftd.cli.demo.programs.paced --base {BASE_SECONDS}')
 
 Place = tuple[str, int]
 

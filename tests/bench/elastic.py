@@ -27,17 +27,17 @@ from statistics import mean, median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.client import Client
-from libs.domain.job import FINAL, CauseCode, JobEvent, JobState
-from libs.domain.spec import JobSpec
-from libs.messages.http import EventView, JobView
-from services.cli.demo.parts import program
-from services.cli.demo.programs import elastic as elastic_program
-from services.cli.local import Options, running
 from tests.bench.figures import Aim, Figures, line_of
 from tests.bench.nearchus.image import base, has_base, remove_network
 from tests.support.builders import spec
 from tests.support.cluster import Cluster
+from weft.client import Client
+from weft.domain.job import FINAL, CauseCode, JobEvent, JobState
+from weft.domain.spec import JobSpec
+from weft.messages.http import EventView, JobView
+from weftd.cli.demo.parts import program
+from weftd.cli.demo.programs import elastic as elastic_program
+from weftd.cli.local import Options, running
 
 NODES, GPUS = 2, 8
 JOBS = 10

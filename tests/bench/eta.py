@@ -22,24 +22,24 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.messages.eta import Basis, EtaOf
-from libs.planning.eta.ends import Steps, time_left
-from libs.planning.eta.forward import Holds, WaitingJob
-from libs.planning.eta.learnt import Kinds, Lasted, Lasting, RunsSoLong
-from libs.planning.eta.record import Range, Track, TrackRecords
-from libs.planning.eta.spread import TimeSpread
-from libs.planning.eta.starts import LookAhead
-from libs.planning.eta.told import foreseen_end
-from libs.planning.policy import Policy
-from libs.planning.queue import place_of
-from libs.simulator import traces
-from libs.simulator.engine import Simulation
-from libs.simulator.job import SimulatedJob
-from libs.simulator.model import Cluster, World
-from libs.simulator.traces.load import scaled
-from libs.simulator.workload import TraceJob, Workload
 from tests.bench.figures import Aim, line_of, quantile
 from tests.support.data import ROOT
+from weft.messages.eta import Basis, EtaOf
+from weft.planning.eta.ends import Steps, time_left
+from weft.planning.eta.forward import Holds, WaitingJob
+from weft.planning.eta.learnt import Kinds, Lasted, Lasting, RunsSoLong
+from weft.planning.eta.record import Range, Track, TrackRecords
+from weft.planning.eta.spread import TimeSpread
+from weft.planning.eta.starts import LookAhead
+from weft.planning.eta.told import foreseen_end
+from weft.planning.policy import Policy
+from weft.planning.queue import place_of
+from weft.simulator import traces
+from weft.simulator.engine import Simulation
+from weft.simulator.job import SimulatedJob
+from weft.simulator.model import Cluster, World
+from weft.simulator.traces.load import scaled
+from weft.simulator.workload import TraceJob, Workload
 
 POLICY = Policy("fifo", "packed-sticky", "easy")
 WORLD = World(start_s=5.0)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, Role
 from tests.support.cluster import Cluster, embedded_cluster
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec, Role
 
 SECONDS = 20.0
 RATE = 100 << 20

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from msgspec import Struct
 from playwright.async_api import Browser
 
-from services.cli.demo.picture import chromium_path
 from tests.support.chromium import chromium
 from tests.support.dashboard import dashboard
+from weftd.cli.demo.picture import chromium_path
 
 VISITS = 5
 

@@ -18,14 +18,14 @@ import msgspec
 from msgspec import Struct
 from nats.aio.client import Client as Nats
 
-from libs.domain.job import Allocation, Placement
-from libs.domain.spec import JobSpec, Role
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from tests.bench.figures import Figures
 from tests.support.builders import capacity
 from tests.support.nats_server import NatsServer
 from tests.support.postgres import Server, embedded
+from weft.domain.job import Allocation, Placement
+from weft.domain.spec import JobSpec, Role
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 
 GPUS = 8  # of a node
 RANKS = 4  # of a job
@@ -230,7 +230,7 @@ async def _services(home: Path, nats_url: str, postgres: Server) -> AsyncIterato
             }
             with (home / f"{name}.log").open("wb") as log:
                 processes[name] = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", f"services.{name}", env={**os.environ, **settings}, stdout=log, stderr=log
+                    sys.executable, "-m", f"weftd.{name}", env={**os.environ, **settings}, stdout=log, stderr=log
                 )
         yield {name: process.pid for name, process in processes.items()}
     finally:

@@ -20,16 +20,16 @@ import numpy
 import pytest
 from msgspec import Struct
 
-from libs.domain.cluster import Capacity, Gpu, Node, Request
-from libs.domain.job import Allocation
-from libs.domain.shares import CONTEXT_BYTES, WHOLE, Share
-from libs.domain.spec import Kind
-from libs.planning.capacity import Room
-from libs.planning.finding import find
-from libs.planning.shape import Want
 from tests.bench.fairness.aims import Aim
 from tests.bench.figures import quantile
 from tests.support.data import measured
+from weft.domain.cluster import Capacity, Gpu, Node, Request
+from weft.domain.job import Allocation
+from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
+from weft.domain.spec import Kind
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.shape import Want
 
 GIB = 1 << 30
 GPU_MEMORY = {"P100": 16, "T4": 16, "V100M16": 16, "V100M32": 32, "A10": 24, "G2": 32, "G3": 32}  # GiB

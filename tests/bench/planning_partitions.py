@@ -15,9 +15,9 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.planning.partition import ElasticJob, Partition, Rules, Server
-from libs.planning.partition.named import PARTITIONERS
 from tests.bench.figures import Figures, quantile
+from weft.planning.partition import ElasticJob, Partition, Rules, Server
+from weft.planning.partition.named import PARTITIONERS
 
 SIZES = ((128, 100, 60), (2048, 1000, 30))  # servers, jobs, events
 QUICK = ((128, 100, 20), (2048, 1000, 8))

@@ -19,11 +19,11 @@ from typing import Any
 import aiohttp
 import aiohttp.web
 
-from libs.domain.job import Job
 from tests.bench.cpu import cpu_of, memory_of
 from tests.bench.figures import Aim, line_of, quantile
 from tests.support.gateway import place
 from tests.support.routers import Replica, Town, free_port, town
+from weft.domain.job import Job
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nok"
 CHANGES_PER_SECOND = 50.0

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from libs.client import Client
-from libs.domain.job import FINAL, JobState
-from libs.domain.spec import JobSpec
 from tests.bench import cpu
 from tests.bench.figures import Figures, milliseconds, quantile
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
+from weft.client import Client
+from weft.domain.job import FINAL, JobState
+from weft.domain.spec import JobSpec
 
 GPUS = 64
 STEADY_SECONDS, STEADY_RATE = 20, 50

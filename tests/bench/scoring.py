@@ -20,11 +20,13 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.bus.wire import decode, encode
-from libs.domain.cluster import Node
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import (
+from tests.bench.figures import Figures
+from tests.support.builders import GIB, job, node
+from weft.bus.wire import decode, encode
+from weft.domain.cluster import Node
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import (
     ClassesLearnt,
     GpuProcess,
     GpuSample,
@@ -35,9 +37,7 @@ from libs.messages.signals import (
     RunSample,
     ScorerPresent,
 )
-from services.scorer.thinking.core import Scorer
-from tests.bench.figures import Figures
-from tests.support.builders import GIB, job, node
+from weftd.scorer.thinking.core import Scorer
 
 SIZES = (8, 64, 512, 4096, 8192)
 SECONDS = 180

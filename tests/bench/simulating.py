@@ -14,26 +14,26 @@ from random import Random
 
 from msgspec import Struct
 
-from libs.domain.job import Allocation
-from libs.planning.backfill.easy import Easy
-from libs.planning.capacity import Room
-from libs.planning.choosing_again import Movable
-from libs.planning.finding import find
-from libs.planning.moves import moves_for
-from libs.planning.order.standing import Standing
-from libs.planning.policy import Policy
-from libs.planning.queue import Queue
-from libs.planning.shape import PlacementRequest, Shape
-from libs.simulator import traces
-from libs.simulator.generate import GeneratorSettings, generate
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Outcome
-from libs.simulator.pool import room_of, shape_of
-from libs.simulator.run import simulate
-from libs.simulator.traces.load import scaled
-from libs.simulator.workload import Workload
 from tests.bench.figures import Figures, milliseconds
 from tests.bench.policies.setups import SEED_42, cluster, data, sia, workload
+from weft.domain.job import Allocation
+from weft.planning.backfill.easy import Easy
+from weft.planning.capacity import Room
+from weft.planning.choosing_again import Movable
+from weft.planning.finding import find
+from weft.planning.moves import moves_for
+from weft.planning.order.standing import Standing
+from weft.planning.policy import Policy
+from weft.planning.queue import Queue
+from weft.planning.shape import PlacementRequest, Shape
+from weft.simulator import traces
+from weft.simulator.generate import GeneratorSettings, generate
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import Outcome
+from weft.simulator.pool import room_of, shape_of
+from weft.simulator.run import simulate
+from weft.simulator.traces.load import scaled
+from weft.simulator.workload import Workload
 
 OURS, BASELINE = Policy("las", "weft-best", "easy"), Policy("fifo", "packed-sticky", "easy")
 GPUS_PER_NODE = 8

@@ -16,10 +16,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from libs.bus.nats import NatsBus
-from libs.messages.signals import GpuProcess, GpuSample, NodeSampled
 from tests.bench.figures import Figures
 from tests.support.nats_server import NatsServer
+from weft.bus.nats import NatsBus
+from weft.messages.signals import GpuProcess, GpuSample, NodeSampled
 
 RUNS, GPUS, THREADS = 32, 8, 4
 SETTLE_SECONDS, SECONDS = 8.0, 40.0
@@ -105,7 +105,7 @@ def telemetry(home: Path, url: str) -> "subprocess.Popen[bytes]":
         "TELEMETRY_HOME": str(home),
         "TELEMETRY_EMULATED_GPUS": str(GPUS),
     }
-    return subprocess.Popen([sys.executable, "-m", "services.telemetry"], env={**os.environ, **settings})
+    return subprocess.Popen([sys.executable, "-m", "weftd.telemetry"], env={**os.environ, **settings})
 
 
 async def watch(server: NatsServer, process: "subprocess.Popen[bytes]", figures: Figures, how: str) -> None:

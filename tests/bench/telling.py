@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from libs.messages.nodes import RunState
-from services.executor.home import Home
-from services.executor.progress import ProgressReader
-from services.executor.runs import Run, RunKey
-from services.executor.service import PROGRESS_SECONDS
 from tests.bench.figures import Figures, milliseconds
+from weft.messages.nodes import RunState
+from weftd.executor.home import Home
+from weftd.executor.progress import ProgressReader
+from weftd.executor.runs import Run, RunKey
+from weftd.executor.service import PROGRESS_SECONDS
 
 SECONDS = 10.0
 LOUD, QUIET = RunKey("loud", 1, 0), RunKey("quiet", 1, 0)

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.spec import TuningMode
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
-from services.reallocator.thinking.core import Reallocator
 from tests.bench.figures import Figures
 from tests.support.builders import GIB, job, node
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.spec import TuningMode
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
+from weftd.reallocator.thinking.core import Reallocator
 
 SIZES = (8, 64, 512, 2048, 8192)
 PER_NODE = 8

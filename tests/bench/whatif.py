@@ -20,23 +20,23 @@ from statistics import median
 
 from msgspec import Struct, structs
 
-from libs.client import Client
-from libs.domain.job import Job, JobState
-from libs.messages.whatif import WhatIfWanted
-from libs.planning.eta.learnt import Lasted
-from libs.planning.policy import Policy
-from libs.simulator import traces
-from libs.simulator.model import Cluster
-from libs.simulator.model import World as SimulatedWorld
-from libs.simulator.run import simulate
-from libs.simulator.whatif.durations import Assumptions
-from libs.simulator.whatif.trace import csv_of, row_of
-from services.scheduler.thinking.core import Settings
 from tests.bench.figures import Aim, line_of, quantile
 from tests.support.builders import job
 from tests.support.gateway import place
 from tests.support.large import OTHER, TENANT, large
 from tests.support.scheduler import World, world
+from weft.client import Client
+from weft.domain.job import Job, JobState
+from weft.messages.whatif import WhatIfWanted
+from weft.planning.eta.learnt import Lasted
+from weft.planning.policy import Policy
+from weft.simulator import traces
+from weft.simulator.model import Cluster
+from weft.simulator.model import World as SimulatedWorld
+from weft.simulator.run import simulate
+from weft.simulator.whatif.durations import Assumptions
+from weft.simulator.whatif.trace import csv_of, row_of
+from weftd.scheduler.thinking.core import Settings
 
 NODES, GPUS = 4, 8
 SYNC_SECONDS = 5.0  # between two reports of a node

@@ -4,12 +4,12 @@ from typing import Any
 
 from playwright.async_api import Browser, expect
 
-from libs.domain.job import JobEvent
-from libs.messages.asks import Ask
-from libs.messages.http import TenantWanted
 from tests.support.dashboard import Dashboard, dashboard
 from tests.support.gateway_world import World
 from tests.support.steps import placement
+from weft.domain.job import JobEvent
+from weft.messages.asks import Ask
+from weft.messages.http import TenantWanted
 
 SIZED: dict[str, Any] = {"role": {"replicas": {"min": 1, "want": 2, "max": 4}}, "resize": {"how": "live"}}
 TWO = placement(("node-1", 0), ("node-1", 1))

@@ -2,10 +2,10 @@
 
 from playwright.async_api import Browser, expect
 
-from libs.domain.job import JobEvent
 from tests.support.dashboard import dashboard
 from tests.support.gateway_world import World
 from tests.support.steps import placement
+from weft.domain.job import JobEvent
 
 
 async def test_the_page_follows_the_cluster_as_it_changes(browser: Browser, world: World) -> None:

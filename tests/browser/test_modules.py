@@ -9,9 +9,9 @@ import pytest
 import yaml
 from playwright.async_api import Browser, Page
 
-from libs.domain.yaml_reader import read_yaml
 from tests.support.chromium import watched
 from tests.support.gateway_world import World
+from weft.domain.yaml_reader import read_yaml
 
 EVENTS = 5000
 LINES = 200_000

@@ -9,14 +9,14 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from playwright.async_api import Browser, expect
 
-from libs.messages.http_quotas import QuotaWanted
-from services.gateway.foresight import DURATIONS_SECONDS
 from tests.support.chromium import PHONE
 from tests.support.dashboard import PAGES, Dashboard, dashboard
 from tests.support.gateway import Place
 from tests.support.shown import Shown, shown
 from tests.support.steps import placement
 from tests.support.tier import some
+from weft.messages.http_quotas import QuotaWanted
+from weftd.gateway.foresight import DURATIONS_SECONDS
 
 JOBS = ("mnist", "chat", "major", "broken", "wants-eight", "done")
 WEIGHT_BYTES_MAX = 300 * 1024

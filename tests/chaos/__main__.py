@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from services.cli.local.signals import stops_on_signals
 from tests.chaos.run import Asked, Result, chaos
 from tests.hosts.laboratory import why_no_laboratory
+from weftd.cli.local.signals import stops_on_signals
 
 INTERRUPTED = 130
 

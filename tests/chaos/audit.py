@@ -7,10 +7,6 @@ from itertools import pairwise
 
 import msgspec
 
-from libs.domain.job import JobState
-from libs.domain.shares import WHOLE, Share
-from libs.gpus import EMULATED_MEMORY
-from libs.messages.http import JobView
 from tests.chaos.audit_services import SERVICES_FAULTY, audit_services
 from tests.chaos.evidence import Evidence, Said
 from tests.chaos.faults import HOSTS
@@ -22,6 +18,10 @@ from tests.chaos.traces import Run, by_epoch, by_rank
 from tests.chaos.wishes import Wish
 from tests.chaos.world import DRIFT, FENCE, GRACE, LEASE
 from tests.support.sizes import Sizes
+from weft.domain.job import JobState
+from weft.domain.shares import WHOLE, Share
+from weft.gpus import EMULATED_MEMORY
+from weft.messages.http import JobView
 
 FAULTY = (
     "lost",  # acknowledged, and the API does not know it

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from libs.domain.job import JobState
 from tests.chaos.finding import Finding
 from tests.chaos.services import Request, ServiceSeen
+from weft.domain.job import JobState
 
 SERVICES_FAULTY = (
     "replicas_lost",  # a service that has fewer replicas than it wants, or none that runs what is wanted

@@ -8,11 +8,11 @@ from functools import partial
 
 from msgspec import Struct
 
-from libs.client import Client, ClientError, RefusedError
-from libs.domain.job import FINAL
 from tests.chaos.clock import boot_clock
 from tests.chaos.services import COMMAND, VERSION
 from tests.chaos.wishes import Asking, Wish
+from weft.client import Client, ClientError, RefusedError
+from weft.domain.job import FINAL
 
 ANSWER_SECONDS_MAX = 3.0
 PAUSE_SECONDS = 0.2

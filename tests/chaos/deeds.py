@@ -11,7 +11,6 @@ import asyncpg
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.servers import ServersError
 from tests.chaos import disk
 from tests.chaos.clock import boot_clock
 from tests.chaos.engine import EngineMissingError
@@ -22,6 +21,7 @@ from tests.chaos.services import replicas
 from tests.chaos.traces import read_runs
 from tests.chaos.world import World
 from tests.hosts.host import LaboratoryError
+from weft.servers import ServersError
 
 LIVING_SECONDS = 1.0  # since its last word
 

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from libs.client import Client
 from tests.chaos.customers import Customers
 from tests.chaos.hostile import TENANT, Hostile
 from tests.chaos.misdeeds import Misdeed, misdeeds
 from tests.chaos.rogue import Rogue
 from tests.chaos.world import World
+from weft.client import Client
 
 
 class Enemies:

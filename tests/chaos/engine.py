@@ -9,7 +9,7 @@ from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
-from libs.servers.process import command_of, wait_until
+from weft.servers.process import command_of, wait_until
 
 IMAGE = "weft-chaos-busybox:local"
 START_SECONDS_MAX, STARTS_TRIED = 30.0, 4

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from libs.client import Client, ClientError, RefusedError
-from libs.messages.http import EventView, JobView
 from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
 from tests.chaos.member import Exit
 from tests.chaos.services import Request, ServiceSeen
 from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
+from weft.client import Client, ClientError, RefusedError
+from weft.messages.http import EventView, JobView
 
 T = TypeVar("T")
 

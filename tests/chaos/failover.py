@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from libs import servers
-from libs.credentials import Credentials
-from libs.servers import postgres
 from tests.chaos.faults import Fault
 from tests.support.nats_cluster import SERVERS, NatsCluster
 from tests.support.places import HERE, Place
 from tests.support.postgres_pair import PostgresPair
+from weft import servers
+from weft.credentials import Credentials
+from weft.servers import postgres
 
 UP_SECONDS_MAX = 60.0
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from libs.client import Client, ClientError, RefusedError
-from libs.domain.job import FINAL, JobState
-from libs.messages.http import JobView
-from libs.messages.sessions import SessionKind
 from tests.chaos.clock import boot_clock
 from tests.chaos.engine import IMAGE
 from tests.chaos.misdeeds import BY_JOBS, IN_CONTAINERS, Misdeed
 from tests.chaos.wishes import COMMAND, PYTHON
 from tests.chaos.world import ENGINE_POOL
+from weft.client import Client, ClientError, RefusedError
+from weft.domain.job import FINAL, JobState
+from weft.messages.http import JobView
+from weft.messages.sessions import SessionKind
 
 TENANT = "hostile"
 VANDAL = Path(__file__).with_name("vandal.py")

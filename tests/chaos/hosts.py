@@ -13,7 +13,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from services.cli.local.plan import Addresses, Service, services
 from tests.chaos.failover import FailoverStores
 from tests.chaos.faults import HOSTS, LEADER, PRIMARY, STANDBY, Fault
 from tests.chaos.front import Front
@@ -21,6 +20,7 @@ from tests.chaos.member import Member
 from tests.chaos.world import World, named, remove_groups
 from tests.hosts.host import Host, LaboratoryError
 from tests.hosts.laboratory import Laboratory, Way
+from weftd.cli.local.plan import Addresses, Service, services
 
 POWER = "power"  # holds the members of a host that is off
 PROMOTED_SECONDS = 2.0  # after the primary's host was switched off

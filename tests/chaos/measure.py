@@ -14,8 +14,6 @@ from collections import defaultdict
 import msgspec
 from msgspec import Struct
 
-from libs.client import Client, ClientError
-from libs.domain.job import FINAL
 from tests.chaos.clock import boot_clock
 from tests.chaos.deeds import Deeds
 from tests.chaos.faults import HOSTS, LEADER, PRIMARY, STANDBY, Fault
@@ -23,6 +21,8 @@ from tests.chaos.hosts import HostsWorld
 from tests.chaos.world import world
 from tests.hosts.laboratory import why_no_laboratory
 from tests.support.builders import spec
+from weft.client import Client, ClientError
+from weft.domain.job import FINAL
 
 ANSWER_SECONDS_MAX = 3.0
 OVER_SECONDS_MAX = 180.0

@@ -9,11 +9,11 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.cli.local.plan import Service
-from services.cli.local.ports import PortClaim
-from services.cli.local.process import environment, says_ready
 from tests.chaos.clock import boot_clock
 from tests.hosts.host import Host, child_of
+from weftd.cli.local.plan import Service
+from weftd.cli.local.ports import PortClaim
+from weftd.cli.local.process import environment, says_ready
 
 AGAIN_SECONDS = 0.2
 AGAIN_SECONDS_MAX = 3.0

@@ -17,7 +17,7 @@ from msgspec import Struct
 from nats.aio.client import Client as Nats
 from nats.errors import Error as NatsError
 
-from libs.credentials import Credentials, inbox_prefix
+from weft.credentials import Credentials, inbox_prefix
 
 NODE = "rogue"
 POOL = "default"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.client import Client
 from tests.chaos import evidence as found
 from tests.chaos.audit import EXCUSED, FAULTY, audit, beyond_faults, counts
 from tests.chaos.clock import boot_clock
@@ -27,6 +26,7 @@ from tests.chaos.times import times
 from tests.chaos.traces import read_came, read_runs
 from tests.chaos.wishes import askings, wishes
 from tests.chaos.world import ENGINE_POOL, FENCE, GRACE, World, world
+from weft.client import Client
 
 READY_AGAIN_SECONDS_MAX = 60.0
 KILLS = ("kill", "lose", "restore", "fail over")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.messages.http import JobView
-from services.cli.demo import programs
 from tests.chaos.wishes import PYTHON
+from weft.messages.http import JobView
+from weftd.cli.demo import programs
 
 MARK = "CHAOS_SERVES"  # in the environment of each replica: the folder of this run of the chaos
 VERSION = "CHAOS_VERSION"  # there too: which update it runs

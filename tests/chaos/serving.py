@@ -9,9 +9,6 @@ from typing import Any
 
 import aiohttp
 
-from libs.client import Client, ClientError, RefusedError
-from libs.domain.job import FINAL
-from libs.messages.http import EventView, JobView
 from tests.chaos.audit_services import unsettled
 from tests.chaos.clock import boot_clock
 from tests.chaos.customers import PAUSE_SECONDS, Customers, Submission
@@ -19,6 +16,9 @@ from tests.chaos.services import COMMAND, MARK, VERSION, Request, ServiceSeen, r
 from tests.chaos.wishes import Wish
 from tests.chaos.world import World
 from tests.support.builders import spec
+from weft.client import Client, ClientError, RefusedError
+from weft.domain.job import FINAL
+from weft.messages.http import EventView, JobView
 
 SECONDS_EACH = 20.0  # of a run: as long as this there is one service, twice as long two
 BEGUN_PART = 0.1  # of the time, in which all services are submitted

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import asyncpg
 from msgspec import Struct
 
-from libs.client import Client
-from libs.messages.accounts import By
-from libs.messages.series import UsageView
+from weft.client import Client
+from weft.messages.accounts import By
+from weft.messages.series import UsageView
 
 INSTALL = """
 CREATE TABLE IF NOT EXISTS noted_slots (

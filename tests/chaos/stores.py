@@ -7,10 +7,10 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from libs import servers
-from libs.credentials import Credentials
-from libs.servers import nats, postgres
-from libs.servers.process import wait_until, working_in
+from weft import servers
+from weft.credentials import Credentials
+from weft.servers import nats, postgres
+from weft.servers.process import wait_until, working_in
 
 LOOK_SECONDS = 0.3
 ENDED_SECONDS_MAX = 20.0

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from libs.messages.http import EventView
 from tests.chaos.evidence import Evidence
 from tests.chaos.finding import Finding
+from weft.messages.http import EventView
 
 AROUND_SECONDS = 20.0
 FINDINGS_SHOWN = 12

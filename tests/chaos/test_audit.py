@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import Allocation, JobState, Placement
-from libs.domain.spec import Kind
-from libs.messages.http import EventData, EventView, JobView
 from tests.chaos.audit import FAULTY, audit, counts
 from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
@@ -19,6 +16,9 @@ from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
 from tests.chaos.wishes import Wish
 from tests.support.builders import spec
+from weft.domain.job import Allocation, JobState, Placement
+from weft.domain.spec import Kind
+from weft.messages.http import EventData, EventView, JobView
 
 OVER_HOSTS = Means(nodes=("node-1", "node-2", "node-3"), failover=True, hosts=True)
 MEANS = Means(nodes=("node-1", "node-2", "node-3"), full_disk="node-3", engine=True, guards=True, router=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import JobState
 from tests.chaos import customers
 from tests.chaos.customers import Submission, all_over
 from tests.chaos.wishes import wishes
+from weft.domain.job import JobState
 
 
 class Answers:

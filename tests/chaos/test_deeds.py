@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from libs.credentials import provision
-from services.cli.local.ports import free_port
 from tests.chaos.deeds import Deeds
 from tests.chaos.faults import Fault
 from tests.chaos.services import COMMAND, MARK
 from tests.chaos.world import World
+from weft.credentials import provision
+from weftd.cli.local.ports import free_port
 
 
 @pytest.fixture

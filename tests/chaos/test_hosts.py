@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.local.plan import Service, Stage
-from services.cli.local.ports import free_port
 from tests.chaos.audit import FAULTY
 from tests.chaos.faults import LEADER, PRIMARY, Fault
 from tests.chaos.front import Front
@@ -18,6 +16,8 @@ from tests.chaos.run import Asked, chaos
 from tests.hosts.laboratory import Laboratory, why_no_laboratory
 from tests.support.nats_cluster import until
 from tests.support.postgres import durable
+from weftd.cli.local.plan import Service, Stage
+from weftd.cli.local.ports import free_port
 
 SECONDS, SEED = 16.0, 7
 STRUCK = (

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from libs.service.log import OneLine, as_text
-from services.cli.local.plan import Service, Stage
-from services.scheduler.thinking.waitlist import Waitlist
 from tests.chaos.audit import audit, counts
 from tests.chaos.member import Member
 from tests.chaos.test_audit import evidence
 from tests.unit.test_scheduler_desk import World
+from weft.service.log import OneLine, as_text
+from weftd.cli.local.plan import Service, Stage
+from weftd.scheduler.thinking.waitlist import Waitlist
 
 
 async def test_a_mistake_that_a_scheduler_went_on_after_is_a_crash_to_the_audit(
@@ -21,11 +21,9 @@ async def test_a_mistake_that_a_scheduler_went_on_after_is_a_crash_to_the_audit(
     log = tmp_path / "scheduler-1.log"
     writes = logging.FileHandler(log)
     writes.setFormatter(OneLine("scheduler", as_text))
-    logger = logging.getLogger("services.scheduler.desk")
+    logger = logging.getLogger("weftd.scheduler.desk")
     logger.addHandler(writes)
-    member = Member(
-        Service(name="scheduler-1", module="services.scheduler", stage=Stage.SCHEDULER, settings={}, log=log)
-    )
+    member = Member(Service(name="scheduler-1", module="weftd.scheduler", stage=Stage.SCHEDULER, settings={}, log=log))
 
     def wrong(waitlist: Waitlist, job_id: str) -> Any:
         raise KeyError(job_id)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import Allocation, JobState, Placement
-from libs.messages.http_services import LoanView, ServiceView
 from tests.chaos.audit import FAULTY, audit, counts
 from tests.chaos.customers import Submission
 from tests.chaos.services import CALLED, COMMAND, MARK, VERSION, Replica, Request, ServiceSeen, replicas
 from tests.chaos.serving import service_wishes
 from tests.chaos.test_audit import event, evidence, view
+from weft.domain.job import Allocation, JobState, Placement
+from weft.messages.http_services import LoanView, ServiceView
 
 GOOD = Request(job_id="s", at=30.0, status=200, answered_by="s", rank=0)
 LOAN = LoanView(lender="j", name="k", rank=1, gpus=1.0, ranks=1, since=0.0)

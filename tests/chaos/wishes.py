@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from libs.domain.spec import JobSpec, ResizeHow
 from tests.chaos.engine import IMAGE
 from tests.support.builders import spec
+from weft.domain.spec import JobSpec, ResizeHow
 
 PROGRAM = Path(__file__).with_name("program.py")
 PYTHON = str(Path(sys.executable).resolve())

@@ -14,15 +14,6 @@ from pathlib import Path
 import asyncpg
 from msgspec.structs import replace
 
-from libs.credentials import Credentials, provision
-from libs.servers import ServersError
-from libs.store.migrate import ROLES, migrate
-from services.cli.local import ClusterHome, Options
-from services.cli.local.caddy import has_caddy
-from services.cli.local.leftovers import end_guards, kill_runs
-from services.cli.local.plan import Addresses, Service, services
-from services.cli.local.ports import free_port
-from services.executor.runtime.limits import cgroup
 from tests.chaos import disk
 from tests.chaos.engine import Engine, EngineMissingError, own_engine
 from tests.chaos.failover import FailoverStores
@@ -31,6 +22,15 @@ from tests.chaos.rogue import NODE as ROGUE
 from tests.chaos.slots import note_slots
 from tests.chaos.stores import Stores
 from tests.support.proxy import Proxy
+from weft.credentials import Credentials, provision
+from weft.servers import ServersError
+from weft.store.migrate import ROLES, migrate
+from weftd.cli.local import ClusterHome, Options
+from weftd.cli.local.caddy import has_caddy
+from weftd.cli.local.leftovers import end_guards, kill_runs
+from weftd.cli.local.plan import Addresses, Service, services
+from weftd.cli.local.ports import free_port
+from weftd.executor.runtime.limits import cgroup
 
 NODES, GPUS = 4, 4
 ENGINE_POOL = "engine"  # the pool of the one node whose runs are containers

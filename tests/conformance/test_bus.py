@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from libs.bus import Bus, BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent
-from libs.messages import Message
-from libs.messages.signals import HostSample, NodeSampled
 from tests.support.buses import SECONDS_MAX, NatsWorld, SimulatedWorld, World
 from tests.support.engine import need_container, need_engine
 from tests.support.nats_server import NatsServer
+from weft.bus import Bus, BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent
+from weft.messages import Message
+from weft.messages.signals import HostSample, NodeSampled
 
 
 class Sampled(Message, frozen=True, kw_only=True):

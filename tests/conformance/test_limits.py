@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from libs.messages.nodes import RunState, StartRun
-from services.executor.runs import NO_LIMIT, Limits, RunKey, Runtime
-from services.executor.runtime.fake import FakeRuntime
-from services.executor.thinking.rounding import lacking
 from tests.support.rig import MEBIBYTE, Rig, opened
 from tests.support.runs import find, in_state, killed_for_memory, logged
+from weft.messages.nodes import RunState, StartRun
+from weftd.executor.runs import NO_LIMIT, Limits, RunKey, Runtime
+from weftd.executor.runtime.fake import FakeRuntime
+from weftd.executor.thinking.rounding import lacking
 
 KILOBYTE = 1000
 FREE_SECONDS_MAX = 40.0

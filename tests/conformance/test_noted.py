@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import CauseCode
-from libs.messages.nodes import EndReason, RunState
-from services.executor.home import Home
-from services.executor.runs import Run, RunKey
-from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.disk import fill, small_disk
 from tests.support.rig import Rig
 from tests.support.runs import find, in_state, logged, whole_log
+from weft.domain.job import CauseCode
+from weft.messages.nodes import EndReason, RunState
+from weftd.executor.home import Home
+from weftd.executor.runs import Run, RunKey
+from weftd.executor.runtime.process.runtime import ProcessRuntime
 
 MIB = 1 << 20
 KILLED_CHILD = "sh -c 'exec tail /dev/zero'; echo child gone"

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from libs.messages.nodes import ReadLog, RunState
-from services.executor.runs import RunKey
-from services.executor.service import read_log
 from tests.support.rig import Rig
 from tests.support.runs import in_state, logged, whole_log
+from weft.messages.nodes import ReadLog, RunState
+from weftd.executor.runs import RunKey
+from weftd.executor.service import read_log
 
 OPENS_AGAIN = """
 echo early

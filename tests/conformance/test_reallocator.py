@@ -10,22 +10,22 @@ import pytest
 from msgspec import Struct, structs
 from prometheus_client import CollectorRegistry
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import STEPS, Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step, changed
-from libs.domain.lease import Lease
-from libs.domain.spec import TuningMode
-from libs.messages.asks import AskKind, AskStored
-from libs.messages.http import EventData
-from libs.messages.signals import PoolReviewed
-from libs.store import GatewayStore, ReviewStore, SchedulerStore
-from libs.store.memory import MemoryStore
-from services.reallocator.aside import Aside
-from services.reallocator.service import Review
-from services.reallocator.thinking.core import Reallocator
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.steps import go
 from tests.support.trained import Kindred, Model, Trained, node_of
+from weft.bus.memory import MemoryBus
+from weft.domain.job import STEPS, Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step, changed
+from weft.domain.lease import Lease
+from weft.domain.spec import TuningMode
+from weft.messages.asks import AskKind, AskStored
+from weft.messages.http import EventData
+from weft.messages.signals import PoolReviewed
+from weft.store import GatewayStore, ReviewStore, SchedulerStore
+from weft.store.memory import MemoryStore
+from weftd.reallocator.aside import Aside
+from weftd.reallocator.service import Review
+from weftd.reallocator.thinking.core import Reallocator
 
 STARVED = {"ps": Kindred(count=1, seconds=0.5, cpus=0.4), "worker": Kindred(count=3, seconds=0.05, cpus=0.4)}
 IN_VAIN = {"worker": Kindred(count=2, seconds=0.1, threads=8, cpus=0.5)}

@@ -15,14 +15,14 @@ import docker
 import pytest
 from msgspec.structs import replace
 
-from libs.gpus.emulated import slow_down
-from libs.messages.nodes import EndReason, RunState
-from services.executor.home import Home
-from services.executor.runs import Limits, RunKey, Runtime
-from services.executor.secrets import SecretFiles
 from tests.support.odd_folders import make_deep, swept
 from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
 from tests.support.runs import find, in_state, killed_for_memory, logged, processes_of, until, whole_log
+from weft.gpus.emulated import slow_down
+from weft.messages.nodes import EndReason, RunState
+from weftd.executor.home import Home
+from weftd.executor.runs import Limits, RunKey, Runtime
+from weftd.executor.secrets import SecretFiles
 
 
 async def test_a_run_starts_ends_and_says_what_it_wrote(rig: Rig) -> None:

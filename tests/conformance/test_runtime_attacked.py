@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import EndReason, RunState, StartRun
-from services.executor.home import Home
-from services.executor.runs import RunKey
-from services.executor.runtime.limits.cgroup import find_cgroups
-from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.rig import Rig
 from tests.support.runs import find, in_state, logged, processes_of, until, whole_log
+from weft.messages.nodes import EndReason, RunState, StartRun
+from weftd.executor.home import Home
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.limits.cgroup import find_cgroups
+from weftd.executor.runtime.process.runtime import ProcessRuntime
 
 
 async def test_a_shell_killed_together_with_its_job_is_told_as_killed(rig: Rig) -> None:

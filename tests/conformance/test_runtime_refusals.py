@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.spec import Volume
-from libs.messages.nodes import EndReason, RunState
-from services.executor.runs import RunKey
 from tests.support.rig import Rig
 from tests.support.runs import find, in_state, whole_log
+from weft.domain.spec import Volume
+from weft.messages.nodes import EndReason, RunState
+from weftd.executor.runs import RunKey
 
 
 async def test_a_command_that_is_not_there_fails_to_start(rig: Rig) -> None:

@@ -6,13 +6,13 @@ import os
 import pytest
 from msgspec.structs import replace
 
-from libs.messages.nodes import EndReason, RunState, Serve, StartRun
-from services.executor.ports import PortRange
-from services.executor.runs import RunKey
 from tests.support.engine import need_images
 from tests.support.rig import IMAGE_WITH_PYTHON, Rig
 from tests.support.runs import find, in_state, logged
 from tests.support.servers import PROGRAM, SERVE, asked, probed, until_ready
+from weft.messages.nodes import EndReason, RunState, Serve, StartRun
+from weftd.executor.ports import PortRange
+from weftd.executor.runs import RunKey
 
 
 def served(rig: Rig, behaviour: str = "well", *, serve: Serve = SERVE, **fields: object) -> StartRun:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import RunState, StartRun
-from libs.messages.sessions import SessionKind
-from services.executor.channel import Channel, SessionRefusedError, SessionWanted
-from services.executor.runs import RunKey
 from tests.support.engine import need_images
 from tests.support.rig import IMAGE_WITH_PYTHON, Rig
 from tests.support.runs import in_state
+from weft.messages.nodes import RunState, StartRun
+from weft.messages.sessions import SessionKind
+from weftd.executor.channel import Channel, SessionRefusedError, SessionWanted
+from weftd.executor.runs import RunKey
 
 SECONDS_MAX = 60.0
 LISTENS = """

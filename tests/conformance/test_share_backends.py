@@ -17,17 +17,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.cluster import NOT_HELD_TO_SHARES, Gpu
-from libs.domain.shares import Share
-from libs.messages.nodes import StartRun
-from libs.sharing.emulated import read_device
-from libs.sharing.native import Built, NotBuilt, build
-from services.executor.home import Home
-from services.executor.runs import RunKey
-from services.executor.shares.backend import AUTO, CHOICES, Attached, ShareBackend
-from services.executor.shares.opening import opened
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import order
+from tests.support.tree import PYTHONPATH
+from weft.domain.cluster import NOT_HELD_TO_SHARES, Gpu
+from weft.domain.shares import Share
+from weft.messages.nodes import StartRun
+from weft.sharing.emulated import read_device
+from weft.sharing.native import Built, NotBuilt, build
+from weftd.executor.home import Home
+from weftd.executor.runs import RunKey
+from weftd.executor.shares.backend import AUTO, CHOICES, Attached, ShareBackend
+from weftd.executor.shares.opening import opened
 
 MIB = 1 << 20
 GPU = Gpu(index=0, uuid="emulated-0", model="emulated", memory=4096 * MIB, emulated=True)
@@ -99,7 +100,7 @@ class Backends:
             "LD_LIBRARY_PATH": str(self._driver.driver_folder),
             "WEFT_EMULATED_DEVICE": str(self.device),
             "WEFT_EMULATED_MEMORY": str(GPU.memory),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": PYTHONPATH,
         }
         return attached.added_to(env)
 

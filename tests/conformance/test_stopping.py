@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from libs.domain.spec import StopSignal
-from libs.messages.nodes import EndReason, RunState, StartRun
-from services.executor.runs import Run, RunKey
 from tests.support.engine import need_images
 from tests.support.rig import IMAGE, IMAGE_WITH_PYTHON, Rig
 from tests.support.runs import find, in_state, logged, processes_of, until, whole_log
+from weft.domain.spec import StopSignal
+from weft.messages.nodes import EndReason, RunState, StartRun
+from weftd.executor.runs import Run, RunKey
 
 # A program that needs a moment to save, and one that says when it is asked to stop.
 TRAIN = "trap 'echo asked; sleep 0.5; echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
-from libs.domain.selection import Selection
-from libs.domain.spec import Kind
-from libs.messages.asks import AskKind
-from libs.store import DoubleAllocationError, KeyReusedError, UnlawfulError
 from tests.support.builders import node, spec
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, names, told
+from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState
+from weft.domain.selection import Selection
+from weft.domain.spec import Kind
+from weft.messages.asks import AskKind
+from weft.store import DoubleAllocationError, KeyReusedError, UnlawfulError
 
 _E, _S = JobEvent, JobState
 

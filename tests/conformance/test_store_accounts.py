@@ -5,12 +5,12 @@ import random
 import asyncpg
 import pytest
 
-from libs.domain.job import JobEvent
-from services.gateway.accounts import account_of
 from tests.chaos.slots import Accounted, note_slots, slot_seconds
 from tests.support import postgres
 from tests.support.held_story import LIKELY, tell_at_random
 from tests.support.postgres import Stores
+from weft.domain.job import JobEvent
+from weftd.gateway.accounts import account_of
 
 BEGAN = 1_767_225_600.0
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from libs.domain.dependencies import Ends
-from libs.domain.elements import elements_of
-from libs.domain.job import Job, JobEvent, JobState
-from libs.domain.lease import Lease
-from libs.domain.spec import JobSpec
-from libs.domain.tenants import Allowance
-from libs.messages.asks import AskKind
-from libs.store import KeyReusedError, TenantFullError
 from tests.support.builders import spec
 from tests.support.steps import go, placement
 from tests.support.stores import AT, World
+from weft.domain.dependencies import Ends
+from weft.domain.elements import elements_of
+from weft.domain.job import Job, JobEvent, JobState
+from weft.domain.lease import Lease
+from weft.domain.spec import JobSpec
+from weft.domain.tenants import Allowance
+from weft.messages.asks import AskKind
+from weft.store import KeyReusedError, TenantFullError
 
 THREE = spec("part", array="0-2%2")
 

@@ -1,9 +1,9 @@
 """What every store promises of contexts: whole or not there, by tenant and digest, and kept while a job needs them."""
 
-from libs.store.contexts import ContextKept
 from tests.conformance.test_store_secrets import born
 from tests.support.builders import spec
 from tests.support.stores import AT, World
+from weft.store.contexts import ContextKept
 
 ONE, TWO = "1" * 64, "2" * 64
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Loan, Revision, Step
-from libs.domain.lease import Lease
-from libs.messages.events import Event
-from libs.store import DoubleAllocationError, LoadedSinceError, StoreUnavailableError, UnlawfulError
-from libs.store.memory import MemoryStore
-from libs.store.postgres import PostgresStore
-from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import node, spec
 from tests.support.steps import changes_of, placement
 from tests.support.stores import AT, told, world_of
 from tests.support.tier import examples
+from weft.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Loan, Revision, Step
+from weft.domain.lease import Lease
+from weft.messages.events import Event
+from weft.store import DoubleAllocationError, LoadedSinceError, StoreUnavailableError, UnlawfulError
+from weft.store.memory import MemoryStore
+from weft.store.postgres import PostgresStore
+from weft.store.sql import QUERIES
 
 _E, _S = JobEvent, JobState
 

@@ -8,17 +8,17 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent
-from libs.messages.events import Event
-from libs.store import is_full
-from libs.store.accounts import Moment
-from libs.store.memory import MemoryStore
-from libs.store.memory import events as memory_events
-from libs.store.postgres import events as postgres_events
 from tests.support.builders import node, spec
 from tests.support.steps import go
 from tests.support.stores import AT, World, told
 from tests.support.story import documents, tell_everything
+from weft.domain.job import Cause, CauseCode, Job, JobEvent
+from weft.messages.events import Event
+from weft.store import is_full
+from weft.store.accounts import Moment
+from weft.store.memory import MemoryStore
+from weft.store.memory import events as memory_events
+from weft.store.postgres import events as postgres_events
 
 
 async def test_events_are_read_on_from_where_one_was(world: World) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import Cause, CauseCode, JobEvent, JobState, changed
-from libs.messages.history import Record
-from libs.store import DoubleAllocationError, LeaseLostError, RecordsLostError
 from tests.support.steps import placement, step
 from tests.support.stores import AT, World
+from weft.domain.job import Cause, CauseCode, JobEvent, JobState, changed
+from weft.messages.history import Record
+from weft.store import DoubleAllocationError, LeaseLostError, RecordsLostError
 
 _E, _S = JobEvent, JobState
 

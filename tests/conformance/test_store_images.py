@@ -1,7 +1,7 @@
 """What every store promises of pushed images: whole or not there, the newest of each name, within a bound."""
 
-from libs.store.images import ImageKept, ImagePiece
 from tests.support.stores import AT, World
+from weft.store.images import ImageKept, ImagePiece
 
 ONE, TWO = "1" * 64, "2" * 64
 

@@ -5,16 +5,16 @@ import json
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
-from libs.domain.lease import Lease
-from libs.domain.sizes import RESTART_SECONDS_MAX, RestartCost
-from libs.messages.asks import AskKind, RankTuning, Reshare, Scale, Tune
-from libs.messages.signals import Curve, CurvePoint, GpuScore, PairSlowdown, WorkloadClass
-from libs.store import DoubleAllocationError
-from libs.store.tuning import Envelope
 from tests.support.builders import node
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, told
+from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState
+from weft.domain.lease import Lease
+from weft.domain.sizes import RESTART_SECONDS_MAX, RestartCost
+from weft.messages.asks import AskKind, RankTuning, Reshare, Scale, Tune
+from weft.messages.signals import Curve, CurvePoint, GpuScore, PairSlowdown, WorkloadClass
+from weft.store import DoubleAllocationError
+from weft.store.tuning import Envelope
 
 _E, _S = JobEvent, JobState
 

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from libs.domain.job import JobEvent, changed
-from libs.domain.lease import Lease, Pledge
-from libs.messages.asks import AskKind
-from libs.store import LeaseLostError, LoadedSinceError
 from tests.support.builders import node, spec
 from tests.support.steps import step
 from tests.support.stores import AT, World
+from weft.domain.job import JobEvent, changed
+from weft.domain.lease import Lease, Pledge
+from weft.messages.asks import AskKind
+from weft.store import LeaseLostError, LoadedSinceError
 
 _E = JobEvent
 

@@ -1,7 +1,7 @@
 """What every store promises of quotas."""
 
-from libs.domain.quotas import ALL, Quota
 from tests.support.stores import World
+from weft.domain.quotas import ALL, Quota
 
 VISION = Quota(name="vision", group="lab", guaranteed={ALL: 8000, "H100": 500}, limit={ALL: 16_000}, weight=3)
 LAB = Quota(name="lab", is_group=True)

@@ -1,14 +1,14 @@
 """What is kept for a limited time, and what goes with it."""
 
-from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
-from libs.domain.lease import Lease
-from libs.messages.asks import AskKind
-from libs.messages.signals import Curve, CurvePoint, GpuScore
-from libs.store import JobsKept
-from libs.store.accounts import Moment
-from libs.store.tuning import Envelope
 from tests.support.builders import node, spec
 from tests.support.stores import AT, World, names, told
+from weft.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
+from weft.domain.lease import Lease
+from weft.messages.asks import AskKind
+from weft.messages.signals import Curve, CurvePoint, GpuScore
+from weft.store import JobsKept
+from weft.store.accounts import Moment
+from weft.store.tuning import Envelope
 
 DAY = 86400.0
 KEPT = 90 * DAY

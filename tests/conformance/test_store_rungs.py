@@ -1,12 +1,12 @@
 """What every store promises of early stopping: a value is stored once, with the ask that follows from it."""
 
-from libs.domain.elements import elements_of
-from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.domain.sweeps import RungReached
-from libs.messages.asks import AskKind
 from tests.support.builders import spec
 from tests.support.steps import go
 from tests.support.stores import AT, World
+from weft.domain.elements import elements_of
+from weft.domain.job import Cause, CauseCode, JobEvent
+from weft.domain.sweeps import RungReached
+from weft.messages.asks import AskKind
 
 RULE = {"metric": "loss", "after": 10}
 WHY = Cause(code=CauseCode.STOPPED_EARLY, sentence="loss 2 at step 10", numbers={"value": 2.0})

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from libs.domain.job import Allocation, JobEvent, Placement
 from tests.support.builders import spec
 from tests.support.steps import GIB, go
 from tests.support.stores import AT, World
+from weft.domain.job import Allocation, JobEvent, Placement
 
 REPLICA = Allocation(rank=0, role="worker", node_id="node-1", gpus=(1,), cpus=1.0, memory=GIB, extra=True)
 

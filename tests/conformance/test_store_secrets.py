@@ -1,7 +1,7 @@
 """What every store promises of secrets: a tenant's own, as many as it may have, by name."""
 
-from libs.store.secrets import SecretKept
 from tests.support.stores import AT, World
+from weft.store.secrets import SecretKept
 
 
 async def born(world: World) -> None:

@@ -7,15 +7,15 @@ import asyncpg
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Allocation, JobEvent, Loan, Placement, Revision
-from libs.domain.spec import Kind, ServiceRules
-from libs.domain.tenants import Allowance
-from libs.messages.asks import AskKind, Update
-from libs.store import TenantFullError, UnlawfulError
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.steps import GIB, go
 from tests.support.stores import AT, World
+from weft.domain.job import Allocation, JobEvent, Loan, Placement, Revision
+from weft.domain.spec import Kind, ServiceRules
+from weft.domain.tenants import Allowance
+from weft.messages.asks import AskKind, Update
+from weft.store import TenantFullError, UnlawfulError
 
 _E = JobEvent
 REPLICA = Allocation(rank=7, role="server", node_id="node-1", gpus=(1,), cpus=1.0, memory=GIB, extra=True, revision=1)

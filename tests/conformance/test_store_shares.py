@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.cluster import Capacity, Gpu, Node
-from libs.domain.job import Allocation, Job, JobEvent, Placement
-from libs.domain.lease import Lease
-from libs.domain.shares import WHOLE, Share
-from libs.messages.asks import AskKind, Reshare
-from libs.store import DoubleAllocationError
-from libs.store.memory import MemoryStore
 from tests.support import postgres
 from tests.support.steps import GIB, changes_of, go, step
 from tests.support.stores import AT, World, world_of
 from tests.support.tier import examples
+from weft.domain.cluster import Capacity, Gpu, Node
+from weft.domain.job import Allocation, Job, JobEvent, Placement
+from weft.domain.lease import Lease
+from weft.domain.shares import WHOLE, Share
+from weft.messages.asks import AskKind, Reshare
+from weft.store import DoubleAllocationError
+from weft.store.memory import MemoryStore
 
 _E = JobEvent
 

@@ -5,13 +5,13 @@ import asyncio
 import msgspec
 import pytest
 
-from libs.domain.job import JobEvent, JobState
-from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.store import TenantFullError
-from libs.store.tenants import Access
 from tests.support.builders import spec
 from tests.support.steps import go
 from tests.support.stores import AT, World
+from weft.domain.job import JobEvent, JobState
+from weft.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
+from weft.store import TenantFullError
+from weft.store.tenants import Access
 
 ENDLESS = Allowance(jobs_open_max=1 << 40, spec_bytes_max=1 << 40)
 TWO_JOBS = Allowance(jobs_open_max=2)

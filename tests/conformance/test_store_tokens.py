@@ -1,7 +1,7 @@
 """What every store promises of tokens."""
 
-from libs.store.tenants import Access, TokenKept
 from tests.support.stores import AT, World
+from weft.store.tenants import Access, TokenKept
 
 
 async def test_a_token_gives_access_until_it_is_revoked(world: World) -> None:

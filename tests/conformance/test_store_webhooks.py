@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from libs.store.webhooks import WebhookKept
 from tests.support.stores import AT, World
+from weft.store.webhooks import WebhookKept
 
 HOOK = WebhookKept(
     id="w-1",

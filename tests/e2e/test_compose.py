@@ -12,13 +12,13 @@ import msgspec
 import nats
 import pytest
 
-from libs.client import Client
-from libs.credentials import inbox_prefix
-from libs.domain.job import FINAL, JobState
-from libs.domain.spec_decoder import decode_spec
-from libs.messages.events import CloudEvent
 from tests.support.cluster import until
 from tests.support.engine import need_compose, need_engine
+from weft.client import Client
+from weft.credentials import inbox_prefix
+from weft.domain.job import FINAL, JobState
+from weft.domain.spec_decoder import decode_spec
+from weft.messages.events import CloudEvent
 
 ROOT = Path(__file__).parents[2]
 JOB_IMAGE = os.environ.get("WEFT_JOB_IMAGE_SMALL", "busybox:stable")

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from libs.servers.process import wait_until
+from weft.servers.process import wait_until
 
 T = TypeVar("T")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from libs.bus.nats import NatsBus
-from libs.sharing.native import Built, NotBuilt, build
 from tests.support.control_plane import ControlPlane
 from tests.support.gateway import Place, place
 from tests.support.gateway_world import World, opened
 from tests.support.nats_server import NatsServer
 from tests.support.routers import Town, town
 from tests.support.scripted_arbiter import ScriptedArbiter
+from weft.bus.nats import NatsBus
+from weft.sharing.native import Built, NotBuilt, build
 
 
 @pytest.fixture

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from libs.sharing import pages, slots
-from libs.sharing.pages import ENTRIES_AT, Flag
-from libs.sharing.wire import Op
 from tests.support.arbiters import (
     Peer,
     arbiter,
@@ -25,6 +22,9 @@ from tests.support.arbiters import (
     turns_of,
     within,
 )
+from weft.sharing import pages, slots
+from weft.sharing.pages import ENTRIES_AT, Flag
+from weft.sharing.wire import Op
 
 pytestmark = pytest.mark.alone
 

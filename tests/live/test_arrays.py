@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from libs.client import RefusedError
-from libs.domain.dependencies import When
-from libs.messages.asks import AskKind
-from libs.messages.live import QueueView
 from tests.support.gateway import admitted
 from tests.support.gateway_world import World, error_of
+from weft.client import RefusedError
+from weft.domain.dependencies import When
+from weft.messages.asks import AskKind
+from weft.messages.live import QueueView
 
 
 def body(**fields: object) -> bytes:

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from libs import servers
-from libs.bus.nats import NatsBus
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, Kind, Role
-from libs.samples.benchmark_job import Measured
-from libs.servers.postgres import DATABASE
-from libs.store.postgres import PostgresStore
-from services.scorer.measuring import Measuring, held_by
-from services.scorer.settings import ScorerSettings
 from tests.support.cluster import Cluster, embedded_cluster
+from weft import servers
+from weft.bus.nats import NatsBus
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec, Kind, Role
+from weft.samples.benchmark_job import Measured
+from weft.servers.postgres import DATABASE
+from weft.store.postgres import PostgresStore
+from weftd.scorer.measuring import Measuring, held_by
+from weftd.scorer.settings import ScorerSettings
 
 SECONDS_MAX = 90.0
 SHORT = 0.4  # seconds of steady computing; the rest of a benchmark is to come up and to go
@@ -36,7 +36,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
 
 async def weft(cluster: Cluster, *arguments: str) -> Ended:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", *arguments),
+        *(sys.executable, "-m", "weftd.cli", *arguments),
         env={**os.environ, "WEFT_HOME": str(cluster.local.home.root)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from libs.bus.nats import NatsBus
-from libs.credentials import provision
-from libs.service import Connections
-from libs.service.keys import ServerCertificate, nats_keys
 from tests.support.engine import need_compose
 from tests.support.tls import Pair, TlsNats
+from weft.bus.nats import NatsBus
+from weft.credentials import provision
+from weft.service import Connections
+from weft.service.keys import ServerCertificate, nats_keys
 
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS_MAX = 60

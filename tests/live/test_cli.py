@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.job import JobState
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import SECONDS_MAX, Person, Terminal, ended
+from weft.domain.job import JobState
 
 
 @pytest.fixture(scope="module")

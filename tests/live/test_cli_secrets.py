@@ -8,12 +8,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from libs import servers
-from libs.domain.job import JobState
-from libs.servers.postgres import DATABASE, OWNER
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person
 from tests.support.runs import until
+from weft import servers
+from weft.domain.job import JobState
+from weft.servers.postgres import DATABASE, OWNER
 
 VALUE = "a value: $HOME ✓ 5c1d0e77"
 SHOWN = 'printf %s "$HF_TOKEN" | sha256sum | cut -c 1-16'

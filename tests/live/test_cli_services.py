@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 from msgspec import Struct
 
-from libs.domain.job import JobState
-from services.cli.demo.parts import program
 from tests.support.cluster import Cluster, embedded_cluster
+from weft.domain.job import JobState
+from weftd.cli.demo.parts import program
 
 SECONDS_MAX = 60.0
-WEFT = (sys.executable, "-m", "services.cli")
+WEFT = (sys.executable, "-m", "weftd.cli")
 # JupyterLab's arguments, and an answer that says below which path it was asked.
 JUPYTER = """#!{python}
 import http.server, sys

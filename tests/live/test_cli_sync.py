@@ -11,11 +11,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from libs.domain.job import JobState
-from services.cli.sync import pack
-from services.gateway.gateway import UPLOADS_PER_TENANT_MAX
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person
+from weft.domain.job import JobState
+from weftd.cli.sync import pack
+from weftd.gateway.gateway import UPLOADS_PER_TENANT_MAX
 
 SUMS = "find . -type f | LC_ALL=C sort | xargs sha256sum"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from libs.domain.job import JobState
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person
 from tests.support.runs import until
 from tests.support.tier import some
+from weft.domain.job import JobState
 
 LONG = "a" * 250
 WIDE = "漢" * 84  # 252 bytes

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from libs import servers
-from libs.servers.process import command_of, wait_until
-from services.cli.demo.abandoned import clear_abandoned
-from services.cli.local import ClusterHome
-from services.cli.local.leftovers import living_runs
 from tests.support.tier import some
+from weft import servers
+from weft.servers.process import command_of, wait_until
+from weftd.cli.demo.abandoned import clear_abandoned
+from weftd.cli.local import ClusterHome
+from weftd.cli.local.leftovers import living_runs
 
 SECONDS_MAX = 60
 STARTING, RUNNING = "NATS and Postgres", "doomed    running"
@@ -22,7 +22,7 @@ STARTING, RUNNING = "NATS and Postgres", "doomed    running"
 async def demo(temporary: Path, *arguments: str) -> asyncio.subprocess.Process:
     """A demo whose folder is made in this one."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "demo", *arguments),
+        *(sys.executable, "-m", "weftd.cli", "demo", *arguments),
         env={**os.environ, "TMPDIR": str(temporary)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -17,13 +17,6 @@ import docker.errors
 import pytest
 from docker.models.containers import Container
 
-from libs.bus.nats import NatsBus
-from libs.messages.nodes import EndReason, LogRead, ReadLog, RunState, StartRun
-from services.executor.home import Home
-from services.executor.node import NodeFacts
-from services.executor.runs import Run, RunKey, RuntimeUnavailableError
-from services.executor.runtime.docker.runtime import DockerRuntime
-from services.executor.runtime.docker.settings import ContainerSettings
 from tests.chaos.engine import IMAGE as OWN_IMAGE
 from tests.chaos.engine import Engine, EngineMissingError, own_engine
 from tests.support.control_plane import ControlPlane
@@ -32,6 +25,13 @@ from tests.support.engine import need_images
 from tests.support.nats_server import NatsServer
 from tests.support.runs import in_state, killed_for_memory, order, until, whole_log
 from tests.support.tier import some
+from weft.bus.nats import NatsBus
+from weft.messages.nodes import EndReason, LogRead, ReadLog, RunState, StartRun
+from weftd.executor.home import Home
+from weftd.executor.node import NodeFacts
+from weftd.executor.runs import Run, RunKey, RuntimeUnavailableError
+from weftd.executor.runtime.docker.runtime import DockerRuntime
+from weftd.executor.runtime.docker.settings import ContainerSettings
 
 pytestmark = pytest.mark.docker
 
@@ -147,7 +147,7 @@ async def test_what_the_engine_keeps_of_a_containers_output_stays_small(
 async def test_a_container_that_ended_is_told_of_and_kept_until_a_full_disk_takes_its_log(
     node_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.executor.runtime.docker.runtime.COPY_SECONDS_MAX", 1.0)
+    monkeypatch.setattr("weftd.executor.runtime.docker.runtime.COPY_SECONDS_MAX", 1.0)
     key, go_on = RunKey(node_id, 1, 0), tmp_path / "checkpoints" / node_id / "go-on"
     lines = b"".join(b"line %d\n" % number for number in range(2000))
     script = """
@@ -275,7 +275,7 @@ async def executor(server: NatsServer, home: Path, cluster: str) -> AsyncIterato
         "EXECUTOR_PULL": "0",
         "EXECUTOR_CLUSTER": cluster,
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.executor", env=environ)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "weftd.executor", env=environ)
     try:
         yield process
     finally:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from libs.domain.job import FINAL, JobState
 from tests.support.cluster import embedded_cluster
 from tests.support.person import Person
+from weft.domain.job import FINAL, JobState
 
 SWEEP = """
 name: tune

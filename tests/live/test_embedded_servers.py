@@ -16,8 +16,9 @@ import nats
 import pytest
 from nats.aio.client import Client
 
-from libs.credentials import Credentials, inbox_prefix, provision
-from libs.servers import (
+from tests.support.postgres import durable
+from weft.credentials import Credentials, inbox_prefix, provision
+from weft.servers import (
     ServerFailedError,
     ServerMissingError,
     Servers,
@@ -30,10 +31,9 @@ from libs.servers import (
     temporary,
     up,
 )
-from libs.servers.account import reachable_folder, readable_copy, server_account
-from libs.servers.find import find_nats, find_postgres
-from libs.servers.process import command_of, wait_until, working_in
-from tests.support.postgres import durable
+from weft.servers.account import reachable_folder, readable_copy, server_account
+from weft.servers.find import find_nats, find_postgres
+from weft.servers.process import command_of, wait_until, working_in
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root must run Postgres as someone else")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from libs.gpus.emulated import slow_down
-from libs.sharing.emulated import read_device
-from libs.sharing.native import Built, NotBuilt, build
 from tests.support.scripted_arbiter import environment, output, program
+from weft.gpus.emulated import slow_down
+from weft.sharing.emulated import read_device
+from weft.sharing.native import Built, NotBuilt, build
 
 COMPILED = build()
 MIB = 1 << 20

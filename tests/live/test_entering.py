@@ -11,14 +11,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from libs.client import Client, RefusedError
-from libs.client.sessions import RunSession
-from libs.domain.job import JobState
-from libs.messages.sessions import WINDOW_BYTES, SessionKind
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person, Terminal
 from tests.support.runs import until
+from weft.client import Client, RefusedError
+from weft.client.sessions import RunSession
+from weft.domain.job import JobState
+from weft.messages.sessions import WINDOW_BYTES, SessionKind
 
 SECONDS_MAX = 60.0
 PER_TENANT_MAX = 8

@@ -22,15 +22,15 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from libs.domain.job import JobEvent
-from services.gateway.openapi import document
-from services.gateway.operations import OPERATIONS
-from services.gateway.route import Route, Who
-from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, admitted, executors, place
 from tests.support.steps import go, placement
 from tests.support.tier import of_tier
+from weft.domain.job import JobEvent
+from weftd.gateway.openapi import document
+from weftd.gateway.operations import OPERATIONS
+from weftd.gateway.route import Route, Who
+from weftd.gateway.settings import GatewaySettings
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")

@@ -6,12 +6,12 @@ import signal
 import time
 from pathlib import Path
 
-from libs.messages.nodes import EndReason, LogRead, Member, Members, ReadLog, StartRun
-from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weft.messages.nodes import EndReason, LogRead, Member, Members, ReadLog, StartRun
+from weftd.executor.runs import RunKey
 
 KEY = RunKey("job-1", 1, 0)
 TRAINING = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"

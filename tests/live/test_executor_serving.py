@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.messages.nodes import EndReason
-from libs.messages.serving import EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
-from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import until
 from tests.support.servers import SERVE, asked, server_order
+from weft.messages.nodes import EndReason
+from weft.messages.serving import EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
+from weftd.executor.runs import RunKey
 
 KEY = RunKey("job-1", 1, 0)
 SHORT = {"EXECUTOR_SYNC_SECONDS": "0.5"}

@@ -8,15 +8,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from libs.messages.nodes import EndReason
-from services.cli.local.leftovers import kill_runs
-from services.cli.local.ports import free_port
-from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.disk import DISK_BYTES, fill, small_disk
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weft.messages.nodes import EndReason
+from weftd.cli.local.leftovers import kill_runs
+from weftd.cli.local.ports import free_port
+from weftd.executor.runs import RunKey
 
 QUIET, FILLER, LATE, CHATTY = (RunKey(name, 1, 0) for name in ("quiet", "filler", "late", "chatty"))
 

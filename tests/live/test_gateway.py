@@ -9,12 +9,6 @@ import aiohttp
 import msgspec
 import pytest
 
-from libs.client import Client, RefusedError, UnreachableError
-from libs.domain.job import JobEvent, JobState
-from libs.domain.spec_decoder import SPEC_BYTES_MAX
-from libs.messages.asks import AskKind, AskStored, OutboxFilled, SubmitAnswered
-from libs.messages.http import EventView, JobView, Submitted
-from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import (
     ADMIN_TOKEN,
@@ -24,6 +18,12 @@ from tests.support.gateway import (
     until,
 )
 from tests.support.gateway_world import SECONDS_MAX, World, error_of
+from weft.client import Client, RefusedError, UnreachableError
+from weft.domain.job import JobEvent, JobState
+from weft.domain.spec_decoder import SPEC_BYTES_MAX
+from weft.messages.asks import AskKind, AskStored, OutboxFilled, SubmitAnswered
+from weft.messages.http import EventView, JobView, Submitted
+from weftd.gateway.settings import GatewaySettings
 
 HELLO = {"name": "hello", "command": ["true"]}
 BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: [*b,*b,*b,*b,*b,*b,*b,*b]\n"
@@ -168,7 +168,7 @@ async def test_bad_input_gets_one_error_naming_the_field_and_stores_nothing(
     named, reason = error_of(answer)
     assert (found, named) == (status, field), reason
     assert reason
-    assert "libs." not in reason
+    assert "weft." not in reason
     assert await world.stored() == before
 
 

@@ -10,15 +10,15 @@ import aiohttp
 import msgspec
 import pytest
 
-from libs.client import Client, RefusedError
-from libs.messages.asks import SubmitAnswered
-from libs.messages.http import ErrorView
-from services.gateway import listening, route, service
-from services.gateway.access import REMEMBERED_SECONDS
-from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place, submit_on_nats
 from tests.support.gateway_process import gateway_process
+from weft.client import Client, RefusedError
+from weft.messages.asks import SubmitAnswered
+from weft.messages.http import ErrorView
+from weftd.gateway import listening, route, service
+from weftd.gateway.access import REMEMBERED_SECONDS
+from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0
 REVOKED_SECONDS_MAX = 5.0  # what is promised of streams

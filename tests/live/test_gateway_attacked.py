@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.gateway.posting import Poster, PostError
-from services.gateway.thinking.telling.addresses import networks_of
 from tests.support.gateway_world import World, error_of
+from weftd.gateway.posting import Poster, PostError
+from weftd.gateway.thinking.telling.addresses import networks_of
 
 DIGEST = "0" * 64
 HUGE = b"1" + b"0" * 400

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from services.gateway import listening
-from services.gateway.settings import GatewaySettings
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
 from tests.support.gateway_process import gateway_process
+from weftd.gateway import listening
+from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from libs.client import Client
-from libs.domain.job import Job, JobEvent, Revision
-from libs.messages.http import EventView
-from libs.store import EVENTS_BYTES_MAX
 from tests.support.builders import spec
 from tests.support.gateway import (
     until,
 )
 from tests.support.gateway_world import SECONDS_MAX, World, error_of
+from weft.client import Client
+from weft.domain.job import Job, JobEvent, Revision
+from weft.messages.http import EventView
+from weft.store import EVENTS_BYTES_MAX
 
 
 async def test_a_story_is_the_events_of_a_job_with_their_causes(world: World) -> None:

@@ -11,14 +11,14 @@ import aiohttp
 import msgspec
 import pytest
 
-from libs.client import RefusedError
-from libs.domain.job import Job, JobEvent
-from libs.messages.live import LiveDelta, LiveJob, LiveNode, LiveSnapshot
-from libs.messages.signals import GpuSample, HostSample, NodeSampled
-from services.gateway.settings import GatewaySettings
 from tests.support.gateway import Place, RunningGateway, until
 from tests.support.gateway_world import SECONDS_MAX, World
 from tests.support.steps import placement
+from weft.client import RefusedError
+from weft.domain.job import Job, JobEvent
+from weft.messages.live import LiveDelta, LiveJob, LiveNode, LiveSnapshot
+from weft.messages.signals import GpuSample, HostSample, NodeSampled
+from weftd.gateway.settings import GatewaySettings
 
 
 class Page:

@@ -4,14 +4,14 @@ import asyncio
 
 from msgspec import structs
 
-from libs.client import Gap
-from libs.domain.job import Cause, CauseCode, JobEvent, Placement
 from tests.support.builders import node
 from tests.support.gateway import (
     until,
 )
 from tests.support.gateway_world import SECONDS_MAX, World, error_of
 from tests.support.steps import placement
+from weft.client import Gap
+from weft.domain.job import Cause, CauseCode, JobEvent, Placement
 
 
 async def test_a_log_is_read_whole_in_part_and_from_its_end(world: World) -> None:

@@ -9,14 +9,14 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from libs.client import RefusedError
-from libs.domain.job import CauseCode, Job, JobEvent, JobState
-from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from tests.support.builders import spec
 from tests.support.filled import fill_queued
 from tests.support.gateway import admitted
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
+from weft.client import RefusedError
+from weft.domain.job import CauseCode, Job, JobEvent, JobState
+from weft.messages.live import LiveDelta, LiveSnapshot, QueueView
 
 
 async def of(world: World, tenant: str, **fields: Any) -> Job:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.client import RefusedError
-from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.domain.spec import ResizeHow
-from libs.domain.spec_decoder import SPEC_BYTES_MAX
-from libs.messages.asks import AskKind, Scale
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
+from weft.client import RefusedError
+from weft.domain.job import Cause, CauseCode, JobEvent
+from weft.domain.spec import ResizeHow
+from weft.domain.spec_decoder import SPEC_BYTES_MAX
+from weft.messages.asks import AskKind, Scale
 
 RANGE = {"replicas": {"min": 1, "want": 2, "max": 4}}
 LIVE = {"role": RANGE, "resize": {"how": "live"}}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from libs.client import RefusedError
-from libs.messages.http import JobsView
 from tests.support.builders import spec
 from tests.support.gateway_world import World
+from weft.client import RefusedError
+from weft.messages.http import JobsView
 
 
 async def test_a_job_is_found_by_how_its_id_begins_by_those_who_may_see_it(world: World) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.series import SeriesView, UsageView
-from libs.messages.signals import GpuSample, HostSample, NodeSampled
 from tests.support.builders import GIB
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
+from weft.domain.job import Cause, CauseCode, JobEvent
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.series import SeriesView, UsageView
+from weft.messages.signals import GpuSample, HostSample, NodeSampled
 
 SAMPLED_SECONDS_MAX = 20.0
 

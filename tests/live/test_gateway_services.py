@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
-from libs.domain.spec_decoder import SPEC_BYTES_MAX
-from libs.messages.asks import AskKind, Scale, Update
-from libs.messages.http_services import ServiceView
-from libs.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 from tests.support.builders import node
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
+from weft.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
+from weft.domain.spec_decoder import SPEC_BYTES_MAX
+from weft.messages.asks import AskKind, Scale, Update
+from weft.messages.http_services import ServiceView
+from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 
 SERVES = {"kind": "inference", "service": {"port": 8000, "ready": "/healthz"}, "env": {"MODEL": "small", "OLD": "1"}}
 RANGE = {"replicas": {"min": 0, "want": 2, "max": 4}}

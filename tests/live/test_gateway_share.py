@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, Placement
-from libs.domain.shares import Share
-from libs.messages.asks import AskKind, Reshare
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import GIB, placement
+from weft.domain.job import Cause, CauseCode, Job, JobEvent, Placement
+from weft.domain.shares import Share
+from weft.messages.asks import AskKind, Reshare
 
 
 def placed(*requests: int) -> Placement:

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from libs.client import Client, RefusedError
-from libs.domain.job import JobEvent
-from libs.messages.asks import SubmitAnswered
-from libs.messages.http import TenantWanted
-from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import Place, RunningGateway, add_nodes, admitted, place, submit_on_nats, until
 from tests.support.steps import go
 from tests.unit.test_job_spec import COSTLY_PATTERNS, COSTLY_YAML
+from weft.client import Client, RefusedError
+from weft.domain.job import JobEvent
+from weft.messages.asks import SubmitAnswered
+from weft.messages.http import TenantWanted
+from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0
 OTHERS_SECONDS_MAX = 1.0  # for another tenant's GET while one attacks; it was 28 s

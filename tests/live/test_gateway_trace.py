@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from libs.client import RefusedError
-from libs.domain.job import JobEvent
 from tests.support.builders import spec
 from tests.support.gateway_world import World
+from weft.client import RefusedError
+from weft.domain.job import JobEvent
 
 
 async def rows(world: World, seconds: int | None = None) -> list[dict[str, str]]:

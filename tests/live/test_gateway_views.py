@@ -6,12 +6,15 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, JobEvent, JobState, Placement
-from libs.domain.shares import Share
-from libs.messages.eta import Basis, EtaOf, Helps
-from libs.messages.http import LimitsView
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import (
+from tests.support.builders import GIB, node, spec
+from tests.support.gateway_world import SECONDS_MAX, World
+from tests.support.steps import go, placement
+from weft.domain.job import Cause, CauseCode, JobEvent, JobState, Placement
+from weft.domain.shares import Share
+from weft.messages.eta import Basis, EtaOf, Helps
+from weft.messages.http import LimitsView
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import (
     Curve,
     CurvePoint,
     Finding,
@@ -25,10 +28,7 @@ from libs.messages.signals import (
     RunSample,
     ShareSample,
 )
-from services.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
-from tests.support.builders import GIB, node, spec
-from tests.support.gateway_world import SECONDS_MAX, World
-from tests.support.steps import go, placement
+from weftd.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
 
 
 async def test_a_job_is_found_by_its_id_or_as_the_newest_of_its_name(world: World) -> None:

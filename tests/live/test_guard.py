@@ -16,17 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from libs.bus.nats import NatsBus
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, Role
-from libs.messages.nodes import EndReason, NodeDesired, NodeReported
-from services.cli.local.leftovers import kill_runs
-from services.executor.boot import boot_clock
-from services.executor.guard.engine import EngineSilentError, EngineSocket
-from services.executor.guard.files import BEAT_BYTES, Beat, Slot
-from services.executor.guard.watch import end
-from services.executor.home import Home
-from services.executor.runtime.process import records
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.control_plane import ControlPlane
 from tests.support.guarded import (
@@ -44,6 +33,17 @@ from tests.support.guarded import (
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
 from tests.support.tier import some
+from weft.bus.nats import NatsBus
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec, Role
+from weft.messages.nodes import EndReason, NodeDesired, NodeReported
+from weftd.cli.local.leftovers import kill_runs
+from weftd.executor.boot import boot_clock
+from weftd.executor.guard.engine import EngineSilentError, EngineSocket
+from weftd.executor.guard.files import BEAT_BYTES, Beat, Slot
+from weftd.executor.guard.watch import end
+from weftd.executor.home import Home
+from weftd.executor.runtime.process import records
 
 # one executor, and a control plane of a few lines
 
@@ -290,7 +290,7 @@ async def test_a_standing_guard_is_left_alone_and_outlives_the_executor(
 ) -> None:
     home, trace = tmp_path / "home", tmp_path / "trace"
     standing = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.executor.guard", str(home), "--standing"
+        sys.executable, "-m", "weftd.executor.guard", str(home), "--standing"
     )
     try:
         await until((home / "guard").exists)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import EndReason
-from services.executor.boot import boot_clock
 from tests.support.control_plane import ControlPlane
 from tests.support.guarded import KEY, LEASE, executor, guard_pid, spans, tracing
 from tests.support.nats_server import NatsServer
 from tests.support.private_engine import IMAGE, PrivateEngine, need_private_engine
 from tests.support.runs import order, until
+from weft.messages.nodes import EndReason
+from weftd.executor.boot import boot_clock
 
 pytestmark = pytest.mark.docker
 

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from services.scheduler.relay import Relay
 from tests.support.gateway_world import World
+from weftd.scheduler.relay import Relay
 
 PAGE = Path(__file__).parents[2] / "docs/events.md"
 SECONDS_MAX = 20.0

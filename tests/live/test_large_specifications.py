@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import JobState
-from libs.domain.tenants import Allowance
-from libs.messages.asks import AskKind, Update
-from libs.store import TenantFullError
-from services.scheduler.desk import Desk
-from services.scheduler.leadership import Leadership
-from services.scheduler.tally import Tally
-from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import JournalPace
 from tests.support import postgres
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
+from weft.bus.memory import MemoryBus
+from weft.domain.job import JobState
+from weft.domain.tenants import Allowance
+from weft.messages.asks import AskKind, Update
+from weft.store import TenantFullError
+from weftd.scheduler.desk import Desk
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.history import JournalPace
 
 LARGE = 60  # jobs, each with an environment of so many bytes
 ENVIRONMENT_BYTES = 960_000

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from libs.gpus import inventory_in_time
-from libs.messages.nodes import EndReason, LogRead, ReadLog
-from services.executor import __main__ as executor
-from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.hung_driver import a_driver_that_hangs
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weft.gpus import inventory_in_time
+from weft.messages.nodes import EndReason, LogRead, ReadLog
+from weftd.executor import __main__ as executor
+from weftd.executor.runs import RunKey
 
 SEVERAL = 10  # reports: more than two tries to start
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import RunState
-from services.executor.boot import boot_clock
-from services.executor.home import Home
-from services.executor.leave import LeaveFile
-from services.executor.node import NodeFacts
-from services.executor.runs import Limits
-from services.executor.runtime.limits.cgroup import NoCgroups
-from services.executor.runtime.process import records
-from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.guarded import KEY
 from tests.support.runs import in_state, order
+from weft.messages.nodes import RunState
+from weftd.executor.boot import boot_clock
+from weftd.executor.home import Home
+from weftd.executor.leave import LeaveFile
+from weftd.executor.node import NodeFacts
+from weftd.executor.runs import Limits
+from weftd.executor.runtime.limits.cgroup import NoCgroups
+from weftd.executor.runtime.process import records
+from weftd.executor.runtime.process.runtime import ProcessRuntime
 
 FENCE = 60.0
 

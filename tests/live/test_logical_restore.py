@@ -7,11 +7,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from libs.servers.find import find_postgres
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.postgres import Server, Stores
 from tests.support.stores import AT
+from weft.servers.find import find_postgres
 
 TRANSACTIONS = 3000  # that the old cluster has counted and the new one has not
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from libs.client import Gap, RefusedError
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, Role
-from libs.messages.http import JobView
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.runs import until
+from weft.client import Gap, RefusedError
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec, Role
+from weft.messages.http import JobView
 
 GRAIN = 1 << 20
 SECONDS_MAX = 60.0

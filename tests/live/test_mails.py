@@ -10,15 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.client import RefusedError
-from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.messages.webhooks import WebhookWanted
-from libs.store.memory import MemoryStore
-from libs.store.webhooks import WebhookKept
-from services.gateway.mailing import Mailer, MailError
-from services.gateway.settings import MailSettings, MailTls
-from services.gateway.telling import Teller
-from services.gateway.thinking.telling.mails import UNASKED
 from tests.support import receivers
 from tests.support.builders import spec
 from tests.support.gateway import Place
@@ -26,6 +17,15 @@ from tests.support.gateway_world import SETTINGS, World, error_of, opened
 from tests.support.mail_server import Mailbox, drip, flood, mail_server, port_of
 from tests.support.receivers import Behaviour, serving
 from tests.support.tls import Authority
+from weft.client import RefusedError
+from weft.domain.job import Cause, CauseCode, JobEvent
+from weft.messages.webhooks import WebhookWanted
+from weft.store.memory import MemoryStore
+from weft.store.webhooks import WebhookKept
+from weftd.gateway.mailing import Mailer, MailError
+from weftd.gateway.settings import MailSettings, MailTls
+from weftd.gateway.telling import Teller
+from weftd.gateway.thinking.telling.mails import UNASKED
 
 SECONDS_MAX = 30.0
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from msgspec import structs
 
-from libs.bus import NoAnswerError
-from libs.client import Client
-from libs.messages.http import EventView
-from libs.messages.nodes import NodeDesired
 from tests.support.builders import capacity, spec
 from tests.support.gateway import Place
 from tests.support.gateway_process import gateway_process
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler_process import SchedulerProcess, scheduler_process
+from weft.bus import NoAnswerError
+from weft.client import Client
+from weft.messages.http import EventView
+from weft.messages.nodes import NodeDesired
 
 POOLS = [f"site-{number}" for number in range(1, 7)]
 SHARED = {"SCHEDULER_POOLS": ",".join(POOLS), "SCHEDULER_LEADER_SECONDS": "3", "SCHEDULER_EVEN_SECONDS": "1"}

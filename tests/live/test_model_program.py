@@ -15,10 +15,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from libs.gpus.emulated import slow_down
-from libs.sharing import native
-from services.cli.demo import programs
 from tests.bench.sharing.rig import rig
+from tests.support.tree import PYTHONPATH
+from weft.gpus.emulated import slow_down
+from weft.sharing import native
+from weftd.cli.demo import programs
 
 PROGRAM = Path(programs.__file__).parent / "model.py"
 
@@ -173,7 +174,7 @@ async def test_with_a_share_its_time_is_that_of_the_emulated_gpu(tmp_path: Path)
     with rig() as gpu:
         gpu.share("a", 500)
         environ = {**gpu.environment("a"), "WEFT_GPUS_EMULATED": "1", "SERVICE_MS": "300", "SLOTS": "2"}
-        environ["PYTHONPATH"] = str(PROGRAM.parents[4])
+        environ["PYTHONPATH"] = PYTHONPATH
         async with model(**environ) as (process, url), aiohttp.ClientSession() as session:
 
             async def one() -> None:

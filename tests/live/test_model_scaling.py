@@ -8,13 +8,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from libs.domain.job import CauseCode, JobEvent, JobState
-from libs.messages.http import JobView
 from tests.support import onnx_model
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
+from tests.support.tree import PYTHONPATH
+from weft.domain.job import CauseCode, JobEvent, JobState
+from weft.messages.http import JobView
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {"REALLOCATOR_SERVING_POLICY": "weft-quick"}
 MOST, CONCURRENCY = 3, 6
 TOKENS = 120
@@ -72,7 +72,7 @@ async def test_a_model_that_streams_gets_more_replicas_under_load_and_gives_them
         "letters",
         kind="inference",
         command=[sys.executable, "-m", "tests.support.onnx_model", "serve", str(model)],
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": PYTHONPATH},
         roles=roles,
         grace="5s",
         service={"ready": "/healthz", "concurrency": CONCURRENCY, "drain": "30s", "start": "60s"},

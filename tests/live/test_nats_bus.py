@@ -10,14 +10,14 @@ import msgspec
 import pytest
 import uvloop
 
-from libs.bus import BusClosedError, BusError, NoAnswerError, StreamEvent
-from libs.bus.nats import NatsBus
-from libs.credentials import Credentials, provision
-from libs.messages import Message
-from libs.messages.asks import AskStored, OutboxFilled
-from libs.messages.nodes import NodeHinted
-from libs.servers import erase, reload_users, up
 from tests.support.nats_server import NatsServer
+from weft.bus import BusClosedError, BusError, NoAnswerError, StreamEvent
+from weft.bus.nats import NatsBus
+from weft.credentials import Credentials, provision
+from weft.messages import Message
+from weft.messages.asks import AskStored, OutboxFilled
+from weft.messages.nodes import NodeHinted
+from weft.servers import erase, reload_users, up
 
 SECONDS_MAX = 15.0
 

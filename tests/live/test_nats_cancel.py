@@ -3,9 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from libs.bus.nats import NatsBus
-from libs.messages.nodes import LogRead, ReadLog
 from tests.support.nats_server import NatsServer
+from weft.bus.nats import NatsBus
+from weft.messages.nodes import LogRead, ReadLog
 
 TRIES = 1500
 SPINS = 150  # of the loop, before it is told to end; an answer takes some tens

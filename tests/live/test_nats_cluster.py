@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from libs.bus import BusError, NoAnswerError, StreamEvent
-from libs.bus.nats import NatsBus
-from libs.credentials import Credentials, provision
-from libs.messages import Message
-from libs.servers.find import find_nats
-from libs.service.keys import client_tls
-from services.cli.local.ports import free_port
 from tests.support.nats_cluster import DEPLOY, SERVERS, NatsCluster, until
 from tests.support.postgres_pair import commands
 from tests.support.tls import Authority
+from weft.bus import BusError, NoAnswerError, StreamEvent
+from weft.bus.nats import NatsBus
+from weft.credentials import Credentials, provision
+from weft.messages import Message
+from weft.servers.find import find_nats
+from weft.service.keys import client_tls
+from weftd.cli.local.ports import free_port
 
 SECONDS_MAX = 60.0
 LEFT_SECONDS = 0.3
@@ -70,8 +70,8 @@ async def running(tmp_path_factory: pytest.TempPathFactory, credentials: Credent
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a quorum nothing is confirmed, however long it is waited for."""
-    monkeypatch.setattr("libs.bus.nats_stream.STORE_SECONDS_MAX", 1.5)
-    monkeypatch.setattr("libs.bus.nats_stream.API_SECONDS_MAX", 1.5)
+    monkeypatch.setattr("weft.bus.nats_stream.STORE_SECONDS_MAX", 1.5)
+    monkeypatch.setattr("weft.bus.nats_stream.API_SECONDS_MAX", 1.5)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from libs.bus.nats import NatsBus
-from libs.credentials import Credentials, inbox_prefix, permissions_by_user, provision
-from libs.credentials.permissions import READER
-from libs.servers import Servers, erase, up
+from weft.bus.nats import NatsBus
+from weft.credentials import Credentials, inbox_prefix, permissions_by_user, provision
+from weft.credentials.permissions import READER
+from weft.servers import Servers, erase, up
 
 SECONDS_MAX = 5
 NODES = ["node-1", "node-2"]

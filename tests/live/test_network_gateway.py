@@ -13,14 +13,14 @@ import msgspec
 import pytest
 from msgspec import Struct, structs
 
-from libs.messages.http import ErrorView
-from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX
-from libs.store.postgres import PostgresStore
-from services.gateway.settings import GatewaySettings
-from services.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place, until
 from tests.support.proxy import Proxy
+from weft.messages.http import ErrorView
+from weft.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX
+from weft.store.postgres import PostgresStore
+from weftd.gateway.settings import GatewaySettings
+from weftd.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
 
 HELLO = {"name": "hello", "command": ["true"]}
 CONNECTIONS = 4
@@ -210,7 +210,7 @@ async def has_room(world: World) -> bool:
 
 async def test_readers_who_do_not_read_are_not_kept_in_memory(servers: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one of them is behind is read from the store again, by those who come back."""
-    monkeypatch.setattr("services.gateway.streams.WRITE_SECONDS_MAX", 2.0)
+    monkeypatch.setattr("weftd.gateway.streams.WRITE_SECONDS_MAX", 2.0)
     await servers.stores.clear()
     await add_nodes(servers)
     async with (

@@ -10,12 +10,12 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from libs.bus import NoAnswerError
-from libs.bus.nats import UNSENT_BYTES_MAX, NatsBus
-from libs.messages import Message
 from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy, Way
 from tests.support.runs import until
+from weft.bus import NoAnswerError
+from weft.bus.nats import UNSENT_BYTES_MAX, NatsBus
+from weft.messages import Message
 
 PING_SECONDS = 1  # instead of 5: the tests need not wait for what is the same three times
 UNNOTICED_SECONDS_MAX = 20.0
@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @pytest.fixture(autouse=True)
 def _quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("libs.bus.nats.PING_SECONDS", PING_SECONDS)
+    monkeypatch.setattr("weft.bus.nats.PING_SECONDS", PING_SECONDS)
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from libs.domain.lease import Lease
-from libs.store import StoreUnavailableError
-from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX, SESSION, WAITING_MAX
-from libs.store.postgres import PostgresStore
-from services.scheduler.leadership import Leadership
 from tests.support.postgres import Server, Stores, embedded, stores
 from tests.support.proxy import Proxy, Way
+from weft.domain.lease import Lease
+from weft.store import StoreUnavailableError
+from weft.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX, SESSION, WAITING_MAX
+from weft.store.postgres import PostgresStore
+from weftd.scheduler.leadership import Leadership
 
 POOL = "default"
 CONNECTIONS = 4

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from libs.bus.nats import NatsBus
-from libs.credentials.nats_users import render
-from libs.credentials.permissions import Permissions
 from tests.live.test_network_nats import Answered, Said
 from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy
 from tests.support.runs import until
+from weft.bus.nats import NatsBus
+from weft.credentials.nats_users import render
+from weft.credentials.permissions import Permissions
 
 USERS = {
     "asker": Permissions(publish=("weft.tests.>",)),

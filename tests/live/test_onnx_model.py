@@ -8,13 +8,13 @@ from typing import Any
 
 import aiohttp
 
-from libs.messages.nodes import Serve
-from libs.messages.serving import EndpointsSeen
 from tests.support import onnx_model
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weft.messages.nodes import Serve
+from weft.messages.serving import EndpointsSeen
 
 ROOT = Path(__file__).parents[2]
 

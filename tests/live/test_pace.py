@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import ProgressSeen, RunProgressed
-from services.executor.thinking.telling import AGAIN_SECONDS
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weft.messages.nodes import ProgressSeen, RunProgressed
+from weftd.executor.thinking.telling import AGAIN_SECONDS
 
 STEPS_RATE = 10.0
 TRAINING = """

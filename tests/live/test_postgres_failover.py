@@ -13,18 +13,18 @@ from typing import Any
 import asyncpg
 import pytest
 
-from libs.client import Client, ClientError
-from libs.credentials import Credentials, provision
-from libs.servers import down, up
-from libs.store import StoreUnavailableError
-from libs.store.migrate import ROLES, migrate
-from libs.store.postgres import PostgresStore
-from services.scheduler.leadership import Leadership
 from tests.support.builders import spec
 from tests.support.gateway_process import gateway_process
 from tests.support.postgres import durable
 from tests.support.postgres_pair import PostgresPair
 from tests.support.proxy import Proxy
+from weft.client import Client, ClientError
+from weft.credentials import Credentials, provision
+from weft.servers import down, up
+from weft.store import StoreUnavailableError
+from weft.store.migrate import ROLES, migrate
+from weft.store.postgres import PostgresStore
+from weftd.scheduler.leadership import Leadership
 
 SECONDS_MAX = 60.0
 CUSTOMERS = 4
@@ -103,7 +103,7 @@ async def test_what_the_standby_does_not_have_is_not_acknowledged_by_a_second_tr
     there: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit whose wait for the standby was cancelled is stored on the primary, and everybody sees it there."""
-    monkeypatch.setattr("libs.store.asking.COMMAND_SECONDS_MAX", 1.0)
+    monkeypatch.setattr("weft.store.asking.COMMAND_SECONDS_MAX", 1.0)
     wanted: dict[str, Any] = {"job_id": "waits", "tenant": "alice", "key": "waits", "at": AT}
     async with there.store("gateway") as store:
         await there.pair.send(1, signal.SIGSTOP)
@@ -133,7 +133,7 @@ async def test_every_job_acknowledged_beside_a_kill_and_a_promotion_is_there_onc
     there: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the old primary, back as it was, is not written to; made a standby again it takes no writes."""
-    monkeypatch.setattr("libs.store.asking.LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("weft.store.asking.LOOK_SECONDS", 0.5)
     pair, told, stop = there.pair, dict[str, str](), asyncio.Event()
     servers = await up(there.root / "nats", credentials=there.credentials, pg_dsn="elsewhere")
     try:

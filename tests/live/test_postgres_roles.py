@@ -12,20 +12,20 @@ import asyncpg
 import pytest
 from msgspec import Struct
 
-from libs.credentials import Credentials, provision
-from libs.domain.job import Cause, CauseCode
-from libs.domain.lease import Lease
-from libs.messages.asks import RankTuning, Scale, Tune
-from libs.messages.events import Event
-from libs.servers import erase, up
-from libs.store import StoreUnavailableError, Unsent
-from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX
-from libs.store.migrate import ROLES, MigrationError, migrate
-from libs.store.postgres import PostgresStore
-from libs.store.tuning import Envelope
 from tests.support import postgres
 from tests.support.builders import node, spec
 from tests.support.postgres import Server, Stores
+from weft.credentials import Credentials, provision
+from weft.domain.job import Cause, CauseCode
+from weft.domain.lease import Lease
+from weft.messages.asks import RankTuning, Scale, Tune
+from weft.messages.events import Event
+from weft.servers import erase, up
+from weft.store import StoreUnavailableError, Unsent
+from weft.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX
+from weft.store.migrate import ROLES, MigrationError, migrate
+from weft.store.postgres import PostgresStore
+from weft.store.tuning import Envelope
 
 AT = 1_700_000_000.0
 TUNE = Tune(epoch=0, ranks=(RankTuning(rank=0, cpus=1.0),), cause=Cause(code=CauseCode.UPSCALED))

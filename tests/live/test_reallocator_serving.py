@@ -6,19 +6,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from libs.bus.nats import NatsBus
-from libs.domain.job import Job, JobEvent, Placement
-from libs.domain.lease import Lease
-from libs.messages.asks import Ask, AskKind, AskStored, Scale
-from libs.messages.signals import PoolReviewed
-from libs.service.clock import steady
-from services.reallocator import service
-from services.reallocator.settings import ReallocatorSettings
 from tests.support.builders import spec
 from tests.support.nats_server import NatsServer
 from tests.support.postgres import Stores, embedded, stores
 from tests.support.service_loads import served, told
 from tests.support.steps import go
+from weft.bus.nats import NatsBus
+from weft.domain.job import Job, JobEvent, Placement
+from weft.domain.lease import Lease
+from weft.messages.asks import Ask, AskKind, AskStored, Scale
+from weft.messages.signals import PoolReviewed
+from weft.service.clock import steady
+from weftd.reallocator import service
+from weftd.reallocator.settings import ReallocatorSettings
 
 AT = 1_700_000_000.0
 

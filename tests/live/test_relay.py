@@ -10,17 +10,17 @@ import nats
 import pytest
 from msgspec import structs
 
-from libs.bus import NoAnswerError
-from libs.bus.nats import NatsBus
-from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.messages.asks import OutboxFilled
-from libs.store import StoreUnavailableError, Unsent
-from libs.store.memory import MemoryStore
-from services.scheduler.relay import LOOK_SECONDS, Relay
 from tests.support.builders import node, spec
 from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy
 from tests.support.steps import go, placement
+from weft.bus import NoAnswerError
+from weft.bus.nats import NatsBus
+from weft.domain.job import Cause, CauseCode, JobEvent
+from weft.messages.asks import OutboxFilled
+from weft.store import StoreUnavailableError, Unsent
+from weft.store.memory import MemoryStore
+from weftd.scheduler.relay import LOOK_SECONDS, Relay
 
 NOW = 1000.0
 
@@ -150,7 +150,7 @@ async def test_over_a_slow_link_events_get_through_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once would never be done within the time that one try has."""
-    monkeypatch.setattr("libs.bus.nats_stream.STORE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("weft.bus.nats_stream.STORE_SECONDS_MAX", 0.5)
     server, store, events, failed = NatsServer(tmp_path), MemoryStore(), 200, 0
     try:
         async with (

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from msgspec import Struct, structs
 
-from libs import servers
-from libs.client import Client, RefusedError
-from libs.domain.job import JobState, Step
-from libs.messages.history import Record
-from services.scheduler.thinking.entries import Decided, encode, entries_of
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
+from weft import servers
+from weft.client import Client, RefusedError
+from weft.domain.job import JobState, Step
+from weft.messages.history import Record
+from weftd.scheduler.thinking.entries import Decided, encode, entries_of
 
 SECONDS_MAX = 60.0
 
@@ -68,7 +68,7 @@ async def _work(cluster: Cluster) -> None:
 
 async def weft(cluster: Cluster, *typed: str) -> Ended:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", *typed),
+        *(sys.executable, "-m", "weftd.cli", *typed),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

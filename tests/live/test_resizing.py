@@ -10,14 +10,14 @@ from pathlib import Path
 import docker
 import pytest
 
-from libs.messages.nodes import RunSeen
-from services.executor.runs import RunKey
-from services.executor.runtime.limits.groups import find_groups, read_limits
 from tests.support.control_plane import ControlPlane
 from tests.support.engine import need_images
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weft.messages.nodes import RunSeen
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.limits.groups import find_groups, read_limits
 
 pytestmark = pytest.mark.docker
 

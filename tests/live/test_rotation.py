@@ -8,15 +8,15 @@ import asyncpg
 import pytest
 from msgspec import Struct
 
-from libs.bus import BusError
-from libs.bus.nats import NatsBus
-from libs.client import Client, RefusedError
-from libs.credentials import Credentials, provision
-from libs.servers import Servers, reload_users, temporary
-from libs.store.migrate import ROLES, migrate
 from tests.support.builders import spec
 from tests.support.gateway import until
 from tests.support.gateway_process import gateway_process
+from weft.bus import BusError
+from weft.bus.nats import NatsBus
+from weft.client import Client, RefusedError
+from weft.credentials import Credentials, provision
+from weft.servers import Servers, reload_users, temporary
+from weft.store.migrate import ROLES, migrate
 
 SECONDS_MAX = 20.0
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import aiohttp
 import aiohttp.web
 
-from libs.messages.serving import ReplicaEnded
 from tests.support.gateway import until
 from tests.support.routers import Replica, Town, error_of
+from weft.messages.serving import ReplicaEnded
 
 
 async def test_a_request_reaches_a_replica_below_its_path(there: Town, http: aiohttp.ClientSession) -> None:

@@ -5,10 +5,10 @@ import time
 
 import aiohttp
 
-from libs.messages.serving import Endpoint, EndpointsSeen
-from services.router.service import ENDPOINTS_APART_SECONDS
 from tests.support.gateway import until
 from tests.support.routers import Town
+from weft.messages.serving import Endpoint, EndpointsSeen
+from weftd.router.service import ENDPOINTS_APART_SECONDS
 
 
 async def test_a_node_that_floods_the_gate_delays_no_other_and_has_no_say_in_what_is_not_its_own(

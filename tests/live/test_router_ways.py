@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import aiohttp
 import aiohttp.web
 
-from services.router.__main__ import caddy_environment, found_caddy
 from tests.support.gateway import Place, until
 from tests.support.proxy import Proxy
 from tests.support.routers import Replica, Town, town
 from tests.support.tls import Authority
+from weftd.router.__main__ import caddy_environment, found_caddy
 
 CONCURRENCY = 4
 SETTLED_SECONDS = 2.5  # until routers have told each other what they have

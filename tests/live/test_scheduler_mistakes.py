@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import CauseCode, JobState
-from services.scheduler.desk import Desk
-from services.scheduler.leadership import Leadership
-from services.scheduler.tally import Tally
-from services.scheduler.thinking import lives
-from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.replay import Replay
 from tests.support import postgres
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
+from weft.bus.memory import MemoryBus
+from weft.domain.job import CauseCode, JobState
+from weftd.scheduler.desk import Desk
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking import lives
+from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.replay import Replay
 
 BAD, GOOD = "j-bad", "j-good"
 

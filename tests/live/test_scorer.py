@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from libs.bus.nats import NatsBus
-from libs.domain.job import Job, JobEvent
-from libs.messages.signals import GpuScore, GpusScored
-from libs.service.clock import steady
-from services.scorer import service
-from services.scorer.settings import ScorerSettings
 from tests.support.fleet import Fleet
 from tests.support.nats_server import NatsServer
 from tests.support.postgres import Stores, embedded, stores
 from tests.support.steps import go, placement
+from weft.bus.nats import NatsBus
+from weft.domain.job import Job, JobEvent
+from weft.messages.signals import GpuScore, GpusScored
+from weft.service.clock import steady
+from weftd.scorer import service
+from weftd.scorer.settings import ScorerSettings
 
 SLOW = ("node-1", 1)
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from libs.client import RefusedError
-from libs.domain.job import JobEvent
-from libs.messages.nodes import ReadSecrets, SecretsRead
 from tests.support.builders import spec
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
+from weft.client import RefusedError
+from weft.domain.job import JobEvent
+from weft.messages.nodes import ReadSecrets, SecretsRead
 
 VALUE = "hf_0a9b8c7d6e5f"
 

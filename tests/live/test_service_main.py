@@ -14,16 +14,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.service import Every, serve
+from tests.support.tree import PYTHONPATH
+from weft.bus.memory import MemoryBus
+from weft.service import Every, serve
 
 SECONDS_MAX = 15
 
 SERVICE = """
 import asyncio, os, sys
 import msgspec
-from libs.bus.memory import MemoryBus
-from libs.service import Every, load, main, serve
+from weft.bus.memory import MemoryBus
+from weft.service import Every, load, main, serve
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     crash: str = ""
@@ -47,7 +48,7 @@ def service(folder: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
     script.write_text(SERVICE)
     process = subprocess.Popen(
         [sys.executable, script],
-        env={"PATH": os.defpath, "PYTHONPATH": os.getcwd(), **environ},
+        env={"PATH": os.defpath, "PYTHONPATH": PYTHONPATH, **environ},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -104,7 +105,7 @@ def test_it_ends_with_its_parent_however_that_went(tmp_path: Path) -> None:
         import subprocess, sys
         subprocess.Popen([sys.executable, {str(tmp_path / "fake.py")!r}]).wait()
     """)
-    environ = {"PATH": os.defpath, "PYTHONPATH": os.getcwd(), "WEFT_EXIT_WITH_PARENT": "1"}
+    environ = {"PATH": os.defpath, "PYTHONPATH": PYTHONPATH, "WEFT_EXIT_WITH_PARENT": "1"}
     with subprocess.Popen([sys.executable, "-c", parent], env=environ, stderr=subprocess.PIPE, text=True) as process:
         read_until(process, "is ready")
         process.kill()

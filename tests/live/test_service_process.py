@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from libs.servers.process import command_of
-from services.cli.local import StartFailedError
-from services.cli.local.plan import Service, Stage
-from services.cli.local.process import ServiceProcess
+from weft.servers.process import command_of
+from weftd.cli.local import StartFailedError
+from weftd.cli.local.plan import Service, Stage
+from weftd.cli.local.process import ServiceProcess
 
 SECONDS_MAX = 20
 NOW = asyncio.Event()
@@ -43,7 +43,7 @@ class Making:
 
     def __call__(self, script: str) -> ServiceProcess:
         log = self.folder / "fake.log"
-        service = Service(name="fake", module="services.fake", stage=Stage.CONTROL, settings={}, log=log)
+        service = Service(name="fake", module="weftd.fake", stage=Stage.CONTROL, settings={}, log=log)
         process = ServiceProcess(service, tell=self.heard.put_nowait, command=(sys.executable, "-c", script))
         self.made.append(process)
         process.start()

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent
-from libs.messages.asks import AskKind
-from libs.messages.sessions import SessionLeft, SessionLeftNoted
-from services.gateway.entering.records import number_of
 from tests.support.gateway_world import World
+from weft.domain.job import Cause, CauseCode, Job, JobEvent
+from weft.messages.asks import AskKind
+from weft.messages.sessions import SessionLeft, SessionLeftNoted
+from weftd.gateway.entering.records import number_of
 
 NAME = "a-session-as-a-gateway-drew-it"
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from libs.credentials import Credentials
-from libs.servers import Servers, temporary
+from weft.credentials import Credentials
+from weft.servers import Servers, temporary
 
 SECONDS_MAX = 60
 
 
 async def weft(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "services.cli", *arguments]
+    command = [sys.executable, "-m", "weftd.cli", *arguments]
     settings = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
     return await asyncio.to_thread(
         subprocess.run,

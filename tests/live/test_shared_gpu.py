@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from libs.sharing import native, slots
 from tests.bench.sharing.rig import Rig, ready, rig
 from tests.bench.sharing.shares import seconds_of
+from weft.sharing import native, slots
 
 pytestmark = pytest.mark.alone
 

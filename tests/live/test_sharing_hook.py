@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from libs.sharing.native import Built
 from tests.support.launch_cost import measure
 from tests.support.scripted_arbiter import (
     CAPPED,
@@ -24,6 +23,7 @@ from tests.support.scripted_arbiter import (
     output,
     program,
 )
+from weft.sharing.native import Built
 
 LAUNCH_CALLS = (
     "cuLaunchKernel",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from libs.sharing.native import Built
 from tests.support.scripted_arbiter import (
     CAPPED,
     GATED,
@@ -19,6 +18,7 @@ from tests.support.scripted_arbiter import (
     output,
     program,
 )
+from weft.sharing.native import Built
 
 MEMORY_CALLS = (
     "cuMemAlloc_v2",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from libs.sharing.native import DRIVER, SOURCES, Built, Compiler, compile_file, find_compiler
 from tests.support.scripted_arbiter import (
     CAPPED,
     GATED,
@@ -20,6 +19,7 @@ from tests.support.scripted_arbiter import (
     output,
     program,
 )
+from weft.sharing.native import DRIVER, SOURCES, Built, Compiler, compile_file, find_compiler
 
 # how a program finds the calls
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from libs.client import Client
-from libs.credentials import Credentials, provision
-from libs.domain.job import JobState
-from services.cli.local import ClusterHome, Options, running
-from services.cli.local.plan import Addresses, services
-from services.cli.local.process import ServiceProcess
 from tests.chaos.stores import Stores
 from tests.support.builders import spec
 from tests.support.cluster import until
 from tests.support.tier import some
+from weft.client import Client
+from weft.credentials import Credentials, provision
+from weft.domain.job import JobState
+from weftd.cli.local import ClusterHome, Options, running
+from weftd.cli.local.plan import Addresses, services
+from weftd.cli.local.process import ServiceProcess
 
 FENCE_SECONDS = 8.0
 TIMES = {

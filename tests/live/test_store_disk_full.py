@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from libs.client import Client
-from libs.client.errors import ClientError, RefusedError
-from libs.credentials import Credentials, provision
-from libs.domain.job import JobSpec, JobState
-from services.cli.local import ClusterHome, Options, running
 from tests.chaos.stores import Stores
 from tests.support.builders import spec
 from tests.support.cluster import until
 from tests.support.disk import fill, small_disk
+from weft.client import Client
+from weft.client.errors import ClientError, RefusedError
+from weft.credentials import Credentials, provision
+from weft.domain.job import JobSpec, JobState
+from weftd.cli.local import ClusterHome, Options, running
 
 STORES_BYTES = 192 << 20
 VARIABLE_BYTES = 32_000

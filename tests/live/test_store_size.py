@@ -9,14 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from libs.store import ASKS_BYTES_MAX, LISTED_BYTES_MAX, UNSENT_BYTES_MAX
-from libs.store.accounts import Moment
-from libs.store.postgres.accounts import ROUNDED_SECONDS
-from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.filled import SPEC, fill_ended, fill_queued
 from tests.support.postgres import Stores
+from weft.store import ASKS_BYTES_MAX, LISTED_BYTES_MAX, UNSENT_BYTES_MAX
+from weft.store.accounts import Moment
+from weft.store.postgres.accounts import ROUNDED_SECONDS
+from weft.store.sql import QUERIES
 
 DAY = 86400.0
 ENDED, QUEUED = 10_000, 500

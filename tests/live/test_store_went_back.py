@@ -7,14 +7,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from libs.client import Client, ClientError
-from libs.credentials import Credentials, provision
-from libs.domain.job import JobState
-from libs.messages.http import JobView
-from services.cli.local import ClusterHome, Options, running
 from tests.chaos.stores import Stores
 from tests.support.builders import spec
 from tests.support.cluster import until
+from weft.client import Client, ClientError
+from weft.credentials import Credentials, provision
+from weft.domain.job import JobState
+from weft.messages.http import JobView
+from weftd.cli.local import ClusterHome, Options, running
 
 LEASE_SECONDS = 30.0  # and a fence that outlasts what a restore takes on a slow machine
 TIMES = {

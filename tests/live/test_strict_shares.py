@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from libs.bus.nats import NatsBus
-from libs.domain.shares import Share
-from libs.messages.nodes import EndReason, Leader, StartRun
-from libs.messages.signals import NodeSampled
-from libs.sharing.native import Built
-from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor, telemetry
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order
+from tests.support.tree import PYTHONPATH
+from weft.bus.nats import NatsBus
+from weft.domain.shares import Share
+from weft.messages.nodes import EndReason, Leader, StartRun
+from weft.messages.signals import NodeSampled
+from weft.sharing.native import Built
+from weftd.executor.runs import RunKey
 
 pytestmark = pytest.mark.alone
 
@@ -43,8 +44,7 @@ time.sleep(3600)
 
 def shared(job_id: str, program: str, *before: str) -> StartRun:
     """A job with half of a GPU."""
-    path = str(Path(__file__).parents[2])
-    made = order(job_id, gpus=(0,), command=(*before, sys.executable, "-c", program), env={"PYTHONPATH": path})
+    made = order(job_id, gpus=(0,), command=(*before, sys.executable, "-c", program), env={"PYTHONPATH": PYTHONPATH})
     return replace(made, share=Share(request=400, memory=64 * MIB, kind="batch"))
 
 

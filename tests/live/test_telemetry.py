@@ -19,17 +19,17 @@ import aiohttp
 import docker.errors
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.gpus import GpuWatch, inventory
-from libs.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
-from services.telemetry.processes import read_groups, read_process
-from services.telemetry.runs import ProcessRuns, docker_runs
-from services.telemetry.service import Telemetry, run
-from services.telemetry.settings import TelemetrySettings
-from services.telemetry.thinking.attribution import Attribution
-from services.telemetry.thinking.readings import FoundRun
-from services.telemetry.threads import LOOK_SECONDS
 from tests.support.engine import need_engine
+from weft.bus.memory import MemoryBus
+from weft.gpus import GpuWatch, inventory
+from weft.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
+from weftd.telemetry.processes import read_groups, read_process
+from weftd.telemetry.runs import ProcessRuns, docker_runs
+from weftd.telemetry.service import Telemetry, run
+from weftd.telemetry.settings import TelemetrySettings
+from weftd.telemetry.thinking.attribution import Attribution
+from weftd.telemetry.thinking.readings import FoundRun
+from weftd.telemetry.threads import LOOK_SECONDS
 
 BUSY = """
 import os

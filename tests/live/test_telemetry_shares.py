@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.cluster import Gpu
-from libs.gpus import GpuWatch
-from libs.messages.signals import RunSample, ShareSample
-from libs.sharing import native, slots
-from libs.sharing.places import device_of, slot_of
-from libs.sharing.slots import read_seen
-from services.telemetry.devices import EmulatedDevices
-from services.telemetry.service import Telemetry
-from services.telemetry.shares import ShareReader
-from services.telemetry.thinking.readings import FoundRun
-from services.telemetry.thinking.shares import ShareRates
 from tests.bench.sharing.rig import GPU, ready, rig
 from tests.support.arbiters import arbiter, saturating, shared, within
+from tests.support.tree import PYTHONPATH
+from weft.domain.cluster import Gpu
+from weft.gpus import GpuWatch
+from weft.messages.signals import RunSample, ShareSample
+from weft.sharing import native, slots
+from weft.sharing.places import device_of, slot_of
+from weft.sharing.slots import read_seen
+from weftd.telemetry.devices import EmulatedDevices
+from weftd.telemetry.service import Telemetry
+from weftd.telemetry.shares import ShareReader
+from weftd.telemetry.thinking.readings import FoundRun
+from weftd.telemetry.thinking.shares import ShareRates
 
 pytestmark = pytest.mark.alone
 
@@ -179,7 +180,7 @@ async def test_memory_on_the_gpu_that_a_run_does_not_count_is_told(tmp_path: Pat
         jobs = {}
         for name, slot in (("counted", slot_of("counted", 1, 0)), ("uncounted", None)):
             made.share(slot_of(name, 1, 0), 300)
-            environ = {**made.environment(slot), "PYTHONPATH": str(Path(__file__).parents[2])}
+            environ = {**made.environment(slot), "PYTHONPATH": PYTHONPATH}
             jobs[name] = holding(environ)
         try:
             for job in jobs.values():

@@ -9,20 +9,20 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from libs.bus import BusError
-from libs.bus.nats import NatsBus
-from libs.client import Client, ClientError
-from libs.credentials import Credentials, provision
-from libs.service import Connections, SettingsError, load
-from libs.service.keys import ServerCertificate, nats_keys, pg_keys
-from libs.store import StoreUnavailableError
-from libs.store.migrate import ROLES, migrate
-from libs.store.postgres import PostgresStore
-from services.gateway import service as gateway_service
-from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import Place, RunningGateway, place, until
 from tests.support.tls import Authority, Pair, TlsNats, tls_postgres
+from weft.bus import BusError
+from weft.bus.nats import NatsBus
+from weft.client import Client, ClientError
+from weft.credentials import Credentials, provision
+from weft.service import Connections, SettingsError, load
+from weft.service.keys import ServerCertificate, nats_keys, pg_keys
+from weft.store import StoreUnavailableError
+from weft.store.migrate import ROLES, migrate
+from weft.store.postgres import PostgresStore
+from weftd.gateway import service as gateway_service
+from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20
 

@@ -18,10 +18,10 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.messages.nodes import Member, Members, RunState, StartRun
-from services.executor.runs import Run, RunKey
 from tests.support.rig import Rig, opened
 from tests.support.runs import WAIT_SECONDS_MAX, in_state, order, whole_log
+from weft.messages.nodes import Member, Members, RunState, StartRun
+from weftd.executor.runs import Run, RunKey
 
 pytestmark = pytest.mark.timeout(280)  # PyTorch takes seconds to start, and starts many times
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.lease import Lease
-from libs.store.postgres.history import TRIM_BYTES, TRIM_RECORDS
 from tests.support import postgres
+from weft.domain.lease import Lease
+from weft.store.postgres.history import TRIM_BYTES, TRIM_RECORDS
 
 POOL = "default"
 # Counts what each statement deletes.

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from libs import servers
-from libs.client import Client
-from libs.domain.job import FINAL, JobState
-from libs.domain.spec import JobSpec, Role
-from libs.messages.http import JobView
-from libs.servers.process import command_of, wait_until
-from services.cli.demo.parts import program
-from services.cli.local import ClusterHome
-from services.cli.local.leftovers import living_runs
 from tests.support.cluster import until
+from weft import servers
+from weft.client import Client
+from weft.domain.job import FINAL, JobState
+from weft.domain.spec import JobSpec, Role
+from weft.messages.http import JobView
+from weft.servers.process import command_of, wait_until
+from weftd.cli.demo.parts import program
+from weftd.cli.local import ClusterHome
+from weftd.cli.local.leftovers import living_runs
 
 SECONDS_MAX = 60
 
@@ -65,7 +65,7 @@ class Ups:
     async def __call__(self, *arguments: str) -> Up:
         settings = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.cli", "up", "--home", str(self.home)),
+            *(sys.executable, "-m", "weftd.cli", "up", "--home", str(self.home)),
             *("--nodes", "1", "--emulated-gpus", "2", "--port", "0", *arguments),
             env=settings,
             stdout=asyncio.subprocess.PIPE,

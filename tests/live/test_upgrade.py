@@ -10,17 +10,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from libs import servers
-from libs.client import Client
-from libs.credentials import Credentials
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, Replicas, Role
-from services.cli.local.leftovers import kill_runs
-from services.cli.local.ports import free_port
-from services.cli.local.process import ServiceProcess
 from tests.support.cluster import until
 from tests.support.tier import some
 from tests.support.versions import NoEarlierVersionError, Version, earlier_version, this_version
+from weft import servers
+from weft.client import Client
+from weft.credentials import Credentials
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec, Replicas, Role
+from weftd.cli.local.leftovers import kill_runs
+from weftd.cli.local.ports import free_port
+from weftd.cli.local.process import ServiceProcess
 
 NODES = ["node-1", "node-2"]
 CONTROL = ["gateway", "scheduler", "scorer", "reallocator", "router"]

@@ -8,20 +8,20 @@ from ipaddress import ip_network
 
 import pytest
 
-from libs.client import RefusedError
-from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.messages.webhooks import WebhookWanted
-from libs.store.memory import MemoryStore
-from libs.store.webhooks import WebhookKept
-from services.gateway.posting import NOT_FOUND, Poster, PostError
-from services.gateway.telling import Teller
-from services.gateway.thinking.telling.posts import secret_of
-from services.gateway.tracing import Tracing
 from tests.support import receivers
 from tests.support.builders import spec
 from tests.support.gateway_world import World, error_of
 from tests.support.receivers import receiving, serving
 from tests.support.story import tell_everything
+from weft.client import RefusedError
+from weft.domain.job import Cause, CauseCode, JobEvent
+from weft.messages.webhooks import WebhookWanted
+from weft.store.memory import MemoryStore
+from weft.store.webhooks import WebhookKept
+from weftd.gateway.posting import NOT_FOUND, Poster, PostError
+from weftd.gateway.telling import Teller
+from weftd.gateway.thinking.telling.posts import secret_of
+from weftd.gateway.tracing import Tracing
 
 HERE = (ip_network("127.0.0.0/8"),)
 SECONDS_MAX = 30.0

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.client import RefusedError
-from libs.messages.whatif import WhatIfWanted
 from tests.support.builders import spec
 from tests.support.gateway_world import World
 from tests.support.steps import placement
+from weft.client import RefusedError
+from weft.messages.whatif import WhatIfWanted
 
 ALL = placement(*((node, gpu) for node in ("node-1", "node-2") for gpu in range(4)))
 

@@ -11,38 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from libs.bus import BusError
-from libs.domain.classes import JOB_CLASSES
-from libs.domain.cluster import Capacity, Gpu
-from libs.domain.job import JobChange
-from libs.domain.lease import Lease
-from libs.gpus import GpuWatch
-from libs.messages.nodes import NodeReported, ProgressSeen, RunState
-from libs.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
-from libs.planning.policy import Policy
-from libs.service import AnswerRaw, Listen, serve
-from libs.store import StoreError
-from libs.store.memory import MemoryStore
-from services.executor import service as executor
-from services.executor.guard.thinking import FenceTimings
-from services.executor.runs import RuntimeUnavailableError
-from services.executor.runtime.fake import FakeProgress
-from services.executor.settings import ExecutorSettings
-from services.gateway.gateway import Gateway
-from services.gateway.over_nats import SUBMIT_SUBJECT, answer_submit
-from services.gateway.settings import GatewaySettings
-from services.reallocator import service as reallocator
-from services.reallocator.settings import ReallocatorSettings
-from services.scheduler import service as scheduler
-from services.scheduler.settings import SchedulerSettings
-from services.scheduler.thinking.core import Scheduler
-from services.scheduler.thinking.moving import MoveRules
-from services.scheduler.thinking.picture import POLICY
-from services.scorer import service as scorer
-from services.scorer.settings import ScorerSettings
-from services.scorer.thinking.scores import MeasuredGpus
-from services.telemetry import service as telemetry
-from services.telemetry.settings import TelemetrySettings
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History, dice
 from tests.simulation.machine import WALL, Clock, Machine, NodeGuard, SimRuntime
@@ -51,6 +19,38 @@ from tests.simulation.place import Place
 from tests.simulation.witness import Witness
 from tests.simulation.workload import TOKEN
 from tests.support.virtual_time import Process, this_process
+from weft.bus import BusError
+from weft.domain.classes import JOB_CLASSES
+from weft.domain.cluster import Capacity, Gpu
+from weft.domain.job import JobChange
+from weft.domain.lease import Lease
+from weft.gpus import GpuWatch
+from weft.messages.nodes import NodeReported, ProgressSeen, RunState
+from weft.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
+from weft.planning.policy import Policy
+from weft.service import AnswerRaw, Listen, serve
+from weft.store import StoreError
+from weft.store.memory import MemoryStore
+from weftd.executor import service as executor
+from weftd.executor.guard.thinking import FenceTimings
+from weftd.executor.runs import RuntimeUnavailableError
+from weftd.executor.runtime.fake import FakeProgress
+from weftd.executor.settings import ExecutorSettings
+from weftd.gateway.gateway import Gateway
+from weftd.gateway.over_nats import SUBMIT_SUBJECT, answer_submit
+from weftd.gateway.settings import GatewaySettings
+from weftd.reallocator import service as reallocator
+from weftd.reallocator.settings import ReallocatorSettings
+from weftd.scheduler import service as scheduler
+from weftd.scheduler.settings import SchedulerSettings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.moving import MoveRules
+from weftd.scheduler.thinking.picture import POLICY
+from weftd.scorer import service as scorer
+from weftd.scorer.settings import ScorerSettings
+from weftd.scorer.thinking.scores import MeasuredGpus
+from weftd.telemetry import service as telemetry
+from weftd.telemetry.settings import TelemetrySettings
 
 GIB = 1 << 30
 GPU_MEMORY = 16 * GIB

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from libs.store import StoreError, StoreUnavailableError
-from libs.store.memory import MemoryStore
 from tests.simulation.history import History
 from tests.simulation.place import Place
+from weft.store import StoreError, StoreUnavailableError
+from weft.store.memory import MemoryStore
 
 COMMAND_SECONDS_MAX = 5.0
 QUIET = frozenset({"access", "asks", "lease", "nodes", "unsent", "story", "events", "scores", "open_jobs", "job"})

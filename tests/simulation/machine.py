@@ -10,17 +10,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.domain.cluster import Capacity
-from libs.messages.nodes import EndReason, StartRun
-from services.executor.channel import Channel, SessionWanted
-from services.executor.guard import thinking as guard
-from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
-from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
-from services.executor.thinking.core import Kill, Memory
 from tests.simulation.history import History
 from tests.simulation.place import Place
 from tests.simulation.witness import Witness
 from tests.support.memory_keeper import MemoryKeeper
+from weft.domain.cluster import Capacity
+from weft.messages.nodes import EndReason, StartRun
+from weftd.executor.channel import Channel, SessionWanted
+from weftd.executor.guard import thinking as guard
+from weftd.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
+from weftd.executor.thinking.core import Kill, Memory
 
 ENGINE_SECONDS = (0.001, 0.05)
 WALL = 1_767_225_600.0  # 2026-01-01T00:00:00Z

@@ -9,25 +9,25 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.bus import Bus, NoAnswerError, StreamEvent
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobChange, JobEvent, Placement, Step
-from libs.domain.lease import Lease
-from libs.messages.connection import Connection
-from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
-from libs.store import RelayStore
-from services.executor import service as executor_service
-from services.executor.runs import Run, RunKey
-from services.executor.thinking.core import Action, Reconciler, Remove
-from services.scheduler import leadership
-from services.scheduler.relay import Relay
-from services.scheduler.thinking import lives, updating
-from services.scheduler.thinking import runs as scheduler_runs
-from services.scheduler.thinking.peers import Bond, Peers
-from services.scheduler.thinking.picture import Picture
 from tests.simulation.cluster import WatchedStore
 from tests.simulation.outage import through_an_outage
 from tests.simulation.simulate import Variation
 from tests.support.steps import forced
+from weft.bus import Bus, NoAnswerError, StreamEvent
+from weft.domain.job import Allocation, Cause, CauseCode, Job, JobChange, JobEvent, Placement, Step
+from weft.domain.lease import Lease
+from weft.messages.connection import Connection
+from weft.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
+from weft.store import RelayStore
+from weftd.executor import service as executor_service
+from weftd.executor.runs import Run, RunKey
+from weftd.executor.thinking.core import Action, Reconciler, Remove
+from weftd.scheduler import leadership
+from weftd.scheduler.relay import Relay
+from weftd.scheduler.thinking import lives, updating
+from weftd.scheduler.thinking import runs as scheduler_runs
+from weftd.scheduler.thinking.peers import Bond, Peers
+from weftd.scheduler.thinking.picture import Picture
 
 
 class UnguardedStore(WatchedStore):

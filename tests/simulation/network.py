@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent
-from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
-from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
-from libs.messages import Message
-from libs.messages.connection import Connection
 from tests.simulation.history import History
 from tests.simulation.place import Place
+from weft.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent
+from weft.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
+from weft.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
+from weft.messages import Message
+from weft.messages.connection import Connection
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=msgspec.Struct)

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from libs.messages.asks import AskKind
 from tests.simulation.history import dice
 from tests.simulation.machine import DO, Plan
 from tests.simulation.simulate import Variation, World
+from weft.messages.asks import AskKind
 
 BEGIN_SECONDS = 25.0
 AFTER_SECONDS = 60.0

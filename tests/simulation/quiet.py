@@ -5,16 +5,16 @@ Looked at from the outside: at the jobs and nodes as they are stored, and at wha
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from libs.domain.job import Job, JobState
-from libs.domain.shares import WHOLE, Share
-from libs.domain.sizes import how_resized
-from libs.domain.spec import ResizeHow, Role
-from libs.store.memory import MemoryStore
-from services.executor.runs import RunKey
-from services.scheduler.thinking.returned import FIRST_SECONDS
 from tests.simulation.history import History
 from tests.simulation.machine import Host
 from tests.simulation.witness import Witness
+from weft.domain.job import Job, JobState
+from weft.domain.shares import WHOLE, Share
+from weft.domain.sizes import how_resized
+from weft.domain.spec import ResizeHow, Role
+from weft.store.memory import MemoryStore
+from weftd.executor.runs import RunKey
+from weftd.scheduler.thinking.returned import FIRST_SECONDS
 
 REST_SECONDS = 40.0  # longer than any grace, and than it takes to elect a leader and to hear of all nodes
 GIVEN_UP_SECONDS = 70.0  # longer than it takes until a rank is given up whose start hangs, and that should leave

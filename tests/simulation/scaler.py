@@ -8,13 +8,13 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from libs.domain.job import Cause, CauseCode, Job
-from libs.domain.sizes import how_resized
-from libs.domain.spec import ResizeHow
-from libs.messages.asks import AskKind, Scale
-from libs.store.memory import MemoryStore
 from tests.simulation.history import History
 from tests.simulation.workload import Client, size_of
+from weft.domain.job import Cause, CauseCode, Job
+from weft.domain.sizes import how_resized
+from weft.domain.spec import ResizeHow
+from weft.messages.asks import AskKind, Scale
+from weft.store.memory import MemoryStore
 
 
 class Scaler:

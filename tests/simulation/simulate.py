@@ -13,15 +13,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from libs.bus import BusError
-from libs.messages.asks import AskKind
-from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.store import StoreError
-from libs.store.memory import MemoryStore
-from services.executor.runs import RuntimeUnavailableError
-from services.scheduler import service as scheduler_service
-from services.scheduler.thinking.moving import MoveRules
-from services.scheduler.thinking.replay import Replay
 from tests.simulation.cluster import Cluster, Life, Shape, WatchedScheduler, WatchedStore
 from tests.simulation.history import Failure, History, Listener, dice
 from tests.simulation.machine import WALL
@@ -33,6 +24,15 @@ from tests.simulation.tuner import Tuner
 from tests.simulation.witness import Witness
 from tests.simulation.workload import ELASTIC, SHARED, Client, job
 from tests.support.virtual_time import Process, VirtualTimeLoop
+from weft.bus import BusError
+from weft.messages.asks import AskKind
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.store import StoreError
+from weft.store.memory import MemoryStore
+from weftd.executor.runs import RuntimeUnavailableError
+from weftd.scheduler import service as scheduler_service
+from weftd.scheduler.thinking.moving import MoveRules
+from weftd.scheduler.thinking.replay import Replay
 
 CALM_SECONDS = 6.0
 END_SECONDS_MAX = 900.0

@@ -11,13 +11,6 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from libs.domain import job
-from libs.domain.job import CauseCode
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
-from services.executor.runs import RunKey
-from services.scheduler import service as scheduler_service
-from services.scheduler.thinking import lives, pool, sizing, tuning, updating
 from tests.simulation import mutants
 from tests.simulation.history import History
 from tests.simulation.machine import DO, Plan
@@ -26,6 +19,13 @@ from tests.simulation.witness import Told, Witness
 from tests.support.runs import order
 from tests.support.tier import some
 from tests.support.virtual_time import DeadlockError, Process, StuckError, VirtualTimeLoop, run_virtually
+from weft.domain import job
+from weft.domain.job import CauseCode
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason
+from weftd.executor.runs import RunKey
+from weftd.scheduler import service as scheduler_service
+from weftd.scheduler.thinking import lives, pool, sizing, tuning, updating
 
 ROOT = Path(__file__).parents[2]
 SEEDS_MAX = 40

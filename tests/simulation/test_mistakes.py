@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import Job, Step
-from services.scheduler.thinking import lives, serving, waiting
-from services.scheduler.thinking.picture import Picture
 from tests.simulation.simulate import Variation, simulate
 from tests.support.tier import some
+from weft.domain.job import Job, Step
+from weftd.scheduler.thinking import lives, serving, waiting
+from weftd.scheduler.thinking.picture import Picture
 
 _follow, _follow_service = lives.follow, serving.follow
 

@@ -7,11 +7,11 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from libs.domain.job import Cause, CauseCode, Job, JobState
-from libs.messages.asks import RankTuning, Tune
-from libs.store.memory import MemoryStore
-from libs.store.tuning import Envelope
 from tests.simulation.history import History
+from weft.domain.job import Cause, CauseCode, Job, JobState
+from weft.messages.asks import RankTuning, Tune
+from weft.store.memory import MemoryStore
+from weft.store.tuning import Envelope
 
 GIB = 1 << 30
 CODES = (CauseCode.UPSCALED, CauseCode.RECLAIMED, CauseCode.REBALANCED, CauseCode.ROLLED_BACK, CauseCode.KEPT)

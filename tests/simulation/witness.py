@@ -6,15 +6,15 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
-from libs.domain.cluster import Capacity
-from libs.domain.job import Allocation, CauseCode
-from libs.domain.shares import WHOLE, Share
-from libs.messages.events import Event, JobEventData
-from libs.messages.nodes import EndReason, StartRun
-from libs.planning.minimum_run import WITH_CHECKPOINTS
-from services.executor.runs import RunKey
 from tests.simulation.history import History
 from tests.support.sizes import Recorded, Sizes
+from weft.domain.cluster import Capacity
+from weft.domain.job import Allocation, CauseCode
+from weft.domain.shares import WHOLE, Share
+from weft.messages.events import Event, JobEventData
+from weft.messages.nodes import EndReason, StartRun
+from weft.planning.minimum_run import WITH_CHECKPOINTS
+from weftd.executor.runs import RunKey
 
 CPU_DUST = 1e-6
 OVER = ("succeeded", "failed", "cancelled")

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from libs.bus import BusError
-from libs.domain.checkpoints import CHECKPOINTS_LABEL
-from libs.messages.asks import AskKind, AskStored, Reshare, Scale, SubmitAnswered, Update
-from libs.store import StoreError
 from tests.simulation.history import History
 from tests.simulation.machine import DO, Plan
 from tests.simulation.network import SimBus
 from tests.simulation.witness import Witness
+from weft.bus import BusError
+from weft.domain.checkpoints import CHECKPOINTS_LABEL
+from weft.messages.asks import AskKind, AskStored, Reshare, Scale, SubmitAnswered, Update
+from weft.store import StoreError
 
 SUBMIT = "weft.submit"
 TOKEN = "weft_" + "s" * 40

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from libs.sharing import slots, wire
-from libs.sharing.records import SlotShare
-from libs.sharing.wire import Op, ShareMessage
+from weft.sharing import slots, wire
+from weft.sharing.records import SlotShare
+from weft.sharing.wire import Op, ShareMessage
 
 GPU = "GPU-0"
 
@@ -26,7 +26,7 @@ def shared(request: int, **more: object) -> SlotShare:
 def start_arbiter(root: Path) -> subprocess.Popen[bytes]:
     """Start an arbiter; its log goes to `arbiter.log` beside the root."""
     with (root.parent / "arbiter.log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "services.arbiter", "--root", str(root)], stderr=log)
+        return subprocess.Popen([sys.executable, "-m", "weftd.arbiter", "--root", str(root)], stderr=log)
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """Benchmarks for tests: the nodes they run on, and the jobs that have ended with what they measured."""
 
-from libs.domain.cluster import Capacity, Gpu, Node
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.spec import JobSpec
-from libs.samples.benchmark_job import benchmark_spec
-from libs.samples.benchmark_result import Measurement, progress_line
-from services.executor.progress import pairs
+from weft.domain.cluster import Capacity, Gpu, Node
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.spec import JobSpec
+from weft.samples.benchmark_job import benchmark_spec
+from weft.samples.benchmark_result import Measurement, progress_line
+from weftd.executor.progress import pairs
 
 GIB = 1 << 30
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from libs.domain.cluster import Capacity, Gpu, Node
-from libs.domain.job import Job
-from libs.domain.spec import JobSpec
-from libs.domain.spec_decoder import decode_spec
+from weft.domain.cluster import Capacity, Gpu, Node
+from weft.domain.job import Job
+from weft.domain.spec import JobSpec
+from weft.domain.spec_decoder import decode_spec
 
 GIB = 1 << 30
 

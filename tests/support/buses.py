@@ -7,13 +7,13 @@ import random
 from contextlib import AsyncExitStack
 from typing import Any
 
-from libs.bus.memory import MemoryBus
-from libs.bus.nats import NatsBus
-from libs.credentials.permissions import STREAM
 from tests.simulation.history import History
 from tests.simulation.network import Network, SimBus
 from tests.simulation.place import Place
 from tests.support.virtual_time import Process
+from weft.bus.memory import MemoryBus
+from weft.bus.nats import NatsBus
+from weft.credentials.permissions import STREAM
 
 SECONDS_MAX = 10.0
 

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Dialog, Page, Request, Response, async_playwright
 
-from services.cli.demo.picture import FLAGS, chromium_path
 from tests.support import steady_network
+from weftd.cli.demo.picture import FLAGS, chromium_path
 
 PHONE = {"width": 375, "height": 812}
 DESK = {"width": 1280, "height": 900}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.client import Client
-from libs.domain.job import FINAL, JobState
-from libs.messages.http import JobView
-from services.cli.local import LocalCluster, Options, running
+from weft.client import Client
+from weft.domain.job import FINAL, JobState
+from weft.messages.http import JobView
+from weftd.cli.local import LocalCluster, Options, running
 
 SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.05

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from libs.bus import Bus, Subscription
-from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported, RunSeen, StartRun
-from services.executor.runs import RunKey
 from tests.support.runs import desired
+from weft.bus import Bus, Subscription
+from weft.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported, RunSeen, StartRun
+from weftd.executor.runs import RunKey
 
 
 class ControlPlane:

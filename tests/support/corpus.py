@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.spec import JobSpec, Role
-from libs.messages.nodes import ProgressSeen
-from libs.messages.signals import NodeSampled
-from libs.samples.arrivals import Arrivals
-from libs.tuning.cause import StandingVerdicts, Stood, judge
-from libs.tuning.verdict import Verdict
-from libs.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.spec import JobSpec, Role
+from weft.messages.nodes import ProgressSeen
+from weft.messages.signals import NodeSampled
+from weft.samples.arrivals import Arrivals
+from weft.tuning.cause import StandingVerdicts, Stood, judge
+from weft.tuning.verdict import Verdict
+from weft.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 KINDS = {"NodeSampled": NodeSampled, "ProgressSeen": ProgressSeen}

@@ -6,8 +6,8 @@ from datetime import UTC
 
 from rich.console import Console, RenderableType
 
-from services.cli.drawing.look import Look
 from tests.support.views import NOW
+from weftd.cli.drawing.look import Look
 
 TERMINAL = Look(now=NOW, width=120, bars=True, zone=UTC)
 PIPE = Look(now=NOW, width=10_000, bars=False, zone=UTC)

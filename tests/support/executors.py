@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from services.cli.local.leftovers import kill_runs
 from tests.support.nats_server import NatsServer
+from weftd.cli.local.leftovers import kill_runs
 
 
 @asynccontextmanager
@@ -18,7 +18,7 @@ async def executor(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The executor of node-1, with two emulated GPUs. It is killed at the end, and its jobs too unless `keeping`."""
     environ = {**_environ(server, home, "EXECUTOR"), "EXECUTOR_CGROUPS": "0", **settings}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.executor", env=environ)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "weftd.executor", env=environ)
     try:
         yield process
     finally:
@@ -33,7 +33,7 @@ async def executor(
 async def telemetry(server: NatsServer, home: Path) -> AsyncIterator[None]:
     """The telemetry of node-1, killed at the end."""
     environ = _environ(server, home, "TELEMETRY")
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.telemetry", env=environ)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "weftd.telemetry", env=environ)
     try:
         yield
     finally:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
-from libs.gpus.nvml import EVENT_XID, MEMORY_V2, MIG_ENABLED, TIMEOUT, Handle, NvmlError
 from tests.support.fake_gpu import (
     EVENT_WAIT_SECONDS,
     INVALID_ARGUMENT,
@@ -26,6 +25,7 @@ from tests.support.fake_gpu import (
     Xid,
     topology_level,
 )
+from weft.gpus.nvml import EVENT_XID, MEMORY_V2, MIG_ENABLED, TIMEOUT, Handle, NvmlError
 
 T = TypeVar("T")
 

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final
 
 import pynvml
 
-from libs.gpus.nvml import EVENT_XID, TIMEOUT
 from tests.support.fake_gpu import (
     EVENT_WAIT_SECONDS,
     GPU_IS_LOST,
@@ -31,6 +30,7 @@ from tests.support.fake_gpu import (
     Xid,
     topology_level,
 )
+from weft.gpus.nvml import EVENT_XID, TIMEOUT
 
 _HANDLES = 0x1000  # handles are numbers from here on, another range for each opening: old ones mean nothing
 _PER_OPENING = 0x1000

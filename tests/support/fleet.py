@@ -8,15 +8,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from libs.domain.cluster import Node
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.shares import Share
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuProcess, GpuSample, GpuScore, HostSample, NodeSampled, RunSample, ShareSample
-from libs.planning.scores import GpuKey
-from services.scorer.thinking.core import Scorer
-from services.scorer.thinking.scores import MeasuredGpus
 from tests.support.builders import GIB, job, node
+from weft.domain.cluster import Node
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.shares import Share
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import GpuProcess, GpuSample, GpuScore, HostSample, NodeSampled, RunSample, ShareSample
+from weft.planning.scores import GpuKey
+from weftd.scorer.thinking.core import Scorer
+from weftd.scorer.thinking.scores import MeasuredGpus
 
 WATCHED_SECONDS = 240.0  # by then a scorer has made up its mind
 PERIOD = 5  # seconds between two decisions of a scorer

@@ -11,24 +11,24 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct, structs
 
-from libs.bus import NoAnswerError
-from libs.bus.nats import NatsBus
-from libs.client import Client
-from libs.credentials import Credentials, provision
-from libs.domain.cluster import Node
-from libs.domain.job import Job
-from libs.domain.lease import Lease
-from libs.messages.asks import SubmitAnswered
-from libs.messages.nodes import LogRead, ReadLog
-from libs.servers import temporary
-from libs.service.keys import ServerCertificate
-from libs.store import GatewayStore, StoreUnavailableError
-from libs.store.migrate import ROLES
-from services.gateway import service
-from services.gateway.settings import GatewaySettings
-from services.gateway.tokens import ADMIN_TENANT
 from tests.support.builders import node
 from tests.support.postgres import Server, Stores, stores
+from weft.bus import NoAnswerError
+from weft.bus.nats import NatsBus
+from weft.client import Client
+from weft.credentials import Credentials, provision
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.domain.lease import Lease
+from weft.messages.asks import SubmitAnswered
+from weft.messages.nodes import LogRead, ReadLog
+from weft.servers import temporary
+from weft.service.keys import ServerCertificate
+from weft.store import GatewayStore, StoreUnavailableError
+from weft.store.migrate import ROLES
+from weftd.gateway import service
+from weftd.gateway.settings import GatewaySettings
+from weftd.gateway.tokens import ADMIN_TENANT
 
 ADMIN_TOKEN = "weft_the-token-of-the-administrator"
 WAIT_SECONDS_MAX = 20.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.credentials import Credentials
 from tests.support.gateway import until
+from weft.credentials import Credentials
 
 STOP_SECONDS_MAX = 20.0
 
@@ -40,7 +40,7 @@ async def gateway_process(
     with log.open("ab") as stream:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "services.gateway"),
+            *("-m", "weftd.gateway"),
             stdout=stream,
             stderr=stream,
             env={

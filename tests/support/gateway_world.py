@@ -8,12 +8,6 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from libs.client import Client
-from libs.domain.job import Job, JobEvent
-from libs.domain.lease import Lease
-from libs.messages.asks import Ask
-from libs.messages.http import ErrorView
-from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import (
     ADMIN_TOKEN,
@@ -25,6 +19,12 @@ from tests.support.gateway import (
     executors,
 )
 from tests.support.steps import go, placement
+from weft.client import Client
+from weft.domain.job import Job, JobEvent
+from weft.domain.lease import Lease
+from weft.messages.asks import Ask
+from weft.messages.http import ErrorView
+from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0
 SETTINGS = GatewaySettings(

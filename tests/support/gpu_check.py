@@ -10,12 +10,12 @@ from typing import Any, Final, TextIO, TypeVar
 
 import msgspec
 
-from libs.domain.cluster import Gpu
-from libs.gpus.beside import SilentError, in_time
-from libs.gpus.inventory import INVENTORY_SECONDS_MAX, inventory
-from libs.gpus.nvml import DRIVER, Nvml
-from libs.gpus.source import DriverSource, Samples, SourceError
-from libs.messages.signals import GpuSample
+from weft.domain.cluster import Gpu
+from weft.gpus.beside import SilentError, in_time
+from weft.gpus.inventory import INVENTORY_SECONDS_MAX, inventory
+from weft.gpus.nvml import DRIVER, Nvml
+from weft.gpus.source import DriverSource, Samples, SourceError
+from weft.messages.signals import GpuSample
 
 _IDENTITY: Final = frozenset({"index", "uuid", "model", "emulated", "problem", "provider", "driver"})
 _EMPTY: Final[Sequence[Any]] = (None, (), {})

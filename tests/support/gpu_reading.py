@@ -7,16 +7,16 @@ from typing import Any
 
 import pynvml
 
-from libs.domain.cluster import Gpu
-from libs.gpus import inventory
-from libs.gpus.nvml import NvmlError
-from libs.gpus.sample import GpuReader
-from libs.messages.signals import GpuSample
 from tests.support.fake_gpu import (
     FakeGpu,
     FakeProcess,
 )
 from tests.support.fake_nvml_library import FakeLibrary, installed
+from weft.domain.cluster import Gpu
+from weft.gpus import inventory
+from weft.gpus.nvml import NvmlError
+from weft.gpus.sample import GpuReader
+from weft.messages.signals import GpuSample
 
 GPM = {2: 55.0, 3: 21.5, 5: 40.0, 10: 33.0, 20: 100.0, 21: 200.0, 60: 300.0, 61: 400.0}
 

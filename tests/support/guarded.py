@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from services.executor.guard.files import BEAT_BYTES, Beat, read_slot
-from services.executor.guard.watch import end
-from services.executor.home import Home
-from services.executor.runs import RunKey
-from services.executor.runtime.process.records import holds
 from tests.support import executors
 from tests.support.control_plane import ControlPlane
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weftd.executor.guard.files import BEAT_BYTES, Beat, read_slot
+from weftd.executor.guard.watch import end
+from weftd.executor.home import Home
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.process.records import holds
 
 KEY = RunKey("job-1", 1, 0)
 FENCE, GRACE, DRIFT, LEASE = 3.0, 1.0, 1.0, 6.0

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from libs.messages.nodes import StartRun
-from services.executor.hands import Hands
-from services.executor.runs import Runtime
-from services.executor.thinking.core import Action, Resize
+from weft.messages.nodes import StartRun
+from weftd.executor.hands import Hands
+from weftd.executor.runs import Runtime
+from weftd.executor.thinking.core import Action, Resize
 
 
 async def _as_it_is(order: StartRun) -> StartRun:

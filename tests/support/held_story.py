@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.domain.job import STEPS, Allocation, Job, JobEvent, Placement
-from libs.domain.lease import Lease
-from libs.domain.shares import Share
-from libs.domain.spec import JobSpec
-from libs.store import GatewayStore, SchedulerStore
 from tests.support.builders import node, spec
 from tests.support.steps import GIB, go
+from weft.domain.job import STEPS, Allocation, Job, JobEvent, Placement
+from weft.domain.lease import Lease
+from weft.domain.shares import Share
+from weft.domain.spec import JobSpec
+from weft.store import GatewayStore, SchedulerStore
 
 TENANTS = ("alice", "bob", "eve")
 GPUS_OF_JOB = 4  # no two jobs want the same ones

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from libs.domain.spec import JobSpec
 from tests.support.builders import spec
+from weft.domain.spec import JobSpec
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from libs.client import Client
 from tests.support.builders import capacity, spec
 from tests.support.filled import fill_queued
 from tests.support.gateway import Place, RunningGateway
+from weft.client import Client
 
 TENANT, OTHER = "alpha", "beta"  # of whom `tests.support.filled` makes every hundredth job
 

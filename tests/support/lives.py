@@ -6,27 +6,27 @@ from collections.abc import Callable, Sequence
 
 from msgspec import structs
 
-from libs.bus.memory import MemoryBus
-from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
-from libs.domain.job import Cause, CauseCode, JobChange, JobState
-from libs.domain.lease import Lease
-from libs.domain.quotas import ALL, Quota
-from libs.messages.asks import AskKind, RankTuning, Tune
-from libs.messages.history import Record
-from libs.messages.nodes import RunSeen, RunState
-from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowdown, WorkloadClass
-from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.store import StoreUnavailableError, UnlawfulError
-from libs.store.memory import MemoryStore
-from libs.store.tuning import Envelope
-from services.scheduler.desk import Desk
-from services.scheduler.leadership import Leadership
-from services.scheduler.tally import Tally
-from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import JournalPace
-from services.scheduler.thinking.moving import MoveRules
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
+from weft.bus.memory import MemoryBus
+from weft.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
+from weft.domain.job import Cause, CauseCode, JobChange, JobState
+from weft.domain.lease import Lease
+from weft.domain.quotas import ALL, Quota
+from weft.messages.asks import AskKind, RankTuning, Tune
+from weft.messages.history import Record
+from weft.messages.nodes import RunSeen, RunState
+from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowdown, WorkloadClass
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.store import StoreUnavailableError, UnlawfulError
+from weft.store.memory import MemoryStore
+from weft.store.tuning import Envelope
+from weftd.scheduler.desk import Desk
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.history import JournalPace
+from weftd.scheduler.thinking.moving import MoveRules
 
 MIB, GIB = 1 << 20, 1 << 30
 TUNED_FOR = (CauseCode.UPSCALED, CauseCode.RECLAIMED, CauseCode.REBALANCED, CauseCode.ROLLED_BACK)

@@ -8,7 +8,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from libs.profiles import Profile, ProfiledGpu, ProfileError, Table
+from weft.profiles import Profile, ProfiledGpu, ProfileError, Table
 
 GPUS_PER_NODE = 4  # of the cluster that PAL simulates
 UNPLACED = -1  # the node of GPUs without a place in the file

@@ -1,7 +1,7 @@
 """An executor's memory without files, for tests and simulations."""
 
-from services.executor.runs import RunKey
-from services.executor.thinking.core import Memory
+from weftd.executor.runs import RunKey
+from weftd.executor.thinking.core import Memory
 
 
 class MemoryKeeper:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from libs.credentials import Credentials
-from libs.credentials.nats_routes import render_routes
-from libs.servers.find import find_nats
-from services.cli.local.ports import free_port
 from tests.support.places import HERE, Place
 from tests.support.proxy import Proxy
+from weft.credentials import Credentials
+from weft.credentials.nats_routes import render_routes
+from weft.servers.find import find_nats
+from weftd.cli.local.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 START_SECONDS_MAX = 30.0

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from libs.servers.find import find_nats
+from weft.servers.find import find_nats
 
 START_SECONDS_MAX = 10
 

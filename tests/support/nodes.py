@@ -2,9 +2,9 @@
 
 from msgspec import structs
 
-from libs.domain.cluster import IGNORES_IMAGES, Capacity
-from libs.domain.shares import WHOLE
-from libs.messages.nodes import (
+from weft.domain.cluster import IGNORES_IMAGES, Capacity
+from weft.domain.shares import WHOLE
+from weft.messages.nodes import (
     EndReason,
     JobOrder,
     Leader,
@@ -15,7 +15,7 @@ from libs.messages.nodes import (
     RunState,
     StartRun,
 )
-from services.executor.thinking.orders import runs_of
+from weftd.executor.thinking.orders import runs_of
 
 Key = tuple[str, int, int]
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from random import Random
 
-from libs.planning.partition import ElasticJob, Rules, Server
-from libs.planning.shares import NOTHING, Amounts
+from weft.planning.partition import ElasticJob, Rules, Server
+from weft.planning.shares import NOTHING, Amounts
 
 
 def server(

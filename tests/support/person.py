@@ -12,7 +12,7 @@ from msgspec import Struct
 from tests.support.cluster import Cluster
 
 SECONDS_MAX = 30.0
-WEFT = (sys.executable, "-m", "services.cli")
+WEFT = (sys.executable, "-m", "weftd.cli")
 
 
 class Ended(Struct, frozen=True):

@@ -12,11 +12,11 @@ import asyncpg
 import pytest
 from msgspec import Struct
 
-from libs.credentials import provision
-from libs.servers import account, erase, postgres, up
-from libs.store.migrate import ROLES, migrate
-from libs.store.postgres import PostgresStore
 from tests.support.engine import need_container, need_engine
+from weft.credentials import provision
+from weft.servers import account, erase, postgres, up
+from weft.store.migrate import ROLES, migrate
+from weft.store.postgres import PostgresStore
 
 START_SECONDS_MAX = 60
 KEPT = {"job_steps", "migrations", "event_offset"}  # what a migration filled

@@ -9,15 +9,15 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from libs.credentials import Credentials
-from libs.servers import postgres
-from libs.servers.account import make_folder, reachable_folder, readable_copy, server_account
-from libs.servers.errors import ServerFailedError
-from libs.servers.find import find_postgres
-from libs.servers.postgres import DATABASE, OWNER, PostgresSetup
-from libs.servers.process import wait_until, working_in
-from services.cli.local.ports import free_port
 from tests.support.places import HERE, Place
+from weft.credentials import Credentials
+from weft.servers import postgres
+from weft.servers.account import make_folder, reachable_folder, readable_copy, server_account
+from weft.servers.errors import ServerFailedError
+from weft.servers.find import find_postgres
+from weft.servers.postgres import DATABASE, OWNER, PostgresSetup
+from weft.servers.process import wait_until, working_in
+from weftd.cli.local.ports import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "failover.md"
 BLOCK = re.compile(r"```sh\n# (?P<title>[^\n]+)\n(?P<commands>.*?)```", re.DOTALL)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from libs.servers.process import wait_until
 from tests.support.engine import need_images
+from weft.servers.process import wait_until
 
 IMAGE = os.environ.get("WEFT_JOB_IMAGE_SMALL", "weft-job-busybox:local")
 START_SECONDS_MAX = 60.0

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
-from libs.domain.spec import PATH_PATTERN, TOKEN_PATTERN, VOLUME_VARIABLE, JobSpec
-from libs.domain.ulimits import BYTES_PATTERN, COUNT_PATTERN, UNLIMITED
-from services.cli.commands import FAMILIES
 from tests.support.reference_words import FIELDS, VARIABLES
 from tests.support.verbs import Verb, verbs
+from weft.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
+from weft.domain.spec import PATH_PATTERN, TOKEN_PATTERN, VOLUME_VARIABLE, JobSpec
+from weft.domain.ulimits import BYTES_PATTERN, COUNT_PATTERN, UNLIMITED
+from weftd.cli.commands import FAMILIES
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ("services/executor/environment.py", "libs/domain/contract.py", "libs/domain/elements.py")
+ENVIRONMENT = ("services/weftd/executor/environment.py", "libs/weft/domain/contract.py", "libs/weft/domain/elements.py")
 _MADE = "Made from the code by `python -m tests.support.reference`; a test holds it to the code."
 _SET_BY_WEFT = frozenset({"element"})
 _GENERAL = ("Lower-case letters", "A size in", "A duration such", "An absolute path", "A container image.")

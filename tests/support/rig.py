@@ -13,20 +13,20 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.domain.cluster import Gpu
-from libs.messages.nodes import RunState, StartRun
-from services.executor.home import Home
-from services.executor.node import NodeFacts
-from services.executor.runs import Runtime
-from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
-from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
-from services.executor.runtime.process.runtime import ProcessRuntime
-from services.executor.volumes import OwnedVolume
 from tests.simulation.machine import Engine, SimRuntime
 from tests.simulation.place import Place
 from tests.support.engine import need_images
 from tests.support.runs import in_state, order
 from tests.support.virtual_time import Process
+from weft.domain.cluster import Gpu
+from weft.messages.nodes import RunState, StartRun
+from weftd.executor.home import Home
+from weftd.executor.node import NodeFacts
+from weftd.executor.runs import Runtime
+from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
+from weftd.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
+from weftd.executor.runtime.process.runtime import ProcessRuntime
+from weftd.executor.volumes import OwnedVolume
 
 IMAGE = "weft-job-busybox:local"
 IMAGE_WITH_PYTHON = "weft-job-python:local"
@@ -163,9 +163,9 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
                 return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=find_cgroups(node_id))
         case _:
             need_images(IMAGE, *([IMAGE_WITH_PYTHON] if kind == "docker-beside" else []))
-            from services.executor.runs import RuntimeUnavailableError
-            from services.executor.runtime.docker.runtime import DockerRuntime
-            from services.executor.runtime.docker.settings import ContainerSettings
+            from weftd.executor.runs import RuntimeUnavailableError
+            from weftd.executor.runtime.docker.runtime import DockerRuntime
+            from weftd.executor.runtime.docker.settings import ContainerSettings
 
             settings = ContainerSettings(cluster=node_id, pull=False)
             if kind == "docker-beside":  # the engine's update is not used, and neither are rights of our own

@@ -16,15 +16,15 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from libs.bus.nats import NatsBus
-from libs.domain.job import Allocation, Job, JobEvent, Placement
-from libs.domain.lease import Lease
-from libs.messages.events import EventTold
-from libs.messages.serving import Endpoint, EndpointsSeen, ReplicaEnded, ServicesServed
-from services.cli.local.plan import role_dsn
 from tests.support.builders import spec
 from tests.support.gateway import Place, add_nodes, admitted, until
 from tests.support.steps import GIB, go
+from weft.bus.nats import NatsBus
+from weft.domain.job import Allocation, Job, JobEvent, Placement
+from weft.domain.lease import Lease
+from weft.messages.events import EventTold
+from weft.messages.serving import Endpoint, EndpointsSeen, ReplicaEnded, ServicesServed
+from weftd.cli.local.plan import role_dsn
 
 NODE = "node-1"
 RANKS = 80
@@ -189,7 +189,7 @@ class Town:
         }
         with (self.folder / "router.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "services.router", env=environ, stdout=log, stderr=log
+                sys.executable, "-P", "-m", "weftd.router", env=environ, stdout=log, stderr=log
             )
 
     async def ready(self) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.messages.nodes import EndReason, JobOrder, NodeDesired, RankOrder, RoleOrder, RunState, StartRun
-from services.executor.runs import Run, RunKey, Runtime
+from weft.messages.nodes import EndReason, JobOrder, NodeDesired, RankOrder, RoleOrder, RunState, StartRun
+from weftd.executor.runs import Run, RunKey, Runtime
 
 WAIT_SECONDS_MAX = 30.0
 ENGINE_TRIES = 3

@@ -6,15 +6,15 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from libs.domain.arrays import Element
-from libs.domain.cluster import Node
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
-from libs.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
-from libs.messages.nodes import JobOrder, Leader, StartRun
-from services.executor.thinking.orders import runs_of
-from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, job
 from tests.support.nodes import ScriptedNode
+from weft.domain.arrays import Element
+from weft.domain.cluster import Node
+from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
+from weft.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
+from weft.messages.nodes import JobOrder, Leader, StartRun
+from weftd.executor.thinking.orders import runs_of
+from weftd.scheduler.thinking.core import Scheduler, Settings
 
 
 class World:

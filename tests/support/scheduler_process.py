@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.credentials import Credentials
 from tests.support.gateway import until
+from weft.credentials import Credentials
 
 STOP_SECONDS_MAX = 20.0
 
@@ -39,7 +39,7 @@ async def scheduler_process(
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "services.scheduler"),
+            *("-m", "weftd.scheduler"),
             stdout=stream,
             stderr=stream,
             env={

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from libs.sharing.native import Built
+from tests.support.tree import PYTHONPATH
+from weft.sharing.native import Built
 
-ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 HOLD, GATED, CAPPED, CLOSED = 1, 2, 4, 8
 HELLO, WANT, RETURN, CHARGE = 1, 2, 3, 4
@@ -273,7 +273,7 @@ class _File:
 def environment(built: Built, device: Path) -> dict[str, str]:
     """Of a process on the emulated GPU whose folder is `device`, without the hook."""
     return {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHONPATH,
         "LD_LIBRARY_PATH": str(built.driver_folder),
         "WEFT_EMULATED_DEVICE": str(device),
     }

@@ -1,7 +1,7 @@
 """A small model of one service: Poisson arrivals, one queue, replicas that take time to start; one autoscaler decides.
 
 Replicas are alike. A request is served by the replica that is free first. Answers count when they begin to be served.
-Cheap enough for a day in seconds; the whole simulator is `libs.simulator`.
+Cheap enough for a day in seconds; the whole simulator is `weft.simulator`.
 """
 
 from collections import deque
@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import ceil, log2
 from random import Random
 
-from libs.messages.serving import BUCKETS_MAX
-from libs.serving.loads import Autoscaler, Goal, ReplicaLoad, ServiceLoad, Sized
+from weft.messages.serving import BUCKETS_MAX
+from weft.serving.loads import Autoscaler, Goal, ReplicaLoad, ServiceLoad, Sized
 
 
 def bucket(seconds: float) -> int:

@@ -4,9 +4,9 @@ import asyncio
 import sys
 from typing import Any
 
-from libs.messages.nodes import Serve, StartRun
-from services.executor.runs import Run, RunKey, Runtime
 from tests.support.runs import find, order
+from weft.messages.nodes import Serve, StartRun
+from weftd.executor.runs import Run, RunKey, Runtime
 
 # Its body is its environment's port and path; `/slow` takes a second. `mute` never answers, `garbage` answers no HTTP,
 # `endless` never ends its headers, `elsewhere` redirects, `ill` answers 503, `closes` takes no connection for long;

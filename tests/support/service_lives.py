@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from libs.domain.job import Job
 from tests.support.nodes import Key
 from tests.support.scheduler import World
+from weft.domain.job import Job
 
 
 def service(least: int = 0, want: int = 1, most: int = 8, **fields: Any) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.shares import Share
-from libs.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 from tests.support.builders import GIB, job
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.shares import Share
+from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 
 
 def service_job(

@@ -1,10 +1,10 @@
 """Nodes whose GPUs differ, and needs of shares of them."""
 
-from libs.domain.cluster import Capacity, Gpu, Node, Request
-from libs.domain.shares import Share
-from libs.planning.capacity import Room
-from libs.planning.shape import Shape, Want
 from tests.support.builders import GIB
+from weft.domain.cluster import Capacity, Gpu, Node, Request
+from weft.domain.shares import Share
+from weft.planning.capacity import Room
+from weft.planning.shape import Shape, Want
 
 MODELS = ("A", "B")
 MEMORY = {"A": 16 * GIB, "B": 24 * GIB}

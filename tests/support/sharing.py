@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import count, pairwise
 
-from services.arbiter.thinking.core import Arbiter
-from services.arbiter.thinking.slot import Terms
-from services.arbiter.thinking.turns import Grant, Revoke
+from weftd.arbiter.thinking.core import Arbiter
+from weftd.arbiter.thinking.slot import Terms
+from weftd.arbiter.thinking.turns import Grant, Revoke
 
 IDLE = 1_000
 SECOND = 1_000_000

@@ -10,11 +10,15 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
-from libs.domain.shares import Share
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
-from libs.messages.signals import (
+from tests.support.builders import GIB, node, spec
+from tests.support.gateway import WAIT_SECONDS_MAX, Place, admitted
+from tests.support.gateway_world import World, opened
+from tests.support.steps import placement
+from weft.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
+from weft.domain.shares import Share
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
+from weft.messages.signals import (
     Curve,
     CurvePoint,
     Finding,
@@ -25,10 +29,6 @@ from libs.messages.signals import (
     PoolReviewed,
     RankVerdict,
 )
-from tests.support.builders import GIB, node, spec
-from tests.support.gateway import WAIT_SECONDS_MAX, Place, admitted
-from tests.support.gateway_world import World, opened
-from tests.support.steps import placement
 
 EVIL = (
     "<img src=x onerror=\"alert('img')\"><script>alert('script')</script>'\"><svg onload=alert(3)>"

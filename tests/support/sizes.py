@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct, field, structs
 
-from libs.domain.job import Allocation, CauseCode, JobChange, JobEvent, Placement
-from libs.domain.shares import WHOLE
-from libs.messages.events import JobEventData
-from libs.messages.http import EventData
+from weft.domain.job import Allocation, CauseCode, JobChange, JobEvent, Placement
+from weft.domain.shares import WHOLE
+from weft.messages.events import JobEventData
+from weft.messages.http import EventData
 
 ROUNDED_SECONDS = 0.01
 OF_A_RUN = (CauseCode.RANK_ENDED, CauseCode.EXITED, CauseCode.START_FAILED)

@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
-from services.executor.home import Home
-from services.executor.node import NodeFacts
-from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
-from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.runs import order
+from weftd.executor.home import Home
+from weftd.executor.node import NodeFacts
+from weftd.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
+from weftd.executor.runtime.process.runtime import ProcessRuntime
 
 
 async def main(folder: Path, node_id: str, kind: str, attempt: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.domain.job import (
+from weft.domain.job import (
     NEW_EPOCH,
     STEPS,
     Allocation,
@@ -18,8 +18,8 @@ from libs.domain.job import (
     Step,
     changed,
 )
-from libs.domain.lease import Lease
-from libs.store import SchedulerStore
+from weft.domain.lease import Lease
+from weft.store import SchedulerStore
 
 GIB = 1 << 30
 CAUSES = {

@@ -9,11 +9,6 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from libs.domain.job import Job, Step
-from libs.domain.lease import Lease
-from libs.messages.events import Event
-from libs.store import GatewayStore, RelayStore, ReviewStore, RouterStore, SchedulerStore, ScorerStore
-from libs.store.memory import MemoryStore
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History
 from tests.simulation.place import Place
@@ -21,6 +16,11 @@ from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.steps import changes_of
 from tests.support.virtual_time import Process
+from weft.domain.job import Job, Step
+from weft.domain.lease import Lease
+from weft.messages.events import Event
+from weft.store import GatewayStore, RelayStore, ReviewStore, RouterStore, SchedulerStore, ScorerStore
+from weft.store.memory import MemoryStore
 
 AT = 1_700_000_000.0
 

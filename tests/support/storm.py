@@ -13,13 +13,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.bus import NoAnswerError
-from libs.bus.nats import NatsBus
-from libs.messages.nodes import NodeDesired
 from tests.support.builders import capacity, spec
 from tests.support.nats_server import NatsServer
 from tests.support.nodes import ScriptedNode
 from tests.support.postgres import Stores
+from weft.bus import NoAnswerError
+from weft.bus.nats import NatsBus
+from weft.messages.nodes import NodeDesired
 
 POOL = "default"
 SYNC_SECONDS, ANSWER_SECONDS_MAX, BACK_OFF_SECONDS = 2.0, 3.0, 0.1  # as the executor's
@@ -80,7 +80,7 @@ async def storm(
 ) -> Storm:
     """Every node runs a job when NATS is killed, or stands still, for so long."""
     _allow_files(4 * nodes + 200)
-    logging.getLogger("libs.bus.nats").setLevel(logging.ERROR)  # each of them would tell of it
+    logging.getLogger("weft.bus.nats").setLevel(logging.ERROR)  # each of them would tell of it
     loop, dice, server = asyncio.get_running_loop(), random.Random(1), NatsServer(folder)
     try:
         async with AsyncExitStack() as stack:
@@ -139,7 +139,7 @@ async def _scheduler(folder: Path, server: NatsServer, stores: Stores) -> AsyncI
     }
     with (folder / "scheduler.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services.scheduler", env=environ, stdout=log, stderr=log
+            sys.executable, "-m", "weftd.scheduler", env=environ, stdout=log, stderr=log
         )
         try:
             yield process

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from libs.domain.cluster import Capacity, Gpu, Node
-from libs.domain.job import Cause, CauseCode, JobEvent, Loan, Placement, Revision
-from libs.messages.asks import AskKind, Entrance, Scale, Update
-from libs.messages.events import Event, cloud_event
-from libs.store import GatewayStore, SchedulerStore
 from tests.support.builders import spec
 from tests.support.steps import GIB, go, placement
+from weft.domain.cluster import Capacity, Gpu, Node
+from weft.domain.job import Cause, CauseCode, JobEvent, Loan, Placement, Revision
+from weft.messages.asks import AskKind, Entrance, Scale, Update
+from weft.messages.events import Event, cloud_event
+from weft.store import GatewayStore, SchedulerStore
 
 BEGAN = 1767225600.0  # 2026-01-01T00:00:00Z
 _E, _C = JobEvent, CauseCode

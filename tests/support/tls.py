@@ -13,10 +13,10 @@ import pytest
 import trustme
 from msgspec import Struct
 
-from libs.credentials import Credentials
-from libs.servers import postgres
-from libs.servers.account import reachable_folder, server_account
-from libs.servers.find import find_nats
+from weft.credentials import Credentials
+from weft.servers import postgres
+from weft.servers.account import reachable_folder, server_account
+from weft.servers.find import find_nats
 
 START_SECONDS_MAX = 20
 DEBIAN = Path("/usr/lib/postgresql")

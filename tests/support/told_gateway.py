@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from libs.messages.http import ErrorDetail, ErrorView
-from services.cli.__main__ import main
+from weft.messages.http import ErrorDetail, ErrorView
+from weftd.cli.__main__ import main
 
 
 class ToldGateway:

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from libs.messages.http_services import (
+from tests.support.told_gateway import ToldGateway
+from weft.messages.http_services import (
     EndpointsView,
     EndpointView,
 )
-from services.cli.__main__ import main
-from tests.support.told_gateway import ToldGateway
+from weftd.cli.__main__ import main
 
 JOB = "j-aaaaaaaaaa"
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Placement
-from libs.domain.sizes import how_resized
-from libs.domain.spec import ResizeHow, TuningMode
-from libs.messages.asks import Scale, Tune
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import HostSample, NodeSampled, RunSample
-from services.reallocator.thinking.core import Reallocator, TuningDecision
 from tests.support.builders import GIB, job, node
+from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Placement
+from weft.domain.sizes import how_resized
+from weft.domain.spec import ResizeHow, TuningMode
+from weft.messages.asks import Scale, Tune
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import HostSample, NodeSampled, RunSample
+from weftd.reallocator.thinking.core import Reallocator, TuningDecision
 
 START = 1000.0
 

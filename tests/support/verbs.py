@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from services.cli.commands import COMMANDS
-from services.cli.parsing import Parser
+from weftd.cli.commands import COMMANDS
+from weftd.cli.parsing import Parser
 
 
 class Option(Struct, frozen=True, kw_only=True):

@@ -15,19 +15,19 @@ from typing import Any
 
 import msgspec
 
-from services.cli.local.plan import Service
+from weftd.cli.local.plan import Service
 
 HERE = Path(__file__).parents[2]
 SNIPPET_SECONDS_MAX = 60
 
 _PROVISION = """
-from libs.credentials import provision
+from weft.credentials import provision
 provision(Path(asked["credentials"]), nodes=asked["nodes"])
 """
 _MIGRATE = """
 import asyncio
-from libs.credentials import Credentials
-from libs.store.migrate import ROLES, migrate
+from weft.credentials import Credentials
+from weft.store.migrate import ROLES, migrate
 credentials = Credentials(Path(asked["credentials"]))
 passwords = {role: credentials.postgres_password(role) for role in ROLES}
 owner = credentials.postgres_password("owner")
@@ -35,10 +35,10 @@ said = asyncio.run(migrate(asked["pg_dsn"], user=None, password=owner, role_pass
 """
 _PLAN = """
 import msgspec
-from libs.credentials import Credentials
-from services.cli.local.home import ClusterHome
-from services.cli.local.options import Options
-from services.cli.local.plan import Addresses, services
+from weft.credentials import Credentials
+from weftd.cli.local.home import ClusterHome
+from weftd.cli.local.options import Options
+from weftd.cli.local.plan import Addresses, services
 home = ClusterHome(Path(asked["home"]))
 home.make()
 ports = {"port": asked["port"], "router_port": asked["router_port"]}
@@ -57,6 +57,7 @@ class Version:
 
     def __init__(self, tree: Path) -> None:
         self.tree = tree
+        self._path = os.pathsep.join(str(tree / folder) for folder in ("libs", "services"))
 
     async def provision(self, asked: Mapping[str, Any]) -> None:
         await self._run(_PROVISION, asked)
@@ -70,17 +71,17 @@ class Version:
         planned = msgspec.convert(
             await self._run(_PLAN, asked), list[Service], dec_hook=lambda kind, value: kind(value)
         )
-        path = {"PYTHONPATH": str(self.tree)}
+        path = {"PYTHONPATH": self._path}
         return {one.name: msgspec.structs.replace(one, settings={**one.settings, **path}) for one in planned}
 
     async def _run(self, snippet: str, asked: Mapping[str, Any]) -> Any:
         before = (
-            "import json, sys\nfrom pathlib import Path\nimport libs.store\nasked, said = json.load(sys.stdin), None\n"
-            f"assert libs.store.__file__.startswith({str(self.tree)!r}), libs.store.__file__\n"
+            "import json, sys\nfrom pathlib import Path\nimport weft.store\nasked, said = json.load(sys.stdin), None\n"
+            f"assert weft.store.__file__.startswith({str(self.tree)!r}), weft.store.__file__\n"
         )
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-c", f"{before}{snippet}\nprint(json.dumps(said))"),
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(self.tree)},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": self._path},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from libs.domain.job import Cause, CauseCode, JobState
-from libs.domain.spec import Kind
-from libs.messages.http import (
+from weft.domain.job import Cause, CauseCode, JobState
+from weft.domain.spec import Kind
+from weft.messages.http import (
     ArrayView,
     ClusterView,
     EventData,

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from libs.domain.cluster import Capacity, Node, OfferedVolume
 from tests.support.builders import node
+from weft.domain.cluster import Capacity, Node, OfferedVolume
 
 
 def with_volumes(capacity: Capacity, *volumes: dict[str, Any]) -> Capacity:

@@ -8,27 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.bus.memory import MemoryBus
-from libs.bus.wire import decode, encode
-from libs.domain.cluster import Capacity, Node
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.messages.asks import RankTuning
-from libs.messages.nodes import JobOrder, NodeDesired, NodeReported
-from libs.store.memory import MemoryStore
-from services.executor import service as executor
-from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
-from services.executor.settings import ExecutorSettings
-from services.executor.thinking.core import Reconciler, ReconcilerTimings
-from services.executor.thinking.orders import runs_of
-from services.scheduler import service as scheduler
-from services.scheduler.settings import SchedulerSettings
-from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, Answers, carried, digest_of_jobs
-from services.scheduler.thinking.orders import OrderBytes, job_order, node_orders
 from tests.support.builders import job, spec
 from tests.support.memory_keeper import MemoryKeeper
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world
 from tests.support.virtual_time import run_virtually
+from weft.bus.memory import MemoryBus
+from weft.bus.wire import decode, encode
+from weft.domain.cluster import Capacity, Node
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.messages.asks import RankTuning
+from weft.messages.nodes import JobOrder, NodeDesired, NodeReported
+from weft.store.memory import MemoryStore
+from weftd.executor import service as executor
+from weftd.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
+from weftd.executor.settings import ExecutorSettings
+from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
+from weftd.executor.thinking.orders import runs_of
+from weftd.scheduler import service as scheduler
+from weftd.scheduler.settings import SchedulerSettings
+from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, Answers, carried, digest_of_jobs
+from weftd.scheduler.thinking.orders import OrderBytes, job_order, node_orders
 
 MIB = 1 << 20
 CARRIED_MAX = 8 * MIB  # by the bus

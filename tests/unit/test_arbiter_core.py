@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.arbiter.thinking.core import Arbiter
-from services.arbiter.thinking.slot import Terms, TurnPace
-from services.arbiter.thinking.turns import Grant, Revoke
 from tests.support.tier import examples
+from weftd.arbiter.thinking.core import Arbiter
+from weftd.arbiter.thinking.slot import Terms, TurnPace
+from weftd.arbiter.thinking.turns import Grant, Revoke
 
 SLOTS = ("a", "b", "c")
 TERMS = st.builds(

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.arrays import IndicesError, indices_of, indices_text, split_elements
-from libs.domain.elements import ArrayTooLargeError, elements_of
-from libs.domain.spec import JobSpec
-from libs.domain.spec_decoder import SpecError, decode_spec
+from weft.domain.arrays import IndicesError, indices_of, indices_text, split_elements
+from weft.domain.elements import ArrayTooLargeError, elements_of
+from weft.domain.spec import JobSpec
+from weft.domain.spec_decoder import SpecError, decode_spec
 
 
 def spec(text: str) -> JobSpec:

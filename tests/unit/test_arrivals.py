@@ -1,7 +1,7 @@
 """Which samples are news."""
 
-from libs.messages.signals import HostSample, NodeSampled
-from libs.samples.arrivals import NODES_MAX, Arrivals
+from weft.messages.signals import HostSample, NodeSampled
+from weft.samples.arrivals import NODES_MAX, Arrivals
 
 
 def sampled(seq: int, *, node: str = "node-1", boot: str = "a", at: float | None = None) -> NodeSampled:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.signals import GpuProcess, GpuSample
-from services.telemetry.processes import read_groups, read_process
-from services.telemetry.thinking.attribution import Attribution
-from services.telemetry.thinking.readings import FoundRun
+from weft.messages.signals import GpuProcess, GpuSample
+from weftd.telemetry.processes import read_groups, read_process
+from weftd.telemetry.thinking.attribution import Attribution
+from weftd.telemetry.thinking.readings import FoundRun
 
 STAT = "{pid} (python) S {parent} {session} {session} 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {started} 0 1 0\n"
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from libs.planning.backfill import Backfill, Ending
-from libs.planning.backfill.conservative import RESERVATIONS_MAX, Conservative
-from libs.planning.backfill.easy import Easy
-from libs.planning.backfill.none import NoBackfill
-from libs.planning.policy import Policy
-from libs.simulator.model import Cluster, World
-from libs.simulator.run import simulate
-from libs.simulator.workload import TraceJob, Workload
 from tests.support.tier import examples
+from weft.planning.backfill import Backfill, Ending
+from weft.planning.backfill.conservative import RESERVATIONS_MAX, Conservative
+from weft.planning.backfill.easy import Easy
+from weft.planning.backfill.none import NoBackfill
+from weft.planning.policy import Policy
+from weft.simulator.model import Cluster, World
+from weft.simulator.run import simulate
+from weft.simulator.workload import TraceJob, Workload
 
 KINDS: dict[str, Callable[..., Backfill]] = {
     "none": NoBackfill,

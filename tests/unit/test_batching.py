@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from libs.store import StoreUnavailableError, UnlawfulError
-from libs.store.postgres.batching import COUNT_MAX, Batching
+from weft.store import StoreUnavailableError, UnlawfulError
+from weft.store.postgres.batching import COUNT_MAX, Batching
 
 
 class Carrier:

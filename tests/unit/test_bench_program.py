@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from libs.gpus.bench.kernels import COMPUTE, MEMORY, ComputeWork, MemoryWork, ptx, sum_of_chains
-from libs.samples.benchmark_result import Measurement, measurement_of
-from services.executor.progress import pairs
 from tests.support.cuda_stub import build
+from weft.gpus.bench.kernels import COMPUTE, MEMORY, ComputeWork, MemoryWork, ptx, sum_of_chains
+from weft.samples.benchmark_result import Measurement, measurement_of
+from weftd.executor.progress import pairs
 
 CHIPS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 LITTLE = ("--seconds", "0.1", "--blocks", "4", "--rounds", "16", "--launches", "2", "--passes", "2", "--array-mib", "1")
@@ -27,7 +27,7 @@ class Ran:
     def __init__(self, tmp_path: Path, arguments: tuple[str, ...], env: dict[str, str]) -> None:
         told = tmp_path / "progress"
         done = subprocess.run(
-            [sys.executable, "-m", "libs.gpus.bench", *arguments],
+            [sys.executable, "-m", "weft.gpus.bench", *arguments],
             env={"PATH": os.environ["PATH"], "WEFT_PROGRESS": str(told), **env},
             capture_output=True,
             text=True,

@@ -3,27 +3,27 @@
 import pytest
 from msgspec import structs
 
-from libs.domain.cluster import Request
-from libs.domain.job import Allocation, JobState
-from libs.messages.asks import AskKind
-from libs.messages.nodes import RunSeen, RunState
-from libs.messages.signals import WorkloadClass
-from libs.planning.capacity import CHANGES_MAX, OFFERS_MAX, NodeRoom, Room
-from libs.planning.finding import find
-from libs.planning.minimum_run import MinimumRun
-from libs.planning.offers import STALE_MAX, Offers
-from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.shape import PlacementRequest, Want
-from services.scheduler.thinking import beliefs
-from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import Journal
-from services.scheduler.thinking.holders import Holders
-from services.scheduler.thinking.waiting import CACHED_LEAST
-from services.scorer.thinking.references import Paces
 from tests.support.builders import capacity, job, node
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World
 from tests.support.steps import placement
+from weft.domain.cluster import Request
+from weft.domain.job import Allocation, JobState
+from weft.messages.asks import AskKind
+from weft.messages.nodes import RunSeen, RunState
+from weft.messages.signals import WorkloadClass
+from weft.planning.capacity import CHANGES_MAX, OFFERS_MAX, NodeRoom, Room
+from weft.planning.finding import find
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.offers import STALE_MAX, Offers
+from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.shape import PlacementRequest, Want
+from weftd.scheduler.thinking import beliefs
+from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.history import Journal
+from weftd.scheduler.thinking.holders import Holders
+from weftd.scheduler.thinking.waiting import CACHED_LEAST
+from weftd.scorer.thinking.references import Paces
 
 MIB = 1 << 20
 

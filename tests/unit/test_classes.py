@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from libs.variability.classes import NAMES, Classes, Features, learn, told_apart
+from weft.variability.classes import NAMES, Classes, Features, learn, told_apart
 
 
 def jobs(seed: int = 1) -> list[Features]:

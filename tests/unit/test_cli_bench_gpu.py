@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from libs.domain.job import JobState
-from libs.domain.spec_decoder import decode_spec
-from libs.messages.http import NodesView, Submitted
-from libs.samples.benchmark_result import progress_line
-from services.cli.__main__ import main
-from services.cli.drawing.benchmarks import Benched, benchmarks_table
-from services.cli.drawing.look import Look
-from services.executor.progress import pairs
 from tests.support.benchmarks import measurement
 from tests.support.told_gateway import ToldGateway
 from tests.support.views import gpu_view, job_view, node_view
+from weft.domain.job import JobState
+from weft.domain.spec_decoder import decode_spec
+from weft.messages.http import NodesView, Submitted
+from weft.samples.benchmark_result import progress_line
+from weftd.cli.__main__ import main
+from weftd.cli.drawing.benchmarks import Benched, benchmarks_table
+from weftd.cli.drawing.look import Look
+from weftd.executor.progress import pairs
 
 Said = pytest.CaptureFixture[str]
 

@@ -9,10 +9,10 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.call import checked_headers, checked_path
-from services.cli.complaint import Complaint
 from tests.support.told_gateway import ToldGateway
 from tests.support.told_services import JOB, endpoint, endpoints, weft
+from weftd.cli.call import checked_headers, checked_path
+from weftd.cli.complaint import Complaint
 
 Said = pytest.CaptureFixture[str]
 

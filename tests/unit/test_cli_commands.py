@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.job import JobState
-from libs.domain.sizes import RoleSize
-from libs.messages.asks import AskKind
-from libs.messages.http import (
+from tests.support.told_gateway import ToldGateway, weft
+from tests.support.views import NOW, gpu_view, job_view, node_view
+from weft.domain.job import JobState
+from weft.domain.sizes import RoleSize
+from weft.messages.asks import AskKind
+from weft.messages.http import (
     Accepted,
     JobsView,
     NodesView,
     Submitted,
 )
-from services.cli import page
-from services.cli.__main__ import main
-from services.cli.commands import COMMANDS, FAMILIES
-from services.cli.top import ended_lately
-from tests.support.told_gateway import ToldGateway, weft
-from tests.support.views import NOW, gpu_view, job_view, node_view
+from weftd.cli import page
+from weftd.cli.__main__ import main
+from weftd.cli.commands import COMMANDS, FAMILIES
+from weftd.cli.top import ended_lately
 
 Said = pytest.CaptureFixture[str]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.http import JobsView, NodesView
-from services.cli.commands import COMMANDS
-from services.cli.complete import SHELLS, script
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.verbs import verbs
 from tests.support.views import job_view, node_view
+from weft.messages.http import JobsView, NodesView
+from weftd.cli.commands import COMMANDS
+from weftd.cli.complete import SHELLS, script
 
 Said = pytest.CaptureFixture[str]
 

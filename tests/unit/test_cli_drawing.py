@@ -3,27 +3,27 @@
 import msgspec
 import pytest
 
-from libs.domain.job import Cause, CauseCode, JobState
-from libs.domain.sizes import RoleSize
-from libs.domain.spec import ResizeHow
-from libs.messages.http import GpuScoreView, RunView
-from libs.messages.signals import GpuSample
-from libs.planning.explain import Explanation
-from services.cli.drawing.cluster import cluster_screen
-from services.cli.drawing.explanation import explanation
-from services.cli.drawing.gpus import table_of_gpus
-from services.cli.drawing.jobs import (
+from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
+from tests.support.views import GIB, NO_ROOM, NOW, cluster_view, event_view, gpu_view, job_view, node_view
+from weft.domain.job import Cause, CauseCode, JobState
+from weft.domain.sizes import RoleSize
+from weft.domain.spec import ResizeHow
+from weft.messages.http import GpuScoreView, RunView
+from weft.messages.signals import GpuSample
+from weft.planning.explain import Explanation
+from weftd.cli.drawing.cluster import cluster_screen
+from weftd.cli.drawing.explanation import explanation
+from weftd.cli.drawing.gpus import table_of_gpus
+from weftd.cli.drawing.jobs import (
     description,
     ended_line,
     held_emulated,
     jobs_table,
     silences,
 )
-from services.cli.drawing.look import bar, progress_text
-from services.cli.drawing.story import story_table
-from services.cli.nodes import drawn as nodes_page
-from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
-from tests.support.views import GIB, NO_ROOM, NOW, cluster_view, event_view, gpu_view, job_view, node_view
+from weftd.cli.drawing.look import bar, progress_text
+from weftd.cli.drawing.story import story_table
+from weftd.cli.nodes import drawn as nodes_page
 
 # jobs
 

@@ -3,21 +3,21 @@
 import msgspec
 import pytest
 
-from libs.domain.job import JobState
-from libs.domain.shares import Share
-from libs.messages.http import GpuHeldBy, GpuView, RunView
-from libs.messages.signals import Finding, GpuSample, HostSample
-from services.cli.drawing.cluster import cluster_screen, gpu_blocks
-from services.cli.drawing.gpus import table_of_gpus
-from services.cli.drawing.jobs import (
+from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
+from tests.support.views import GIB, NO_ROOM, cluster_view, gpu_view, job_view, node_view
+from weft.domain.job import JobState
+from weft.domain.shares import Share
+from weft.messages.http import GpuHeldBy, GpuView, RunView
+from weft.messages.signals import Finding, GpuSample, HostSample
+from weftd.cli.drawing.cluster import cluster_screen, gpu_blocks
+from weftd.cli.drawing.gpus import table_of_gpus
+from weftd.cli.drawing.jobs import (
     gpus_wanted,
     held_emulated,
     held_gpus,
 )
-from services.cli.drawing.look import Look, job_colour
-from services.cli.nodes import drawn as nodes_page
-from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
-from tests.support.views import GIB, NO_ROOM, cluster_view, gpu_view, job_view, node_view
+from weftd.cli.drawing.look import Look, job_colour
+from weftd.cli.nodes import drawn as nodes_page
 
 # nodes
 

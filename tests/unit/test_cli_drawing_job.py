@@ -2,20 +2,20 @@
 
 import msgspec
 
-from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
-from libs.domain.spec_decoder import decode_spec
-from libs.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner, TrackRecord
-from libs.messages.http import RunView
-from libs.messages.signals import RunSample
-from libs.planning.explain import ClosedSeen, Explanation, HolderSeen
-from services.cli.drawing.explanation import explanation
-from services.cli.drawing.jobs import (
+from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
+from tests.support.views import GIB, NO_ROOM, NOW, event_view, gpu_view, job_view, node_view
+from weft.domain.job import Allocation, Cause, CauseCode, JobState, Placement
+from weft.domain.spec_decoder import decode_spec
+from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner, TrackRecord
+from weft.messages.http import RunView
+from weft.messages.signals import RunSample
+from weft.planning.explain import ClosedSeen, Explanation, HolderSeen
+from weftd.cli.drawing.explanation import explanation
+from weftd.cli.drawing.jobs import (
     description,
     emulated_gpus_of,
 )
-from services.cli.drawing.story import event_line
-from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
-from tests.support.views import GIB, NO_ROOM, NOW, event_view, gpu_view, job_view, node_view
+from weftd.cli.drawing.story import event_line
 
 # one job
 

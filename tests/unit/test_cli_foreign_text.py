@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.job import JobState
-from libs.messages.http import (
+from tests.support.hostile import HOSTILE, hostile, steering
+from tests.support.told_gateway import ToldGateway, weft
+from weft.domain.job import JobState
+from weft.messages.http import (
     Accepted,
     ArraysView,
     ClusterView,
@@ -24,18 +26,16 @@ from libs.messages.http import (
     TokenMade,
     TokensView,
 )
-from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView
-from libs.messages.http_services import EndpointsView
-from libs.messages.images import ImageDeleted, ImagesView
-from libs.messages.secrets import SecretDeleted, SecretsView, SecretView
-from libs.messages.series import UsageView
-from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView
-from libs.messages.whatif import WhatIfView
-from libs.planning.explain import Explanation
-from services.cli import page
-from services.cli.__main__ import main
-from tests.support.hostile import HOSTILE, hostile, steering
-from tests.support.told_gateway import ToldGateway, weft
+from weft.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView
+from weft.messages.http_services import EndpointsView
+from weft.messages.images import ImageDeleted, ImagesView
+from weft.messages.secrets import SecretDeleted, SecretsView, SecretView
+from weft.messages.series import UsageView
+from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView
+from weft.messages.whatif import WhatIfView
+from weft.planning.explain import Explanation
+from weftd.cli import page
+from weftd.cli.__main__ import main
 
 JOB = "/v1/jobs/j-1"
 ANSWERS: dict[str, Any] = {

@@ -8,9 +8,9 @@ import termios
 
 import pytest
 
-from libs.messages.secrets import SecretView
 from tests.support.person import WEFT, heed_ctrl_c
 from tests.support.told_gateway import ToldGateway
+from weft.messages.secrets import SecretView
 
 SECONDS_MAX = 30.0
 PROMPT = b"value of odd: "

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from libs.client import Client
-from libs.domain.spec import JobSpec, Role
-from libs.messages.asks import AskKind
-from libs.messages.http import Accepted, JobsView
-from services.cli.assistant.protocol import LINE_BYTES_MAX, TEXT_CHARACTERS_MAX, VERSIONS, AssistantServer
-from services.cli.assistant.tools import TOOLS
 from tests.support.told_gateway import ToldGateway
 from tests.support.views import job_view
+from weft.client import Client
+from weft.domain.spec import JobSpec, Role
+from weft.messages.asks import AskKind
+from weft.messages.http import Accepted, JobsView
+from weftd.cli.assistant.protocol import LINE_BYTES_MAX, TEXT_CHARACTERS_MAX, VERSIONS, AssistantServer
+from weftd.cli.assistant.tools import TOOLS
 
 READING = [tool for tool in TOOLS if not tool.writes]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from libs.messages.http import JobsView
-from services.cli.__main__ import main, parse
-from services.cli.commands import COMMANDS
-from services.cli.parsing import Parser
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import job_view
+from weft.messages.http import JobsView
+from weftd.cli.__main__ import main, parse
+from weftd.cli.commands import COMMANDS
+from weftd.cli.parsing import Parser
 
 Said = pytest.CaptureFixture[str]
 

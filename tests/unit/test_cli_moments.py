@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from services.cli.__main__ import parse
-from services.cli.complaint import Complaint
-from services.cli.moments import moment
+from weftd.cli.__main__ import parse
+from weftd.cli.complaint import Complaint
+from weftd.cli.moments import moment
 
 NOW = 1_700_000_000.0
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.job import Cause, CauseCode, JobState
-from libs.domain.spec import Kind
-from libs.messages.http import Submitted
-from services.cli import notebook as notebooks
-from services.cli.__main__ import parse
-from services.cli.complaint import Complaint
 from tests.support.told_gateway import ToldGateway
 from tests.support.told_services import JOB, endpoint, endpoints, weft
 from tests.support.views import job_view
+from weft.domain.job import Cause, CauseCode, JobState
+from weft.domain.spec import Kind
+from weft.messages.http import Submitted
+from weftd.cli import notebook as notebooks
+from weftd.cli.__main__ import parse
+from weftd.cli.complaint import Complaint
 
 Said = pytest.CaptureFixture[str]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.complaint import Complaint
-from services.cli.connection import QUICK_SECONDS, RESTART_SECONDS, find_place
+from weftd.cli.complaint import Complaint
+from weftd.cli.connection import QUICK_SECONDS, RESTART_SECONDS, find_place
 
 
 def place(environment: dict[str, str], *, url: str = "", token: str = "") -> tuple[str, str]:

@@ -10,8 +10,11 @@ import pytest
 from aiohttp import web
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, JobState
-from libs.messages.http import (
+from tests.support.steps import placement
+from tests.support.told_gateway import ToldGateway, weft
+from tests.support.views import NO_ROOM, NOW, array_view, cluster_view, event_view, gpu_view, job_view, node_view
+from weft.domain.job import Cause, CauseCode, JobState
+from weft.messages.http import (
     ErrorDetail,
     ErrorView,
     EventView,
@@ -21,13 +24,10 @@ from libs.messages.http import (
     NodesView,
     RunView,
 )
-from libs.messages.signals import Finding, RankVerdict
-from libs.planning.explain import Explanation
-from services.cli.failure import LastWords, hint
-from services.cli.logs import LineWriter, last_lines
-from tests.support.steps import placement
-from tests.support.told_gateway import ToldGateway, weft
-from tests.support.views import NO_ROOM, NOW, array_view, cluster_view, event_view, gpu_view, job_view, node_view
+from weft.messages.signals import Finding, RankVerdict
+from weft.planning.explain import Explanation
+from weftd.cli.failure import LastWords, hint
+from weftd.cli.logs import LineWriter, last_lines
 
 Said = pytest.CaptureFixture[str]
 

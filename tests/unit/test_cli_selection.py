@@ -5,15 +5,15 @@ from urllib.parse import unquote
 
 import pytest
 
-from libs.domain.job import JobState
-from libs.messages.asks import AskKind
-from libs.messages.eta import Basis, Estimate, EtaOf
-from libs.messages.http import Accepted, ArraysView, JobsView, NodesView
-from libs.messages.live import QueueRow, QueueView
-from services.cli.drawing.jobs import when_text
-from services.cli.drawing.look import Look
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NOW, array_view, job_view, node_view
+from weft.domain.job import JobState
+from weft.messages.asks import AskKind
+from weft.messages.eta import Basis, Estimate, EtaOf
+from weft.messages.http import Accepted, ArraysView, JobsView, NodesView
+from weft.messages.live import QueueRow, QueueView
+from weftd.cli.drawing.jobs import when_text
+from weftd.cli.drawing.look import Look
 
 Said = pytest.CaptureFixture[str]
 OPEN = "state=queued,placed,starting,running,stopping"

@@ -6,27 +6,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.domain.job import Cause, CauseCode, JobState
-from libs.domain.sizes import RoleSize
-from libs.domain.spec import JobSpec, Kind, Objective
-from libs.messages.asks import AskKind
-from libs.messages.http import Accepted, JobsView, NodesView
-from libs.messages.http_services import (
+from tests.support.told_gateway import ToldGateway
+from tests.support.told_services import JOB, endpoint, endpoints, weft
+from tests.support.views import NOW, event_view, job_view
+from weft.domain.job import Cause, CauseCode, JobState
+from weft.domain.sizes import RoleSize
+from weft.domain.spec import JobSpec, Kind, Objective
+from weft.messages.asks import AskKind
+from weft.messages.http import Accepted, JobsView, NodesView
+from weft.messages.http_services import (
     LoanView,
     RequestsView,
     ServiceView,
     UnreadyView,
     UpdateView,
 )
-from libs.planning.explain import Explanation
-from services.cli.__main__ import parse
-from services.cli.complaint import Complaint
-from services.cli.drawing.look import Look
-from services.cli.drawing.services import host, service_lines, service_short
-from services.cli.spec import spec_of
-from tests.support.told_gateway import ToldGateway
-from tests.support.told_services import JOB, endpoint, endpoints, weft
-from tests.support.views import NOW, event_view, job_view
+from weft.planning.explain import Explanation
+from weftd.cli.__main__ import parse
+from weftd.cli.complaint import Complaint
+from weftd.cli.drawing.look import Look
+from weftd.cli.drawing.services import host, service_lines, service_short
+from weftd.cli.spec import spec_of
 
 Said = pytest.CaptureFixture[str]
 UPDATED = Accepted(id=JOB, ask=AskKind.UPDATE, state="running")

@@ -11,16 +11,16 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from libs.simulator.metrics import metrics
-from libs.simulator.outcome import JobOutcome, Outcome, Spell
-from libs.simulator.report.compared import COLUMNS
-from services.cli.__main__ import INTERRUPTED, main, parse
-from services.cli.complaint import Complaint
-from services.cli.drawing.look import Look
-from services.cli.simulate import told_settings
-from services.cli.simulation.plan import Planned, plans_of
-from services.cli.simulation.results import document, drawing
-from services.cli.simulation.running import interruptible
+from weft.simulator.metrics import metrics
+from weft.simulator.outcome import JobOutcome, Outcome, Spell
+from weft.simulator.report.compared import COLUMNS
+from weftd.cli.__main__ import INTERRUPTED, main, parse
+from weftd.cli.complaint import Complaint
+from weftd.cli.drawing.look import Look
+from weftd.cli.simulate import told_settings
+from weftd.cli.simulation.plan import Planned, plans_of
+from weftd.cli.simulation.results import document, drawing
+from weftd.cli.simulation.running import interruptible
 
 Said = pytest.CaptureFixture[str]
 

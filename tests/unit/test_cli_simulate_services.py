@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.__main__ import main
+from weftd.cli.__main__ import main
 
 Said = pytest.CaptureFixture[str]
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.spec import Checkpointing, JobSpec, Kind, Progress, Tuning, TuningMode, Volume
-from services.cli.__main__ import parse
-from services.cli.along import read_with_env
-from services.cli.complaint import Complaint
-from services.cli.spec import job_name, option_of, spec_of
-from services.cli.submit import content_of
+from weft.domain.spec import Checkpointing, JobSpec, Kind, Progress, Tuning, TuningMode, Volume
+from weftd.cli.__main__ import parse
+from weftd.cli.along import read_with_env
+from weftd.cli.complaint import Complaint
+from weftd.cli.spec import job_name, option_of, spec_of
+from weftd.cli.submit import content_of
 
 
 def spec(*typed: str, cwd: str = "/home/alice", environment: dict[str, str] | None = None) -> JobSpec:

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.messages.accounts import AccountRow, By, CapacityView
-from libs.messages.http import (
+from tests.support.told_gateway import ToldGateway, weft
+from tests.support.views import NOW
+from weft.messages.accounts import AccountRow, By, CapacityView
+from weft.messages.http import (
     TenantsView,
     TenantView,
     TokenMade,
@@ -16,10 +18,8 @@ from libs.messages.http import (
     TokensView,
     TokenView,
 )
-from libs.messages.series import UsageView
-from libs.messages.webhooks import WebhookMade, WebhooksView, WebhookView
-from tests.support.told_gateway import ToldGateway, weft
-from tests.support.views import NOW
+from weft.messages.series import UsageView
+from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView
 
 Said = pytest.CaptureFixture[str]
 

@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 
-from tests.support.data import ROOT
+from tests.support.tree import PYTHONPATH
 
-WEFT = [sys.executable, "-m", "services.cli"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+WEFT = [sys.executable, "-m", "weftd.cli"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH}
 
 
 def test_a_full_disk_is_one_sentence_and_exit_status_1() -> None:

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from libs.domain.job import JobState
-from libs.messages.http import (
-    JobsView,
-)
-from services.cli.wait import seconds
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NOW, array_view, job_view
+from weft.domain.job import JobState
+from weft.messages.http import (
+    JobsView,
+)
+from weftd.cli.wait import seconds
 
 Said = pytest.CaptureFixture[str]
 

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from services.cli.drawing.look import Look
-from services.cli.words import ago, clean, clock, emulated_gpus, indexes, number, span
+from weftd.cli.drawing.look import Look
+from weftd.cli.words import ago, clean, clock, emulated_gpus, indexes, number, span
 
 
 @pytest.mark.parametrize(

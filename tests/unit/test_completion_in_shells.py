@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.complete import script
+from weftd.cli.complete import script
 
 ZSH, FISH = shutil.which("zsh"), shutil.which("fish")
 SECONDS_MAX = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.credentials import Credentials, CredentialsError, inbox_prefix, permissions_by_user, provision
+from weft.credentials import Credentials, CredentialsError, inbox_prefix, permissions_by_user, provision
 
 NODES = ["node-1", "node-2"]
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.messages.signals import Curve, CurvePoint
-from libs.variability.curves import (
+from tests.support.tier import examples
+from weft.messages.signals import Curve, CurvePoint
+from weft.variability.curves import (
     CHANGE_MOST,
     POINTS_MAX,
     confidence_of,
@@ -16,7 +17,6 @@ from libs.variability.curves import (
     rounded,
     speed_at,
 )
-from tests.support.tier import examples
 
 
 def point(

@@ -2,10 +2,10 @@
 
 from typing import cast
 
-from libs.client import Client
-from libs.messages.http import JobsView, JobView
-from services.cli.demo.board import Board
 from tests.support.views import job_view
+from weft.client import Client
+from weft.messages.http import JobsView, JobView
+from weftd.cli.demo.board import Board
 
 
 class Gateway:

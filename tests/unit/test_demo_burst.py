@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from services.cli.demo.burst import Burst, send
+from weftd.cli.demo.burst import Burst, send
 
 
 @asynccontextmanager

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import Cause, CauseCode, JobEvent, JobState
-from libs.domain.spec import Kind
-from libs.messages.http import EventData, EventView, JobView
-from libs.planning.explain import Explanation
-from services.cli.demo.burst import Burst
-from services.cli.demo.checks import Evidence, judge, spent
+from weft.domain.job import Cause, CauseCode, JobEvent, JobState
+from weft.domain.spec import Kind
+from weft.messages.http import EventData, EventView, JobView
+from weft.planning.explain import Explanation
+from weftd.cli.demo.burst import Burst
+from weftd.cli.demo.checks import Evidence, judge, spent
 
 FELL = "loss fell from 0.882811 to 0.049556"
 

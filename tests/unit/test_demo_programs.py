@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.demo.parts import program
+from weftd.cli.demo.parts import program
 
 SECONDS_MAX = 60
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.executor.discards import Discards
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import until
+from weftd.executor.discards import Discards
 
 DEPTH = 3000  # more than Python's recursion, and a longer path than the kernel takes
 LINKS = 100_000

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.planning.partition import ElasticJob, Partition, Rules, Server
-from libs.planning.policy import Policy
-from libs.simulator.elastic import made_elastic
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Outcome, Spell
-from libs.simulator.partitionings import partitioning_of
-from libs.simulator.run import simulate
-from libs.simulator.sizing import Partitioning
-from libs.simulator.workload import Elastic, TraceJob, Workload
 from tests.bench.partition.dorm import as_published
+from weft.planning.partition import ElasticJob, Partition, Rules, Server
+from weft.planning.policy import Policy
+from weft.simulator.elastic import made_elastic
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import Outcome, Spell
+from weft.simulator.partitionings import partitioning_of
+from weft.simulator.run import simulate
+from weft.simulator.sizing import Partitioning
+from weft.simulator.workload import Elastic, TraceJob, Workload
 
 FIFO = Policy("fifo", "packed-sticky", "none")
 BEST = Policy("las", "weft-best", "easy")

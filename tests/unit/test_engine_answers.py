@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import RunState, StartRun
-from services.executor.home import Home
-from services.executor.node import NodeFacts
-from services.executor.runs import Limits, Run, RunKey, RuntimeUnavailableError
-from services.executor.runtime.docker.runtime import DockerRuntime
-from services.executor.runtime.docker.settings import ContainerSettings
-from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
 from tests.support.fake_engine import RESET, FakeEngine, fake_engine
 from tests.support.hands import made_hands
 from tests.support.runs import find, in_state, order
+from weft.messages.nodes import RunState, StartRun
+from weftd.executor.home import Home
+from weftd.executor.node import NodeFacts
+from weftd.executor.runs import Limits, Run, RunKey, RuntimeUnavailableError
+from weftd.executor.runtime.docker.runtime import DockerRuntime
+from weftd.executor.runtime.docker.settings import ContainerSettings
+from weftd.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
 
 KEY = RunKey("job-1", 1, 0)
 ORDER = order("job-1", image="an-image")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.executor.runtime.docker import enginelog
-from services.executor.runtime.docker.enginelog import GRAIN, PUNCH_BYTES, FileCopy, NotAnEntryError, beginning, decode
-from services.executor.runtime.docker.logcopy import Position, position_path, read_position, store_position
+from weftd.executor.runtime.docker import enginelog
+from weftd.executor.runtime.docker.enginelog import GRAIN, PUNCH_BYTES, FileCopy, NotAnEntryError, beginning, decode
+from weftd.executor.runtime.docker.logcopy import Position, position_path, read_position, store_position
 
 PIECE = 16384
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.executor.runtime.docker import enginepipes
-from services.executor.runtime.docker.enginepipes import EnginePipes
+from weftd.executor.runtime.docker import enginepipes
+from weftd.executor.runtime.docker.enginepipes import EnginePipes
 
 CONTAINER = "c" * 64
 # Has the pipes open as the process beside a container has them, and starts the container: a process that writes.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.console import Escape
-from services.cli.copying import PathBeside, place
-from services.cli.forward import PortWanted, wanted
-from services.cli.packing import Unpacking, leads_inside, parts_of
-from services.executor.thinking.window import PIECE_BYTES, PIECE_COST, OutputWindow
-from services.gateway.entering.records import COMMAND_CHARACTERS, shown
+from weftd.cli.console import Escape
+from weftd.cli.copying import PathBeside, place
+from weftd.cli.forward import PortWanted, wanted
+from weftd.cli.packing import Unpacking, leads_inside, parts_of
+from weftd.executor.thinking.window import PIECE_BYTES, PIECE_COST, OutputWindow
+from weftd.gateway.entering.records import COMMAND_CHARACTERS, shown
 
 
 def test_a_window_gives_every_byte_at_its_offset_and_in_its_stream_whatever_the_pieces_are() -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from libs.domain.cluster import Gpu
-from libs.domain.contract import DEFAULT_NAMES, MEETING_NAMES, THREAD_NAMES, own_values
-from libs.domain.spec import JobSpec
-from libs.domain.spec_decoder import decode_spec
-from libs.messages.nodes import Members, Serve
-from services.executor.environment import RunFacts, environment
-from services.gateway.submissions import notes_on
 from tests.support.runs import order
+from weft.domain.cluster import Gpu
+from weft.domain.contract import DEFAULT_NAMES, MEETING_NAMES, THREAD_NAMES, own_values
+from weft.domain.spec import JobSpec
+from weft.domain.spec_decoder import decode_spec
+from weft.messages.nodes import Members, Serve
+from weftd.executor.environment import RunFacts, environment
+from weftd.gateway.submissions import notes_on
 
 
 def facts(**fields: object) -> RunFacts:

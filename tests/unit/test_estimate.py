@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.variability.estimate import (
+from tests.support.tier import examples
+from weft.variability.estimate import (
     AGREEING,
     AGREEING_MAX,
     FAR,
@@ -19,7 +20,6 @@ from libs.variability.estimate import (
     ScoreEstimate,
     observed,
 )
-from tests.support.tier import examples
 
 STEP_S = 60.0
 

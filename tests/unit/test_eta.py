@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from libs.domain.classes import BENCHMARK_LABEL
-from libs.domain.cluster import Node
-from libs.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
-from libs.domain.quotas import ALL, Quota
-from libs.domain.shares import WHOLE
-from libs.messages.eta import Basis, Estimate, Helps, Sooner
-from libs.planning.eta.ends import Steps
-from libs.planning.eta.learnt import Lasted, kinds_of, learn
-from libs.planning.eta.sooner import Advised
-from libs.planning.eta.starts import QUEUE_MAX, PoolToCome
-from libs.planning.eta.told import end_of, ends_of, to_come
 from tests.support.builders import job, node
 from tests.support.steps import placement
+from weft.domain.classes import BENCHMARK_LABEL
+from weft.domain.cluster import Node
+from weft.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE
+from weft.messages.eta import Basis, Estimate, Helps, Sooner
+from weft.planning.eta.ends import Steps
+from weft.planning.eta.learnt import Lasted, kinds_of, learn
+from weft.planning.eta.sooner import Advised
+from weft.planning.eta.starts import QUEUE_MAX, PoolToCome
+from weft.planning.eta.told import end_of, ends_of, to_come
 
 NOW = 1000.0
 

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.cluster import Node
-from libs.domain.job import Job, JobState
-from libs.messages.eta import Basis, EtaOf
-from libs.planning.eta.ends import HORIZON_S, Steps
-from libs.planning.eta.forward import LOOKS_COUNTED, CountedGpus, Forward, Holds, WaitingJob
-from libs.planning.eta.learnt import Lasted, kinds_of
-from libs.planning.eta.record import NARROWER_MAX, WIDER_BY, Range, Track, TrackRecords, quantile
-from libs.planning.eta.spread import PARTS, always, course_of, of_cases
-from libs.planning.eta.starts import PoolToCome
-from libs.planning.eta.told import to_come
-from libs.planning.policy import BACKFILLS, ORDERS, Policy
-from libs.planning.shape import NOBODY
 from tests.support.builders import job, node
 from tests.support.steps import placement
 from tests.support.tier import examples
+from weft.domain.cluster import Node
+from weft.domain.job import Job, JobState
+from weft.messages.eta import Basis, EtaOf
+from weft.planning.eta.ends import HORIZON_S, Steps
+from weft.planning.eta.forward import LOOKS_COUNTED, CountedGpus, Forward, Holds, WaitingJob
+from weft.planning.eta.learnt import Lasted, kinds_of
+from weft.planning.eta.record import NARROWER_MAX, WIDER_BY, Range, Track, TrackRecords, quantile
+from weft.planning.eta.spread import PARTS, always, course_of, of_cases
+from weft.planning.eta.starts import PoolToCome
+from weft.planning.eta.told import to_come
+from weft.planning.policy import BACKFILLS, ORDERS, Policy
+from weft.planning.shape import NOBODY
 
 NOW = 5_000.0
 SECONDS = st.floats(0, 1e7)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.executor.beside import BesideError, container, environment_of, give_password, own_container
+from weftd.executor.beside import BesideError, container, environment_of, give_password, own_container
 
 ID = "ab" * 32
 OWN: dict[str, Any] = {

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from libs.bus.memory import MemoryBus
-from libs.messages.contexts import PIECE_BYTES, ContextRead, ReadContext
-from services.executor import contexts
-from services.executor.contexts import BadContextError, Contexts
-from services.executor.runs import RunKey, RuntimeUnavailableError
 from tests.support.runs import order, until
+from weft.bus.memory import MemoryBus
+from weft.messages.contexts import PIECE_BYTES, ContextRead, ReadContext
+from weftd.executor import contexts
+from weftd.executor.contexts import BadContextError, Contexts
+from weftd.executor.runs import RunKey, RuntimeUnavailableError
 
 
 def zipped(**files: bytes) -> bytes:

@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
-from libs.domain.shares import Share
-from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
-from services.executor.runs import Run, RunKey
-from services.executor.thinking.core import (
+from tests.support.runs import desired, order
+from tests.support.tier import examples
+from weft.domain.shares import Share
+from weft.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
+from weftd.executor.runs import Run, RunKey
+from weftd.executor.thinking.core import (
     Action,
     Hurry,
     Kill,
@@ -20,8 +22,6 @@ from services.executor.thinking.core import (
     Stop,
     Terminate,
 )
-from tests.support.runs import desired, order
-from tests.support.tier import examples
 
 TIMINGS = ReconcilerTimings(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)
 KEY = RunKey("job-1", 1, 0)

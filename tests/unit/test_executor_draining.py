@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from libs.messages.serving import ReplicaServed, ServiceServed, ServicesServed
-from services.executor.runs import RunKey
-from services.executor.thinking.draining import ALONE_SECONDS, HEARD_SECONDS, ROUTER_SECONDS, ROUTERS_MAX, Draining
+from weft.messages.serving import ReplicaServed, ServiceServed, ServicesServed
+from weftd.executor.runs import RunKey
+from weftd.executor.thinking.draining import ALONE_SECONDS, HEARD_SECONDS, ROUTER_SECONDS, ROUTERS_MAX, Draining
 
 KEY = RunKey("job-1", 1, 3)
 

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.domain.cluster import Gpu
-from libs.messages.nodes import RunState, StartRun
-from services.executor.home import Home
-from services.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
-from services.executor.runtime.docker.rates import UNSURE, EgressRates
-from services.executor.runtime.docker.resizing import held_of, safe_update
-from services.executor.runtime.fake import Program
-from services.executor.runtime.limits.groups import change, find_groups, read_limits, working_set
-from services.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, Terminate
-from services.executor.thinking.rounding import fault, lacking, settled
 from tests.support.runs import desired, order
 from tests.unit.test_executor_service import World, story
+from weft.domain.cluster import Gpu
+from weft.messages.nodes import RunState, StartRun
+from weftd.executor.home import Home
+from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
+from weftd.executor.runtime.docker.rates import UNSURE, EgressRates
+from weftd.executor.runtime.docker.resizing import held_of, safe_update
+from weftd.executor.runtime.fake import Program
+from weftd.executor.runtime.limits.groups import change, find_groups, read_limits, working_set
+from weftd.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, Terminate
+from weftd.executor.thinking.rounding import fault, lacking, settled
 
 KEY = RunKey("job-1", 1, 0)
 MIB, GIB = 1 << 20, 1 << 30

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.domain.spec import ResizeSignal
-from libs.messages.nodes import JobOrder, Member, Members, RankOrder, RoleOrder, RunState, StartRun
-from services.executor import members as files
-from services.executor.home import Home
-from services.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
-from services.executor.runtime import signalling
-from services.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, ShowMembers, Terminate
-from services.executor.thinking.members import Changing
-from services.executor.thinking.orders import runs_of
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import desired, order
 from tests.unit.test_executor_service import World, story
+from weft.domain.spec import ResizeSignal
+from weft.messages.nodes import JobOrder, Member, Members, RankOrder, RoleOrder, RunState, StartRun
+from weftd.executor import members as files
+from weftd.executor.home import Home
+from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
+from weftd.executor.runtime import signalling
+from weftd.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, ShowMembers, Terminate
+from weftd.executor.thinking.members import Changing
+from weftd.executor.thinking.orders import runs_of
 
 KEY = RunKey("job-1", 1, 0)
 HAS = Limits(cpus=1.0, memory=256 << 20, egress=NO_LIMIT)  # the limits of `order()`

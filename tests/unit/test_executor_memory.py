@@ -4,10 +4,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState
-from services.executor.runs import Run, RunKey
-from services.executor.thinking.core import Memory, Reconciler, ReconcilerTimings, Start
 from tests.support.runs import desired, order
+from weft.messages.nodes import EndReason, Leader, NodeDesired, RunState
+from weftd.executor.runs import Run, RunKey
+from weftd.executor.thinking.core import Memory, Reconciler, ReconcilerTimings, Start
 
 KEY = RunKey("job-1", 1, 0)
 

@@ -4,13 +4,13 @@ from typing import cast
 
 import pytest
 
-from services.executor.node import NodeFacts
-from services.executor.runs import RunKey
-from services.executor.runtime.docker.container import Joined
-from services.executor.runtime.docker.engine import DockerEngine
-from services.executor.runtime.docker.networks import Networks
-from services.executor.runtime.docker.settings import ContainerSettings
 from tests.support.runs import order
+from weftd.executor.node import NodeFacts
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.docker.container import Joined
+from weftd.executor.runtime.docker.engine import DockerEngine
+from weftd.executor.runtime.docker.networks import Networks
+from weftd.executor.runtime.docker.settings import ContainerSettings
 
 NODE = NodeFacts(node_id="n-1", address="10.0.0.1", gpus=(), checkpoints="/checkpoints", volumes_allowed=())
 

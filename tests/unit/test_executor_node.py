@@ -6,26 +6,26 @@ from typing import Any
 import docker
 import pytest
 
-from libs.domain.cluster import Gpu
-from libs.domain.spec import Volume
-from libs.messages.nodes import Member, Members
-from services.executor.capacity import capacity, host_cpus, host_memory
-from services.executor.guard.files import FENCED_BYTES, Fenced, Slot
-from services.executor.home import Home
-from services.executor.keeper import FileKeeper, HomeTakenError
-from services.executor.node import NodeFacts, Refusal, volume_source
-from services.executor.runs import Limits, RunKey
-from services.executor.runtime.docker.container import (
+from tests.support.runs import order
+from weft.domain.cluster import Gpu
+from weft.domain.spec import Volume
+from weft.messages.nodes import Member, Members
+from weftd.executor.capacity import capacity, host_cpus, host_memory
+from weftd.executor.guard.files import FENCED_BYTES, Fenced, Slot
+from weftd.executor.home import Home
+from weftd.executor.keeper import FileKeeper, HomeTakenError
+from weftd.executor.node import NodeFacts, Refusal, volume_source
+from weftd.executor.runs import Limits, RunKey
+from weftd.executor.runtime.docker.container import (
     LOG_BY_FILE,
     Joined,
     container_arguments,
     injection_for,
     members_inside,
 )
-from services.executor.runtime.docker.settings import ContainerSettings
-from services.executor.runtime.limits.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
-from services.executor.thinking.core import Memory, Stop
-from tests.support.runs import order
+from weftd.executor.runtime.docker.settings import ContainerSettings
+from weftd.executor.runtime.limits.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
+from weftd.executor.thinking.core import Memory, Stop
 
 GIB = 1 << 30
 

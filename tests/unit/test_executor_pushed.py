@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.bus.memory import MemoryBus
-from libs.messages.contexts import PIECE_BYTES
-from libs.messages.images import ImageRead, ReadImage, tagged
-from services.executor.pushed import BadImageError, LoadsImages, PushedImages, check
-from services.executor.runs import RuntimeUnavailableError
-from services.executor.runtime.docker.runtime import DockerRuntime
 from tests.support.runs import order
+from weft.bus.memory import MemoryBus
+from weft.messages.contexts import PIECE_BYTES
+from weft.messages.images import ImageRead, ReadImage, tagged
+from weftd.executor.pushed import BadImageError, LoadsImages, PushedImages, check
+from weftd.executor.runs import RuntimeUnavailableError
+from weftd.executor.runtime.docker.runtime import DockerRuntime
 
 IMAGE = "team/base:1"
 NAMED = structs.replace(order("job-1"), image=IMAGE)

@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from libs.bus.memory import MemoryBus
-from libs.domain.cluster import Capacity
-from libs.messages.nodes import EndReason, LogRead, ProgressSeen, ReadLog, StartRun
-from services.executor import service
-from services.executor.runs import RunKey
-from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
-from services.executor.settings import ExecutorSettings
 from tests.support.control_plane import ControlPlane
 from tests.support.memory_keeper import MemoryKeeper
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
+from weft.bus.memory import MemoryBus
+from weft.domain.cluster import Capacity
+from weft.messages.nodes import EndReason, LogRead, ProgressSeen, ReadLog, StartRun
+from weftd.executor import service
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
+from weftd.executor.settings import ExecutorSettings
 
 KEY = RunKey("job-1", 1, 0)
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.messages.nodes import (
+from tests.support.runs import order
+from tests.unit.test_executor_service import KEY, World, story
+from weft.messages.nodes import (
     EndReason,
     JobOrder,
     RankOrder,
@@ -16,14 +18,14 @@ from libs.messages.nodes import (
     Serve,
     StartRun,
 )
-from libs.messages.serving import WHY_CHARS_MAX, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
-from services.executor.environment import RunFacts, environment
-from services.executor.ports import PortRange, free_port, lane_of
-from services.executor.runs import Run, RunKey
-from services.executor.runtime.fake import Program
-from services.executor.serving.logends import CHARS_MAX, LINES_MAX, last_lines
-from services.executor.thinking.orders import runs_of
-from services.executor.thinking.serving import (
+from weft.messages.serving import WHY_CHARS_MAX, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
+from weftd.executor.environment import RunFacts, environment
+from weftd.executor.ports import PortRange, free_port, lane_of
+from weftd.executor.runs import Run, RunKey
+from weftd.executor.runtime.fake import Program
+from weftd.executor.serving.logends import CHARS_MAX, LINES_MAX, last_lines
+from weftd.executor.thinking.orders import runs_of
+from weftd.executor.thinking.serving import (
     AGAIN_SECONDS,
     ENDED_SECONDS,
     FIRST_SECONDS,
@@ -31,8 +33,6 @@ from services.executor.thinking.serving import (
     Readiness,
     ReadySince,
 )
-from tests.support.runs import order
-from tests.unit.test_executor_service import KEY, World, story
 
 SERVE = Serve(port=8080, ready="/healthz", drain=20.0, address="/s/job-1/")
 

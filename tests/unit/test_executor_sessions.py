@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from libs.messages.sessions import WINDOW_BYTES, OpenSession, ReadSession, WriteSession
-from services.executor.channel import Channel, SessionWanted
-from services.executor.runs import RunKey
-from services.executor.runtime.fake import FakeHost, FakeRuntime
-from services.executor.sessions.sessions import (
+from weft.messages.sessions import WINDOW_BYTES, OpenSession, ReadSession, WriteSession
+from weftd.executor.channel import Channel, SessionWanted
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.fake import FakeHost, FakeRuntime
+from weftd.executor.sessions.sessions import (
     KEPT_SECONDS,
     UNASKED_SECONDS_MAX,
     UNTOLD_KEPT_SECONDS,
     UNTOLD_SECONDS,
     Sessions,
 )
-from services.executor.sessions.settings import SessionSettings
+from weftd.executor.sessions.settings import SessionSettings
 
 KEY = RunKey("j-1", 0, 0)
 

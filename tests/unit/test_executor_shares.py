@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.shares import Share
-from libs.messages.nodes import EndReason, Leader, RunState, StartRun
-from services.executor.runs import Limits, Run, RunKey
-from services.executor.settings import ExecutorSettings
-from services.executor.shares.backend import CHOICES, Attached, TimeSlicing
-from services.executor.thinking.core import Kill, Reconciler, ReconcilerTimings, Resize, Start
-from services.executor.thinking.rounding import fault, shown
 from tests.support.runs import desired, order
+from weft.domain.shares import Share
+from weft.messages.nodes import EndReason, Leader, RunState, StartRun
+from weftd.executor.runs import Limits, Run, RunKey
+from weftd.executor.settings import ExecutorSettings
+from weftd.executor.shares.backend import CHOICES, Attached, TimeSlicing
+from weftd.executor.thinking.core import Kill, Reconciler, ReconcilerTimings, Resize, Start
+from weftd.executor.thinking.rounding import fault, shown
 
 GIB = 1 << 30
 

@@ -10,25 +10,25 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.cluster import Gpu
-from libs.domain.shares import Share
-from libs.messages.nodes import RunState
-from libs.sharing.places import slot_of
-from libs.sharing.slots import JOB, LIMITS, SOCKET, USE, slot_names
-from services.executor.home import Home
-from services.executor.leave import LeaveFile
-from services.executor.node import NodeFacts
-from services.executor.runs import RunKey, RuntimeUnavailableError
-from services.executor.runtime.docker.runtime import DockerRuntime
-from services.executor.runtime.docker.settings import ContainerSettings
-from services.executor.runtime.process import runtime as process
-from services.executor.runtime.process.runtime import ProcessRuntime
-from services.executor.shares import hook
-from services.executor.shares.hook import DISCARDED, HookBackend
 from tests.support.fake_engine import RESET, FakeEngine, fake_engine
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import in_state, order, until
 from tests.support.tier import of_tier
+from weft.domain.cluster import Gpu
+from weft.domain.shares import Share
+from weft.messages.nodes import RunState
+from weft.sharing.places import slot_of
+from weft.sharing.slots import JOB, LIMITS, SOCKET, USE, slot_names
+from weftd.executor.home import Home
+from weftd.executor.leave import LeaveFile
+from weftd.executor.node import NodeFacts
+from weftd.executor.runs import RunKey, RuntimeUnavailableError
+from weftd.executor.runtime.docker.runtime import DockerRuntime
+from weftd.executor.runtime.docker.settings import ContainerSettings
+from weftd.executor.runtime.process import runtime as process
+from weftd.executor.runtime.process.runtime import ProcessRuntime
+from weftd.executor.shares import hook
+from weftd.executor.shares.hook import DISCARDED, HookBackend
 
 GIB = 1 << 30
 DEPTH = of_tier(1_100, 10_000)  # folders; Python's own removal recurses, and raises at a thousand

@@ -5,11 +5,11 @@ from typing import Any
 from msgspec import structs
 from rich.console import Console
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Loan, Placement, Revision
-from libs.planning.explain import Explanation, explain
-from services.cli.drawing.explanation import explanation
-from services.cli.drawing.look import Look
 from tests.support.builders import GIB, job, node
+from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Loan, Placement, Revision
+from weft.planning.explain import Explanation, explain
+from weftd.cli.drawing.explanation import explanation
+from weftd.cli.drawing.look import Look
 
 
 def held(job_id: str, gpus: list[int], *, wants: int, extra: int = 0, leaving: int = 0, **fields: Any) -> Job:

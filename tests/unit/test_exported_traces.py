@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.classes import CLASS_LABEL, WORKLOAD_LABEL
-from libs.domain.job import Job, JobState
-from libs.domain.spec import TOKEN_PATTERN
-from libs.planning.eta.learnt import Lasted, learn
-from libs.planning.policy import Policy
-from libs.simulator import traces
-from libs.simulator.model import Cluster, World
-from libs.simulator.run import simulate
-from libs.simulator.whatif.durations import Assumptions
-from libs.simulator.whatif.trace import COLUMNS, csv_of, row_of
 from tests.support.builders import job
 from tests.support.steps import placement
+from weft.domain.classes import CLASS_LABEL, WORKLOAD_LABEL
+from weft.domain.job import Job, JobState
+from weft.domain.spec import TOKEN_PATTERN
+from weft.planning.eta.learnt import Lasted, learn
+from weft.planning.policy import Policy
+from weft.simulator import traces
+from weft.simulator.model import Cluster, World
+from weft.simulator.run import simulate
+from weft.simulator.whatif.durations import Assumptions
+from weft.simulator.whatif.trace import COLUMNS, csv_of, row_of
 
 NOW = 1_800_000_000.0
 TRAIN: dict[str, Any] = {"command": ["python", "train.py"]}

@@ -13,13 +13,13 @@ from aiohttp.test_utils import TestServer
 from hatchling.builders.wheel import WheelBuilder
 from yarl import URL
 
-from services.gateway.app import application
-from services.gateway.documents import FACE_KEY
-from services.gateway.face import PAGE, Face, packaged
-from services.gateway.gateway import Gateway
-from services.gateway.metrics import RequestMeters
-from services.gateway.operations import OPERATIONS
-from services.gateway.streams import Streams
+from weftd.gateway.app import application
+from weftd.gateway.documents import FACE_KEY
+from weftd.gateway.face import PAGE, Face, packaged
+from weftd.gateway.gateway import Gateway
+from weftd.gateway.metrics import RequestMeters
+from weftd.gateway.operations import OPERATIONS
+from weftd.gateway.streams import Streams
 
 ROOT = Path(__file__).parents[2]
 FILES = {
@@ -141,7 +141,7 @@ def test_an_installed_gateway_has_every_file_of_the_dashboard() -> None:
     built = {each.distribution_path for each in builder.recurse_included_files()}
     names = packaged().names
     assert PAGE in names
-    assert {f"services/gateway/face/{name}" for name in names} <= built
+    assert {f"weftd/gateway/face/{name}" for name in names} <= built
 
 
 def test_the_image_is_built_from_what_has_the_dashboard() -> None:

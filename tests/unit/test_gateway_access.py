@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from libs.store import GatewayStore, StoreUnavailableError
-from libs.store.memory import MemoryStore
-from libs.store.tenants import Access
-from services.gateway.access import LOOKED_UP_AT_ONCE, REMEMBERED_SECONDS, AccessCache, source_of, token_hash
-from services.gateway.errors import RejectedError
-from services.gateway.thinking.rates import Rate
+from weft.store import GatewayStore, StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weft.store.tenants import Access
+from weftd.gateway.access import LOOKED_UP_AT_ONCE, REMEMBERED_SECONDS, AccessCache, source_of, token_hash
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.thinking.rates import Rate
 
 HOME = "192.0.2.1"
 

@@ -5,16 +5,16 @@ import random
 
 import pytest
 
-from libs.messages.accounts import By
-from libs.store.memory import MemoryStore
-from services.gateway.accounts import account_of, usage_of
-from services.gateway.billing import billed
-from services.gateway.thinking.accounting.prices import read_prices
-from services.gateway.thinking.accounting.steps import sum_of
-from services.gateway.thinking.accounting.used import UsedLedger
 from tests.support.held_story import tell_at_random
 from tests.support.lives import Life
 from tests.support.tier import some
+from weft.messages.accounts import By
+from weft.store.memory import MemoryStore
+from weftd.gateway.accounts import account_of, usage_of
+from weftd.gateway.billing import billed
+from weftd.gateway.thinking.accounting.prices import read_prices
+from weftd.gateway.thinking.accounting.steps import sum_of
+from weftd.gateway.thinking.accounting.used import UsedLedger
 
 BEGAN = 1_767_225_600.0
 PRICES = read_prices('currency = "EUR"\n[gpu_hour]\n"*" = 3.6\n')

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from libs.domain.cluster import NO_SHARES, Node
-from libs.domain.spec import JobSpec
-from services.gateway.errors import RejectedError
-from services.gateway.thinking.admission import Admission
 from tests.support.builders import node, spec
 from tests.support.volumes import offering
+from weft.domain.cluster import NO_SHARES, Node
+from weft.domain.spec import JobSpec
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.thinking.admission import Admission
 
 
 def refusal(

@@ -6,9 +6,9 @@ import io
 import msgspec
 import pytest
 
-from libs.messages.accounts import AccountRow
-from libs.messages.series import UsageView
-from services.gateway.billing import csv_of
+from weft.messages.accounts import AccountRow
+from weft.messages.series import UsageView
+from weftd.gateway.billing import csv_of
 
 
 def view(*keys: str) -> UsageView:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.thinking.budgets import Budgets, ProcessorBudget
+from weftd.gateway.thinking.budgets import Budgets, ProcessorBudget
 
 HALF = ProcessorBudget(part=0.5, burst_seconds=0.1, others_seconds=5.0, debt_seconds_max=1.0)
 

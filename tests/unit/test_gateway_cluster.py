@@ -2,13 +2,13 @@
 
 from msgspec import structs
 
-from libs.domain.job import JobState
-from libs.messages.nodes import ProgressSeen, RunProgressed
-from libs.messages.signals import PoolReviewed, RankVerdict
-from services.cli.drawing.tuned import told_once
-from services.gateway.cluster import JOBS_PER_NODE_MAX, LiveCluster
 from tests.support.builders import job
 from tests.support.steps import placement
+from weft.domain.job import JobState
+from weft.messages.nodes import ProgressSeen, RunProgressed
+from weft.messages.signals import PoolReviewed, RankVerdict
+from weftd.cli.drawing.tuned import told_once
+from weftd.gateway.cluster import JOBS_PER_NODE_MAX, LiveCluster
 
 JOB = job("j-1", replicas=2, state=JobState.RUNNING, epoch=3, placement=placement(("node-1", 0), ("node-2", 0)))
 

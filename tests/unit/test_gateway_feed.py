@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from libs.bus.memory import MemoryBus
-from libs.messages.events import Event, EventTold
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.gateway.feed import CATCHING_UP_PER_TENANT, WAITING_BYTES_MAX, Feed, Item, Reader
-from services.gateway.turns import Turns
-from services.scheduler.relay import Relay
 from tests.support.builders import spec
+from weft.bus.memory import MemoryBus
+from weft.messages.events import Event, EventTold
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.gateway.feed import CATCHING_UP_PER_TENANT, WAITING_BYTES_MAX, Feed, Item, Reader
+from weftd.gateway.turns import Turns
+from weftd.scheduler.relay import Relay
 
 BEAT = 0.2
 SUBMITTED = "weft.jobs.submitted"

@@ -6,22 +6,22 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Job, JobEvent, JobState
-from libs.domain.spec import Role
-from libs.messages.eta import Basis, Estimate, EtaOf
-from libs.messages.nodes import ProgressSeen, RunProgressed
-from libs.planning import in_order
-from libs.planning.eta.learnt import kinds_of
-from libs.planning.eta.record import Range
-from libs.planning.eta.starts import Foreseen
-from libs.planning.shape import Shape
-from libs.store.memory import MemoryStore
-from services.gateway.cluster import LiveCluster
-from services.gateway.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
-from services.gateway.snapshots import Snapshots
 from tests.support import builders
 from tests.support.steps import go, placement
 from tests.support.stores import AT, World
+from weft.domain.job import Job, JobEvent, JobState
+from weft.domain.spec import Role
+from weft.messages.eta import Basis, Estimate, EtaOf
+from weft.messages.nodes import ProgressSeen, RunProgressed
+from weft.planning import in_order
+from weft.planning.eta.learnt import kinds_of
+from weft.planning.eta.record import Range
+from weft.planning.eta.starts import Foreseen
+from weft.planning.shape import Shape
+from weft.store.memory import MemoryStore
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
+from weftd.gateway.snapshots import Snapshots
 
 _E = JobEvent
 RANGE = Range(10.0, 20.0, 30.0)

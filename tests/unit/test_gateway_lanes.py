@@ -6,10 +6,10 @@ from contextvars import copy_context
 
 import pytest
 
-from services.gateway import lanes as module
-from services.gateway.errors import RejectedError
-from services.gateway.lanes import PAYER, Lanes, PaidThreads
-from services.gateway.thinking.budgets import ProcessorBudget
+from weftd.gateway import lanes as module
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.lanes import PAYER, Lanes, PaidThreads
+from weftd.gateway.thinking.budgets import ProcessorBudget
 
 BUDGET = ProcessorBudget(part=0.5, burst_seconds=0.1)
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.messages.events import Event
-from libs.service import SettingsError, load
-from services.gateway.settings import GatewaySettings, MailTls
-from services.gateway.thinking.telling.mails import LINES_MAX, Gathered, domain_of, mistaken_address, plain_words
+from weft.messages.events import Event
+from weft.service import SettingsError, load
+from weftd.gateway.settings import GatewaySettings, MailTls
+from weftd.gateway.thinking.telling.mails import LINES_MAX, Gathered, domain_of, mistaken_address, plain_words
 
 AT = 1_767_225_600.0
 GOOD = {

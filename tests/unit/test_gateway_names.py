@@ -1,8 +1,8 @@
 """A sentence has the names of jobs, not their ids, for those who may see them."""
 
-from libs.store.tenants import Access
-from services.gateway.names import names_seen, with_names
 from tests.support.builders import job
+from weft.store.tenants import Access
+from weftd.gateway.names import names_seen, with_names
 
 OWN, OTHER = job("j-own", tenant="alice"), job("j-other", tenant="bob")
 

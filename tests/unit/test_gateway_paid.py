@@ -10,25 +10,25 @@ import msgspec
 import pytest
 from aiohttp.test_utils import TestServer
 
-from libs.bus import RawRequest
-from libs.bus.memory import MemoryBus
-from libs.domain.job import JobState
-from libs.messages.asks import SubmitAnswered
-from libs.messages.events import Event
-from libs.messages.nodes import LogRead, ReadLog
-from libs.store.accounts import Moment
-from libs.store.memory import MemoryStore
-from services.gateway import gateway as module
-from services.gateway.app import application
-from services.gateway.gateway import ASK_SECONDS, AT_WORK_PER_TENANT_MAX, STORED_SECONDS_PER_BYTE, Gateway
-from services.gateway.lanes import Lanes
-from services.gateway.logs import BROUGHT_SECONDS_PER_BYTE
-from services.gateway.over_nats import answer_submit
-from services.gateway.settings import GatewaySettings
-from services.gateway.thinking.budgets import ProcessorBudget
-from services.gateway.tokens import keep_file_token
 from tests.support.builders import node, spec
 from tests.support.lives import Life
+from weft.bus import RawRequest
+from weft.bus.memory import MemoryBus
+from weft.domain.job import JobState
+from weft.messages.asks import SubmitAnswered
+from weft.messages.events import Event
+from weft.messages.nodes import LogRead, ReadLog
+from weft.store.accounts import Moment
+from weft.store.memory import MemoryStore
+from weftd.gateway import gateway as module
+from weftd.gateway.app import application
+from weftd.gateway.gateway import ASK_SECONDS, AT_WORK_PER_TENANT_MAX, STORED_SECONDS_PER_BYTE, Gateway
+from weftd.gateway.lanes import Lanes
+from weftd.gateway.logs import BROUGHT_SECONDS_PER_BYTE
+from weftd.gateway.over_nats import answer_submit
+from weftd.gateway.settings import GatewaySettings
+from weftd.gateway.thinking.budgets import ProcessorBudget
+from weftd.gateway.tokens import keep_file_token
 
 ANSWER = aiohttp.ClientTimeout(total=20)
 LOG_BYTES = 300_000

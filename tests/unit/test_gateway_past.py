@@ -4,16 +4,16 @@ import math
 
 import pytest
 
-from libs.domain.cluster import Node
-from libs.domain.job import Job
-from libs.store.accounts import Moment
-from libs.store.memory import MemoryStore
-from services.gateway.errors import RejectedError
-from services.gateway.past import Past, job_then, moment_of, past_of
-from services.gateway.stories import job_at
 from tests.support.lives import Life
 from tests.support.story import tell_everything
 from tests.support.tier import some
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.store.accounts import Moment
+from weft.store.memory import MemoryStore
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.past import Past, job_then, moment_of, past_of
+from weftd.gateway.stories import job_at
 
 NOW = 1_800_000_000.0
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.thinking.rates import Bucket, Rate, Rates, taken
+from weftd.gateway.thinking.rates import Bucket, Rate, Rates, taken
 
 RATE = Rate(per_second=10, burst=5)
 

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Job, JobState
-from libs.messages.asks import Reshare
-from libs.messages.http import ShareWanted
-from services.gateway.errors import RejectedError
-from services.gateway.thinking.resharing import check_share
 from tests.support.builders import job, spec
+from weft.domain.job import Job, JobState
+from weft.messages.asks import Reshare
+from weft.messages.http import ShareWanted
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.thinking.resharing import check_share
 
 SHARE = {"request": 0.3, "memory": "1GiB"}
 RUNS = structs.replace(job(spec={"role": {"share": SHARE}}, gpus=0), state=JobState.RUNNING)

@@ -12,25 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.cluster import Node
-from libs.domain.job import Job, JobState, Placement
-from libs.domain.shares import Share
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
-from services.gateway.cluster import LiveCluster
-from services.gateway.samples import view_of
-from services.gateway.sampling import (
+from tests.support.builders import GIB, job, node
+from tests.support.steps import placement
+from tests.support.tier import examples
+from weft.domain.cluster import Node
+from weft.domain.job import Job, JobState, Placement
+from weft.domain.shares import Share
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.samples import view_of
+from weftd.gateway.sampling import (
     CLUSTER,
     GPUS_PER_NODE_MAX,
     JOB_SERIES_MAX,
     Samples,
 )
-from services.gateway.seen import NodeTold, enter
-from services.gateway.thinking.accounting.used import UsedLedger
-from services.gateway.thinking.rings import COARSE_STEPS, FINE_STEPS, Ring, Series, Shelf
-from tests.support.builders import GIB, job, node
-from tests.support.steps import placement
-from tests.support.tier import examples
+from weftd.gateway.seen import NodeTold, enter
+from weftd.gateway.thinking.accounting.used import UsedLedger
+from weftd.gateway.thinking.rings import COARSE_STEPS, FINE_STEPS, Ring, Series, Shelf
 
 MIB = 1 << 20
 DAY = 86_400.0

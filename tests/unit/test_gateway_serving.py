@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Allocation, Job, JobState, Loan, Placement, Revision
-from libs.messages.http_services import UnreadyView, UpdateView
-from libs.messages.serving import (
+from tests.support.builders import GIB, job, node
+from weft.domain.job import Allocation, Job, JobState, Loan, Placement, Revision
+from weft.messages.http_services import UnreadyView, UpdateView
+from weft.messages.serving import (
     BUCKETS_MAX,
     Endpoint,
     EndpointsSeen,
@@ -18,13 +19,12 @@ from libs.messages.serving import (
     ServiceServed,
     ServicesServed,
 )
-from libs.messages.signals import Finding, PoolReviewed
-from services.gateway.cluster import LiveCluster
-from services.gateway.service_views import endpoints_view, service_view
-from services.gateway.serving import SECONDS_MAX, TRACKS_MAX
-from services.gateway.thinking.requests import percentile
-from services.gateway.views import job_view
-from tests.support.builders import GIB, job, node
+from weft.messages.signals import Finding, PoolReviewed
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.service_views import endpoints_view, service_view
+from weftd.gateway.serving import SECONDS_MAX, TRACKS_MAX
+from weftd.gateway.thinking.requests import percentile
+from weftd.gateway.views import job_view
 
 NODES = {"node-1": node("node-1")}
 

@@ -2,12 +2,12 @@
 
 from msgspec import structs
 
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.shares import Share
-from libs.store.tenants import Access
-from services.gateway.cluster import LiveCluster
-from services.gateway.views import job_view, node_views
 from tests.support.builders import GIB, job, node
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.shares import Share
+from weft.store.tenants import Access
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.views import job_view, node_views
 
 
 def holds(job_id: str, *shares: Share | None, gpu: int = 0, tenant: str = "alice") -> Job:

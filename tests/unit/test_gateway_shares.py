@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.shares import Share
-from libs.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
-from libs.planning.explain import BesideSeen, ShareSeen
-from libs.store.tenants import Access
-from services.cli.drawing.shares import share_lines
-from services.gateway.cluster import LiveCluster
-from services.gateway.shares import SHOWN_MAX, shares_seen
 from tests.support.builders import GIB, job, node
+from weft.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.shares import Share
+from weft.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
+from weft.planning.explain import BesideSeen, ShareSeen
+from weft.store.tenants import Access
+from weftd.cli.drawing.shares import share_lines
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.shares import SHOWN_MAX, shares_seen
 
 ALICE, BOB = Access(tenant="alice"), Access(tenant="bob")
 ADMIN = Access(tenant="root", admin=True)

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.sizes import wrong_size
-from libs.domain.spec import JobSpec, ResizeHow
-from libs.messages.http import JobView
-from libs.planning.explain import explain
-from libs.store.tenants import Access
-from services.gateway.cluster import LiveCluster
-from services.gateway.errors import RejectedError
-from services.gateway.submissions import notes_on
-from services.gateway.thinking.sizing import check_size
-from services.gateway.views import job_view, node_views
 from tests.support.builders import GIB, job, node, spec
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.sizes import wrong_size
+from weft.domain.spec import JobSpec, ResizeHow
+from weft.messages.http import JobView
+from weft.planning.explain import explain
+from weft.store.tenants import Access
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.submissions import notes_on
+from weftd.gateway.thinking.sizing import check_size
+from weftd.gateway.views import job_view, node_views
 
 RANGE = {"replicas": {"min": 1, "want": 2, "max": 4}}
 _S = JobState

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from libs.store import StoreUnavailableError
-from services.gateway.snapshots import SECONDS, Fresh
+from weft.store import StoreUnavailableError
+from weftd.gateway.snapshots import SECONDS, Fresh
 
 
 class Counted:

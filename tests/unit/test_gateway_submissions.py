@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.domain.tenants import Allowance, AllowanceChosen
-from libs.store.memory import MemoryStore
-from libs.store.tenants import Access
-from services.gateway.allowances import Allowances
-from services.gateway.errors import RejectedError
-from services.gateway.hints import Hints
-from services.gateway.snapshots import Snapshots
-from services.gateway.submissions import LARGE_BYTES, Submissions
 from tests.support.builders import node
+from weft.bus.memory import MemoryBus
+from weft.domain.tenants import Allowance, AllowanceChosen
+from weft.store.memory import MemoryStore
+from weft.store.tenants import Access
+from weftd.gateway.allowances import Allowances
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.hints import Hints
+from weftd.gateway.snapshots import Snapshots
+from weftd.gateway.submissions import LARGE_BYTES, Submissions
 
 QUIET, BUSY = Access(tenant="quiet"), Access(tenant="busy")
 ROOM = Allowance(jobs_open_max=100, spec_bytes_max=3 * LARGE_BYTES, priority_max=100, may_be_unpreemptible=False)

@@ -8,19 +8,19 @@ import random
 import msgspec
 import pytest
 
-from libs.messages.accounts import JobFacts
-from libs.messages.events import Event
-from libs.store.memory import MemoryStore
-from services.gateway.thinking.accounting.lost import kind_of, lost_since
-from services.gateway.thinking.accounting.prices import HOUR, PricesError, cost, read_prices
-from services.gateway.thinking.accounting.stretches import EpochStretch, Part
-from services.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
-from services.gateway.thinking.telling.addresses import networks_of
-from services.gateway.thinking.telling.posts import BODY_BYTES_MAX, body_of, events_of, secret_of, signed, wait_seconds
-from services.gateway.thinking.telling.spans import SPANS_MAX, Trace, trace_id
-from services.gateway.urls import mistake
 from tests.support.held_story import tell_at_random
 from tests.support.story import tell_everything
+from weft.messages.accounts import JobFacts
+from weft.messages.events import Event
+from weft.store.memory import MemoryStore
+from weftd.gateway.thinking.accounting.lost import kind_of, lost_since
+from weftd.gateway.thinking.accounting.prices import HOUR, PricesError, cost, read_prices
+from weftd.gateway.thinking.accounting.stretches import EpochStretch, Part
+from weftd.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
+from weftd.gateway.thinking.telling.addresses import networks_of
+from weftd.gateway.thinking.telling.posts import BODY_BYTES_MAX, body_of, events_of, secret_of, signed, wait_seconds
+from weftd.gateway.thinking.telling.spans import SPANS_MAX, Trace, trace_id
+from weftd.gateway.urls import mistake
 
 LIST = 'currency = "EUR"\n[gpu_hour]\n"A" = 0.1\n"B" = 2.499999\n'
 

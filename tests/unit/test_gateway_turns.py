@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from services.gateway.errors import RejectedError
-from services.gateway.turns import Turns
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.turns import Turns
 
 
 def turns(*, at_once: int = 2, per_tenant: int = 1, waiting_max: int = 4, wait_seconds: float = 20.0) -> Turns:

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import REVISIONS_MAX, Allocation, Job, JobState, Placement, Revision
-from libs.messages.asks import Update
-from libs.messages.http_services import UpdateWanted
-from services.gateway.errors import RejectedError
-from services.gateway.thinking.admission import Admission
-from services.gateway.thinking.updating import ENV_MAX, check_update
 from tests.support.builders import job, node
+from weft.domain.job import REVISIONS_MAX, Allocation, Job, JobState, Placement, Revision
+from weft.messages.asks import Update
+from weft.messages.http_services import UpdateWanted
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.thinking.admission import Admission
+from weftd.gateway.thinking.updating import ENV_MAX, check_update
 
 DOCKER = Admission([node(runtime="docker")], default_pool="default", volumes_allowed=(), shares=True)
 

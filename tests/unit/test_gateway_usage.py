@@ -5,17 +5,17 @@ import random
 import numpy as np
 import pytest
 
-from libs.domain.job import JobEvent
-from libs.store.accounts import Moment
-from libs.store.memory import MemoryStore
-from services.gateway.accounts import JOBS_AT_ONCE, JOBS_MAX, Accounts, account_of, usage_of
-from services.gateway.past import Past, past_of
-from services.gateway.thinking.accounting.steps import STEPS_MAX, by_step, fair, sum_of, window_of
-from services.gateway.thinking.accounting.used import UsedLedger
 from tests.support.builders import node, spec
 from tests.support.held_story import TENANTS, tell_at_random
 from tests.support.steps import go, placement
 from tests.support.tier import some
+from weft.domain.job import JobEvent
+from weft.store.accounts import Moment
+from weft.store.memory import MemoryStore
+from weftd.gateway.accounts import JOBS_AT_ONCE, JOBS_MAX, Accounts, account_of, usage_of
+from weftd.gateway.past import Past, past_of
+from weftd.gateway.thinking.accounting.steps import STEPS_MAX, by_step, fair, sum_of, window_of
+from weftd.gateway.thinking.accounting.used import UsedLedger
 
 BEGAN = 1_767_225_600.0
 GPU_SECOND = 1_000_000_000  # in thousandths of a GPU times microseconds

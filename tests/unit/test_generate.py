@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.simulator import traces
-from libs.simulator.generate import (
+from tests.support.data import measured
+from weft.simulator import traces
+from weft.simulator.generate import (
     PHILLY_GANG,
     PHILLY_LARGE,
     PHILLY_SMALL,
@@ -17,8 +18,7 @@ from libs.simulator.generate import (
     Quantiles,
     generate,
 )
-from libs.simulator.workload import TraceJob
-from tests.support.data import measured
+from weft.simulator.workload import TraceJob
 
 SEED = 7
 

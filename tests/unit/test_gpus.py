@@ -7,12 +7,6 @@ import inspect
 
 import pytest
 
-from libs.domain.cluster import Gpu
-from libs.gpus import EMULATED_MEMORY, GpuWatch, inventory, sample
-from libs.gpus.nvml import DRIVER, Nvml
-from libs.gpus.sample import NO_XIDS, Xids, unknown
-from libs.gpus.topology import Near
-from libs.messages.signals import GpuSample
 from tests.support.fake_gpu import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -25,6 +19,12 @@ from tests.support.fake_gpu import (
     FakeGpu,
 )
 from tests.support.fake_nvml import FakeNvml
+from weft.domain.cluster import Gpu
+from weft.gpus import EMULATED_MEMORY, GpuWatch, inventory, sample
+from weft.gpus.nvml import DRIVER, Nvml
+from weft.gpus.sample import NO_XIDS, Xids, unknown
+from weft.gpus.topology import Near
+from weft.messages.signals import GpuSample
 
 
 def gpus(count: int = 2, **values: object) -> list[FakeGpu]:

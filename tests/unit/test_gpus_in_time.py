@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.cluster import Gpu
-from libs.gpus import inventory, inventory_in_time
-from libs.service import load
-from services.cli import up
-from services.executor import __main__ as executor
-from services.telemetry import __main__ as telemetry
-from services.telemetry.settings import TelemetrySettings
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.support.hung_driver import PATIENCE_SECONDS, a_driver_that_hangs
+from weft.domain.cluster import Gpu
+from weft.gpus import inventory, inventory_in_time
+from weft.service import load
+from weftd.cli import up
+from weftd.executor import __main__ as executor
+from weftd.telemetry import __main__ as telemetry
+from weftd.telemetry.settings import TelemetrySettings
 
 ROOT = Path(__file__).parents[2]
 
 ENDS = """
 import asyncio
-from libs.gpus import inventory_in_time
+from weft.gpus import inventory_in_time
 from tests.support.fake_nvml import FakeNvml, FakeGpu
 
 async def run():

@@ -18,8 +18,8 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to co
 READ = """
 import json, sys
 import msgspec
-from libs.gpus import inventory
-from libs.gpus.source import DriverSource
+from weft.gpus import inventory
+from weft.gpus.source import DriverSource
 found = inventory(emulated=0, node_id="n")
 source = DriverSource(found)
 source.open()

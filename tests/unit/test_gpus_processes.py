@@ -2,10 +2,6 @@
 
 import pytest
 
-from libs.gpus import inventory
-from libs.gpus.processes import PROCESSES_MAX
-from libs.gpus.sample import GpuReader
-from libs.messages.signals import GpuProcess
 from tests.support.fake_gpu import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
@@ -17,6 +13,10 @@ from tests.support.fake_gpu import (
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_library import FakeLibrary
 from tests.support.gpu_reading import busy_gpu, opened, read_once
+from weft.gpus import inventory
+from weft.gpus.processes import PROCESSES_MAX
+from weft.gpus.sample import GpuReader
+from weft.messages.signals import GpuProcess
 
 
 def test_pids_that_are_none_are_dropped_and_memory_that_is_not_told_is_unknown() -> None:

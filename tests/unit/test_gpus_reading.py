@@ -12,13 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.cluster import Gpu
-from libs.gpus import inventory
-from libs.gpus.asking import GONE_MAX
-from libs.gpus.nvml import DRIVER, Nvml, provider_of
-from libs.gpus.sample import GpuReader
-from libs.gpus.topology import topology
-from libs.messages.signals import GpuProcess, GpuSample
 from tests.support.fake_gpu import (
     GPU_IS_LOST,
     UNKNOWN,
@@ -28,6 +21,13 @@ from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_library import FakeLibrary, installed
 from tests.support.gpu_reading import GPM, busy_gpu, opened, read_once, read_twice
 from tests.support.tier import examples
+from weft.domain.cluster import Gpu
+from weft.gpus import inventory
+from weft.gpus.asking import GONE_MAX
+from weft.gpus.nvml import DRIVER, Nvml, provider_of
+from weft.gpus.sample import GpuReader
+from weft.gpus.topology import topology
+from weft.messages.signals import GpuProcess, GpuSample
 
 
 def one_second_of_traffic(gpu: FakeGpu) -> None:

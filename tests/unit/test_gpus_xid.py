@@ -10,14 +10,14 @@ from functools import partial
 
 import pytest
 
-from libs.domain.cluster import Gpu
-from libs.gpus import GpuWatch, inventory
-from libs.gpus.nvml import DRIVER
-from libs.gpus.source import DriverSource
-from libs.gpus.xid import KINDS_MAX, OTHER, PAUSE_SECONDS, XidCounts, XidListener
 from tests.support.fake_gpu import DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, GPU_IS_LOST, TIMED_OUT, UNKNOWN, FakeGpu, Xid
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_library import FakeLibrary, installed
+from weft.domain.cluster import Gpu
+from weft.gpus import GpuWatch, inventory
+from weft.gpus.nvml import DRIVER
+from weft.gpus.source import DriverSource
+from weft.gpus.xid import KINDS_MAX, OTHER, PAUSE_SECONDS, XidCounts, XidListener
 
 PATIENCE_SECONDS = 10.0
 

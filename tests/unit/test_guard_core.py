@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.executor.guard.thinking import Action, FenceTimings, Guard, Seen
-from services.executor.runs import RunKey
-from services.executor.thinking.core import Kill, Remove, Terminate
+from weftd.executor.guard.thinking import Action, FenceTimings, Guard, Seen
+from weftd.executor.runs import RunKey
+from weftd.executor.thinking.core import Kill, Remove, Terminate
 
 TIMINGS = FenceTimings(fence_seconds=90.0, slack_seconds=5.0, grace_max=30.0, kill_again_seconds=2.0)
 KEY, OTHER = RunKey("job-1", 1, 0), RunKey("job-2", 1, 0)

@@ -3,12 +3,12 @@
 import os
 from pathlib import Path
 
-from services.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_orders, read_slot, write_orders
-from services.executor.guard.thinking import FenceTimings
-from services.executor.home import Home
-from services.executor.keeper import FileKeeper
-from services.executor.runs import RunKey
-from services.executor.thinking.core import Memory, Stop
+from weftd.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_orders, read_slot, write_orders
+from weftd.executor.guard.thinking import FenceTimings
+from weftd.executor.home import Home
+from weftd.executor.keeper import FileKeeper
+from weftd.executor.runs import RunKey
+from weftd.executor.thinking.core import Memory, Stop
 
 KEY, OTHER = RunKey("job-1", 1, 0), RunKey("job-2", 1, 0)
 

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
-from libs.bus.memory import MemoryBus
-from libs.domain.elements import elements_of
-from libs.domain.job import CauseCode, Job, JobState
-from libs.domain.spec_decoder import SpecError
-from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import ProgressSeen, RunProgressed
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.reallocator.halving import EarlyStops
-from services.reallocator.thinking.halving import AtRung, Halving
 from tests.support.builders import spec
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
 from tests.support.tier import examples
 from tests.support.virtual_time import run_virtually
+from weft.bus.memory import MemoryBus
+from weft.domain.elements import elements_of
+from weft.domain.job import CauseCode, Job, JobState
+from weft.domain.spec_decoder import SpecError
+from weft.messages.asks import Ask, AskKind
+from weft.messages.nodes import ProgressSeen, RunProgressed
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.reallocator.halving import EarlyStops
+from weftd.reallocator.thinking.halving import AtRung, Halving
 
 RULE = {"metric": "loss", "after": 10, "factor": 4}
 

@@ -5,12 +5,12 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import CauseCode, JobState
-from libs.domain.spec import Replicas, ResizeHow, ResizeRules, Role
-from libs.domain.spec_decoder import SpecError, decode_spec
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, JobState
+from weft.domain.spec import Replicas, ResizeHow, ResizeRules, Role
+from weft.domain.spec_decoder import SpecError, decode_spec
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason
 
 S = JobState
 PS, FIRST, SECOND = 0, 1, 2  # ranks

@@ -10,12 +10,15 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from libs.domain.job import CauseCode, Step
-from libs.domain.spec import JobSpec
-from libs.messages.history import Record
-from libs.messages.nodes import RunSeen
-from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.entries import (
+from tests.support.builders import spec
+from tests.support.lives import Life
+from tests.support.tier import some
+from weft.domain.job import CauseCode, Step
+from weft.domain.spec import JobSpec
+from weft.messages.history import Record
+from weft.messages.nodes import RunSeen
+from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.entries import (
     FORMAT,
     Admitted,
     Asked,
@@ -30,12 +33,9 @@ from services.scheduler.thinking.entries import (
     jobs_of,
     specified,
 )
-from services.scheduler.thinking.history import HistoryRetention, JournalPace
-from services.scheduler.thinking.keeping import pickled, unpickled
-from services.scheduler.thinking.replay import Replay
-from tests.support.builders import spec
-from tests.support.lives import Life
-from tests.support.tier import some
+from weftd.scheduler.thinking.history import HistoryRetention, JournalPace
+from weftd.scheduler.thinking.keeping import pickled, unpickled
+from weftd.scheduler.thinking.replay import Replay
 
 EAGER = JournalPace(quiet_seconds=1.0, begin_bytes=2000)  # begins anew every few records
 

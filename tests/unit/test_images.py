@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from libs.messages.nodes import RunState
-from services.executor.home import Home
-from services.executor.node import NodeFacts
-from services.executor.runs import RunKey
-from services.executor.runtime.docker.engine import DockerEngine
-from services.executor.runtime.docker.images import Images
-from services.executor.runtime.docker.runtime import DockerRuntime
-from services.executor.runtime.docker.settings import ContainerSettings
 from tests.support.fake_engine import FakeEngine, fake_engine
 from tests.support.runs import in_state, order
+from weft.messages.nodes import RunState
+from weftd.executor.home import Home
+from weftd.executor.node import NodeFacts
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.docker.engine import DockerEngine
+from weftd.executor.runtime.docker.images import Images
+from weftd.executor.runtime.docker.runtime import DockerRuntime
+from weftd.executor.runtime.docker.settings import ContainerSettings
 
 DAY = 86400.0
 

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Job, JobState
-from libs.planning.eta.starts import PoolToCome
-from libs.planning.explain import explain
-from libs.planning.in_order import KnownPlaces, in_order, order_of
-from libs.planning.policy import ORDERS
 from tests.support.builders import job, node
 from tests.support.steps import placement
 from tests.support.tier import examples
+from weft.domain.job import Job, JobState
+from weft.planning.eta.starts import PoolToCome
+from weft.planning.explain import explain
+from weft.planning.in_order import KnownPlaces, in_order, order_of
+from weft.planning.policy import ORDERS
 
 NOW = 1_000_000.0
 NODES = [node("node-1"), node("node-2")]

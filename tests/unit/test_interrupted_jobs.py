@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import CauseCode, JobState
-from libs.domain.progress import is_finished
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, JobState
+from weft.domain.progress import is_finished
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason
 
 S = JobState
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from libs.domain.job import Cause, CauseCode
+from weft.domain.job import Cause, CauseCode
 
 
 def test_a_code_that_only_a_later_version_knows_is_read_as_another() -> None:

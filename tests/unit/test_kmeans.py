@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.variability.kmeans import (
+from weft.variability.kmeans import (
     CELLS_MAX,
     nearest_to,
     number_clusters,

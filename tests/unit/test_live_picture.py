@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Job, JobState
-from libs.domain.shares import Share
-from libs.messages.live import LiveDelta, LiveSnapshot
-from libs.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
-from services.gateway.cluster import LiveCluster
-from services.gateway.live_picture import SAMPLED_AT_ONCE, ClusterSeen, LiveChange, LiveCounts, LivePicture, waiting_of
-from services.gateway.live_stream import WAITING_BYTES_MAX, WAITING_MAX, Live, LiveReader, LiveView
 from tests.support.builders import job, node
 from tests.support.steps import placement
 from tests.support.tier import examples
+from weft.domain.job import Job, JobState
+from weft.domain.shares import Share
+from weft.messages.live import LiveDelta, LiveSnapshot
+from weft.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.live_picture import SAMPLED_AT_ONCE, ClusterSeen, LiveChange, LiveCounts, LivePicture, waiting_of
+from weftd.gateway.live_stream import WAITING_BYTES_MAX, WAITING_MAX, Live, LiveReader, LiveView
 
 NODES = ("node-1", "node-2", "node-3")
 TENANTS = ("alice", "bob")

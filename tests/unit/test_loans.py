@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
-from libs.domain.spec import TuningMode
-from libs.planning.partition.weft import weft
-from services.reallocator.thinking.partitioning import Plans, SizePlanner
-from services.scheduler.thinking.returned import FIRST_SECONDS
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, Job, JobEvent, JobState, Step
+from weft.domain.spec import TuningMode
+from weft.planning.partition.weft import weft
+from weftd.reallocator.thinking.partitioning import Plans, SizePlanner
+from weftd.scheduler.thinking.returned import FIRST_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from libs.credentials import Credentials, provision
-from libs.domain.spec import TuningMode
-from libs.servers import ServersState, ServerState
-from libs.servers.state import write_state
-from services.cli.local import ClusterHome, LocalCluster, Options
-from services.cli.local.caddy import has_caddy
-from services.cli.local.plan import Addresses, Service, not_used, role_dsn, services
-from services.cli.local.process import environment
-from services.cli.up import welcome
+from weft.credentials import Credentials, provision
+from weft.domain.spec import TuningMode
+from weft.servers import ServersState, ServerState
+from weft.servers.state import write_state
+from weftd.cli.local import ClusterHome, LocalCluster, Options
+from weftd.cli.local.caddy import has_caddy
+from weftd.cli.local.plan import Addresses, Service, not_used, role_dsn, services
+from weftd.cli.local.process import environment
+from weftd.cli.up import welcome
 
 HOME = ClusterHome(Path("/home"))
 ADDRESSES = Addresses(

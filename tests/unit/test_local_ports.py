@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from services.cli.local.errors import LocalError
-from services.cli.local.ports import PortClaim, claimed, free_port
+from weftd.cli.local.errors import LocalError
+from weftd.cli.local.ports import PortClaim, claimed, free_port
 
 
 def listening(port: int) -> socket.socket:

@@ -10,9 +10,9 @@ from docker.utils import kwargs_from_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.executor.runtime.docker.engine import Follower
-from services.executor.runtime.docker.logcopy import LogCopy, Position, position_path, read_position
 from tests.support.fake_engine import fake_engine
+from weftd.executor.runtime.docker.engine import Follower
+from weftd.executor.runtime.docker.logcopy import LogCopy, Position, position_path, read_position
 
 STAMP = "2026-01-01T00:{minute:02d}:{second:02d}.{nano:09d}Z"
 

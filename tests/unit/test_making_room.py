@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import CauseCode, JobEvent, JobState, Step
-from libs.domain.quotas import ALL, Quota
 from tests.support.scheduler import World, world
 from tests.support.tier import some
+from weft.domain.job import CauseCode, JobEvent, JobState, Step
+from weft.domain.quotas import ALL, Quota
 
 S = JobState
 

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import JobEvent, JobState
-from libs.domain.quotas import ALL, Quota
-from libs.messages.asks import AskKind
-from libs.planning.eta.sooner import sooner
-from libs.planning.eta.starts import PoolToCome
-from libs.planning.explain import explain
-from libs.planning.minimum_run import MinimumRun
-from services.scheduler.thinking.core import Settings
 from tests.support.builders import job
 from tests.support.scheduler import World, world
+from weft.domain.job import JobEvent, JobState
+from weft.domain.quotas import ALL, Quota
+from weft.messages.asks import AskKind
+from weft.planning.eta.sooner import sooner
+from weft.planning.eta.starts import PoolToCome
+from weft.planning.explain import explain
+from weft.planning.minimum_run import MinimumRun
+from weftd.scheduler.thinking.core import Settings
 
 S = JobState
 AFTER = 300.0

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.cluster import Request
-from libs.domain.job import Allocation
-from libs.planning.capacity import Placer, Room
-from libs.planning.choosing_again import ChoosingAgain, Movable
-from libs.planning.locality import Locality
-from libs.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Move, moves_for
-from libs.planning.placement.weft_best import weft_best
-from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.scores import GpuKey, Scores
-from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
 from tests.support.tier import examples
+from weft.domain.cluster import Request
+from weft.domain.job import Allocation
+from weft.planning.capacity import Placer, Room
+from weft.planning.choosing_again import ChoosingAgain, Movable
+from weft.planning.locality import Locality
+from weft.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Move, moves_for
+from weft.planning.placement.weft_best import weft_best
+from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.scores import GpuKey, Scores
+from weft.planning.shape import PlacementRequest, Want
 
 Seen = dict[str, tuple[list[int], float, int]]
 LONG_S = 100_000.0

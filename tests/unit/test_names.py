@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from libs.names import has_address
+from weft.names import has_address
 
 
 class Names:

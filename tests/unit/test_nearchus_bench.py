@@ -13,10 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from libs.domain.quantity import size_bytes
-from libs.domain.sizes import how_resized, is_elastic
-from libs.domain.spec import ResizeHow
-from services.executor.progress import pairs
 from tests.bench.nearchus import jobs
 from tests.bench.nearchus.jobs.ringed import Ring
 from tests.bench.nearchus.measured import Measured, Traced, Waited
@@ -24,6 +20,10 @@ from tests.bench.nearchus.recipes import RECIPES
 from tests.bench.nearchus.recording import TOGETHER_CPUS, batches
 from tests.bench.nearchus.report import aims, compared, of_side, queues
 from tests.bench.nearchus.scenarios import BUDGET, CAPPED_TOTAL, SCENARIOS
+from weft.domain.quantity import size_bytes
+from weft.domain.sizes import how_resized, is_elastic
+from weft.domain.spec import ResizeHow
+from weftd.executor.progress import pairs
 
 STEPS = 40
 S1 = SCENARIOS["S1"]

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.bus.memory import MemoryBus
-from libs.bus.wire import decode, encode, subject_of
-from libs.messages.nodes import EndReason, NodeDesired, NodeReported, ProgressSeen, RunProgressed, RunSeen, RunState
-from libs.messages.signals import GpuSample, GpuScore, GpusScored, HostSample, NodeSampled
-from services.executor.runs import Run, RunKey
-from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
 from tests.support.tier import examples
+from weft.bus.memory import MemoryBus
+from weft.bus.wire import decode, encode, subject_of
+from weft.messages.nodes import EndReason, NodeDesired, NodeReported, ProgressSeen, RunProgressed, RunSeen, RunState
+from weft.messages.signals import GpuSample, GpuScore, GpusScored, HostSample, NodeSampled
+from weftd.executor.runs import Run, RunKey
+from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
 
 RUN = {"job_id": "j-1", "epoch": 0, "rank": 0, "state": "running"}
 PROGRESSED = {"job_id": "j-1", "epoch": 0, "rank": 0, "progress": {}}

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import Allocation
-from libs.planning.capacity import NodeRoom, Room
-from libs.planning.offers import Offers
 from tests.support.builders import node
 from tests.support.tier import examples
+from weft.domain.job import Allocation
+from weft.planning.capacity import NodeRoom, Room
+from weft.planning.offers import Offers
 
 NODES = [f"node-{number}" for number in range(5)]
 NEEDS = (1, 2, 3)

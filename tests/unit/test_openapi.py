@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.domain.spec import JobSpec
-from services.gateway.openapi import document
-from services.gateway.operations import OPERATIONS
-from services.gateway.route import Who
+from weft.domain.spec import JobSpec
+from weftd.gateway.openapi import document
+from weftd.gateway.operations import OPERATIONS
+from weftd.gateway.route import Who
 
 DOCUMENT = document(OPERATIONS)
 SCHEMAS = DOCUMENT["components"]["schemas"]

@@ -4,13 +4,13 @@ from math import log
 
 import pytest
 
-from libs.domain.job import JobState
-from libs.domain.quotas import ALL, Quota
-from libs.planning.policy import Policy
-from libs.planning.quota.decay import DecayedUse, decayed, fair_ranks
-from libs.planning.quota.tree import QuotaTree
-from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import world
+from weft.domain.job import JobState
+from weft.domain.quotas import ALL, Quota
+from weft.planning.policy import Policy
+from weft.planning.quota.decay import DecayedUse, decayed, fair_ranks
+from weft.planning.quota.tree import QuotaTree
+from weftd.scheduler.thinking.core import Settings
 
 HALF = 1000.0
 

@@ -5,16 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.planning.order import las, srtf
-from libs.planning.order.drf import DRF
-from libs.planning.order.fifo import FIFO
-from libs.planning.order.las import FIRST_GPU_SECONDS, GROWTH, LAS, LEVELS, PATIENCE, PATIENCE_SECONDS
-from libs.planning.order.priority import PRIORITY
-from libs.planning.order.srtf import SRTF
-from libs.planning.order.standing import Order, Standing
-from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.planning.queue import place_of
 from tests.support.tier import examples
+from weft.planning.order import las, srtf
+from weft.planning.order.drf import DRF
+from weft.planning.order.fifo import FIFO
+from weft.planning.order.las import FIRST_GPU_SECONDS, GROWTH, LAS, LEVELS, PATIENCE, PATIENCE_SECONDS
+from weft.planning.order.priority import PRIORITY
+from weft.planning.order.srtf import SRTF
+from weft.planning.order.standing import Order, Standing
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.queue import place_of
 
 
 def standing(name: str = "j", seq: int = 1, **fields: float | str | int | None) -> Standing:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.executor.thinking.pace import NAME_BYTES_MAX, NAMES_MAX, WINDOW_SECONDS, Pacer, slope, spread
+from weftd.executor.thinking.pace import NAME_BYTES_MAX, NAMES_MAX, WINDOW_SECONDS, Pacer, slope, spread
 
 
 def told(*points: tuple[float, Mapping[str, float]]) -> Pacer:

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
-from libs.domain.shares import CONTEXT_BYTES, WHOLE
 from tests.bench.packing_shares import GIB, GPU_MEMORY, ByArrays, FirstFit, KubeShareBestFit, Ours, Pod, Server, pack
+from weft.domain.shares import CONTEXT_BYTES, WHOLE
 
 SERVERS = [Server(f"n-{at}", gpus, "T4", 16.0 * gpus, 64 * GIB * gpus) for at, gpus in enumerate((1, 2, 4))]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from libs.profiles import read_profile, scores_for
-from libs.simulator import traces
-from libs.simulator.metrics import metrics
-from libs.simulator.model import Cluster
 from tests.bench.policies.rounds import simulate_rounds
 from tests.support.data import measured
+from weft.profiles import read_profile, scores_for
+from weft.simulator import traces
+from weft.simulator.metrics import metrics
+from weft.simulator.model import Cluster
 
 NODES, GPUS_PER_NODE, PENALTY = 16, 4, 1.7
 WORKLOADS = ("1", "2", "3", "4")

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from libs.planning.partition import ElasticJob, Rules, Server
-from libs.planning.partition.fair import fair_shares, unfairness, whole_of
-from libs.planning.partition.outcome import utilisation
 from tests.bench.partition.published import dorm
 from tests.support.partitions import elastic_job, held, server
 from tests.support.tier import some
+from weft.planning.partition import ElasticJob, Rules, Server
+from weft.planning.partition.fair import fair_shares, unfairness, whole_of
+from weft.planning.partition.outcome import utilisation
 
 Counts = tuple[tuple[int, ...], ...]  # by job and server
 

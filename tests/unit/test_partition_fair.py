@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.planning.partition.fair import dominant_share, fair_shares, unfairness, whole_of
 from tests.support.partitions import elastic_job, instance
 from tests.support.tier import examples
+from weft.planning.partition.fair import dominant_share, fair_shares, unfairness, whole_of
 
 WHOLE = (0.0, 9.0, 18.0)
 

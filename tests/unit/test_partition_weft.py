@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.planning.partition import ElasticJob, Partition, Rules, Server
-from libs.planning.partition.fair import resources, whole_of
-from libs.planning.partition.named import PARTITIONERS
-from libs.planning.partition.weft import fast, weft
 from tests.support.partitions import elastic_job, instance, server
 from tests.support.tier import examples
+from weft.planning.partition import ElasticJob, Partition, Rules, Server
+from weft.planning.partition.fair import resources, whole_of
+from weft.planning.partition.named import PARTITIONERS
+from weft.planning.partition.weft import fast, weft
 
 CPU = (0.0, 1.0, 1.0)
 

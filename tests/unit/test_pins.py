@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.domain.checkpoints import CHECKPOINTS_LABEL
-from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
-from libs.messages.asks import AskKind
-from libs.messages.signals import GpuScore
-from libs.planning.capacity import Room
-from libs.planning.explain import explain
-from libs.planning.finding import find
-from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.refusals import never_fits, why_not
-from libs.planning.scores import Scores
-from libs.planning.shape import PlacementRequest, shape_of
-from services.scheduler.thinking.core import Settings
 from tests.support.builders import job, node, spec
 from tests.support.scheduler import world
+from weft.domain.checkpoints import CHECKPOINTS_LABEL
+from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.messages.signals import GpuScore
+from weft.planning.capacity import Room
+from weft.planning.explain import explain
+from weft.planning.finding import find
+from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.refusals import never_fits, why_not
+from weft.planning.scores import Scores
+from weft.planning.shape import PlacementRequest, shape_of
+from weftd.scheduler.thinking.core import Settings
 
 S, E = JobState, JobEvent
 

@@ -7,23 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.domain.cluster import Request
-from libs.domain.job import Allocation, CauseCode
-from libs.planning.capacity import Placer, Room
-from libs.planning.finding import find
-from libs.planning.locality import Locality
-from libs.planning.placement.at_random import at_random
-from libs.planning.placement.packed import packed
-from libs.planning.placement.pal import offers, pal
-from libs.planning.placement.pm_first import pm_first
-from libs.planning.placement.spread import spread
-from libs.planning.placement.weft_best import AS_FAST, weft_best
-from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.refusals import why_not
-from libs.planning.scores import GpuKey, Scores
-from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import GIB, capacity, node
 from tests.support.tier import examples
+from weft.domain.cluster import Request
+from weft.domain.job import Allocation, CauseCode
+from weft.planning.capacity import Placer, Room
+from weft.planning.finding import find
+from weft.planning.locality import Locality
+from weft.planning.placement.at_random import at_random
+from weft.planning.placement.packed import packed
+from weft.planning.placement.pal import offers, pal
+from weft.planning.placement.pm_first import pm_first
+from weft.planning.placement.spread import spread
+from weft.planning.placement.weft_best import AS_FAST, weft_best
+from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.refusals import why_not
+from weft.planning.scores import GpuKey, Scores
+from weft.planning.shape import PlacementRequest, Want
 
 PLACERS = {name: Policy(placement=name).placing.placer for name in PLACEMENTS}
 ASKED = PlacementRequest("A", "j-1")

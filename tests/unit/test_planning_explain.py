@@ -4,14 +4,14 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.domain.job import CauseCode, Job, JobState
-from libs.domain.spec import Pin, Role
-from libs.planning.capacity import room_of
-from libs.planning.explain import Explanation, explain
-from libs.planning.refusals import why_not
-from libs.planning.shape import shape_of_job
 from tests.support.builders import job, node
 from tests.support.steps import placement
+from weft.domain.job import CauseCode, Job, JobState
+from weft.domain.spec import Pin, Role
+from weft.planning.capacity import room_of
+from weft.planning.explain import Explanation, explain
+from weft.planning.refusals import why_not
+from weft.planning.shape import shape_of_job
 
 HOLDS_ONE = job("j-1", gpus=2, state=JobState.RUNNING, placement=placement(("node-1", 0), ("node-1", 1)))
 HOLDS_TWO = job("j-2", gpus=2, state=JobState.RUNNING, placement=placement(("node-2", 0), ("node-2", 1)))

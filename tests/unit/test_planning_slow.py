@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.job import JobState
-from libs.messages.signals import GpuScore
-from libs.planning.slow import SlowGpus, slow_text
-from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.moving import MoveRules
 from tests.support.scheduler import World, world
+from weft.domain.job import JobState
+from weft.messages.signals import GpuScore
+from weft.planning.slow import SlowGpus, slow_text
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.moving import MoveRules
 
 NOW = 1000.0
 

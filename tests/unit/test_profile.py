@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from libs.profiles import Profile, ProfiledGpu, ProfileError, read_profile, scores_for
 from tests.support.data import measured
 from tests.support.measured_runs import MeasuredRuns, Seat, artifact_profile, cluster_profile, read_runs
+from weft.profiles import Profile, ProfiledGpu, ProfileError, read_profile, scores_for
 
 RUNS = "cabinet,node,device,perf\n"
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.messages.nodes import EndReason, RunState
-from services.executor.home import Home
-from services.executor.logs.lines import READ_BYTES_MAX, Tail, pairs
-from services.executor.matching import REFUSED_SECONDS, Matcher
-from services.executor.progress import SETTLE_SECONDS, ProgressReader
-from services.executor.runs import Run, RunKey
 from tests.support.runs import until
+from weft.messages.nodes import EndReason, RunState
+from weftd.executor.home import Home
+from weftd.executor.logs.lines import READ_BYTES_MAX, Tail, pairs
+from weftd.executor.matching import REFUSED_SECONDS, Matcher
+from weftd.executor.progress import SETTLE_SECONDS, ProgressReader
+from weftd.executor.runs import Run, RunKey
 
 KEY = RunKey("job-1", 1, 0)
 LIVE = Run(key=KEY, state=RunState.RUNNING, started_at=1.0)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from libs.messages.nodes import Serve
-from services.executor.home import Home
-from services.executor.node import NodeFacts, Refusal
-from services.executor.ports import PortRange
-from services.executor.runs import RunKey, RuntimeUnavailableError
-from services.executor.runtime.docker.container import HOST_NETWORK, Joined, ServedAt
-from services.executor.runtime.docker.doors import PublishedPort, door_of, served
-from services.executor.serving.records import ServedRuns
 from tests.support.runs import order
+from weft.messages.nodes import Serve
+from weftd.executor.home import Home
+from weftd.executor.node import NodeFacts, Refusal
+from weftd.executor.ports import PortRange
+from weftd.executor.runs import RunKey, RuntimeUnavailableError
+from weftd.executor.runtime.docker.container import HOST_NETWORK, Joined, ServedAt
+from weftd.executor.runtime.docker.doors import PublishedPort, door_of, served
+from weftd.executor.serving.records import ServedRuns
 
 SERVE = Serve(port=8080)
 ALONE = Joined(network="weft-alone", named=True)

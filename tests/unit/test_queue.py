@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.planning.order.drf import DRF
-from libs.planning.order.fifo import FIFO
-from libs.planning.order.las import FIRST_GPU_SECONDS, LAS
-from libs.planning.order.priority import PRIORITY
-from libs.planning.order.standing import Order, Standing
-from libs.planning.queue import Queue, place_of
 from tests.support.tier import examples
+from weft.planning.order.drf import DRF
+from weft.planning.order.fifo import FIFO
+from weft.planning.order.las import FIRST_GPU_SECONDS, LAS
+from weft.planning.order.priority import PRIORITY
+from weft.planning.order.standing import Order, Standing
+from weft.planning.queue import Queue, place_of
 
 
 def standing(name: str, seq: int = 1, *, tenant: str = "", priority: int = 0, attained_s: float = 0.0) -> Standing:

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 from msgspec import Struct
 
-from libs.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
-from libs.planning.preemption import Holder
-from libs.planning.quota.ledger import Ledger, TenantHolds
-from libs.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 from tests.support.tier import of_tier
+from weft.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
+from weft.planning.preemption import Holder
+from weft.planning.quota.ledger import Ledger, TenantHolds
+from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 
 TREES = of_tier(500, 10_000)
 

@@ -4,16 +4,16 @@ import random
 
 import pytest
 
-from libs.domain.job import Allocation
-from libs.domain.quotas import ALL, Quota
-from libs.domain.shares import WHOLE
-from libs.planning.quota.ahead import QuotasAhead
-from libs.planning.quota.amounts import amounts_in, lendable, wanted_by
-from libs.planning.quota.ledger import Ledger, TenantHolds
-from libs.planning.quota.ranks import may_start, rank_of
-from libs.planning.shape import shape_of_job
 from tests.support.builders import job, node
 from tests.support.tier import some
+from weft.domain.job import Allocation
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE
+from weft.planning.quota.ahead import QuotasAhead
+from weft.planning.quota.amounts import amounts_in, lendable, wanted_by
+from weft.planning.quota.ledger import Ledger, TenantHolds
+from weft.planning.quota.ranks import may_start, rank_of
+from weft.planning.shape import shape_of_job
 
 NODES = [node(f"node-{number}", gpus=8) for number in range(4)]
 TENANTS = ("a", "b", "c")

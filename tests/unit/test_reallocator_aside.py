@@ -7,22 +7,22 @@ import pytest
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import Job, JobEvent, Placement
-from libs.domain.lease import Lease
-from libs.domain.spec import TuningMode
-from libs.serving.autoscaler import Weft
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.reallocator.aside import ASIDE_SECONDS, Aside
-from services.reallocator.service import Review
-from services.reallocator.serving import ServiceReview
-from services.reallocator.thinking.core import Reallocator
-from services.reallocator.thinking.serving import ServiceScaler
 from tests.support.builders import node
 from tests.support.served import bucket
 from tests.support.service_loads import seen, served, service_job, told
 from tests.support.steps import go
+from weft.bus.memory import MemoryBus
+from weft.domain.job import Job, JobEvent, Placement
+from weft.domain.lease import Lease
+from weft.domain.spec import TuningMode
+from weft.serving.autoscaler import Weft
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.reallocator.aside import ASIDE_SECONDS, Aside
+from weftd.reallocator.service import Review
+from weftd.reallocator.serving import ServiceReview
+from weftd.reallocator.thinking.core import Reallocator
+from weftd.reallocator.thinking.serving import ServiceScaler
 
 BAD, GOOD = "j-bad", "j-good"
 

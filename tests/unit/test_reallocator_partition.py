@@ -7,22 +7,22 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
-from libs.domain.quotas import ALL, Quota
-from libs.domain.shares import WHOLE
-from libs.domain.sizes import RESTART_SECONDS_MAX, RestartCost
-from libs.domain.spec import TuningMode
-from libs.messages.nodes import ProgressSeen, RunProgressed
-from libs.messages.signals import Curve, CurvePoint, GpuScore
-from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
-from libs.planning.partition.weft import weft
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.reallocator.settings import ReallocatorSettings
-from services.reallocator.sizes import COSTS_KEPT_SECONDS, RECALL_SECONDS, Sizes
-from services.reallocator.thinking.partitioning import RESTARTS_KEPT, Plans, SizePlanner, speeds_of, without
 from tests.support.builders import GIB, job, node
+from weft.bus.memory import MemoryBus
+from weft.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE
+from weft.domain.sizes import RESTART_SECONDS_MAX, RestartCost
+from weft.domain.spec import TuningMode
+from weft.messages.nodes import ProgressSeen, RunProgressed
+from weft.messages.signals import Curve, CurvePoint, GpuScore
+from weft.planning.partition import Change, ElasticJob, Partition, Rules, Server
+from weft.planning.partition.weft import weft
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.reallocator.settings import ReallocatorSettings
+from weftd.reallocator.sizes import COSTS_KEPT_SECONDS, RECALL_SECONDS, Sizes
+from weftd.reallocator.thinking.partitioning import RESTARTS_KEPT, Plans, SizePlanner, speeds_of, without
 
 NOW = 10_000.0
 ON = Plans(mode=TuningMode.ON)

@@ -5,12 +5,12 @@ from random import Random
 
 from msgspec import structs
 
-from libs.domain.job import CauseCode, Job, JobState
-from libs.messages.signals import GpuScore
-from services.reallocator.thinking.routed import GONE_SECONDS, ROUTERS_MAX, SILENT_SECONDS, Routed
-from services.reallocator.thinking.serving import PENDING_SECONDS, ServiceScaler, goal_of
 from tests.support.served import bucket
 from tests.support.service_loads import seen, served, service_job, told
+from weft.domain.job import CauseCode, Job, JobState
+from weft.messages.signals import GpuScore
+from weftd.reallocator.thinking.routed import GONE_SECONDS, ROUTERS_MAX, SILENT_SECONDS, Routed
+from weftd.reallocator.thinking.serving import PENDING_SECONDS, ServiceScaler, goal_of
 
 NOW = 10_000.0
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
-from libs.domain.shares import Share
-from libs.domain.spec import TuningMode
-from libs.messages.asks import Reshare
-from libs.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
-from services.reallocator.thinking.sharing import COOL_DOWN_SECONDS, ShareTuner
 from tests.support.builders import GIB, job, node
+from weft.domain.job import Allocation, CauseCode, Job, JobState, Placement
+from weft.domain.shares import Share
+from weft.domain.spec import TuningMode
+from weft.messages.asks import Reshare
+from weft.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
+from weftd.reallocator.thinking.sharing import COOL_DOWN_SECONDS, ShareTuner
 
 NOW = 1000.0
 

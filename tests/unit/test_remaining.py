@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.executor.runtime.process.remaining import READING_LOOKS, LiveProcess, StopOrder
+from weftd.executor.runtime.process.remaining import READING_LOOKS, LiveProcess, StopOrder
 
 
 def process(pid: int, parent: int = 1, *, reads: str = "", writes: tuple[str, ...] = ()) -> LiveProcess:

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.cluster import Request
-from libs.domain.job import Allocation
-from libs.planning.capacity import Placer, Room
-from libs.planning.finding import Place
-from libs.planning.locality import Locality
-from libs.planning.placement.packed import packed
-from libs.planning.placement.weft_best import weft_best
-from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.resizing import grow, shrink
-from libs.planning.scores import Scores
-from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
 from tests.support.tier import examples
+from weft.domain.cluster import Request
+from weft.domain.job import Allocation
+from weft.planning.capacity import Placer, Room
+from weft.planning.finding import Place
+from weft.planning.locality import Locality
+from weft.planning.placement.packed import packed
+from weft.planning.placement.weft_best import weft_best
+from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.resizing import grow, shrink
+from weft.planning.scores import Scores
+from weft.planning.shape import PlacementRequest, Want
 
 ASKED = PlacementRequest("A", "j-1")
 WORKER = Want("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.executor.home import Home
-from services.executor.logs import retention
-from services.executor.logs.retention import GRAIN, Cut, Log, Removal, Retention, RetentionLimits, decide, punch
-from services.executor.runs import RunKey
+from weftd.executor.home import Home
+from weftd.executor.logs import retention
+from weftd.executor.logs.retention import GRAIN, Cut, Log, Removal, Retention, RetentionLimits, decide, punch
+from weftd.executor.runs import RunKey
 
 DAY = 86400.0
 NOW = 100 * DAY

@@ -5,9 +5,9 @@ from http import HTTPStatus
 import msgspec
 import pytest
 
-from libs.messages.http import ErrorView
-from services.router.answers import refused
-from services.router.thinking.ways import Refused
+from weft.messages.http import ErrorView
+from weftd.router.answers import refused
+from weftd.router.thinking.ways import Refused
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 502, 503, 504])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.thinking.credentials import (
+from weftd.router.thinking.credentials import (
     COOKIE,
     SET_COOKIE,
     SET_DOMAIN,
@@ -14,7 +14,7 @@ from services.router.thinking.credentials import (
     cookie_name,
     cookie_tokens,
 )
-from services.router.thinking.origins import is_foreign, page_of
+from weftd.router.thinking.origins import is_foreign, page_of
 
 ODD_PARTS = ["weft_token", "__Host-", "-j-1", "=T", "a=b", ";", ",", " ", "\t", "\x85", "\xa0", "=", "\x0b", "x"]
 

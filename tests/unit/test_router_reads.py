@@ -2,13 +2,13 @@
 
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import JobEvent
-from libs.messages.events import EventTold
-from libs.store.memory import MemoryStore
-from services.router.service import MOVES, OPENS, Shell
-from services.router.settings import RouterSettings
 from tests.support.service_loads import service_job
+from weft.bus.memory import MemoryBus
+from weft.domain.job import JobEvent
+from weft.messages.events import EventTold
+from weft.store.memory import MemoryStore
+from weftd.router.service import MOVES, OPENS, Shell
+from weftd.router.settings import RouterSettings
 
 
 class Passing:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from libs.service.config import SettingsError
-from services.router.sockets import ADMIN_SOCKET, SHORT_FOLDER, SOCKET_PATH_MAX, folder_of
+from weft.service.config import SettingsError
+from weftd.router.sockets import ADMIN_SOCKET, SHORT_FOLDER, SOCKET_PATH_MAX, folder_of
 
 
 def test_the_usual_folder_is_in_that_of_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Allocation, JobState, Placement
-from libs.domain.spec import Kind, ServiceRules
-from libs.messages.serving import Endpoint, EndpointsSeen, ServiceServed
-from libs.store import OpenService
-from services.router.caddy import SILENCE_SECONDS, Proxy, configuration, step_of
-from services.router.service import parted
-from services.router.thinking.routing import Routing
-from services.router.thinking.seats import Visit
-from services.router.thinking.table import Endpoints, ServiceTable, routed, trusted
-from services.router.thinking.ways import Elsewhere, Refused, Way, way_of
+from weft.domain.job import Allocation, JobState, Placement
+from weft.domain.spec import Kind, ServiceRules
+from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed
+from weft.store import OpenService
+from weftd.router.caddy import SILENCE_SECONDS, Proxy, configuration, step_of
+from weftd.router.service import parted
+from weftd.router.thinking.routing import Routing
+from weftd.router.thinking.seats import Visit
+from weftd.router.thinking.table import Endpoints, ServiceTable, routed, trusted
+from weftd.router.thinking.ways import Elsewhere, Refused, Way, way_of
 
 CHAT = Way(name="chat", tenant="alice", by_host=True)
 

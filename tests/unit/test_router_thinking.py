@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.messages.serving import (
+from tests.support.tier import examples
+from weft.messages.serving import (
     BUCKET_FIRST_SECONDS,
     BUCKET_GROWTH,
     BUCKETS_MAX,
@@ -15,12 +16,11 @@ from libs.messages.serving import (
     ServiceServed,
     ServicesServed,
 )
-from services.router.thinking.counting import bucket_of
-from services.router.thinking.routing import Routing
-from services.router.thinking.seats import Visit
-from services.router.thinking.table import RoutedReplica, RoutedService
-from services.router.thinking.ways import Refused
-from tests.support.tier import examples
+from weftd.router.thinking.counting import bucket_of
+from weftd.router.thinking.routing import Routing
+from weftd.router.thinking.seats import Visit
+from weftd.router.thinking.table import RoutedReplica, RoutedService
+from weftd.router.thinking.ways import Refused
 
 
 def replica(rank: int, *, takes: bool = True, draining: bool = False) -> RoutedReplica:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from services.executor.runs import RunKey
-from services.executor.runtime.process.outputs import Outputs
-from services.executor.runtime.process.pipes import Inodes, RunPipes, ShimEnds, find_pipes, make_pipes, open_log
-from services.executor.runtime.process.shim import spawn
 from tests.support.runs import until
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.process.outputs import Outputs
+from weftd.executor.runtime.process.pipes import Inodes, RunPipes, ShimEnds, find_pipes, make_pipes, open_log
+from weftd.executor.runtime.process.shim import spawn
 
 
 def key(rank: int) -> RunKey:

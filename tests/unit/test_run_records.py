@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.executor.home import Home
-from services.executor.runs import RunKey
-from services.executor.runtime.limits import cgroup, groups
-from services.executor.runtime.process import records
-from services.executor.runtime.process.pipes import Inodes
-from services.executor.runtime.process.records import RunRecord
+from weftd.executor.home import Home
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.limits import cgroup, groups
+from weftd.executor.runtime.process import records
+from weftd.executor.runtime.process.pipes import Inodes
+from weftd.executor.runtime.process.records import RunRecord
 
 KEY = RunKey("job-1", 1, 0)
 PIPES = Inodes(output=1, ended=2, release=3)

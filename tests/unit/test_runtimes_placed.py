@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.cluster import IGNORES_IMAGES, Node
-from libs.domain.job import CauseCode
-from libs.planning.capacity import Room, empty_room
-from libs.planning.finding import find
-from libs.planning.refusals import never_fits, why_not
-from libs.planning.shape import Shape, shape_of_job
 from tests.support.builders import job, node
+from weft.domain.cluster import IGNORES_IMAGES, Node
+from weft.domain.job import CauseCode
+from weft.planning.capacity import Room, empty_room
+from weft.planning.finding import find
+from weft.planning.refusals import never_fits, why_not
+from weft.planning.shape import Shape, shape_of_job
 
 
 def made(node_id: str, runtime: str, **fields: Any) -> Node:

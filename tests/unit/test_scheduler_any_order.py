@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.arrays import Element
-from libs.domain.dependencies import Ends
-from libs.domain.quotas import ALL, Quota
-from libs.domain.shares import WHOLE
-from libs.messages.asks import AskKind, RankTuning
-from libs.messages.nodes import RunSeen, RunState
-from libs.planning.policy import Policy
-from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import World, world
 from tests.support.service_lives import service
 from tests.support.tier import some
+from weft.domain.arrays import Element
+from weft.domain.dependencies import Ends
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE
+from weft.messages.asks import AskKind, RankTuning
+from weft.messages.nodes import RunSeen, RunState
+from weft.planning.policy import Policy
+from weftd.scheduler.thinking.core import Settings
 
 POLICIES = (
     Policy("priority", "packed-sticky", "none"),

@@ -1,6 +1,6 @@
 """How much one turn takes in: as much as it has time for."""
 
-from services.scheduler.thinking.appetite import Appetite
+from weftd.scheduler.thinking.appetite import Appetite
 
 
 def appetite() -> Appetite:

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from libs.domain.classes import CLASS_LABEL, class_of, workload_of
-from libs.messages.asks import AskKind
-from libs.messages.signals import ClassesLearnt, GpuScore, WorkloadClass
-from services.scheduler.desk import SCORES_SECONDS
-from services.scheduler.thinking import entries as recorded
-from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.builders import spec
 from tests.support.lives import Life
 from tests.support.scheduler import World, world
 from tests.unit.test_scheduler_desk import World as DeskWorld
+from weft.domain.classes import CLASS_LABEL, class_of, workload_of
+from weft.messages.asks import AskKind
+from weft.messages.signals import ClassesLearnt, GpuScore, WorkloadClass
+from weftd.scheduler.desk import SCORES_SECONDS
+from weftd.scheduler.thinking import entries as recorded
+from weftd.scheduler.thinking.keeping import pickled, unpickled
 
 
 def learnt(job_class: str, workload: str = "", *, at: float = 0.0, **fields: Any) -> WorkloadClass:

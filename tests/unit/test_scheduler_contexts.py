@@ -1,8 +1,8 @@
 """Jobs that have files with them: what their orders say."""
 
-from libs.domain.job import JobState
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
+from weft.domain.job import JobState
 
 S = JobState
 DIGEST = "5" * 64

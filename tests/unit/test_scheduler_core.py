@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import CauseCode, JobEvent, JobState, Step
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason, Noted
-from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import World, world
 from tests.support.tier import examples
+from weft.domain.job import CauseCode, JobEvent, JobState, Step
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason, Noted
+from weftd.scheduler.thinking.core import Settings
 
 S, E = JobState, JobEvent
 

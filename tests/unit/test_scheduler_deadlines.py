@@ -5,17 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
-from libs.planning.explain import explain
-from services.scheduler.settings import SchedulerSettings
-from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.picture import Picture
-from services.scheduler.thinking.reaper import Reaper
 from tests.support.builders import node
 from tests.support.scheduler import World, world
 from tests.support.tier import examples
+from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason
+from weft.planning.explain import explain
+from weftd.scheduler.settings import SchedulerSettings
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.picture import Picture
+from weftd.scheduler.thinking.reaper import Reaper
 
 S, E = JobState, JobEvent
 

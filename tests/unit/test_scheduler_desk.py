@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.domain.cluster import Node
-from libs.domain.job import CauseCode, Job, JobChange, JobEvent, JobState, Step
-from libs.domain.lease import Lease
-from libs.messages.asks import Ask, AskKind, Update
-from libs.messages.history import Record
-from libs.messages.nodes import NodeDesired
-from libs.messages.signals import GpuScore, GpusScored
-from libs.store import StoreError, StoreUnavailableError, UnlawfulError
-from libs.store.memory import MemoryStore
-from services.scheduler.desk import SCORES_SECONDS, Desk
-from services.scheduler.leadership import Leadership
-from services.scheduler.tally import Tally
-from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.replay import Replay
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
 from tests.support.steps import go, placement
+from weft.bus.memory import MemoryBus
+from weft.domain.cluster import Node
+from weft.domain.job import CauseCode, Job, JobChange, JobEvent, JobState, Step
+from weft.domain.lease import Lease
+from weft.messages.asks import Ask, AskKind, Update
+from weft.messages.history import Record
+from weft.messages.nodes import NodeDesired
+from weft.messages.signals import GpuScore, GpusScored
+from weft.store import StoreError, StoreUnavailableError, UnlawfulError
+from weft.store.memory import MemoryStore
+from weftd.scheduler.desk import SCORES_SECONDS, Desk
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.replay import Replay
 
 
 class FailingStore(MemoryStore):

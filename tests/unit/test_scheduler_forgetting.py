@@ -2,11 +2,11 @@
 
 import pytest
 
-from libs.domain.lease import Lease
-from libs.store import LeaseLostError
-from libs.store.memory import MemoryStore
-from services.scheduler.forgetting import AT_ONCE, Forgetting
-from services.scheduler.leadership import Leadership
+from weft.domain.lease import Lease
+from weft.store import LeaseLostError
+from weft.store.memory import MemoryStore
+from weftd.scheduler.forgetting import AT_ONCE, Forgetting
+from weftd.scheduler.leadership import Leadership
 
 NOW = 1_700_000_000.0
 KEPT = 1000.0
@@ -32,7 +32,7 @@ class Counting(MemoryStore):
 
 @pytest.fixture
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.scheduler.forgetting.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("weftd.scheduler.forgetting.PAUSE_SECONDS", 0.0)
 
 
 async def forgetting(store: Counting, *, kept_seconds: float | None = KEPT, leads: bool = True) -> Forgetting:
@@ -53,7 +53,7 @@ async def test_old_jobs_are_deleted_in_parts_until_none_is_left() -> None:
 
 @pytest.mark.usefixtures("without_pauses")
 async def test_one_turn_is_bounded_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.scheduler.forgetting.BATCHES_MAX", 2)
+    monkeypatch.setattr("weftd.scheduler.forgetting.BATCHES_MAX", 2)
     store = Counting(old=3 * AT_ONCE)
     turns = await forgetting(store)
     await turns.turn()

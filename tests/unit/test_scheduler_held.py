@@ -5,20 +5,20 @@ import contextlib
 
 from msgspec import structs
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import JobState
-from libs.domain.lease import Lease, Pledge
-from libs.messages.connection import Connection
-from libs.messages.nodes import NodeDesired, NodeReported
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.scheduler.desk import Desk
-from services.scheduler.leadership import Leadership
-from services.scheduler.tally import Tally
-from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world
+from weft.bus.memory import MemoryBus
+from weft.domain.job import JobState
+from weft.domain.lease import Lease, Pledge
+from weft.messages.connection import Connection
+from weft.messages.nodes import NodeDesired, NodeReported
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.scheduler.desk import Desk
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking.core import Scheduler, Settings
 
 
 class Store(MemoryStore):

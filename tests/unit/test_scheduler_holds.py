@@ -2,12 +2,12 @@
 
 import pytest
 
-from libs.domain.arrays import Element
-from libs.domain.dependencies import Ends
-from libs.domain.job import CauseCode, JobEvent, JobState
-from libs.messages.asks import AskKind
-from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.scheduler import World, world
+from weft.domain.arrays import Element
+from weft.domain.dependencies import Ends
+from weft.domain.job import CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weftd.scheduler.thinking.keeping import pickled, unpickled
 
 S, E = JobState, JobEvent
 

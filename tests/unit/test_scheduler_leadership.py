@@ -2,10 +2,10 @@
 
 import pytest
 
-from libs.domain.lease import Lease, Pledge
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.scheduler.leadership import Leadership
+from weft.domain.lease import Lease, Pledge
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.scheduler.leadership import Leadership
 
 LEADER_SECONDS = 6.0
 

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import CauseCode, Job, JobEvent, JobState
-from libs.messages.asks import AskKind
-from libs.messages.nodes import NodeReported
-from libs.store import StoreUnavailableError
-from services.scheduler.thinking import lives
-from services.scheduler.thinking.core import Scheduler
-from services.scheduler.thinking.mistakes import REFUSED_SECONDS, REMEMBERED_SECONDS, Mistakes
-from services.scheduler.thinking.picture import Picture
-from services.scheduler.thinking.pool import Pool
-from services.scheduler.thinking.replay import Replay
-from services.scheduler.thinking.waiting import Waiting
-from services.scheduler.thinking.waitlist import Waitlist
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
 from tests.unit.test_scheduler_desk import World
+from weft.domain.job import CauseCode, Job, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.messages.nodes import NodeReported
+from weft.store import StoreUnavailableError
+from weftd.scheduler.thinking import lives
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.mistakes import REFUSED_SECONDS, REMEMBERED_SECONDS, Mistakes
+from weftd.scheduler.thinking.picture import Picture
+from weftd.scheduler.thinking.pool import Pool
+from weftd.scheduler.thinking.replay import Replay
+from weftd.scheduler.thinking.waiting import Waiting
+from weftd.scheduler.thinking.waitlist import Waitlist
 
 BAD = "j-bad"
 

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.checkpoints import CHECKPOINTS_LABEL
-from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
-from libs.messages.asks import AskKind
-from libs.messages.signals import GpuScore
-from libs.planning.moves import Move
-from libs.planning.policy import Policy
-from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.keeping import pickled, unpickled
-from services.scheduler.thinking.moving import KEEP_SECONDS, MoveRules, together
 from tests.support.scheduler import World, world
+from weft.domain.checkpoints import CHECKPOINTS_LABEL
+from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.messages.signals import GpuScore
+from weft.planning.moves import Move
+from weft.planning.policy import Policy
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.keeping import pickled, unpickled
+from weftd.scheduler.thinking.moving import KEEP_SECONDS, MoveRules, together
 
 S, E = JobState, JobEvent
 GRACE = 30.0

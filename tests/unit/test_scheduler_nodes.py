@@ -4,15 +4,15 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from libs.domain.job import CauseCode, JobEvent, JobState
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason, RunSeen, RunState
-from libs.planning.explain import explain
-from libs.planning.refusals import never_fits
-from services.scheduler.thinking.answers import ANSWER_BYTES_MAX
-from services.scheduler.thinking.core import Settings
 from tests.support.builders import capacity, job, node
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason, RunSeen, RunState
+from weft.planning.explain import explain
+from weft.planning.refusals import never_fits
+from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX
+from weftd.scheduler.thinking.core import Settings
 
 S, E = JobState, JobEvent
 

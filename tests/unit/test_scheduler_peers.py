@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.domain.lease import Lease, Pledge
-from libs.messages.connection import Connection
-from services.scheduler.thinking.peers import CLOCKS_PART, LAPSE_SECONDS, Peers
+from weft.domain.lease import Lease, Pledge
+from weft.messages.connection import Connection
+from weftd.scheduler.thinking.peers import CLOCKS_PART, LAPSE_SECONDS, Peers
 
 HOLDS = 100.0
 HERE = Connection(server="nats-1", number=1)

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.job import CauseCode, JobState
-from libs.messages.signals import GpuScore
-from libs.planning.explain import explain
-from libs.planning.order.las import PATIENCE_SECONDS
-from libs.planning.policy import ORDERS, PLACEMENTS, Policy
-from libs.service.config import SettingsError, load
-from services.scheduler.settings import SchedulerSettings
-from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, JobState
+from weft.messages.signals import GpuScore
+from weft.planning.explain import explain
+from weft.planning.order.las import PATIENCE_SECONDS
+from weft.planning.policy import ORDERS, PLACEMENTS, Policy
+from weft.service.config import SettingsError, load
+from weftd.scheduler.settings import SchedulerSettings
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.keeping import pickled, unpickled
 
 S = JobState
 ONE = {"time_limit": "1h"}

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from libs.domain.job import CauseCode, JobState
-from libs.domain.quotas import ALL, Quota
-from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, JobState
+from weft.domain.quotas import ALL, Quota
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.keeping import pickled, unpickled
 
 S = JobState
 

@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.store import StoreUnavailableError, Unsent
-from libs.store.memory import MemoryStore
-from libs.store.memory import events as memory_events
-from services.scheduler import relay as relay_module
-from services.scheduler.relay import LOOK_SECONDS, Relay
 from tests.support.builders import spec
+from weft.bus.memory import MemoryBus
+from weft.store import StoreUnavailableError, Unsent
+from weft.store.memory import MemoryStore
+from weft.store.memory import events as memory_events
+from weftd.scheduler import relay as relay_module
+from weftd.scheduler.relay import LOOK_SECONDS, Relay
 
 NOW = 1000.0
 

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.cluster import Node
-from libs.domain.job import CauseCode, Job, JobState
-from libs.domain.lease import Lease
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason, Leader
-from services.scheduler.leadership import is_lost
-from services.scheduler.thinking.core import Settings
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World, world
 from tests.support.tier import examples
+from weft.domain.cluster import Node
+from weft.domain.job import CauseCode, Job, JobState
+from weft.domain.lease import Lease
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason, Leader
+from weftd.scheduler.leadership import is_lost
+from weftd.scheduler.thinking.core import Settings
 
 S = JobState
 FENCE_SECONDS = 120.0

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from libs.domain.job import JobState
-from libs.messages.nodes import JobOrder
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
+from weft.domain.job import JobState
+from weft.messages.nodes import JobOrder
 
 S = JobState
 SPEC = {"secrets": {"HF_TOKEN": "hf-token"}, "secret_files": {"KEY_FILE": "key"}}

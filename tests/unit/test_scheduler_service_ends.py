@@ -2,11 +2,11 @@
 
 import pytest
 
-from libs.domain.job import CauseCode, JobEvent, JobState
-from libs.messages.nodes import EndReason
-from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import World, world
 from tests.support.service_lives import end, of, ranks, rounds, running, runs, service
+from weft.domain.job import CauseCode, JobEvent, JobState
+from weft.messages.nodes import EndReason
+from weftd.scheduler.thinking.core import Settings
 
 S, E, C = JobState, JobEvent, CauseCode
 

@@ -2,13 +2,13 @@
 
 from msgspec import structs
 
-from libs.domain.job import CauseCode, JobEvent, JobState, Revision
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason, RunSeen, RunState
-from services.executor.thinking.orders import runs_of
-from services.scheduler.thinking.orders import job_order, node_orders
 from tests.support.scheduler import World, world
 from tests.support.service_lives import end, of, ranks, rounds, running, runs, service
+from weft.domain.job import CauseCode, JobEvent, JobState, Revision
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason, RunSeen, RunState
+from weftd.executor.thinking.orders import runs_of
+from weftd.scheduler.thinking.orders import job_order, node_orders
 
 S, E, C = JobState, JobEvent, CauseCode
 

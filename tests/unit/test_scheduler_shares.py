@@ -4,20 +4,20 @@ from typing import Any
 
 import msgspec
 
-from libs.domain.cluster import (
-    NO_SHARES,
-    NOT_HELD_TO_SHARES,
-)
-from libs.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
-from libs.domain.shares import Share
-from libs.messages.asks import AskKind
-from libs.messages.nodes import Leader, NodeDesired, StartRun
-from services.executor.thinking.orders import runs_of
-from services.scheduler.thinking.answers import Answers
-from services.scheduler.thinking.core import Settings
 from tests.support.builders import GIB
 from tests.support.scheduler import World, world
 from tests.support.service_lives import service
+from weft.domain.cluster import (
+    NO_SHARES,
+    NOT_HELD_TO_SHARES,
+)
+from weft.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
+from weft.domain.shares import Share
+from weft.messages.asks import AskKind
+from weft.messages.nodes import Leader, NodeDesired, StartRun
+from weftd.executor.thinking.orders import runs_of
+from weftd.scheduler.thinking.answers import Answers
+from weftd.scheduler.thinking.core import Settings
 
 S, E = JobState, JobEvent
 

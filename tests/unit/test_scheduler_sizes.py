@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from libs.domain.job import CauseCode, Job, JobEvent, JobState
-from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
-from services.scheduler.thinking.lives import COOL_DOWN_SECONDS
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, Job, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason
+from weftd.scheduler.thinking.lives import COOL_DOWN_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 

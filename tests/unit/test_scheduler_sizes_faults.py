@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from libs.domain.job import CauseCode, Job, JobEvent, JobState
-from libs.messages.nodes import EndReason
-from services.scheduler.thinking.sizing import LOOK_SECONDS
 from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, Job, JobEvent, JobState
+from weft.messages.nodes import EndReason
+from weftd.scheduler.thinking.sizing import LOOK_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 

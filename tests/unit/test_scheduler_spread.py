@@ -3,9 +3,9 @@
 import pytest
 from msgspec import Struct, field
 
-from libs.messages.leaders import LeadershipTold
-from services.scheduler.thinking.peers import LAPSE_SECONDS
-from services.scheduler.thinking.spread import LISTEN_SECONDS, PoolSpread
+from weft.messages.leaders import LeadershipTold
+from weftd.scheduler.thinking.peers import LAPSE_SECONDS
+from weftd.scheduler.thinking.spread import LISTEN_SECONDS, PoolSpread
 
 YIELD, EVEN = 3.0, 60.0
 POOLS = [f"p{number}" for number in range(1, 7)]

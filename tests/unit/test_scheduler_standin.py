@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
-from libs.domain.job import Job
-from libs.messages.nodes import NodeDesired
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.scheduler.standin import FRESH_SECONDS, StandIn
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
+from weft.domain.job import Job
+from weft.messages.nodes import NodeDesired
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.scheduler.standin import FRESH_SECONDS, StandIn
 
 NODES = 100
 

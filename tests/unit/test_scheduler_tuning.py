@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import CauseCode, JobEvent, JobState
-from libs.messages.asks import AskKind, RankTuning
-from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.keeping import pickled, unpickled
-from services.scheduler.thinking.tuning import MEMORY_BYTES_MIN
 from tests.support.builders import GIB, capacity
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World
+from weft.domain.job import CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind, RankTuning
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.keeping import pickled, unpickled
+from weftd.scheduler.thinking.tuning import MEMORY_BYTES_MIN
 
 S, E = JobState, JobEvent
 

@@ -4,12 +4,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import REVISIONS_BYTES_MAX, CauseCode, JobEvent, JobState, Revision
-from libs.messages.asks import AskKind
 from tests.support.nodes import Key
 from tests.support.scheduler import World, world
 from tests.support.service_lives import end, of, ranks, revisions, rounds, running, runs, service
 from tests.support.tier import examples
+from weft.domain.job import REVISIONS_BYTES_MAX, CauseCode, JobEvent, JobState, Revision
+from weft.messages.asks import AskKind
 
 S, E, C = JobState, JobEvent, CauseCode
 

@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.domain.job import CauseCode, JobState
-from libs.messages.signals import GpuScore
-from libs.planning.capacity import room_of
-from libs.planning.explain import explain
-from libs.planning.finding import find
-from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.preemption import Holder, clearing_for
-from libs.planning.reserving import emptiest
-from libs.planning.shape import PlacementRequest, shape_of
-from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.moving import MoveRules
 from tests.support import builders
 from tests.support.builders import job, spec
 from tests.support.scheduler import World, world
 from tests.support.service_lives import rounds, service
 from tests.support.volumes import offering, with_volumes
+from weft.domain.job import CauseCode, JobState
+from weft.messages.signals import GpuScore
+from weft.planning.capacity import room_of
+from weft.planning.explain import explain
+from weft.planning.finding import find
+from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.preemption import Holder, clearing_for
+from weft.planning.reserving import emptiest
+from weft.planning.shape import PlacementRequest, shape_of
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.moving import MoveRules
 
 S = JobState
 node = partial(builders.node, runtime="docker")

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from libs.bus.memory import MemoryBus
-from libs.domain.job import CauseCode, JobState
-from libs.domain.lease import Lease, Pledge
-from libs.messages.nodes import Leader, NodeDesired
-from libs.store import ASKS_BYTES_MAX, StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.executor.thinking.core import Reconciler, ReconcilerTimings
-from services.scheduler.desk import Desk
-from services.scheduler.leadership import Leadership
-from services.scheduler.tally import Tally
-from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
+from weft.bus.memory import MemoryBus
+from weft.domain.job import CauseCode, JobState
+from weft.domain.lease import Lease, Pledge
+from weft.messages.nodes import Leader, NodeDesired
+from weft.store import ASKS_BYTES_MAX, StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
+from weftd.scheduler.desk import Desk
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking.core import Scheduler, Settings
 
 LEADER_SECONDS, LEASE_SECONDS = 6.0, 150.0
 

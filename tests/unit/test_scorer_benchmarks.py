@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.domain.cluster import Node
-from libs.messages.signals import GpuSample, GpuScore
-from services.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 from tests.support.tier import examples
+from weft.domain.cluster import Node
+from weft.messages.signals import GpuSample, GpuScore
+from weftd.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 
 HOUR = 3600.0
 

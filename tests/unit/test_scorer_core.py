@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import Placement
-from libs.domain.shares import Share
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen
-from services.scorer.thinking.core import Scorer
-from services.scorer.thinking.scores import MeasuredGpus
 from tests.support.fleet import WATCHED_SECONDS, Fleet, Rank, Watched, after
+from weft.domain.job import Placement
+from weft.domain.shares import Share
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen
+from weftd.scorer.thinking.core import Scorer
+from weftd.scorer.thinking.scores import MeasuredGpus
 
 SLOW = ("node-1", 3)
 

@@ -6,11 +6,11 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from libs.domain.job import JobState
-from services.scorer.thinking.whereabouts import Whereabouts
 from tests.support.builders import job
 from tests.support.fleet import Fleet, Rank, after
 from tests.support.steps import placement
+from weft.domain.job import JobState
+from weftd.scorer.thinking.whereabouts import Whereabouts
 
 
 def gangs(count: int, **fields: Any) -> Fleet:

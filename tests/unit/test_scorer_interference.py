@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from libs.messages.signals import PairSlowdown
-from services.scorer.metrics import ScoreGauges
-from services.scorer.thinking.interference import ALONE_SECONDS_MAX, Interference
 from tests.support.fleet import Fleet, Rank, Watched, share_all, use
+from weft.messages.signals import PairSlowdown
+from weftd.scorer.metrics import ScoreGauges
+from weftd.scorer.thinking.interference import ALONE_SECONDS_MAX, Interference
 
 KIND = ("resnet", "worker/1x1/H200/device")
 HERE, THERE, ELSEWHERE = ("node-1", 0), ("node-2", 0), ("node-3", 0)

@@ -8,19 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from libs.bus import NoAnswerError
-from libs.domain.job import Job
-from libs.domain.spec import JobSpec
-from libs.domain.spec_decoder import decode_spec
-from libs.messages.asks import SubmitAnswered
-from libs.messages.signals import NodeSampled
-from libs.service.config import read_secret
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.scorer.measuring import Measuring
-from services.scorer.settings import ScorerSettings
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 from tests.support.builders import job
+from weft.bus import NoAnswerError
+from weft.domain.job import Job
+from weft.domain.spec import JobSpec
+from weft.domain.spec_decoder import decode_spec
+from weft.messages.asks import SubmitAnswered
+from weft.messages.signals import NodeSampled
+from weft.service.config import read_secret
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.scorer.measuring import Measuring
+from weftd.scorer.settings import ScorerSettings
 
 OK = SubmitAnswered(job_id="j-1", created=True)
 

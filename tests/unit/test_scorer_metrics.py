@@ -2,10 +2,10 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from libs.messages.signals import GpuScore
-from services.scorer.metrics import ScoreGauges
-from services.scorer.thinking.core import Scorer
 from tests.support.builders import node
+from weft.messages.signals import GpuScore
+from weftd.scorer.metrics import ScoreGauges
+from weftd.scorer.thinking.core import Scorer
 
 
 def test_what_is_stored_is_shown_for_each_class_of_each_gpu() -> None:

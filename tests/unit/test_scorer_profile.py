@@ -5,16 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from libs.domain.classes import JOB_CLASSES
-from libs.domain.cluster import Node
-from libs.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
-from libs.profiles import ProfileError
-from libs.service.config import SettingsError
-from services.scorer.__main__ import _profile
-from services.scorer.profile import read
-from services.scorer.thinking.core import Scorer
-from services.scorer.thinking.scores import ASSUMED, PROFILED, MeasuredGpus
 from tests.support.builders import node
+from weft.domain.classes import JOB_CLASSES
+from weft.domain.cluster import Node
+from weft.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
+from weft.profiles import ProfileError
+from weft.service.config import SettingsError
+from weftd.scorer.__main__ import _profile
+from weftd.scorer.profile import read
+from weftd.scorer.thinking.core import Scorer
+from weftd.scorer.thinking.scores import ASSUMED, PROFILED, MeasuredGpus
 
 
 def written(folder: Path, *lines: str) -> str:

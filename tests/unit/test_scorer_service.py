@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
-from libs.bus.memory import MemoryBus
-from libs.domain.cluster import Node
-from libs.domain.job import Job
-from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, NodeSampled, PacesSeen, ScorerPresent
-from libs.store import StoreUnavailableError
-from libs.store.memory import MemoryStore
-from services.scorer import service
-from services.scorer.settings import ScorerSettings
 from tests.support.fleet import Fleet
 from tests.support.virtual_time import run_virtually
 from tests.unit.test_scorer_interference import share_all, told
+from weft.bus.memory import MemoryBus
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, NodeSampled, PacesSeen, ScorerPresent
+from weft.store import StoreUnavailableError
+from weft.store.memory import MemoryStore
+from weftd.scorer import service
+from weftd.scorer.settings import ScorerSettings
 
 SLOW = {("node-1", 1): 4 / 3, ("node-4", 2): 1.5}
 

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import JobState, Placement
-from libs.domain.shares import Share
-from libs.planning.scores import GpuKey
 from tests.support.fleet import Fleet, Watched, after, share_all, use
+from weft.domain.job import JobState, Placement
+from weft.domain.shares import Share
+from weft.planning.scores import GpuKey
 
 SLOW: GpuKey = ("node-1", 1)
 

@@ -4,16 +4,16 @@ from itertools import pairwise
 
 import pytest
 
-from libs.domain.job import Allocation
-from libs.domain.spec import JobSpec
-from libs.messages.nodes import Pace, RunProgressed
-from libs.messages.signals import GpuSample, WorkloadClass
-from libs.variability.classes import Classes, Features, Thresholds, told_apart
-from services.scorer.thinking import workloads as module
-from services.scorer.thinking.throughput import SAVE_SECONDS, SAVE_SECONDS_MAX, Throughput, grown, speed_of
-from services.scorer.thinking.windows import ScoredRun, busy
-from services.scorer.thinking.workloads import RENEWED_SECONDS, REVIEWS_AGREEING, WINDOWS_LEAST, Workloads
 from tests.support.builders import GIB, job, spec
+from weft.domain.job import Allocation
+from weft.domain.spec import JobSpec
+from weft.messages.nodes import Pace, RunProgressed
+from weft.messages.signals import GpuSample, WorkloadClass
+from weft.variability.classes import Classes, Features, Thresholds, told_apart
+from weftd.scorer.thinking import workloads as module
+from weftd.scorer.thinking.throughput import SAVE_SECONDS, SAVE_SECONDS_MAX, Throughput, grown, speed_of
+from weftd.scorer.thinking.windows import ScoredRun, busy
+from weftd.scorer.thinking.workloads import RENEWED_SECONDS, REVIEWS_AGREEING, WINDOWS_LEAST, Workloads
 
 JOB_CLASSES = ("compute", "mixed", "memory")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.domain.selection import LABELS_MAX, labels_of, names_match, simplified
+from weft.domain.selection import LABELS_MAX, labels_of, names_match, simplified
 
 
 @given(st.text("ab*?-", max_size=12), st.text("ab-", max_size=12))

@@ -9,23 +9,23 @@ from copy import deepcopy
 import pytest
 from msgspec import structs
 
-from libs.domain.cluster import Node
-from libs.domain.job import HELD_FOR, CauseCode, Job, JobState
-from libs.domain.spec import JobSpec, Replicas, Role
-from libs.messages.asks import AskKind
-from libs.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
-from libs.planning.eta.ends import Steps
-from libs.planning.eta.learnt import Lasted, learn
-from libs.planning.eta.starts import TICK_S, PoolToCome
-from libs.planning.eta.told import agreed, ends_of, to_come
-from libs.planning.explain import Explanation, explain
-from services.cli.drawing.explanation import explanation
-from services.cli.drawing.jobs import when_text
-from services.cli.drawing.look import Look
 from tests.support.drawn import seen
 from tests.support.scheduler import World
 from tests.support.tier import some
 from tests.unit.test_scheduler_any_order import Life
+from weft.domain.cluster import Node
+from weft.domain.job import HELD_FOR, CauseCode, Job, JobState
+from weft.domain.spec import JobSpec, Replicas, Role
+from weft.messages.asks import AskKind
+from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
+from weft.planning.eta.ends import Steps
+from weft.planning.eta.learnt import Lasted, learn
+from weft.planning.eta.starts import TICK_S, PoolToCome
+from weft.planning.eta.told import agreed, ends_of, to_come
+from weft.planning.explain import Explanation, explain
+from weftd.cli.drawing.explanation import explanation
+from weftd.cli.drawing.jobs import when_text
+from weftd.cli.drawing.look import Look
 
 WORLDS = 6  # of each test
 LOOKS = 3

@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from libs.service import Connections, SettingsError, load
-from libs.service.config import read_secret
+from weft.service import Connections, SettingsError, load
+from weft.service.config import read_secret
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from libs.service import log
+from weft.service import log
 
 TOKEN = "weft_" + "x" * 43
 
@@ -26,7 +26,7 @@ def root() -> Iterator[None]:
 def logged(style: str) -> list[str]:
     stream = io.StringIO()
     log.configure("scheduler", style=style, stream=stream)
-    logger = logging.getLogger("services.scheduler")
+    logger = logging.getLogger("weftd.scheduler")
     logger.info("job %s\nplaced", "j-1", extra={"job_id": "j-1", "gpus": 2, "admin_token": TOKEN})
     logger.debug("not this")
     try:
@@ -42,7 +42,7 @@ def test_text_is_one_line_of_fields_a_record() -> None:
     assert first.split(" ", 1)[0].startswith("at=20")
     assert first.split(" ", 1)[1] == (
         'level=info service=scheduler message="job j-1\\nplaced" job_id=j-1 gpus=2 admin_token=***'
-        " logger=services.scheduler"
+        " logger=weftd.scheduler"
     )
     assert "ValueError: cannot open postgresql://***@db/weft with ***" in second
 

@@ -3,19 +3,19 @@
 import time
 from collections import Counter
 
-from libs.domain.cluster import Request
-from libs.domain.job import Allocation
-from libs.domain.shares import Share
-from libs.planning.capacity import Room
-from libs.planning.finding import find
-from libs.planning.jobs import WITH_OBJECTIVE, WITH_SLACK, asked_by
-from libs.planning.locality import Locality
-from libs.planning.placement.weft_best import weft_best
-from libs.planning.resizing import grow
-from libs.planning.scores import Scores
-from libs.planning.shape import PlacementRequest, Want, shape_of
-from libs.planning.why import why_there
 from tests.support.builders import GIB, job, node
+from weft.domain.cluster import Request
+from weft.domain.job import Allocation
+from weft.domain.shares import Share
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.jobs import WITH_OBJECTIVE, WITH_SLACK, asked_by
+from weft.planning.locality import Locality
+from weft.planning.placement.weft_best import weft_best
+from weft.planning.resizing import grow
+from weft.planning.scores import Scores
+from weft.planning.shape import PlacementRequest, Want, shape_of
+from weft.planning.why import why_there
 
 ASKED = PlacementRequest("compute", "j-1", tolerates=WITH_OBJECTIVE)
 SLOW = {"compute": {("n1", 0): 1.0, ("n1", 1): 1.2, ("n1", 2): 0.9, ("n1", 3): 1.8}}

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from libs.bus import BusError, NoAnswerError, RawRequest
-from libs.bus.memory import MemoryBus
-from libs.messages import Message
-from libs.service import Answer, AnswerRaw, Every, Listen, Meters, serve
-from libs.service.admin import Probes
 from tests.support.virtual_time import DeadlockError, run_virtually
+from weft.bus import BusError, NoAnswerError, RawRequest
+from weft.bus.memory import MemoryBus
+from weft.messages import Message
+from weft.service import Answer, AnswerRaw, Every, Listen, Meters, serve
+from weft.service.admin import Probes
 
 NEVER = 10_000.0
 

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from libs.serving.autoscaler import Weft
-from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
-from libs.serving.rules import ScalingRules
 from tests.support.served import Served, bucket
+from weft.serving.autoscaler import Weft
+from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad
+from weft.serving.rules import ScalingRules
 
 AT = 1_000_000.0
 GOAL = Goal(least=1, most=100, concurrency=1, latency=2.0, percentile=99.0, rate=50.0)

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from libs.serving.autoscaler import Weft
-from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
-from libs.serving.policies import QUICK
-from libs.serving.steady import TURNS_MAX, Steady
 from tests.bench.serving.baselines import NAMES, WEFTS, compared
 from tests.support.served import Served
+from weft.serving.autoscaler import Weft
+from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
+from weft.serving.policies import QUICK
+from weft.serving.steady import TURNS_MAX, Steady
 
 AT = 1_000_000.0
 SILENT_SECONDS = 2 * 3600.0  # longer than any rule waits for a request

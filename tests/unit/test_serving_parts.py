@@ -6,18 +6,18 @@ from time import process_time
 
 import pytest
 
-from libs.serving.autoscaler import Weft
-from libs.serving.bursts import PastBursts
-from libs.serving.demand import ServiceDemand
-from libs.serving.forecast import SLOTS_A_DAY, Forecast
-from libs.serving.lateness import AnswerTimes
-from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
-from libs.serving.policies import QUICK
-from libs.serving.queueing import Shape, late_alone, late_by_waiting, waiting_makes_at_most, waiting_part
-from libs.serving.slowdown import Slowdown
-from libs.serving.starts import SECONDS_AT_FIRST, StartTimes
-from libs.serving.windows import CountWindows, likelihood_of_change
 from tests.support.served import Served, bucket
+from weft.serving.autoscaler import Weft
+from weft.serving.bursts import PastBursts
+from weft.serving.demand import ServiceDemand
+from weft.serving.forecast import SLOTS_A_DAY, Forecast
+from weft.serving.lateness import AnswerTimes
+from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad
+from weft.serving.policies import QUICK
+from weft.serving.queueing import Shape, late_alone, late_by_waiting, waiting_makes_at_most, waiting_part
+from weft.serving.slowdown import Slowdown
+from weft.serving.starts import SECONDS_AT_FIRST, StartTimes
+from weft.serving.windows import CountWindows, likelihood_of_change
 
 AT = 1_000_000.0
 

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
-from libs.serving.policies import autoscaler
 from tests.bench.serving.baselines import NAMES, compared
 from tests.support.served import Served
+from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad
+from weft.serving.policies import autoscaler
 
 GOAL = Goal(least=0, most=50, concurrency=10, latency=1.0, percentile=95.0, rate=20.0)
 

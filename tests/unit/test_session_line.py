@@ -5,9 +5,9 @@ from typing import cast
 
 from aiohttp import WSMessage, WSMsgType, web
 
-from libs.bus.memory import MemoryBus
-from libs.messages.sessions import ReadSession, SessionRead, SessionWritten, WriteSession
-from services.gateway.entering.line import Over, SessionLine
+from weft.bus.memory import MemoryBus
+from weft.messages.sessions import ReadSession, SessionRead, SessionWritten, WriteSession
+from weftd.gateway.entering.line import Over, SessionLine
 
 
 class Program:

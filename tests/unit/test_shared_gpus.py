@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Allocation
-from libs.domain.shares import CONTEXT_BYTES, WHOLE, Share
-from libs.planning.capacity import Room
-from libs.planning.finding import find
-from libs.planning.placement.packed import packed
-from libs.planning.placement.weft_best import weft_best
-from libs.planning.scores import Scores
-from libs.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_least, gpus_of, shape_of
 from tests.support.builders import GIB, spec
 from tests.support.shared_gpus import MODELS, NAMES, node_of, shape, single
 from tests.support.tier import examples
+from weft.domain.job import Allocation
+from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.placement.packed import packed
+from weft.planning.placement.weft_best import weft_best
+from weft.planning.scores import Scores
+from weft.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_least, gpus_of, shape_of
 
 SCORES = {"compute": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 10 for at, name in enumerate(NAMES) for gpu in range(3)}}
 

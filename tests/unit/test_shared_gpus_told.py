@@ -5,27 +5,27 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
-from libs.domain.cluster import Node
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.domain.spec import JobSpec
-from libs.planning.capacity import Room, room_of
-from libs.planning.choosing_again import Movable
-from libs.planning.explain import explain
-from libs.planning.finding import find
-from libs.planning.giving_way import loss
-from libs.planning.jobs import standing_of
-from libs.planning.moves import moves_for
-from libs.planning.order.las import LAS
-from libs.planning.placement.weft_best import weft_best
-from libs.planning.preemption import Holder, clearing_for
-from libs.planning.refusals import never_fits, why_not
-from libs.planning.resizing import grow
-from libs.planning.scores import Scores
-from libs.planning.shape import NOBODY, PlacementRequest, Shape, shape_of
-from libs.planning.shares import Shares
-from libs.planning.why import why_there
 from tests.support.builders import GIB, spec
 from tests.support.shared_gpus import node_of, shape, single
+from weft.domain.cluster import Node
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.spec import JobSpec
+from weft.planning.capacity import Room, room_of
+from weft.planning.choosing_again import Movable
+from weft.planning.explain import explain
+from weft.planning.finding import find
+from weft.planning.giving_way import loss
+from weft.planning.jobs import standing_of
+from weft.planning.moves import moves_for
+from weft.planning.order.las import LAS
+from weft.planning.placement.weft_best import weft_best
+from weft.planning.preemption import Holder, clearing_for
+from weft.planning.refusals import never_fits, why_not
+from weft.planning.resizing import grow
+from weft.planning.scores import Scores
+from weft.planning.shape import NOBODY, PlacementRequest, Shape, shape_of
+from weft.planning.shares import Shares
+from weft.planning.why import why_there
 
 HALF = shape(500, 8)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from libs.sharing import native
-from libs.sharing.native import DRIVER, EMULATED, HOOK, Built, NotBuilt, build, cache_folder, find_compiler
+from weft.sharing import native
+from weft.sharing.native import DRIVER, EMULATED, HOOK, Built, NotBuilt, build, cache_folder, find_compiler
 
 ROOT = Path(__file__).parents[2]
 BUILD = (
-    "import sys; from pathlib import Path; from libs.sharing.native import build; print(build(Path(sys.argv[1]), {}))"
+    "import sys; from pathlib import Path; from weft.sharing.native import build; print(build(Path(sys.argv[1]), {}))"
 )
 
 needs_compiler = pytest.mark.skipif(isinstance(find_compiler(), NotBuilt), reason="no C compiler here")

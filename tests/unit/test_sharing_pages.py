@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.sharing import pages, slots, wire
-from libs.sharing.pages import PAGE_BYTES, Flag, LimitsPage, SlotLimits, UsePage
-from libs.sharing.records import SlotShare
-from libs.sharing.wire import MICROSECONDS_MAX, MalformedError, Op, ShareMessage
+from weft.sharing import pages, slots, wire
+from weft.sharing.pages import PAGE_BYTES, Flag, LimitsPage, SlotLimits, UsePage
+from weft.sharing.records import SlotShare
+from weft.sharing.wire import MICROSECONDS_MAX, MalformedError, Op, ShareMessage
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from libs.sharing import emulated, pages, wire
-from libs.sharing.native import SOURCES
-from libs.sharing.pages import Flag
-from libs.sharing.wire import Op, ShareMessage
+from weft.sharing import emulated, pages, wire
+from weft.sharing.native import SOURCES
+from weft.sharing.pages import Flag
+from weft.sharing.wire import Op, ShareMessage
 
 
 def constants(path: Path) -> dict[str, int]:

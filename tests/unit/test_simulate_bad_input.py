@@ -6,7 +6,7 @@ from time import process_time
 
 import pytest
 
-from services.cli.__main__ import main
+from weftd.cli.__main__ import main
 
 Said = pytest.CaptureFixture[str]
 

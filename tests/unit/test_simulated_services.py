@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode
-from libs.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH
-from libs.planning.policy import Policy
-from libs.serving.loads import Goal, ServiceLoad, Sized
-from libs.simulator.counted import Counted
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Outcome
-from libs.simulator.partitionings import partitioning_of
-from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import bad_requests, windows_of
-from libs.simulator.serving.over_time import Serving
-from libs.simulator.serving.queueing import Requests, bucket_of
-from libs.simulator.serving.rates import Bursts, RequestRate, arrivals_of, burst_spans, rates_of
-from libs.simulator.serving.served import reversals
-from libs.simulator.serving.service import Services, Spread, TraceService, replicas_for
-from libs.simulator.workload import Elastic, TraceJob, Workload
 from tests.support.tier import examples
+from weft.domain.job import Cause, CauseCode
+from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH
+from weft.planning.policy import Policy
+from weft.serving.loads import Goal, ServiceLoad, Sized
+from weft.simulator.counted import Counted
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import Outcome
+from weft.simulator.partitionings import partitioning_of
+from weft.simulator.run import simulate
+from weft.simulator.serving.outcome import bad_requests, windows_of
+from weft.simulator.serving.over_time import Serving
+from weft.simulator.serving.queueing import Requests, bucket_of
+from weft.simulator.serving.rates import Bursts, RequestRate, arrivals_of, burst_spans, rates_of
+from weft.simulator.serving.served import reversals
+from weft.simulator.serving.service import Services, Spread, TraceService, replicas_for
+from weft.simulator.workload import Elastic, TraceJob, Workload
 
 FIFO = Policy("fifo", "packed-sticky", "none")
 NEAR = 1e-6

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.simulator.metrics import (
+from weft.simulator.metrics import (
     finish_time_fairness,
     jct_cdf,
     mean_over_time,
@@ -17,7 +17,7 @@ from libs.simulator.metrics import (
     queue_over_time,
     utilisation_over_time,
 )
-from libs.simulator.outcome import JobOutcome, Outcome, Spell
+from weft.simulator.outcome import JobOutcome, Outcome, Spell
 
 
 def job(

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS
-from libs.simulator.metrics import metrics
-from libs.simulator.outcome import JobOutcome, Outcome, Spell
-from libs.simulator.report import ReportError, words, write_report
-from libs.simulator.report.compared import (
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS
+from weft.simulator.metrics import metrics
+from weft.simulator.outcome import JobOutcome, Outcome, Spell
+from weft.simulator.report import ReportError, words, write_report
+from weft.simulator.report.compared import (
     COLUMNS,
     cell,
     change,
@@ -27,11 +27,11 @@ from libs.simulator.report.compared import (
     verdict,
     worth_showing,
 )
-from libs.simulator.report.crop import span_shown
+from weft.simulator.report.crop import span_shown
 
 pytest.importorskip("matplotlib", reason="comes with the extra `report`")
 
-from libs.simulator.report import gantt, page
+from weft.simulator.report import gantt, page
 
 
 def played(policy: str = "fifo+packed+none", *, nodes: int = 2, jobs: int = 12, slowdown: float = 1.0) -> Outcome:
@@ -89,8 +89,8 @@ def test_the_same_runs_give_the_same_bytes_in_any_process(tmp_path: Path) -> Non
     stored = tmp_path / "runs"
     stored.write_bytes(msgspec.json.encode(two()))
     program = (
-        "import sys; from pathlib import Path; import msgspec; from libs.simulator.outcome import Outcome\n"
-        "from libs.simulator.report import write_report\n"
+        "import sys; from pathlib import Path; import msgspec; from weft.simulator.outcome import Outcome\n"
+        "from weft.simulator.report import write_report\n"
         f"runs = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=list[Outcome])\n"
         f"write_report(runs, Path(sys.argv[2]), scores={scores(8)!r})"
     )
@@ -182,7 +182,7 @@ def test_no_runs_make_no_report(tmp_path: Path) -> None:
 def test_without_matplotlib_it_is_said_what_to_install() -> None:
     program = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "from pathlib import Path; from libs.simulator.report import check_drawable\n"
+        "from pathlib import Path; from weft.simulator.report import check_drawable\n"
         "check_drawable(Path('out.html'))"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

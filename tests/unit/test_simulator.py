@@ -12,19 +12,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.domain.job import Allocation
-from libs.planning.order.las import FIRST_GPU_SECONDS, PATIENCE, PATIENCE_SECONDS
-from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.planning.refusals import why_not
-from libs.planning.shape import PlacementRequest
-from libs.simulator.metrics import metrics
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Gpu, JobOutcome, Outcome, Spell
-from libs.simulator.pool import node_id, room_of, shape_of
-from libs.simulator.run import simulate
-from libs.simulator.truth import BELIEFS
-from libs.simulator.workload import TraceJob, Workload
 from tests.support.tier import examples, of_tier
+from weft.domain.job import Allocation
+from weft.planning.order.las import FIRST_GPU_SECONDS, PATIENCE, PATIENCE_SECONDS
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.refusals import why_not
+from weft.planning.shape import PlacementRequest
+from weft.simulator.metrics import metrics
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import Gpu, JobOutcome, Outcome, Spell
+from weft.simulator.pool import node_id, room_of, shape_of
+from weft.simulator.run import simulate
+from weft.simulator.truth import BELIEFS
+from weft.simulator.workload import TraceJob, Workload
 
 ALL = [Policy(*names) for names in product(ORDERS, PLACEMENTS, BACKFILLS)]
 PEACEFUL = ("fifo", "drf")  # orders that preempt nobody

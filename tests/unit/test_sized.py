@@ -5,16 +5,17 @@ from random import Random
 
 import pytest
 
-from libs.domain.cluster import Request
-from libs.planning.finding import find
-from libs.planning.placement.packed import packed
-from libs.planning.policy import Policy
-from libs.planning.shape import Want
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import JobOutcome, Outcome, PartitionPlan, Spell
-from libs.simulator.pool import node_number, room_of
-from libs.simulator.run import simulate
-from libs.simulator.sized import (
+from tests.bench.partition.workload import CLUSTER, dorm_workload
+from weft.domain.cluster import Request
+from weft.planning.finding import find
+from weft.planning.placement.packed import packed
+from weft.planning.policy import Policy
+from weft.planning.shape import Want
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import JobOutcome, Outcome, PartitionPlan, Spell
+from weft.simulator.pool import node_number, room_of
+from weft.simulator.run import simulate
+from weft.simulator.sized import (
     mean_between,
     size_metrics,
     sizes_over_time,
@@ -22,8 +23,7 @@ from libs.simulator.sized import (
     unfairness_steps,
     utilisation_steps,
 )
-from libs.simulator.workload import Elastic
-from tests.bench.partition.workload import CLUSTER, dorm_workload
+from weft.simulator.workload import Elastic
 
 GIB = 1 << 30
 
@@ -134,8 +134,8 @@ def test_the_amounts_of_a_cluster_without_bounds_are_its_gpus_alone() -> None:
 
 def test_the_report_shows_what_each_job_holds(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="comes with the extra `report`")
-    from libs.simulator.report import write_report
-    from libs.simulator.report.stacked import amounts, fullest
+    from weft.simulator.report import write_report
+    from weft.simulator.report.stacked import amounts, fullest
 
     times, held = amounts(TWO, fullest(TWO))
     assert fullest(TWO) == 1

@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from libs.domain.classes import CLASS_LABEL
-from libs.domain.job import Allocation
-from libs.messages.signals import PairSlowdown
-from libs.planning.capacity import Room
-from libs.planning.finding import find
-from libs.planning.scores import Scores
-from libs.planning.shape import PlacementRequest
-from libs.planning.why import why_there
-from services.scheduler.desk import SCORES_SECONDS
-from services.scheduler.thinking import entries as recorded
-from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.lives import Life
 from tests.support.scheduler import World, world
 from tests.support.shared_gpus import shape, single
 from tests.unit.test_scheduler_desk import World as DeskWorld
+from weft.domain.classes import CLASS_LABEL
+from weft.domain.job import Allocation
+from weft.messages.signals import PairSlowdown
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.scores import Scores
+from weft.planning.shape import PlacementRequest
+from weft.planning.why import why_there
+from weftd.scheduler.desk import SCORES_SECONDS
+from weftd.scheduler.thinking import entries as recorded
+from weftd.scheduler.thinking.keeping import pickled, unpickled
 
 MEMORY, COMPUTE = PlacementRequest("memory"), PlacementRequest("compute")
 

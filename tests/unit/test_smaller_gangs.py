@@ -4,24 +4,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from libs.domain.cluster import Request
-from libs.domain.job import JobState
-from libs.messages.asks import AskKind
-from libs.messages.http import JobView
-from libs.planning.capacity import Room
-from libs.planning.finding import find
-from libs.planning.jobs import standing_of
-from libs.planning.order import las
-from libs.planning.order.las import LAS
-from libs.planning.order.srtf import SRTF
-from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.refusals import never_fits, why_not
-from libs.planning.shape import Shape, Want, shape_of
-from services.gateway.cluster import LiveCluster
-from services.gateway.views import job_view
 from tests.support.builders import GIB, capacity, node, spec
 from tests.support.scheduler import World, world
 from tests.support.tier import examples
+from weft.domain.cluster import Request
+from weft.domain.job import JobState
+from weft.messages.asks import AskKind
+from weft.messages.http import JobView
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.jobs import standing_of
+from weft.planning.order import las
+from weft.planning.order.las import LAS
+from weft.planning.order.srtf import SRTF
+from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.refusals import never_fits, why_not
+from weft.planning.shape import Shape, Want, shape_of
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.views import job_view
 
 S = JobState
 

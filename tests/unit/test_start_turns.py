@@ -6,14 +6,14 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.messages.nodes import StartRun
-from services.executor.hands import STARTS_AT_ONCE, STARTS_PER_TENANT_MAX
-from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
-from services.executor.thinking.core import Start
-from services.executor.turns import StartTurns
 from tests.support.hands import made_hands
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
+from weft.messages.nodes import StartRun
+from weftd.executor.hands import STARTS_AT_ONCE, STARTS_PER_TENANT_MAX
+from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
+from weftd.executor.thinking.core import Start
+from weftd.executor.turns import StartTurns
 
 
 class SlowFor(FakeRuntime):

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.cluster import Request
-from libs.domain.job import Allocation
-from libs.planning.capacity import Room
-from libs.planning.finding import find
-from libs.planning.placement.weft_best import weft_best
-from libs.planning.scores import Scores
-from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
 from tests.support.tier import examples
+from weft.domain.cluster import Request
+from weft.domain.job import Allocation
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.placement.weft_best import weft_best
+from weft.planning.scores import Scores
+from weft.planning.shape import PlacementRequest, Want
 
 NODES = [f"node-{number}" for number in range(4)]
 GPUS = 3

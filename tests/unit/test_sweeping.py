@@ -5,10 +5,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from services.executor.runs import RunKey
-from services.executor.runtime.limits.cgroup import NoCgroups
-from services.executor.runtime.process.sweeping import SOON_SECONDS, Sweeper
 from tests.support.runs import until
+from weftd.executor.runs import RunKey
+from weftd.executor.runtime.limits.cgroup import NoCgroups
+from weftd.executor.runtime.process.sweeping import SOON_SECONDS, Sweeper
 
 KEY = RunKey("job-1", 1, 0)
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.domain.quantity import size_text
-from libs.messages import contexts as bounds
-from services.cli import sync
-from services.cli.complaint import Complaint
-from services.cli.sync import pack, sent_sentence
-from services.executor import contexts
-from services.executor.contexts import BadContextError, hand_over, unpack
 from tests.support.odd_folders import make_deep, swept
+from weft.domain.quantity import size_text
+from weft.messages import contexts as bounds
+from weftd.cli import sync
+from weftd.cli.complaint import Complaint
+from weftd.cli.sync import pack, sent_sentence
+from weftd.executor import contexts
+from weftd.executor.contexts import BadContextError, hand_over, unpack
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.cgroups.counters import Traffic
-from libs.cgroups.files import KeptOpen
-from libs.cgroups.places import Mount, folders, memberships, mounts, processes_in, threads_in
-from libs.cgroups.use import CgroupUse, blkio_traffic, cgroup_use, io_traffic
-from services.telemetry.counters import interfaces, segments_resent
-from services.telemetry.processes import members, parse_process, process_traffic, processes_use
-from services.telemetry.thinking.core import measures_lost, run_sample
-from services.telemetry.thinking.readings import FoundRun, Process, ThreadUse
-from services.telemetry.threads import LOOK_SECONDS, Thread, parse_thread, thread_use
-from services.telemetry.usage import UsageReader
+from weft.cgroups.counters import Traffic
+from weft.cgroups.files import KeptOpen
+from weft.cgroups.places import Mount, folders, memberships, mounts, processes_in, threads_in
+from weft.cgroups.use import CgroupUse, blkio_traffic, cgroup_use, io_traffic
+from weftd.telemetry.counters import interfaces, segments_resent
+from weftd.telemetry.processes import members, parse_process, process_traffic, processes_use
+from weftd.telemetry.thinking.core import measures_lost, run_sample
+from weftd.telemetry.thinking.readings import FoundRun, Process, ThreadUse
+from weftd.telemetry.threads import LOOK_SECONDS, Thread, parse_thread, thread_use
+from weftd.telemetry.usage import UsageReader
 
 MOUNTS_V1 = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755

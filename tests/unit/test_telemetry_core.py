@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.cgroups.counters import Traffic
-from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
-from services.executor.runtime.process import records
-from services.executor.runtime.process.pipes import Inodes
-from services.executor.runtime.process.records import RunRecord
-from services.telemetry.metrics import NodeGauges
-from services.telemetry.runs import DockerRuns, ProcessRuns
-from services.telemetry.thinking.core import NodeCounters, Sampler
-from services.telemetry.thinking.readings import FoundRun, HostReading, RunReading, ThreadUse
+from weft.cgroups.counters import Traffic
+from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
+from weftd.executor.runtime.process import records
+from weftd.executor.runtime.process.pipes import Inodes
+from weftd.executor.runtime.process.records import RunRecord
+from weftd.telemetry.metrics import NodeGauges
+from weftd.telemetry.runs import DockerRuns, ProcessRuns
+from weftd.telemetry.thinking.core import NodeCounters, Sampler
+from weftd.telemetry.thinking.readings import FoundRun, HostReading, RunReading, ThreadUse
 
 
 def host(at: float) -> HostReading:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from libs.cgroups.counters import Traffic, keyed, stalled_seconds
-from libs.cgroups.files import read_text
-from libs.messages.signals import HostSample
-from services.telemetry.counters import part, rate
-from services.telemetry.host import cpu_seconds, disk_traffic, memory_total_and_used, network_traffic, read_host
-from services.telemetry.thinking.core import host_sample
-from services.telemetry.thinking.readings import HostReading
+from weft.cgroups.counters import Traffic, keyed, stalled_seconds
+from weft.cgroups.files import read_text
+from weft.messages.signals import HostSample
+from weftd.telemetry.counters import part, rate
+from weftd.telemetry.host import cpu_seconds, disk_traffic, memory_total_and_used, network_traffic, read_host
+from weftd.telemetry.thinking.core import host_sample
+from weftd.telemetry.thinking.readings import HostReading
 
 STAT = """\
 cpu  17000 100 7000 255000 1000 40 260 41 500 20

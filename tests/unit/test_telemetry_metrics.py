@@ -6,10 +6,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from libs.domain.cluster import Gpu
-from libs.messages.signals import CLOCK_EVENTS, GpuProcess, GpuSample, HostSample, NodeSampled, RunSample
-from services.telemetry.dcgm import dcgm_families
-from services.telemetry.metrics import GpuPairs, NodeGauges
+from weft.domain.cluster import Gpu
+from weft.messages.signals import CLOCK_EVENTS, GpuProcess, GpuSample, HostSample, NodeSampled, RunSample
+from weftd.telemetry.dcgm import dcgm_families
+from weftd.telemetry.metrics import GpuPairs, NodeGauges
 
 HOST = HostSample(cpus=2, memory_total=1, memory_used=0)
 

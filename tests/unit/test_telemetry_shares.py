@@ -15,21 +15,21 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
-from libs.sharing import places
-from libs.sharing.native import Built, NotBuilt, build
-from libs.sharing.pages import SlotLimits, limits_bytes
-from libs.sharing.places import device_of
-from libs.sharing.records import SlotSeen, SlotShare
-from libs.sharing.slots import JOB, LIMITS, SEEN, SHARE, make_slot, write_seen
-from services.telemetry.devices import EmulatedDevices
-from services.telemetry.metrics import NodeGauges
-from services.telemetry.shares import ShareReader
-from services.telemetry.thinking.readings import FoundRun
-from services.telemetry.thinking.shares import ShareRates, ShareReading
+from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
+from weft.sharing import places
+from weft.sharing.native import Built, NotBuilt, build
+from weft.sharing.pages import SlotLimits, limits_bytes
+from weft.sharing.places import device_of
+from weft.sharing.records import SlotSeen, SlotShare
+from weft.sharing.slots import JOB, LIMITS, SEEN, SHARE, make_slot, write_seen
+from weftd.telemetry.devices import EmulatedDevices
+from weftd.telemetry.metrics import NodeGauges
+from weftd.telemetry.shares import ShareReader
+from weftd.telemetry.thinking.readings import FoundRun
+from weftd.telemetry.thinking.shares import ShareRates, ShareReading
 
 KEY = ("j-1", 1, 0)
-PROGRAMS = Path(__file__).parents[2] / "services/cli/demo/programs"
+PROGRAMS = Path(__file__).parents[2] / "services/weftd/cli/demo/programs"
 SHARE_OF = SlotShare(gpu="GPU-7", request=300, limit=800, memory=1 << 30)
 SECOND = 1_000_000_000
 

@@ -1,8 +1,8 @@
 """Which progress is worth a message: what is new, once a second, and what is known again and again."""
 
-from libs.messages.nodes import Pace, RunProgressed
-from services.executor.runs import RunKey
-from services.executor.thinking.telling import AGAIN_SECONDS, RUNS_MAX, Telling, Told
+from weft.messages.nodes import Pace, RunProgressed
+from weftd.executor.runs import RunKey
+from weftd.executor.thinking.telling import AGAIN_SECONDS, RUNS_MAX, Telling, Told
 
 KEY = RunKey("job-1", 2, 3)
 PACE = Pace(window_seconds=10.0, steps=10, steps_rate=1.0, step_seconds=1.0)

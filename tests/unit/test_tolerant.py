@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from libs.bus.wire import decode, encode
-from libs.domain.spec import JobSpec, Volume
-from libs.messages import tolerant
-from libs.messages.nodes import JobOrder, NodeDesired, NodeReported, ProgressSeen, ReadSecrets
-from libs.messages.signals import NodeSampled
-from libs.messages.tolerant import TolerantDecoder
 from tests.support.builders import spec
 from tests.support.tier import examples
+from weft.bus.wire import decode, encode
+from weft.domain.spec import JobSpec, Volume
+from weft.messages import tolerant
+from weft.messages.nodes import JobOrder, NodeDesired, NodeReported, ProgressSeen, ReadSecrets
+from weft.messages.signals import NodeSampled
+from weft.messages.tolerant import TolerantDecoder
 
 SPECS = TolerantDecoder(JobSpec)
 WRITTEN = [

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from libs.simulator import traces
-from libs.simulator.traces.load import check_fits, offered_load, scaled
-from libs.simulator.workload import InputError, TraceJob, Workload
 from tests.support.data import measured
+from weft.simulator import traces
+from weft.simulator.traces.load import check_fits, offered_load, scaled
+from weft.simulator.workload import InputError, TraceJob, Workload
 
 SIA = "job_id,num_gpus,submit_time,duration,model\n"
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"

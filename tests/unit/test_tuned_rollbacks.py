@@ -3,12 +3,12 @@
 import pytest
 from msgspec import structs
 
-from libs.domain.job import CauseCode, Placement
-from libs.messages.asks import RankTuning
-from libs.tuning import tuner
-from libs.tuning.proposal import Free, Proposal
-from libs.tuning.state import Phase, Trial, begin
 from tests.support.trained import Kindred, Model, Pool, Trained
+from weft.domain.job import CauseCode, Placement
+from weft.messages.asks import RankTuning
+from weft.tuning import tuner
+from weft.tuning.proposal import Free, Proposal
+from weft.tuning.state import Phase, Trial, begin
 
 
 def total(job: Trained) -> float:

@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Allocation, CauseCode, JobState
-from libs.domain.spec import TuningMode
-from libs.planning.partition.weft import weft
-from libs.tuning.outer import REST_SECONDS, ROOM_SECONDS
-from libs.tuning.state import Phase, decode, encode
-from services.reallocator.thinking.partitioning import Plans, SizePlanner
 from tests.support.tier import examples
 from tests.support.trained import Kindred, Model, Pool, Trained
+from weft.domain.job import Allocation, CauseCode, JobState
+from weft.domain.spec import TuningMode
+from weft.planning.partition.weft import weft
+from weft.tuning.outer import REST_SECONDS, ROOM_SECONDS
+from weft.tuning.state import Phase, decode, encode
+from weftd.reallocator.thinking.partitioning import Plans, SizePlanner
 
 LIVE = {"how": "live"}
 RESTART = {"how": "restart"}

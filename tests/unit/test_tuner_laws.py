@@ -5,20 +5,20 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import Allocation, CauseCode, Placement
-from libs.domain.spec import TuningMode
-from libs.messages.asks import RankTuning, Tune
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import HostSample, NodeSampled, RunSample
-from libs.tuning import limits
-from libs.tuning.envelope import bounds_of
-from libs.tuning.proposal import Free
-from libs.tuning.rollback import PART_MIN, that_fits
-from libs.tuning.split import Demand, best_split
-from services.reallocator.thinking.core import Reallocator
 from tests.support.builders import GIB
 from tests.support.tier import examples
 from tests.support.trained import Kindred, Model, Trained, node_of
+from weft.domain.job import Allocation, CauseCode, Placement
+from weft.domain.spec import TuningMode
+from weft.messages.asks import RankTuning, Tune
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import HostSample, NodeSampled, RunSample
+from weft.tuning import limits
+from weft.tuning.envelope import bounds_of
+from weft.tuning.proposal import Free
+from weft.tuning.rollback import PART_MIN, that_fits
+from weft.tuning.split import Demand, best_split
+from weftd.reallocator.thinking.core import Reallocator
 
 WINDOW = 4.0
 QUICK = (Phase.explicit, Phase.generate)  # a history that breaks a law is short enough as it is

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from libs.domain.ulimits import NO_LIMIT, is_beyond, ulimit_text
-from libs.service import SettingsError, load
-from services.executor.settings import ExecutorSettings
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
+from weft.domain.ulimits import NO_LIMIT, is_beyond, ulimit_text
+from weft.service import SettingsError, load
+from weftd.executor.settings import ExecutorSettings
 
 
 def test_an_order_has_the_ulimits_of_their_job_as_numbers() -> None:

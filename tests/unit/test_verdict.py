@@ -3,10 +3,10 @@
 import pytest
 from msgspec import structs
 
-from libs.tuning.cause import StandingVerdicts, judge
-from libs.tuning.verdict import SAMPLES_MIN, Verdict, read
-from libs.tuning.window import JobWindow, Window
 from tests.support.builders import GIB
+from weft.tuning.cause import StandingVerdicts, judge
+from weft.tuning.verdict import SAMPLES_MIN, Verdict, read
+from weft.tuning.window import JobWindow, Window
 
 V = Verdict
 FINE: dict[str, object] = {

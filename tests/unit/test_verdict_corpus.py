@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from libs.domain.job import Allocation
 from tests.support.corpus import CORPUS, NOTHING, Head, Line, Recorded, accuracy, concluded, confusion, parse, recorded
 from tests.support.trained import Kindred, Model, Trained
+from weft.domain.job import Allocation
 
 RIGHT_MIN = 0.95
 

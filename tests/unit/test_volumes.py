@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from libs.domain.cluster import Capacity, NeededVolume, OfferedVolume
-from libs.domain.spec import Volume
-from libs.domain.spec_decoder import SpecError, decode_spec
-from libs.planning.capacity import room_of
-from libs.planning.offering import offered_text, unoffered
-from libs.planning.refusals import never_fits, why_not
-from libs.planning.shape import shape_of
-from libs.service import SettingsError, load
-from services.executor.settings import ExecutorSettings
-from services.executor.volumes import OwnedVolume, VolumeRefusedError, check, offered, paths_for, resolved
 from tests.support.builders import node, spec
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
 from tests.support.volumes import offering
+from weft.domain.cluster import Capacity, NeededVolume, OfferedVolume
+from weft.domain.spec import Volume
+from weft.domain.spec_decoder import SpecError, decode_spec
+from weft.planning.capacity import room_of
+from weft.planning.offering import offered_text, unoffered
+from weft.planning.refusals import never_fits, why_not
+from weft.planning.shape import shape_of
+from weft.service import SettingsError, load
+from weftd.executor.settings import ExecutorSettings
+from weftd.executor.volumes import OwnedVolume, VolumeRefusedError, check, offered, paths_for, resolved
 
 SETS = {"name": "datasets", "read_only": True}
 

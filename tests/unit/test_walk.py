@@ -5,16 +5,16 @@ from collections.abc import Mapping
 import pytest
 from msgspec import structs
 
-from libs.domain.cluster import Request
-from libs.domain.job import Allocation
-from libs.planning.backfill import Ending
-from libs.planning.finding import Place
-from libs.planning.order.fifo import FIFO
-from libs.planning.order.standing import Standing
-from libs.planning.policy import Policy
-from libs.planning.queue import Queue
-from libs.planning.shape import Shape, Want, gpus_least, gpus_of
-from libs.planning.walk import Starts, Waits, Walk, Wants
+from weft.domain.cluster import Request
+from weft.domain.job import Allocation
+from weft.planning.backfill import Ending
+from weft.planning.finding import Place
+from weft.planning.order.fifo import FIFO
+from weft.planning.order.standing import Standing
+from weft.planning.policy import Policy
+from weft.planning.queue import Queue
+from weft.planning.shape import Shape, Want, gpus_least, gpus_of
+from weft.planning.walk import Starts, Waits, Walk, Wants
 
 HOUR = 3600.0
 

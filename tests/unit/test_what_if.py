@@ -4,17 +4,17 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.domain.job import Job, JobState
-from libs.domain.quotas import ALL, Quota
-from libs.domain.shares import WHOLE
-from libs.planning.eta.learnt import Lasted
-from libs.planning.policy import Policy
-from libs.simulator.whatif.compared import compared
-from libs.simulator.whatif.durations import Assumptions
-from libs.simulator.whatif.onward import Onward
-from libs.simulator.whatif.present import Present, Supposition, jobs_now, supposed
 from tests.support.builders import job, node
 from tests.support.steps import placement
+from weft.domain.job import Job, JobState
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE
+from weft.planning.eta.learnt import Lasted
+from weft.planning.policy import Policy
+from weft.simulator.whatif.compared import compared
+from weft.simulator.whatif.durations import Assumptions
+from weft.simulator.whatif.onward import Onward
+from weft.simulator.whatif.present import Present, Supposition, jobs_now, supposed
 
 NOW = 1_800_000_000.0
 

@@ -5,11 +5,11 @@ import math
 import pytest
 from msgspec import structs
 
-from libs.domain.job import Allocation, Job, JobState, Placement
-from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
-from libs.tuning.window import KEPT_MAX, Gathering
 from tests.support.builders import GIB, job
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
+from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
+from weft.tuning.window import KEPT_MAX, Gathering
 
 HOST = HostSample(cpus=8.0, cpus_used=2.0, memory_total=GIB, memory_used=0)
 

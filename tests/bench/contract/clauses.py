@@ -4,9 +4,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from libs.domain.job import JobState
-from services.cli.migration.slurm import from_slurm
 from tests.bench.contract.stage import PROGRAMS, BrokenError, Stage
+from weft.domain.job import JobState
+from weftd.cli.migration.slurm import from_slurm
 
 Clause = Callable[[Stage], Awaitable[None]]
 CLAUSES: dict[str, Clause] = {}

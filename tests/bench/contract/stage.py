@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from libs.client import Client, RefusedError
-from libs.domain.job import JobState
-from libs.messages.http import JobView, Submitted
-from services.cli.local import Options, running
 from tests.bench.contract.frameworks import packages
 from tests.bench.elastic import CONTAINERS
 from tests.bench.nearchus.image import base, remove_network
 from tests.support.cluster import Cluster
+from weft.client import Client, RefusedError
+from weft.domain.job import JobState
+from weft.messages.http import JobView, Submitted
+from weftd.cli.local import Options, running
 
 PROGRAMS = Path(__file__).with_name("programs")
 GPUS = 12

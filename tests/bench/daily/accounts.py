@@ -6,15 +6,15 @@ import asyncio
 import time
 from pathlib import Path
 
-from libs.messages.accounts import By
-from services.gateway.accounts import account_of
-from services.gateway.billing import billed
-from services.gateway.thinking.accounting.used import UsedLedger
 from tests.bench.figures import Aim
 from tests.chaos.run import Asked, chaos
 from tests.support import postgres
 from tests.support.filled import CAUSE, EVENTS_OF, PLACEMENT, fill_ended
 from tests.support.postgres import Stores
+from weft.messages.accounts import By
+from weftd.gateway.accounts import account_of
+from weftd.gateway.billing import billed
+from weftd.gateway.thinking.accounting.used import UsedLedger
 
 SECONDS, QUICK_SECONDS = 600.0, 30.0
 SETTLE_SECONDS = 90.0  # an account needs no job to be over: what is not by then is accounted for as it is

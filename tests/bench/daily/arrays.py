@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from libs.client import Client
 from tests.bench.figures import Aim
 from tests.support.gateway import RunningGateway, add_nodes, place
+from weft.client import Client
 
 ELEMENTS = 10_000
 SUBMIT_SECONDS_MAX = 5.0

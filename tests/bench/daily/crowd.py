@@ -12,13 +12,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.client import Client
-from libs.domain.job import JobState
-from libs.messages.http import TenantWanted
-from libs.messages.http_quotas import QuotaWanted
 from tests.bench.figures import Aim, milliseconds, quantile
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster, until
+from weft.client import Client
+from weft.domain.job import JobState
+from weft.messages.http import TenantWanted
+from weft.messages.http_quotas import QuotaWanted
 
 ARRAYS, ELEMENTS = 2, 10_000
 GPUS, LIMIT = 4, 2

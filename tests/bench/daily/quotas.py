@@ -3,12 +3,12 @@
 from pathlib import Path
 from random import Random
 
-from libs.domain.job import JobState
-from libs.domain.quotas import Quota
-from libs.planning.policy import Policy
-from services.scheduler.thinking.core import Settings
 from tests.bench.figures import Aim
 from tests.support.scheduler import world
+from weft.domain.job import JobState
+from weft.domain.quotas import Quota
+from weft.planning.policy import Policy
+from weftd.scheduler.thinking.core import Settings
 
 HOUR = 3600.0
 STEP_SECONDS = 10.0

@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
-from libs.client.sessions import RunSession
-from libs.domain.job import JobState
 from tests.bench.figures import Aim, milliseconds, quantile
 from tests.support.builders import spec
 from tests.support.cluster import embedded_cluster
+from weft.client.sessions import RunSession
+from weft.domain.job import JobState
 
 PROMPT_SECONDS_MAX = 1.0
 ECHO_MILLISECONDS_MAX = 20.0

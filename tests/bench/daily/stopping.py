@@ -9,11 +9,11 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
-from libs.domain.elements import elements_of
-from libs.domain.job import Job, JobState
-from services.reallocator.thinking.halving import Halving
 from tests.bench.figures import Aim
 from tests.support.builders import spec
+from weft.domain.elements import elements_of
+from weft.domain.job import Job, JobState
+from weftd.reallocator.thinking.halving import Halving
 
 SWEEPS, QUICK_SWEEPS = 40, 10
 ELEMENTS, GPUS = 64, 8  # each element has one GPU

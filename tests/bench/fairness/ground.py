@@ -8,13 +8,13 @@ from pathlib import Path
 import asyncpg
 from msgspec import Struct
 
-from libs import servers
-from libs.client import Client, ClientError
-from libs.domain.job import FINAL, JobState
 from tests.bench.fairness.processes import Processes
 from tests.bench.fairness.quiet import Quiet
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
+from weft import servers
+from weft.client import Client, ClientError
+from weft.domain.job import FINAL, JobState
 
 SETTINGS = {"EXECUTOR_CPUS": "256", "EXECUTOR_MEMORY": str(64 << 30)}
 EVENTS_OF_A_JOB = 5

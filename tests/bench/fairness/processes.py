@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from libs import servers
-from services.cli.local import LocalCluster
 from tests.bench.fairness.aims import Memory
+from weft import servers
+from weftd.cli.local import LocalCluster
 
 LOOK_SECONDS = 1.0
 WITH_CHILDREN = ("gateway", "postgres")  # an executor's children are jobs

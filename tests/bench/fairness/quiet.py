@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from libs.messages.http import Submitted
 from tests.bench.fairness.aims import Window
+from weft.messages.http import Submitted
 
 DEADLINE_SECONDS = 10.0  # a request that has not been answered by then has failed
 STARTED_SECONDS_MAX = 10.0  # after the last submission

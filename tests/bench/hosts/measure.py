@@ -20,11 +20,11 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from libs.domain.quantity import duration_text
 from tests.bench.figures import Aim, line_of, quantile
 from tests.bench.hosts.nodes import Count
 from tests.bench.hosts.world import Used, World, job_id, world
 from tests.support.builders import spec
+from weft.domain.quantity import duration_text
 
 GPUS, SYNC_SECONDS = 8, 2.0
 LEASE_SECONDS, LEADER_SECONDS = 20.0, 6.0

@@ -18,10 +18,10 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct, structs
 
-from libs.messages.nodes import NodeDesired
 from tests.bench.hosts.wire import Wire
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
+from weft.messages.nodes import NodeDesired
 
 ANSWER_SECONDS_MAX = 3.0  # as the executor's
 BACK_OFF_SECONDS = 0.1

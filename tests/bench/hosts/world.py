@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from libs.client import Client
-from libs.credentials import Credentials, provision
-from libs.servers import erase, status, up
-from libs.servers.find import find_nats
-from libs.store.migrate import ROLES
 from tests.bench import cpu
 from tests.bench.hosts.nodes import Count
 from tests.support.gateway_process import GatewayProcess, gateway_process
 from tests.support.postgres import Server, Stores, stores
+from weft.client import Client
+from weft.credentials import Credentials, provision
+from weft.servers import erase, status, up
+from weft.servers.find import find_nats
+from weft.store.migrate import ROLES
 
 START_SECONDS_MAX, STOP_SECONDS_MAX, ANSWER_SECONDS_MAX = 60.0, 20.0, 30.0
 MIB = 1 << 20
@@ -121,7 +121,7 @@ class World:
         profiled = () if self.profiles is None else ("-m", "cProfile", "-o", str(self.profiles / f"{name}.prof"))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *(*profiled, "-m", "services.scheduler"),
+            *(*profiled, "-m", "weftd.scheduler"),
             stdout=log,
             stderr=log,
             env={

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.bus.nats import NatsBus
-from libs.client import Client
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec
-from libs.messages.http import EventView, JobView
-from libs.messages.nodes import ProgressSeen, RunProgressed
-from libs.messages.signals import NodeSampled, PoolReviewed
-from libs.servers import status
-from services.cli.local import LocalCluster, Options, running
 from tests.bench.nearchus.image import make_image, remove_network
 from tests.support.cluster import Cluster
+from weft.bus.nats import NatsBus
+from weft.client import Client
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec
+from weft.messages.http import EventView, JobView
+from weft.messages.nodes import ProgressSeen, RunProgressed
+from weft.messages.signals import NodeSampled, PoolReviewed
+from weft.servers import status
+from weftd.cli.local import LocalCluster, Options, running
 
 CPUS = 2.0
 START_SECONDS_MAX = 180.0  # on a busy machine an engine takes long

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from libs.domain.job import JobState
-from libs.domain.spec import JobSpec, Role, Tuning, TuningMode
 from tests.bench.nearchus.lab import Lab
 from tests.bench.nearchus.measured import Traced, Waited, append
 from tests.bench.nearchus.sides import actions, busy
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec, Role, Tuning, TuningMode
 
 SIDES = {"off": TuningMode.OFF, "reclaim": TuningMode.ON}
 EVERY_SECONDS = 5.0

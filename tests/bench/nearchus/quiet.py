@@ -1,7 +1,7 @@
 """S6: a job that lacks nothing and wastes little, for half an hour: whatever is changed is a false action."""
 
-from libs.domain.spec import Tuning, TuningMode
 from tests.bench.nearchus.scenarios import BUDGET, SERVED, SERVER_HEAVY, Scenario, Share
+from weft.domain.spec import Tuning, TuningMode
 
 _REPLICAS = {"ps": 1, "worker": 3}
 _SHARE = Share(cpus={"ps": 1.0, "worker": 0.22})

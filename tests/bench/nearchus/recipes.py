@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from libs.domain.spec import JobSpec, Replicas, Role, Tuning, TuningMode
 from tests.bench.nearchus.scenarios import ALONE, RINGED, SERVED
+from weft.domain.spec import JobSpec, Replicas, Role, Tuning, TuningMode
 
 
 class Recipe(Struct, frozen=True, kw_only=True):

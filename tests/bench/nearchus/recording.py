@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from libs.messages.http import JobView
-from libs.messages.nodes import ProgressSeen
-from libs.messages.signals import NodeSampled
 from tests.bench.nearchus.lab import Heard, Lab, lab
 from tests.bench.nearchus.recipes import RECIPES, Recipe, burner
 from tests.support.corpus import Head, Line
+from weft.messages.http import JobView
+from weft.messages.nodes import ProgressSeen
+from weft.messages.signals import NodeSampled
 
 WARM_SECONDS = 8.0
 TOGETHER_CPUS = 1.1

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from libs.domain.spec import JobSpec, Replicas, ResizeHow, ResizeRules, Role, Tuning, TuningMode
+from weft.domain.spec import JobSpec, Replicas, ResizeHow, ResizeRules, Role, Tuning, TuningMode
 
 BUDGET = 1.6  # cores of the two; the rest is for the cluster's own services
 MEMORY = "384MiB"

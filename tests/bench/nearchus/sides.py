@@ -7,11 +7,11 @@ from collections.abc import Collection
 from datetime import datetime
 from itertools import pairwise
 
-from libs.messages.http import EventView
-from libs.messages.signals import NodeSampled, PoolReviewed
 from tests.bench.nearchus.lab import Lab
 from tests.bench.nearchus.measured import Action, Measured
 from tests.bench.nearchus.scenarios import Scenario, Share
+from weft.messages.http import EventView
+from weft.messages.signals import NodeSampled, PoolReviewed
 
 REPORTED_WITHIN = 1.5  # seconds: what was done by then has been heard
 CURVE_SECONDS = 5.0

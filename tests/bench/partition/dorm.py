@@ -7,17 +7,17 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from libs.planning.partition import Rules
-from libs.planning.policy import Policy
-from libs.simulator.model import World
-from libs.simulator.partitionings import partitioning_of
-from libs.simulator.run import simulate
-from libs.simulator.sized import SizeMetrics, size_metrics
-from libs.simulator.sizing import Partitioning
 from tests.bench.figures import Aim
 from tests.bench.partition.published import dorm
 from tests.bench.partition.workload import CLUSTER, dorm_workload
 from tests.bench.policies.tables import table
+from weft.planning.partition import Rules
+from weft.planning.policy import Policy
+from weft.simulator.model import World
+from weft.simulator.partitionings import partitioning_of
+from weft.simulator.run import simulate
+from weft.simulator.sized import SizeMetrics, size_metrics
+from weft.simulator.sizing import Partitioning
 
 POLICY = Policy("fifo", "packed-sticky", "none")
 STATIC, OURS = "static", "weft"

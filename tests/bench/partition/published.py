@@ -15,11 +15,11 @@ from math import ceil, floor
 
 from msgspec import Struct
 
-from libs.planning.partition import ElasticJob, Partition, Rules, Server
-from libs.planning.partition.fair import FairShare, fair_shares, resources, whole_of
-from libs.planning.partition.outcome import kept, partition_of
-from libs.planning.partition.solving import Ended, LinearProgram, Numbers, SolverLimits
-from libs.planning.shares import Amounts
+from weft.planning.partition import ElasticJob, Partition, Rules, Server
+from weft.planning.partition.fair import FairShare, fair_shares, resources, whole_of
+from weft.planning.partition.outcome import kept, partition_of
+from weft.planning.partition.solving import Ended, LinearProgram, Numbers, SolverLimits
+from weft.planning.shares import Amounts
 
 GAP = 0.0001
 BRANCHES = 20_000

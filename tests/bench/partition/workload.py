@@ -11,9 +11,9 @@ from random import Random
 
 from msgspec import Struct
 
-from libs.simulator.generate import HOUR, Urn
-from libs.simulator.model import Cluster
-from libs.simulator.workload import Elastic, TraceJob, Workload
+from weft.simulator.generate import HOUR, Urn
+from weft.simulator.model import Cluster
+from weft.simulator.workload import Elastic, TraceJob, Workload
 
 GIB = 1 << 30
 CLUSTER = Cluster(nodes=20, gpus_per_node=1, gpu_nodes=5, cpus_per_node=12.0, memory_per_node=128 * GIB)

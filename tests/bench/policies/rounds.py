@@ -9,17 +9,17 @@ found by the scheduler's own placement functions.
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from libs.domain.job import Allocation
-from libs.planning.capacity import Placer, Room
-from libs.planning.finding import find
-from libs.planning.placement.packed import packed
-from libs.planning.placement.pal import pal
-from libs.planning.placement.pm_first import pm_first
-from libs.planning.shape import PlacementRequest
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import JobOutcome, Outcome, Spell, outcome_of
-from libs.simulator.pool import gpus_in, room_of, shape_of
-from libs.simulator.workload import TraceJob, Workload
+from weft.domain.job import Allocation
+from weft.planning.capacity import Placer, Room
+from weft.planning.finding import find
+from weft.planning.placement.packed import packed
+from weft.planning.placement.pal import pal
+from weft.planning.placement.pm_first import pm_first
+from weft.planning.shape import PlacementRequest
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import JobOutcome, Outcome, Spell, outcome_of
+from weft.simulator.pool import gpus_in, room_of, shape_of
+from weft.simulator.workload import TraceJob, Workload
 
 ARTIFACT_GROUPS = 2  # PAL's published code stops its search for the best number of groups at the first one
 ROUND_S = 360.0

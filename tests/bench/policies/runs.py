@@ -7,13 +7,13 @@ from concurrent.futures import Executor, as_completed
 
 from msgspec import Struct
 
-from libs.planning.policy import Policy
-from libs.simulator.metrics import metrics
-from libs.simulator.model import LOCALITY_PENALTY, World
-from libs.simulator.outcome import Outcome
-from libs.simulator.run import simulate
 from tests.bench.policies.rounds import simulate_rounds
 from tests.bench.policies.setups import cluster, workload
+from weft.planning.policy import Policy
+from weft.simulator.metrics import metrics
+from weft.simulator.model import LOCALITY_PENALTY, World
+from weft.simulator.outcome import Outcome
+from weft.simulator.run import simulate
 
 ARTIFACT = "artifact"
 

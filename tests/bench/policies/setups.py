@@ -7,13 +7,13 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from libs.profiles import read_profile, scores_for
-from libs.simulator import traces
-from libs.simulator.model import Cluster
-from libs.simulator.traces.load import scaled
-from libs.simulator.workload import Workload
 from tests.support.data import ROOT
 from tests.support.measured_runs import MeasuredRuns, artifact_profile, cluster_profile, read_runs
+from weft.profiles import read_profile, scores_for
+from weft.simulator import traces
+from weft.simulator.model import Cluster
+from weft.simulator.traces.load import scaled
+from weft.simulator.workload import Workload
 
 NODES, GPUS_PER_NODE = 16, 4
 PHILLY_GPUS_PER_NODE = 8

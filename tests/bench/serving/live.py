@@ -13,14 +13,14 @@ from datetime import datetime
 import aiohttp
 from msgspec import Struct
 
-from libs.domain.job import JobEvent
-from libs.domain.spec import JobSpec
-from libs.messages.http import JobView
-from services.cli.demo.parts import program
 from tests.bench.figures import Aim, quantile
 from tests.bench.serving.client import Answer
 from tests.bench.serving.rig import Load, Rig, model, rig
 from tests.support.builders import spec
+from weft.domain.job import JobEvent
+from weft.domain.spec import JobSpec
+from weft.messages.http import JobView
+from weftd.cli.demo.parts import program
 
 LATENCY_S = 0.5
 WINDOW_S = 10.0

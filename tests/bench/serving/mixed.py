@@ -11,19 +11,19 @@ from statistics import fmean
 
 from msgspec import Struct, structs
 
-from libs.planning.policy import Policy
-from libs.simulator.counted import Counted, Course
-from libs.simulator.elastic import EACH
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Outcome
-from libs.simulator.partitionings import partitioning_of
-from libs.simulator.run import simulate
-from libs.simulator.serving.over_time import Serving
-from libs.simulator.serving.rates import RequestRate
-from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService
-from libs.simulator.workload import Elastic, TraceJob, Workload
 from tests.bench.figures import Aim
 from tests.bench.serving.rules import Totals, by_name, fixed, maker, rate_of_day, totals
+from weft.planning.policy import Policy
+from weft.simulator.counted import Counted, Course
+from weft.simulator.elastic import EACH
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import Outcome
+from weft.simulator.partitionings import partitioning_of
+from weft.simulator.run import simulate
+from weft.simulator.serving.over_time import Serving
+from weft.simulator.serving.rates import RequestRate
+from weft.simulator.serving.service import WHOLE, Services, Spread, TraceService
+from weft.simulator.workload import Elastic, TraceJob, Workload
 
 NODES, GPUS = 4, 4
 NOTEBOOKS, NOTEBOOK_SHARE = 3, 200

@@ -10,9 +10,9 @@ from zlib import crc32
 
 import numpy as np
 
-from libs.simulator.serving.outcome import WINDOW_S
-from libs.simulator.serving.rates import arrivals_of, drawn
-from libs.simulator.serving.service import TraceService
+from weft.simulator.serving.outcome import WINDOW_S
+from weft.simulator.serving.rates import arrivals_of, drawn
+from weft.simulator.serving.service import TraceService
 
 
 def oracle_gpu_s(service: TraceService, lasts_s: float, seed: int) -> float:

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from libs.domain.job import FINAL, JobState
-from libs.domain.spec import JobSpec
-from libs.messages.http import JobView
-from services.cli.demo.parts import program
 from tests.bench.serving.client import Answer, Plan, read
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
+from weft.domain.job import FINAL, JobState
+from weft.domain.spec import JobSpec
+from weft.messages.http import JobView
+from weftd.cli.demo.parts import program
 
 NODES, GPUS = 2, 4
 SETTINGS = {

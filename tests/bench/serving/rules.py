@@ -10,19 +10,19 @@ from typing import TypeVar
 
 from msgspec import Struct, structs
 
-from libs.planning.policy import Policy
-from libs.serving.loads import Autoscaler, Goal
-from libs.simulator.counted import Counted
-from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Outcome
-from libs.simulator.run import simulate
-from libs.simulator.serving.over_time import Serving
-from libs.simulator.serving.rates import Bursts, RequestRate
-from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService, replicas_for
-from libs.simulator.workload import Workload
 from tests.bench.figures import Aim
 from tests.bench.serving.baselines import OTHERS, WEFTS, compared
 from tests.bench.serving.oracle import oracle_gpu_s
+from weft.planning.policy import Policy
+from weft.serving.loads import Autoscaler, Goal
+from weft.simulator.counted import Counted
+from weft.simulator.model import Cluster, World
+from weft.simulator.outcome import Outcome
+from weft.simulator.run import simulate
+from weft.simulator.serving.over_time import Serving
+from weft.simulator.serving.rates import Bursts, RequestRate
+from weft.simulator.serving.service import WHOLE, Services, Spread, TraceService, replicas_for
+from weft.simulator.workload import Workload
 
 D = TypeVar("D")
 R = TypeVar("R")

@@ -4,10 +4,10 @@ import gc
 from random import Random
 from time import perf_counter, process_time
 
-from libs.service.start import GARBAGE_EVERY
-from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
-from libs.serving.policies import autoscaler
 from tests.bench.figures import Aim, quantile
+from weft.service.start import GARBAGE_EVERY
+from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad
+from weft.serving.policies import autoscaler
 
 SERVICES, GPUS = 1000, 8192
 ROUNDS, ROUNDS_QUICK = 300, 60

@@ -3,9 +3,9 @@
 import random
 import time
 
-from libs.sharing import slots
 from tests.bench.figures import Aim, quantile
 from tests.bench.sharing.rig import Rig, ready, told
+from weft.sharing import slots
 
 SLOTS = 6
 ADDED_MS = 50.0

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from libs.sharing import native
 from tests.bench.figures import Aim, line_of
 from tests.bench.packing_shares import packing
 from tests.bench.sharing import crowds, inference, memory, shares
 from tests.bench.sharing.rig import Rig, rig
 from tests.support import launch_cost
+from weft.sharing import native
 
 IDLE_NS, GATED_NS = 60.0, 300.0
 

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from libs.sharing import native, pages, slots
-from libs.sharing.pages import Flag
-from libs.sharing.records import SlotShare
 from tests.support.arbiters import remove_slot
+from weft.sharing import native, pages, slots
+from weft.sharing.pages import Flag
+from weft.sharing.records import SlotShare
 
 _HEADER = struct.Struct("<QIIQQQQ")
 _PROCESS = struct.Struct("<IIQQQQ")
@@ -48,7 +48,7 @@ class Rig:
     def start_arbiter(self) -> None:
         with self.log.open("ab") as log:
             self.arbiter = subprocess.Popen(
-                [sys.executable, "-m", "services.arbiter", "--root", str(self.root)], stderr=log
+                [sys.executable, "-m", "weftd.arbiter", "--root", str(self.root)], stderr=log
             )
 
     def share(self, name: str, request: int, **more: object) -> None:

@@ -3,16 +3,16 @@ constants."""
 
 from collections.abc import Callable, Mapping
 
-from libs.serving.autoscaler import Weft
-from libs.serving.forecast import DAY_SECONDS
-from libs.serving.loads import Autoscaler, Goal
-from libs.serving.policies import OURS
-from libs.serving.rules import ScalingRules
 from tests.bench.serving.baselines.dstack import Dstack
 from tests.bench.serving.baselines.dynamo import Dynamo
 from tests.bench.serving.baselines.fixed import Fixed
 from tests.bench.serving.baselines.knative import Knative
 from tests.bench.serving.baselines.ray import Ray
+from weft.serving.autoscaler import Weft
+from weft.serving.forecast import DAY_SECONDS
+from weft.serving.loads import Autoscaler, Goal
+from weft.serving.policies import OURS
+from weft.serving.rules import ScalingRules
 
 OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
     "knative": Knative,
@@ -33,7 +33,7 @@ NAMES = (*WEFTS, *OTHERS)
 
 
 def compared(name: str, goal: Goal, *, at: float, start: float | None = None, day: float = DAY_SECONDS) -> Autoscaler:
-    """As `libs.serving.policies.autoscaler`, with every name of NAMES."""
+    """As `weft.serving.policies.autoscaler`, with every name of NAMES."""
     if name in OTHERS:
         return OTHERS[name](goal, at)
     return Weft(goal, at=at, rules=WEFTS[name], start=start, day=day)

@@ -7,10 +7,10 @@ target, that its user names, is 70 % of what a replica is seen to do; until that
 
 from math import ceil, inf
 
-from libs.domain.job import Cause, CauseCode
-from libs.serving.loads import Goal, ServiceLoad, Sized
-from libs.serving.queueing import CountsBefore, ServiceTimes
-from libs.serving.windows import CountWindows
+from weft.domain.job import Cause, CauseCode
+from weft.serving.loads import Goal, ServiceLoad, Sized
+from weft.serving.queueing import CountsBefore, ServiceTimes
+from weft.serving.windows import CountWindows
 
 WINDOW_SECONDS = 60.0
 UP_SECONDS, DOWN_SECONDS = 300.0, 600.0

@@ -10,9 +10,9 @@ that it takes at once, but not less than once. In place of ARIMA, the rate goes 
 from collections import deque
 from math import ceil, inf
 
-from libs.domain.job import Cause, CauseCode
-from libs.serving.loads import Goal, ServiceLoad, Sized
-from libs.serving.queueing import CountsBefore, ServiceTimes
+from weft.domain.job import Cause, CauseCode
+from weft.serving.loads import Goal, ServiceLoad, Sized
+from weft.serving.queueing import CountsBefore, ServiceTimes
 
 TICK_SECONDS = 5.0
 DOWN_AT = 0.8

@@ -1,7 +1,7 @@
 """As many replicas as at first: what a deployment without an autoscaler does, sized for its mean or for its peak."""
 
-from libs.domain.job import Cause, CauseCode
-from libs.serving.loads import Goal, ServiceLoad, Sized
+from weft.domain.job import Cause, CauseCode
+from weft.serving.loads import Goal, ServiceLoad, Sized
 
 
 class Fixed:

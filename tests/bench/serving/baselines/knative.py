@@ -10,8 +10,8 @@ is in the path (at most 30 s, usually far less) counts as none.
 from collections import deque
 from math import ceil, floor, inf
 
-from libs.domain.job import Cause, CauseCode
-from libs.serving.loads import Goal, ServiceLoad, Sized
+from weft.domain.job import Cause, CauseCode
+from weft.serving.loads import Goal, ServiceLoad, Sized
 
 TARGET = 0.7
 STABLE_SECONDS, PANIC_SECONDS = 60.0, 6.0

@@ -9,8 +9,8 @@ last value (ray-project/ray#46497). From zero to 1 at once.
 from collections import deque
 from math import ceil, inf
 
-from libs.domain.job import Cause, CauseCode
-from libs.serving.loads import Goal, ServiceLoad, Sized
+from weft.domain.job import Cause, CauseCode
+from weft.serving.loads import Goal, ServiceLoad, Sized
 
 TARGET = 2.0 / 5.0
 LOOK_BACK_SECONDS, PUSH_SECONDS = 30.0, 10.0

@@ -1,6 +1,0 @@
-"""The secrets of one cluster, a file each, and the permissions of every NATS user."""
-
-from libs.credentials.folder import Credentials, CredentialsError, provision
-from libs.credentials.permissions import Permissions, inbox_prefix, permissions_by_user
-
-__all__ = ["Credentials", "CredentialsError", "Permissions", "inbox_prefix", "permissions_by_user", "provision"]

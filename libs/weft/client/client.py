@@ -1,0 +1,176 @@
+"""One object per gateway: `async with Client(url, token) as client`. Requests about jobs are here."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from weft.client.administration import AdministrationRequests
+from weft.client.arrays import ArrayRequests
+from weft.client.cluster import ClusterRequests
+from weft.client.errors import RefusedError
+from weft.client.events import EventRequests
+from weft.client.logs import LogRequests
+from weft.client.paths import job_path, without_empty
+from weft.client.sessions import RunSession
+from weft.client.wire import JSON_HEADERS, Wire
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec
+from weft.messages.http import Accepted, JobsView, JobView, Submitted
+from weft.messages.http_services import EndpointsView
+from weft.messages.sessions import SessionKind
+from weft.planning.explain import Explanation
+
+RETRY_SECONDS_MAX = 30.0
+MEDIA = {"json": "application/json", "yaml": "application/yaml"}
+
+
+class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, AdministrationRequests):
+    """Requests to one gateway, with one tenant's token. A `job` argument is an id, or a name: the newest job of it."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        retry_seconds: float = RETRY_SECONDS_MAX,
+        first_seconds: float = RETRY_SECONDS_MAX,
+        ca_file: str = "",
+    ) -> None:
+        """`ca_file` has the authorities to trust over HTTPS; without it, the system's are trusted."""
+        self.url = url.rstrip("/")
+        self._wire = Wire(
+            url,
+            token,
+            retry_seconds=retry_seconds,
+            first_seconds=first_seconds,
+            clock=time.monotonic,
+            ca_file=ca_file,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._wire.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._wire.close()
+
+    async def submit(self, spec: JobSpec | bytes, *, key: str | None = None, content: str = "json") -> Submitted:
+        """Submit one job; `content` is the format of the bytes: `json` or `yaml`. A missing key is made. Raises
+        RefusedError for a key that no header can have, as the gateway would refuse it."""
+        if key and not key.isprintable():
+            raise RefusedError(400, "Idempotency-Key", "expected printable characters")
+        body = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
+        headers = {
+            "Content-Type": MEDIA[content if isinstance(spec, bytes) else "json"],
+            "Idempotency-Key": key or f"auto-{secrets.token_hex(16)}",
+        }
+        return await self._wire.ask("POST", "/v1/jobs", Submitted, body=body, headers=headers)
+
+    async def job(self, job: str, *, at: str = "") -> JobView:
+        """The job now, or as it was `at` a time: seconds since 1970, ISO 8601, or the cursor of an event."""
+        return await self._wire.ask("GET", job_path(job), JobView, query=without_empty({"at": at}))
+
+    async def jobs(
+        self,
+        *,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        id_begins: str = "",
+        labels: Sequence[str] = (),
+        tenant: str = "",
+        kinds: Sequence[str] = (),
+        node: str = "",
+        since: float | None = None,
+        benchmarks: bool = True,
+        elements: bool = True,
+    ) -> JobsView:
+        """Jobs, the newest first. `name`: also a pattern with `*` and `?`. `labels`: each `NAME=VALUE` or `NAME`; a job
+        has all of them. `node`: where it is, or was last. `since`: in seconds since 1970, submitted then or later.
+        `elements`: those of arrays too."""
+        query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
+        query["elements"] = "" if elements else "0"
+        query |= {"id": id_begins, "label": ",".join(labels), "tenant": tenant, "kind": ",".join(kinds), "node": node}
+        query |= {"since": "" if since is None else repr(since), "benchmarks": "" if benchmarks else "0"}
+        return await self._wire.ask("GET", "/v1/jobs", JobsView, query=without_empty(query))
+
+    async def cancel(self, job: str) -> Accepted:
+        return await self._wire.ask("POST", job_path(job, "/cancel"), Accepted, once=True)
+
+    async def requeue(self, job: str) -> Accepted:
+        return await self._wire.ask("POST", job_path(job, "/requeue"), Accepted, once=True)
+
+    async def prioritise(self, job: str, priority: int) -> Accepted:
+        body = msgspec.json.encode({"priority": priority})
+        return await self._wire.ask("POST", job_path(job, "/priority"), Accepted, body=body, headers=JSON_HEADERS)
+
+    async def scale(self, job: str, size: Mapping[str, int]) -> Accepted:
+        """Give the job another size: replicas by role; a role that is not named stays as it is."""
+        body = msgspec.json.encode({"size": dict(size)})
+        return await self._wire.ask("POST", job_path(job, "/scale"), Accepted, body=body, headers=JSON_HEADERS)
+
+    async def share(
+        self, job: str, *, request: float | None = None, limit: float | None = None, role: str = ""
+    ) -> Accepted:
+        """Give each rank of the running job another share of its GPU; None leaves a part as it is."""
+        given = {"request": request, "limit": limit, "role": role or None}
+        body = msgspec.json.encode({name: part for name, part in given.items() if part is not None})
+        return await self._wire.ask("POST", job_path(job, "/share"), Accepted, body=body, headers=JSON_HEADERS)
+
+    async def update(
+        self,
+        job: str,
+        *,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Accepted:
+        """Have the replicas of a service run something else; None leaves a part as it is, `env` is added."""
+        given = {"image": image, "command": command, "env": env}
+        body = msgspec.json.encode({name: part for name, part in given.items() if part is not None})
+        return await self._wire.ask(
+            "POST", job_path(job, "/update"), Accepted, body=body, headers=JSON_HEADERS, once=True
+        )
+
+    async def endpoints(self, job: str) -> EndpointsView:
+        """The replicas of a service that listen, and the service's URL at the router."""
+        return await self._wire.ask("GET", job_path(job, "/endpoints"), EndpointsView)
+
+    def enter(
+        self,
+        job: str,
+        kind: SessionKind = SessionKind.SHELL,
+        *,
+        command: Sequence[str] = (),
+        rank: int = 0,
+        role: str = "",
+        tty: bool = False,
+        size: tuple[int, int] | None = None,
+        term: str = "",
+        port: int = 0,
+    ) -> RunSession:
+        """A shell, a command or a connection in a run; `async with` opens it. `size`: rows and columns."""
+        rows, columns = size or (0, 0)
+        given = {"role": role, "term": term, "port": str(port or ""), "tty": "1" if tty else ""}
+        query = {
+            "kind": kind.value,
+            "rank": str(rank),
+            "rows": str(rows),
+            "columns": str(columns),
+            **without_empty(given),
+        }
+        return RunSession(self._wire, job_path(job, "/attach"), query, command)
+
+    async def explain(self, job: str) -> Explanation:
+        return await self._wire.ask("GET", job_path(job, "/explain"), Explanation)
+
+    async def openapi(self) -> bytes:
+        """The OpenAPI document, as JSON."""
+        return await self._wire.read("GET", "/v1/openapi.json")

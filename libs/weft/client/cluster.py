@@ -1,0 +1,104 @@
+"""Requests about the cluster: nodes and GPUs, the queue, records and traces of a pool, and what-ifs."""
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+
+import msgspec
+
+from weft.client.errors import RefusedError
+from weft.client.paths import path_part, without_empty
+from weft.client.sse import events_of
+from weft.client.wire import BROKEN, JSON_HEADERS, Wire, worth_another
+from weft.domain.job import JobState
+from weft.domain.spec import JobSpec
+from weft.messages.http import Accepted, ClusterView, GpusView, HistoryView, NodesView, SpecificationsView
+from weft.messages.live import LiveDelta, LiveSnapshot, QueueView
+from weft.messages.whatif import WhatIfView, WhatIfWanted
+
+SPECIFICATIONS_AT_ONCE = 50
+
+
+class ClusterRequests:
+    """The part of a client that reads the cluster, and drains and resumes its nodes."""
+
+    _wire: Wire
+
+    async def nodes(self) -> NodesView:
+        return await self._wire.ask("GET", "/v1/nodes", NodesView)
+
+    async def gpus(self, *, node: str = "", pool: str = "") -> GpusView:
+        """All GPUs, or those of one node or pool."""
+        return await self._wire.ask("GET", "/v1/gpus", GpusView, query=without_empty({"node": node, "pool": pool}))
+
+    async def drain(self, node: str) -> Accepted:
+        return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/drain", Accepted)
+
+    async def resume(self, node: str) -> Accepted:
+        return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/resume", Accepted)
+
+    async def cluster(self, *, at: str = "") -> ClusterView:
+        """The cluster now, or as it was `at` a time, as for `job`."""
+        return await self._wire.ask("GET", "/v1/cluster", ClusterView, query=without_empty({"at": at}))
+
+    async def live(self) -> AsyncGenerator[LiveSnapshot | LiveDelta, None]:
+        """The cluster as a snapshot, and then what changes. Survives a restart of the gateway: it goes on with another
+        snapshot, as it does when this reader was too slow."""
+        retrying = self._wire.retrying()
+        while True:
+            broken: BaseException = ConnectionError("the stream ended")
+            try:
+                async with self._wire.stream("/v1/live", query={}, headers={"Accept": "text/event-stream"}) as response:
+                    retrying.connected()
+                    async for kind, data in events_of(response.content.iter_any()):
+                        retrying.succeeded()
+                        if kind == b"snapshot":
+                            yield msgspec.json.decode(data, type=LiveSnapshot)
+                        elif kind == b"delta":
+                            yield msgspec.json.decode(data, type=LiveDelta)
+            except BROKEN as error:
+                broken = error
+            except RefusedError as error:
+                broken = worth_another(error)
+            await retrying.pause(broken)
+
+    async def queue(
+        self,
+        *,
+        tenant: str = "",
+        pool: str = "",
+        kind: str = "",
+        states: Sequence[JobState] = (),
+        label: str = "",
+        text: str = "",
+        offset: int = 0,
+        limit: int = 100,
+    ) -> QueueView:
+        """A part of the queue in the order in force; without `states`, of the jobs that wait. `label`: `NAME=VALUE`."""
+        query = {"tenant": tenant, "pool": pool, "kind": kind, "state": ",".join(states), "label": label, "text": text}
+        numbers = {"offset": str(offset or ""), "limit": str(limit)}
+        return await self._wire.ask("GET", "/v1/queue", QueueView, query=without_empty({**query, **numbers}))
+
+    async def history(self, *, pool: str = "default", after: str = "", limit: int = 1000) -> HistoryView:
+        """The records of a pool behind `after`, one page of them; for an administrator."""
+        query = without_empty({"pool": pool, "after": after, "limit": str(limit)})
+        return await self._wire.ask("GET", "/v1/history", HistoryView, query=query)
+
+    async def specifications(self, job_ids: Iterable[str]) -> AsyncGenerator[dict[str, JobSpec], None]:
+        """The specifications of these jobs as they were submitted, by id, page by page; for an administrator."""
+        left = sorted(set(job_ids))
+        while left:
+            asked, path = left[:SPECIFICATIONS_AT_ONCE], "/v1/history/specifications"
+            view = await self._wire.ask("GET", path, SpecificationsView, query={"jobs": ",".join(asked)})
+            yield view.specifications
+            last = max(view.specifications, default=asked[-1])
+            left = [job_id for job_id in left if job_id > last]
+
+    async def trace(self, *, seconds: int | None = None, pool: str = "") -> bytes:
+        """The jobs of the last `seconds` (a week), and all that are open, as a trace in CSV; for an administrator."""
+        query = without_empty({"seconds": str(seconds or ""), "pool": pool})
+        return await self._wire.read("GET", "/v1/trace", query=query)
+
+    async def what_if(self, wanted: WhatIfWanted) -> WhatIfView:
+        """Which jobs would gain and which lose if that were so."""
+        return await self._wire.ask(
+            "POST", "/v1/what-if", WhatIfView, body=msgspec.json.encode(wanted), headers=JSON_HEADERS, once=True
+        )

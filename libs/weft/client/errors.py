@@ -1,0 +1,34 @@
+"""What can go wrong between a client and the gateway; the tree is drawn in `weft.client`."""
+
+from collections.abc import Sequence
+
+
+class ClientError(Exception):
+    """A request to the gateway failed."""
+
+
+class RefusedError(ClientError):
+    """The gateway refused the request: `field` is the place in the body (empty: all of it), `reason` is why.
+
+    `errors` has all fields and reasons if the gateway found more than one.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        field: str,
+        reason: str,
+        *,
+        retry_after: float = 0.0,
+        errors: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.status = status
+        self.field = field
+        self.reason = reason
+        self.retry_after = retry_after  # seconds; 0 where the gateway named none
+        self.errors = tuple(errors) or ((field, reason),)
+
+
+class UnreachableError(ClientError):
+    """The gateway did not answer in time."""

@@ -1,0 +1,288 @@
+"""Requests to the gateway: bounded, repeated where that is safe, every refusal as one error."""
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import IO, Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from weft.client.errors import ClientError, RefusedError, UnreachableError
+from weft.client.paths import checked_text
+from weft.messages.http import ErrorView
+from weft.messages.tolerant import TolerantDecoder
+
+T = TypeVar("T")
+
+CONNECT_SECONDS_MAX = 5.0
+ANSWER_SECONDS_MAX = 30.0
+SILENCE_SECONDS_MAX = 45.0  # of a stream: longer than the gateway's heartbeat, and than the gateway waits for a node
+PAUSE_SECONDS_MIN = 0.1
+ASKED_FIRST_BYTES = 65536  # a larger body is sent once the gateway has agreed to take it
+PAUSE_SECONDS_MAX = 2.0
+LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer counts as a success
+AGAIN = (429, 502, 503, 504)  # the gateway, or a proxy before it, is away for a moment, or got too many requests
+RETRY_AFTER_SECONDS_MAX = 60.0
+SOCKET_BYTES_MAX = 256 << 10  # of one frame
+
+JSON_HEADERS = {"Content-Type": "application/json"}
+BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Wire:
+    """One session. `retry_seconds`: how long it repeats a request while the gateway is away; `first_seconds`: the same
+    for one that has not answered yet."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        retry_seconds: float,
+        first_seconds: float,
+        clock: Callable[[], float],
+        ca_file: str = "",
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._seconds = min(first_seconds, retry_seconds)
+        self._retry_seconds = retry_seconds
+        self._clock = clock
+        self._ca_file = ca_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        try:
+            tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file) if self._ca_file else True
+        except (OSError, ValueError) as error:
+            raise ClientError(f"{self._ca_file} is not a file of certificates: {_words(error)}") from error
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls),
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX, sock_connect=CONNECT_SECONDS_MAX),
+            auto_decompress=True,
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+        seconds: float = ANSWER_SECONDS_MAX,
+        file: str | None = None,
+    ) -> T:
+        """One answer, decoded. Repeated while none comes; with `once` only if the request surely had no effect.
+
+        `seconds`: how long one try may take.
+        """
+        answer = await self.read(
+            method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
+        )
+        return self._decoded(path, kind, answer)
+
+    async def page(self, path: str, kind: type[T], *, query: Mapping[str, str]) -> tuple[T, dict[str, str]]:
+        """One page of a list, and the query of the next page; an empty one if there is none."""
+        answer, links = await self._answered("GET", path, query=query)
+        return self._decoded(path, kind, answer), dict(links["next"]["url"].query) if "next" in links else {}
+
+    def _decoded(self, path: str, kind: type[T], answer: bytes) -> T:
+        try:
+            return TolerantDecoder(kind).decode(answer)
+        except msgspec.DecodeError as error:
+            raise ClientError(f"{self._url}{path} did not answer as a Weft gateway does: {error}") from error
+
+    async def read(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+        seconds: float = ANSWER_SECONDS_MAX,
+        file: str | None = None,
+    ) -> bytes:
+        """The bytes of one answer. `file`: the path of what is sent, in place of a body."""
+        answer, _ = await self._answered(
+            method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
+        )
+        return answer
+
+    async def _answered(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+        seconds: float = ANSWER_SECONDS_MAX,
+        file: str | None = None,
+    ) -> tuple[bytes, Mapping[str, Any]]:
+        """The bytes of one answer, and its links."""
+        retrying = self.retrying()
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS_MAX)
+        while True:
+            try:
+                async with self._open.request(
+                    method,
+                    f"{self._url}{path}",
+                    params=_checked(query),
+                    data=_content(body, file),
+                    headers=headers,
+                    timeout=timeout,
+                    allow_redirects=False,
+                    expect100=file is not None or (body is not None and len(body) > ASKED_FIRST_BYTES),
+                ) as response:
+                    self._seconds = self._retry_seconds
+                    answer = await response.read()
+                    if response.status < 300:
+                        return answer, response.links
+                    error: Exception = _refused(response.status, answer, response.headers)
+                    if response.status not in AGAIN:
+                        raise error
+            except aiohttp.ClientConnectorCertificateError as untrusted:
+                raise self._untrusted(untrusted) from untrusted
+            except BROKEN as broken:
+                error = broken
+                if once and not isinstance(broken, aiohttp.ClientConnectorError):
+                    raise UnreachableError(f"{self._url}: {_words(broken)}; it may have been done") from broken
+            await retrying.pause(error)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One answer that stays open; never repeated. Raises RefusedError, ClientError, or one of BROKEN."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=SILENCE_SECONDS_MAX)
+        try:
+            async with self._open.get(
+                f"{self._url}{path}", params=_checked(query), headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                self._seconds = self._retry_seconds
+                if response.status >= 300:
+                    raise _refused(response.status, await response.read(), response.headers)
+                yield response
+        except aiohttp.ClientConnectorCertificateError as untrusted:
+            raise self._untrusted(untrusted) from untrusted
+
+    async def socket(self, path: str, *, query: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
+        """A WebSocket. Never repeated. Raises RefusedError, ClientError, or one of BROKEN."""
+        timeout = aiohttp.ClientWSTimeout(ws_close=CONNECT_SECONDS_MAX)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._open.ws_connect(
+                    f"{self._url}{path}",
+                    params=_checked(query),
+                    timeout=timeout,
+                    max_msg_size=SOCKET_BYTES_MAX,
+                    compress=0,
+                )
+        except aiohttp.WSServerHandshakeError as refused:
+            # The refusal's own words are not in that error; asked without the upgrade, the gateway says them again.
+            async with self._open.get(f"{self._url}{path}", params=query, allow_redirects=False) as response:
+                again = _refused(response.status, await response.read(), response.headers)
+            if again.status == refused.status:
+                raise again from refused
+            raise RefusedError(refused.status, "", f"refused with status {refused.status}: {refused.message}") from None
+        except aiohttp.ClientConnectorCertificateError as untrusted:
+            raise self._untrusted(untrusted) from untrusted
+        except aiohttp.ClientConnectorError as error:
+            raise UnreachableError(f"{self._url}: {_words(error)}") from error
+
+    def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> ClientError:
+        """A bad certificate: waiting does not help, and no token is sent to a server that cannot prove its name."""
+        return ClientError(f"{self._url}: its certificate is not to be believed: {error.certificate_error}")
+
+    def retrying(self) -> "Retrying":
+        return Retrying(self._url, lambda: self._seconds, self._clock)
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use it inside `async with`"
+        return self._session
+
+
+class Retrying:
+    """Growing pauses between tries, for this many seconds in all since the first failure."""
+
+    def __init__(self, url: str, seconds: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._url = url
+        self._seconds = seconds
+        self._clock = clock
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        self._failing_since: float | None = None
+        self._connected_at: float | None = None
+        self._pause = PAUSE_SECONDS_MIN
+
+    def connected(self) -> None:
+        """Note that a stream opened. That alone is no success: each stream may be cut at once."""
+        self._connected_at = self._clock()
+
+    async def pause(self, error: BaseException) -> None:
+        """Wait before the next try; raises the error once failures have lasted too long."""
+        now = self._clock()
+        if self._connected_at is not None and now - self._connected_at > LIVED_SECONDS_MIN:
+            self.succeeded()
+        self._connected_at = None
+        if self._failing_since is None:
+            self._failing_since = now
+        asked = error.retry_after if isinstance(error, RefusedError) else 0.0
+        pause = max(self._pause, min(asked, RETRY_AFTER_SECONDS_MAX))
+        if now + pause - self._failing_since > self._seconds():
+            if isinstance(error, RefusedError):
+                raise error
+            raise UnreachableError(f"{self._url}: {_words(error)}") from error
+        await asyncio.sleep(pause)
+        self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+
+
+def worth_another(error: RefusedError) -> RefusedError:
+    """Raises the refusal, unless another try may succeed."""
+    if error.status in AGAIN:
+        return error
+    raise error
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _checked(query: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """The same query. Raises ClientError for a value with bytes that are no UTF-8."""
+    return None if query is None else {name: checked_text(name, value) for name, value in query.items()}
+
+
+def _content(body: bytes | None, file: str | None) -> IO[bytes] | None:
+    """Opened anew for each try: what was sent is closed."""
+    if file is not None:
+        return open(file, "rb")
+    return None if body is None else io.BytesIO(body)
+
+
+def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedError:
+    asked = headers.get("Retry-After", "")
+    later = float(asked) if asked.isascii() and asked.isdigit() else 0.0  # else it is a date
+    try:
+        error = msgspec.json.decode(answer, type=ErrorView).error
+    except msgspec.DecodeError:
+        return RefusedError(status, "", f"status {status}, and not from a Weft gateway", retry_after=later)
+    errors = [(each.field, each.reason) for each in error.errors]
+    return RefusedError(status, error.field, error.reason, retry_after=later, errors=errors)

@@ -1,0 +1,6 @@
+"""The secrets of one cluster, a file each, and the permissions of every NATS user."""
+
+from weft.credentials.folder import Credentials, CredentialsError, provision
+from weft.credentials.permissions import Permissions, inbox_prefix, permissions_by_user
+
+__all__ = ["Credentials", "CredentialsError", "Permissions", "inbox_prefix", "permissions_by_user", "provision"]

@@ -1,0 +1,140 @@
+"""A folder of secrets, made once and kept: provisioning again adds what is missing and changes nothing else."""
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from weft.credentials.nats_routes import render_routes, route_address
+from weft.credentials.nats_users import render
+from weft.credentials.permissions import permissions_by_user
+
+POSTGRES_ROLES = ("owner", "gateway", "scheduler", "scorer", "reallocator", "router")
+SECRET_BYTES = 32
+
+
+class CredentialsError(Exception):
+    """A secret that should be there is missing, empty or unreadable."""
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    folder: Path
+
+    @property
+    def admin_token_file(self) -> Path:
+        return self.folder / "admin-token"
+
+    @property
+    def scorer_token_file(self) -> Path:
+        """The token with which the scorer submits benchmarks."""
+        return self.folder / "scorer-token"
+
+    @property
+    def nats_users_file(self) -> Path:
+        return self.folder / "nats-users.conf"
+
+    @property
+    def nats_routes_file(self) -> Path:
+        """Which servers are one NATS cluster, and the password with which each joins it."""
+        return self.folder / "nats-routes.conf"
+
+    def nats_password_file(self, user: str) -> Path:
+        return self.folder / "nats" / user
+
+    def postgres_password_file(self, role: str) -> Path:
+        return self.folder / "postgres" / role
+
+    def admin_token(self) -> str:
+        return _read(self.admin_token_file)
+
+    def nats_password(self, user: str) -> str:
+        return _read(self.nats_password_file(user))
+
+    def postgres_password(self, role: str) -> str:
+        return _read(self.postgres_password_file(role))
+
+    def nodes(self) -> list[str]:
+        """The nodes that have credentials."""
+        return sorted(path.name.removeprefix("executor-") for path in (self.folder / "nats").glob("executor-*"))
+
+
+def provision(
+    folder: Path, *, nodes: Sequence[str], nats_servers: Sequence[str] = (), mode: int = 0o600
+) -> Credentials:
+    """Make the missing secrets; nodes named earlier stay. A `mode` of 0o644 lets a container's user read the files.
+
+    `nats_servers`: HOST or HOST:PORT of the routes of each server of a NATS cluster; none: what was named earlier
+    stays. A running NATS server knows new nodes once it has reloaded its configuration.
+    """
+    permissions_by_user(nodes)  # A bad node id or address is refused before anything is written.
+    routes = [route_address(server) for server in nats_servers]
+    credentials = Credentials(folder)
+    with _alone(folder, mode):
+        for token in (credentials.admin_token_file, credentials.scorer_token_file):
+            _keep_or_make(token, mode, prefix="weft_")
+        for role in POSTGRES_ROLES:
+            _keep_or_make(credentials.postgres_password_file(role), mode)
+        permissions = permissions_by_user([*credentials.nodes(), *nodes])
+        for user in permissions:
+            _keep_or_make(credentials.nats_password_file(user), mode)
+        passwords = {user: credentials.nats_password(user) for user in permissions}
+        _write(credentials.nats_users_file, render(permissions, passwords), mode)
+        if routes:
+            password = credentials.folder / "nats-route"
+            _keep_or_make(password, mode)
+            _write(credentials.nats_routes_file, render_routes(routes, _read(password)), mode)
+    return credentials
+
+
+@contextmanager
+def _alone(folder: Path, mode: int) -> Iterator[None]:
+    """A lock on the folder: two processes that provision at once agree on one set of secrets."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for path in (folder, folder / "nats", folder / "postgres"):
+        _make_folder(path, mode | (mode & 0o444) >> 2)  # a user that may read the files may enter
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _make_folder(path: Path, mode: int) -> None:
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return  # An existing folder keeps its mode.
+    path.chmod(mode)
+
+
+def _keep_or_make(path: Path, mode: int, *, prefix: str = "") -> None:
+    if path.exists() and path.stat().st_size:
+        path.chmod(mode)
+    else:
+        _write(path, prefix + secrets.token_urlsafe(SECRET_BYTES) + "\n", mode)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Write the whole file or nothing, also through a power cut: a lost password would lock us out of the database."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with open(unfinished, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def _read(path: Path) -> str:
+    try:
+        secret = path.read_text().strip()
+    except OSError as error:
+        raise CredentialsError(f"cannot read {path}: {error.strerror}") from error
+    if not secret:
+        raise CredentialsError(f"{path} is empty")
+    return secret

@@ -1,0 +1,129 @@
+"""Nodes, their GPUs, and what a replica asks of them."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from weft.domain.shares import Share
+from weft.domain.spec import Token
+
+MEMORY_BYTES_MAX = 1 << 50
+CPUS_MAX = 65_536
+GPUS_MAX = 1024
+VOLUMES_MAX = 256
+TENANTS_OF_VOLUME_MAX = 256
+
+Memory = Annotated[int, Meta(ge=0, le=MEMORY_BYTES_MAX)]
+Word = Annotated[str, Meta(max_length=255)]
+
+
+class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU of a node. `memory` in bytes. An emulated GPU is no hardware, and is marked so everywhere."""
+
+    index: Annotated[int, Meta(ge=0, lt=GPUS_MAX)]
+    uuid: Word
+    model: Word
+    memory: Memory
+    emulated: bool = False
+
+
+class OfferedVolume(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A folder that the owner of a node offers to jobs by its name. `tenants`: the tenants
+    whose jobs may have it; empty: all."""
+
+    name: Token
+    read_only: bool = False
+    tenants: Annotated[tuple[Word, ...], Meta(max_length=TENANTS_OF_VOLUME_MAX)] = ()
+
+    def is_for(self, tenant: str) -> bool:
+        return not self.tenants or tenant in self.tenants
+
+
+class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node has for jobs: CPU cores, memory in bytes, GPUs, each index once, volumes, each name once."""
+
+    cpus: Annotated[float, Meta(ge=0, le=CPUS_MAX)]
+    memory: Memory
+    gpus: Annotated[tuple[Gpu, ...], Meta(max_length=GPUS_MAX)] = ()
+    volumes: Annotated[tuple[OfferedVolume, ...], Meta(max_length=VOLUMES_MAX)] = ()
+
+    def __post_init__(self) -> None:
+        if len({gpu.index for gpu in self.gpus}) != len(self.gpus):
+            raise ValueError("two GPUs have one index")
+        if len({volume.name for volume in self.volumes}) != len(self.volumes):
+            raise ValueError("two volumes have one name")
+
+
+NOT_HELD_TO_SHARES = "shares"
+"""In `Node.not_enforced`: a job is not held to its share of a GPU there."""
+
+PROCESS, DOCKER = "process", "docker"  # runtimes
+IGNORES_IMAGES = "image"  # a node of processes that says so starts jobs with an image all the same
+NO_SHARES = "shares (none are given)"
+"""In `Node.not_enforced`: no job gets a share of a GPU there."""
+
+NO_STOPPING = "stopping (a stopped container ends with its main process: there is no C compiler)"
+"""In `Node.not_enforced`: the engine's own first process is used, which ends everything with the main process."""
+
+
+class NeededVolume(Struct, frozen=True):
+    """A volume that a replica needs of its node, as one of this tenant's jobs. `writes`: not only to read it."""
+
+    name: str
+    tenant: str
+    writes: bool
+
+
+class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node as the store has it."""
+
+    id: str
+    pool: str
+    address: str
+    capacity: Capacity
+    runtime: str = "process"
+    not_enforced: tuple[str, ...] = ()  # limits that this node's runtime cannot hold jobs to
+    ready: bool = True  # False once it has been silent for longer than its lease
+    drained: bool = False  # takes no new work
+    seen_at: float = 0.0
+    rack: str = ""  # nodes of one rack are nearer to each other than to all others
+
+    @property
+    def gives_shares(self) -> bool:
+        return NO_SHARES not in self.not_enforced
+
+    def offers(self, needed: NeededVolume) -> bool:
+        """Does its owner offer that volume to such a job?"""
+        return any(
+            volume.name == needed.name and volume.is_for(needed.tenant) and not (needed.writes and volume.read_only)
+            for volume in self.capacity.volumes
+        )
+
+    def runs(self, *, image: bool | None) -> bool:
+        """Can its runtime start jobs with an image, or without one? A container needs an image; a process has none,
+        unless the node is set to ignore images."""
+        if image is None or self.runtime not in (PROCESS, DOCKER):
+            return True
+        return self.runtime == DOCKER or IGNORES_IMAGES in self.not_enforced if image else self.runtime != DOCKER
+
+    def starts(self, request: "Request") -> bool:
+        """Can it start such a replica, whatever room it has?"""
+        return self.runs(image=request.image) and all(map(self.offers, request.volumes))
+
+
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU.
+
+    With a `share` it needs a part of one GPU, and `gpus` is 0.
+    """
+
+    gpus: int
+    cpus: float
+    memory: int
+    model: str | None = None
+    egress: int | None = None  # bytes per second that it may send; None: no limit
+    node: str | None = None  # only on this node
+    gpu: int | None = None  # only GPUs from this index on
+    share: Share | None = None
+    volumes: tuple[NeededVolume, ...] = ()  # that its node must offer
+    image: bool | None = None  # does it name one? None: not known, as of a job of the simulator

@@ -1,0 +1,82 @@
+"""A tenant's allowance: how many jobs, how large, how important, and whether they may refuse preemption."""
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from weft.domain.spec import JobSpec
+
+
+class Allowance(Struct, frozen=True, kw_only=True):
+    """The limits in force for a tenant. Jobs count from their submission to their end, whether they wait or run."""
+
+    jobs_open_max: int = 20_000
+    spec_bytes_max: int = 64 << 20  # of the specifications and revisions of those jobs, and of open requests, as stored
+    priority_max: int = 0
+    may_be_unpreemptible: bool = False
+
+
+class AllowanceChosen(Struct, frozen=True, kw_only=True):
+    """An administrator's choice for one tenant; None: the default."""
+
+    jobs_open_max: int | None = None
+    spec_bytes_max: int | None = None
+    priority_max: int | None = None
+    may_be_unpreemptible: bool | None = None
+
+    def over(self, default: Allowance) -> Allowance:
+        """The allowance that is in force."""
+        chosen = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(default, **chosen)
+
+
+class AllowanceChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits to change; None: back to the default."""
+
+    jobs_open_max: int | UnsetType | None = UNSET
+    spec_bytes_max: int | UnsetType | None = UNSET
+    priority_max: int | UnsetType | None = UNSET
+    may_be_unpreemptible: bool | UnsetType | None = UNSET
+
+
+class Use(Struct, frozen=True, kw_only=True):
+    """A tenant's open jobs, which are not over, and the bytes of their specifications and revisions, and of requests
+    that wait for the scheduler."""
+
+    jobs: int = 0
+    spec_bytes: int = 0
+
+
+NAMES = Allowance.__struct_fields__
+
+
+def beyond(spec: JobSpec, allowance: Allowance, *, priority: int | None = None) -> tuple[str, str] | None:
+    """The field, and the reason, for which a tenant may not have this job; None: it may."""
+    if (priority := spec.priority if priority is None else priority) > allowance.priority_max:
+        return "priority", f"{priority} is more than the {allowance.priority_max} that this tenant may ask for"
+    if not spec.preemptible and not allowance.may_be_unpreemptible:
+        return "preemptible", "this tenant's jobs may all be pre-empted; an administrator can allow others"
+    return None
+
+
+def full(use: Use, allowance: Allowance, *, spec_bytes: int, jobs: int = 1) -> str | None:
+    """The limit that so many more jobs, of that size together, would break, in words; None: there is room."""
+    if use.jobs + jobs > allowance.jobs_open_max:
+        more = f", and these are {jobs} more" if jobs > 1 else ""
+        return f"jobs_open_max: {use.jobs} jobs of this tenant wait or run, {allowance.jobs_open_max} may{more}"
+    if use.spec_bytes + spec_bytes > allowance.spec_bytes_max:
+        return (
+            f"spec_bytes_max: the specifications of this tenant's jobs that wait or run have {use.spec_bytes} bytes,"
+            f" this one has {spec_bytes}, and together they may have {allowance.spec_bytes_max}"
+        )
+    return None
+
+
+def too_large(use: Use, allowance: Allowance, *, asked_bytes: int) -> str | None:
+    """The limit that a request of that size about a job would break, in words; None: there is room."""
+    if use.spec_bytes + asked_bytes <= allowance.spec_bytes_max:
+        return None
+    return (
+        f"spec_bytes_max: the jobs of this tenant that wait or run, with their revisions and the requests that are not"
+        f" done yet, have {use.spec_bytes} bytes, this request would add {asked_bytes}, and together they may have"
+        f" {allowance.spec_bytes_max}"
+    )

@@ -1,0 +1,109 @@
+"""When a job that holds GPUs gives them back: by its progress, by what jobs like it lasted, by its limit."""
+
+from collections.abc import Mapping
+from math import exp, inf
+
+from msgspec import Struct
+
+from weft.domain.job import Job, JobState
+from weft.messages.eta import Basis
+from weft.planning.eta.learnt import Kinds, Lasting, RunsSoLong, kinds_of
+from weft.planning.eta.spread import UNKNOWN, TimeSpread, always
+from weft.planning.jobs import ends_at
+
+HORIZON_S = 10 * 366 * 86400.0  # what would end later than that is not foreseen
+PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends,
+STEPS_DONE_MIN = 20.0  # unless their pace was measured and at least this many are done
+SURE, UNSURE = 0.05, 0.35  # standard deviation of the logarithm of the remaining time: at the end, at the beginning
+_NORMAL = (-1.64, -1.15, -0.84, -0.6, -0.39, -0.19, 0.0, 0.19, 0.39, 0.6, 0.84, 1.15, 1.64)
+
+
+class Steps(Struct, frozen=True):
+    """What a running job reports: `step` of `steps`; `rate`: steps per second lately, None: not known. `age`: for how
+    long this try of it has run, in seconds."""
+
+    step: float
+    steps: float
+    rate: float | None = None
+    age: float = 0.0
+
+    def left(self) -> TimeSpread | None:
+        """The time until its last step, at the pace that it has, else had on average; None: it says too little."""
+        if not 0 < self.steps < inf or not 0 <= self.step < inf:
+            return None
+        part = min(1.0, self.step / self.steps)
+        measured = bool(self.rate and self.rate > 0)
+        rate = self.rate if self.rate and measured else self.step / self.age if self.age > 0 else 0.0
+        enough = part >= PART_DONE_MIN or (measured and self.step >= STEPS_DONE_MIN)
+        if not enough or not 0 < rate < inf:
+            return None
+        seconds = max(0.0, self.steps - self.step) / rate
+        if seconds > HORIZON_S:
+            return None
+        wide = SURE + (UNSURE - SURE) * (1 - part)
+        return TimeSpread(tuple(seconds * exp(wide * one) for one in _NORMAL), Basis.PROGRESS)
+
+
+def time_left(
+    durations: Lasting, kinds: Kinds, *, age: float, limit_left: float | None = None, steps: Steps | None = None
+) -> TimeSpread:
+    """What is left of a running job: by its steps, else as learnt; never more than its limit leaves."""
+    found = steps.left() if steps is not None else None
+    if found is None and (learnt := durations.left(kinds, age)) is not None:
+        found = learnt
+    if limit_left is None:
+        return found or UNKNOWN
+    return always(limit_left, Basis.LIMITS) if found is None else found.at_most(max(0.0, limit_left))
+
+
+def left_of(job: Job, durations: Lasting, *, now: float, heard: Mapping[str, Steps] | None = None) -> TimeSpread:
+    """What is left of a stored job that holds something. `heard`: by job, what it
+    reports lately, if that is newer than what is stored."""
+    bound = ends_at(job)
+    limit_left = None if bound is None else bound - now
+    if job.state is JobState.STOPPING and limit_left is not None:
+        return always(limit_left, Basis.LIMITS)
+    if job.spec.is_service:
+        return UNKNOWN if limit_left is None else always(limit_left, Basis.LIMITS)
+    steps = _steps_of(job, now, heard)
+    age = age_of(job, now)
+    return time_left(durations, kinds_of(job), age=age, limit_left=limit_left, steps=steps)
+
+
+def lasting_of(job: Job, durations: Lasting) -> TimeSpread:
+    """How long a waiting job will hold GPUs once it has them."""
+    limit = job.spec.time_limit_seconds
+    if job.spec.is_service:
+        return UNKNOWN if limit is None else always(limit, Basis.LIMITS)
+    return time_left(durations, kinds_of(job), age=job.attained_seconds, limit_left=limit)
+
+
+def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> RunsSoLong:
+    """What a job that holds something adds to what is known of jobs like it."""
+    steps = _steps_of(job, now, heard)
+    left = None if steps is None else steps.left()
+    age = age_of(job, now)
+    return RunsSoLong(kinds_of(job), age, None if left is None else age + left.at(0.5))
+
+
+def reports_steps(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> bool:
+    """Whether a job reports steps, be they too few to foretell its end by."""
+    steps = _steps_of(job, now, heard)
+    return steps is not None and 0 < steps.steps < inf
+
+
+def age_of(job: Job, now: float) -> float:
+    """For how long it has held what it needs, in all its tries."""
+    return job.attained_seconds + (max(0.0, now - job.held_since) if job.state.holding else 0.0)
+
+
+def _steps_of(job: Job, now: float, heard: Mapping[str, Steps] | None) -> Steps | None:
+    if job.state is not JobState.RUNNING:
+        return None
+    steps = (heard or {}).get(job.id)
+    if steps is None or not steps.rate:
+        # A later try goes on from a checkpoint: its steps by its age are not its pace.
+        ran = max(0.0, now - (job.started_at or job.since)) if job.epoch == 0 else 0.0
+        told = steps or Steps(job.progress.get("step", 0.0), job.progress.get("steps", 0.0))
+        steps = Steps(told.step, told.steps, age=ran)
+    return steps

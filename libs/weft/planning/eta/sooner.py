@@ -1,0 +1,300 @@
+"""What would let a waiting job start sooner: each change tried out on the real room, in a scope that is undone."""
+
+from collections.abc import Callable, Iterator
+from math import ceil, inf
+from operator import itemgetter
+
+from msgspec import Struct, structs
+
+from weft.domain.job import Job, JobState
+from weft.domain.quantity import count_text, duration_text, size_text
+from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
+from weft.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
+from weft.planning.order.priority import PRIORITY
+from weft.planning.preemption import Holder, clearing_for
+from weft.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
+
+LOOKS = 200  # decisions that each change may cost
+TRIES_MAX = 4  # changes of one kind that are tried
+WORTH = 0.2  # the part of the wait that a change must save to be told
+WORTH_S = 2.0  # and the seconds
+PRIORITY_MAX = 1000
+MODELS_MAX = 4
+NAMED_MAX = 3  # jobs that a higher priority would stop
+
+
+class _Change(Struct, frozen=True, kw_only=True):
+    """`words` begin the sentence."""
+
+    what: Helps
+    words: str
+    change: dict[str, str | float]
+    shape: Shape | None = None
+    priority: int | None = None
+    opens: str = ""
+
+
+class Advised(Struct, frozen=True):
+    """The person who is advised: the highest priority that they may ask for, and what they may know of another job."""
+
+    priority_max: int = PRIORITY_MAX
+    named: Callable[[Job], str] = lambda job: job.name
+
+
+ANYBODY = Advised()
+
+
+def sooner(pool: PoolToCome, job: Job, base: Foreseen, advised: Advised = ANYBODY) -> tuple[Sooner, ...]:
+    """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help. Nothing
+    of that kind helps a job that waits for other jobs, or for what only the scheduler sees."""
+    if (
+        job.state is not JobState.QUEUED
+        or job.is_held
+        or waits_unseen(job)
+        or not pool.sees_all
+        or _is_now(base.estimate, pool.now)
+    ):
+        return ()
+    plain = _when(pool.seen(pool.waiting(job), LOOKS), pool.now)  # with as little work as each change
+    found: list[tuple[float, Sooner]] = []
+    for changes in (
+        _fewer_gpus(job),
+        _another_model(pool, job),
+        _spanning(job),
+        _less_memory(job),
+        _priority(pool, job, advised),
+    ):
+        found += _best(pool, job, base, plain, changes, advised)
+    found += _best(pool, job, base, plain, _resumed(pool), advised)
+    return tuple(one for _, one in sorted(found, key=itemgetter(0)))
+
+
+def _best(
+    pool: PoolToCome, job: Job, base: Foreseen, plain: float, changes: Iterator[_Change], advised: Advised
+) -> list[tuple[float, Sooner]]:
+    best: tuple[float, Sooner] | None = None
+    for _, change in zip(range(TRIES_MAX), changes, strict=False):
+        seen = _tried(pool, job, change, advised)
+        after, eta = _when(seen, pool.now), seen.estimate
+        if after < _when(base, pool.now) and (best is None or _is_worth(after, best[0])):
+            first = not _is_behind(pool, job, change)
+            sentence = _sentence(change, eta, base.estimate, pool.now, first=first)
+            best = (after, Sooner(what=change.what, sentence=sentence, change=change.change, eta=eta))
+        if _is_now(eta, pool.now):
+            break
+    if best is None or not _is_worth(best[0], min(plain, _when(base, pool.now))):
+        return []
+    return [best]
+
+
+def _is_worth(after: float, before: float) -> bool:
+    return before == inf or before - after >= max(WORTH_S, WORTH * before)
+
+
+def _tried(pool: PoolToCome, job: Job, change: _Change, advised: Advised) -> Foreseen:
+    if change.opens:
+        pool = pool.with_resumed(change.opens)
+    seen = pool.seen(pool.waiting(job, shape=change.shape, priority=change.priority), LOOKS)
+    if change.priority is not None and (cleared := _cleared(pool, job, change.priority, advised)) is not None:
+        seen = min(Foreseen(cleared), seen, key=lambda one: _when(one, pool.now))
+    return seen
+
+
+def _when(seen: Foreseen, now: float) -> float:
+    """Seconds from now, as the likely start, be it too uncertain to be shown, else the latest."""
+    eta = seen.estimate
+    if eta.basis is Basis.UNKNOWN:
+        return inf
+    if seen.told is not None:
+        return seen.told.likely if eta.basis is not Basis.LIMITS else seen.told.high
+    moment = eta.likely if eta.likely is not None else eta.latest
+    return inf if moment is None else max(0.0, moment - now)
+
+
+def _is_now(eta: Estimate, now: float) -> bool:
+    """Whether there is room for it in the next tick, not only a guess that there will be."""
+    return eta.basis is Basis.ROOM and eta.latest is not None and eta.latest <= now + TICK_S
+
+
+def _is_behind(pool: PoolToCome, job: Job, change: _Change) -> bool:
+    """Whether another job may be served before it: then it fits, which does not yet mean that it starts."""
+    one = pool.waiting(job, shape=change.shape, priority=change.priority)
+    others = [other for other in pool.queued if other.id != job.id and not other.is_held]
+    if pool.quotas.on or pool.policy.ordering.by_share:
+        return bool(others)
+    return any(pool.waiting(other).place < one.place for other in others[:QUEUE_MAX]) or len(others) > QUEUE_MAX
+
+
+def _sentence(change: _Change, eta: Estimate, base: Estimate, now: float, *, first: bool) -> str:
+    if _is_now(eta, now) and not first:
+        return f"{change.words}, it would fit now; jobs ahead of it may still come first"
+    starts = "now" if _is_now(eta, now) else _in(eta, now)
+    before = _in(base, now)
+    than = f", not {before}" if before else "; as it is, nobody can tell"
+    gives_way = f": {eta.sentence}" if change.what is Helps.PRIORITY and eta.basis is Basis.LIMITS else ""
+    return f"{change.words}, it would start {starts}{than}{gives_way}"
+
+
+def _in(eta: Estimate, now: float) -> str:
+    """The moment or the range that is shown beside it; empty: nobody can tell."""
+    earliest, likely, latest = (
+        "" if one is None else duration_text(max(0.0, one - now)) for one in (eta.earliest, eta.likely, eta.latest)
+    )
+    if eta.likely is not None:
+        return f"in about {likely}"
+    if eta.latest is not None and eta.basis is Basis.LIMITS:
+        return f"in {latest} at the latest"
+    if eta.latest is not None and (eta.earliest is None or eta.earliest - now < SOON_S):
+        return f"within {latest}"
+    if eta.latest is not None:
+        return f"in {earliest} to {latest}"
+    return f"before {earliest}" if eta.earliest is not None and eta.earliest - now >= SOON_S else ""
+
+
+def _fewer_gpus(job: Job) -> Iterator[_Change]:
+    """Half as many GPUs, a quarter, …: fewer replicas where there are several, else fewer GPUs of its one replica."""
+    shape = smallest(shape_of_job(job))
+    if is_pinned(shape) or len(shape) != 1 or shape[0].request.share is not None or not shape[0].request.gpus:
+        return
+    want, all_gpus = shape[0], gpus_least(shape)
+    by_replica = want.least > 1
+    count = want.least if by_replica else want.request.gpus
+    while (count := count // 2) >= 1:
+        smaller = _replicas(want, count) if by_replica else (_with(want, gpus=count),)
+        gpus = gpus_least(smaller)
+        change: dict[str, str | float] = {"gpus": gpus, "role": want.role}
+        change["replicas" if by_replica else "gpus_per_replica"] = count
+        words = f"with {count_text(int(gpus), 'GPU')} in place of {all_gpus:g}"
+        yield _Change(what=Helps.FEWER_GPUS, words=words, change=change, shape=smaller)
+
+
+def _another_model(pool: PoolToCome, job: Job) -> Iterator[_Change]:
+    asked = job.spec.gpu_model
+    shape = shape_of_job(job)
+    if asked is None or is_pinned(shape):
+        return
+    models = {gpu.model for node in pool.nodes if node.ready and not node.drained for gpu in node.capacity.gpus}
+    for model in sorted(models - {asked})[:MODELS_MAX]:
+        other = tuple(_with(want, model=model) if want.request.model else want for want in shape)
+        words = f"with GPUs of {model} in place of {asked}"
+        yield _Change(what=Helps.ANOTHER_MODEL, words=words, change={"gpu_model": model}, shape=other)
+
+
+def _spanning(job: Job) -> Iterator[_Change]:
+    """Its one replica as several smaller ones, which may be on several nodes."""
+    shape = smallest(shape_of_job(job))
+    if is_pinned(shape) or len(shape) != 1 or shape[0].least != 1 or shape[0].request.gpus < 2:
+        return
+    want, gpus = shape[0], shape[0].request.gpus
+    parts = 2
+    while parts <= gpus:
+        if gpus % parts == 0:
+            request = want.request
+            cpus, memory = request.cpus / parts, ceil(request.memory / parts)
+            split = (
+                Want(want.role, parts, parts, structs.replace(request, gpus=gpus // parts, cpus=cpus, memory=memory)),
+            )
+            words = f"as {parts} replicas of {count_text(gpus // parts, 'GPU')}, which may be on several nodes"
+            change: dict[str, str | float] = {
+                "role": want.role,
+                "replicas": parts,
+                "gpus_per_replica": gpus // parts,
+                "cpus": cpus,
+                "memory": memory,
+            }
+            yield _Change(what=Helps.SPANNING, words=words, change=change, shape=split)
+        parts *= 2
+
+
+def _less_memory(job: Job) -> Iterator[_Change]:
+    shape = shape_of_job(job)
+    if is_pinned(shape):
+        return
+    largest = max(want.request.memory for want in shape)
+    for part in (0.75, 0.5, 0.25):
+        less = tuple(_with(want, memory=max(1, int(want.request.memory * part))) for want in shape)
+        memory = max(want.request.memory for want in less)
+        words = f"with {size_text(memory)} of memory a replica in place of {size_text(largest)}"
+        yield _Change(what=Helps.LESS_MEMORY, words=words, change={"memory": memory}, shape=less)
+
+
+def _priority(pool: PoolToCome, job: Job, advised: Advised) -> Iterator[_Change]:
+    """Just above the jobs that are ahead of it, or that could give way; no higher than its user may ask for."""
+    if pool.policy.ordering.name != PRIORITY.name:
+        return
+    above = {one.priority for one in (*pool.queued, *pool.holding) if one.id != job.id and not one.spec.is_service}
+    wanted = sorted(priority + 1 for priority in above if job.priority <= priority < PRIORITY_MAX)
+    if job.priority < PRIORITY_MAX:
+        wanted = wanted or [job.priority + 1]
+    wanted = [priority for priority in wanted if priority <= advised.priority_max]
+    for priority in dict.fromkeys((*wanted[:1], *wanted[-1:])):
+        words = f"with priority {priority} in place of {job.priority}"
+        yield _Change(what=Helps.PRIORITY, words=words, change={"priority": priority}, priority=priority)
+
+
+def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Estimate | None:
+    """When it starts if running jobs of lower priority give way to it; None: they would not suffice, or its quota
+    holds it back."""
+    quotas = pool.quotas
+    if not quotas.may_start(job.tenant, shape_of_job(job), preemptible=job.spec.preemptible):
+        return None
+    holders = [
+        Holder(job_id=held.id, worth=(float(held.priority), -float(held.seq)), allocations=held.held)
+        for held in pool.holding
+        if held.spec.preemptible and held.priority < priority and not held.spec.is_service
+        if not quotas.protects(job.tenant, held.id)
+    ]
+    if not holders:
+        return None
+    fresh = {held.id for held in pool.holding if pool.minimum_run.protects(held, pool.now)}
+    shape = smallest(shape_of_job(job))
+    clearing = clearing_for(shape, room=pool.room, holders=[one for one in holders if one.job_id not in fresh])
+    if clearing is None and fresh:
+        clearing = clearing_for(shape, room=pool.room, holders=holders)
+    if clearing is None or not clearing.victims:
+        return None
+    victims = {victim.job_id for victim in clearing.victims}
+    grace = max((held.spec.grace_seconds for held in pool.holding if held.id in victims), default=0.0)
+    stopped = sorted((held for held in pool.holding if held.id in victims), key=lambda held: held.seq)
+    waits = max(
+        (pool.minimum_run.until(held, pool.now) - pool.now for held in stopped if held.id in fresh), default=0.0
+    )
+    names = ", ".join(advised.named(held) for held in stopped[:NAMED_MAX])
+    more = f" and {len(stopped) - NAMED_MAX} more" if len(stopped) > NAMED_MAX else ""
+    sentence = f"{names}{more} would be stopped for it, within {duration_text(waits + grace)}"
+    if waits:
+        sentence += f": a job runs for a minimum before it is stopped, here for {duration_text(waits)} more"
+    return Estimate(
+        of=EtaOf.START,
+        basis=Basis.LIMITS,
+        sentence=sentence,
+        earliest=pool.now + waits,
+        likely=pool.now + waits + grace / 2,
+        latest=pool.now + waits + grace,
+    )
+
+
+def _resumed(pool: PoolToCome) -> Iterator[_Change]:
+    """Drained nodes, the largest first."""
+    drained = sorted(
+        (node for node in pool.nodes if node.drained and node.ready),
+        key=lambda node: (-len(node.capacity.gpus), node.id),
+    )
+    for node in drained:
+        words = f"if {node.id}, which is drained, took work again (`weft resume {node.id}`)"
+        yield _Change(what=Helps.RESUME_NODE, words=words, change={"node": node.id}, opens=node.id)
+
+
+def _with(want: Want, *, gpus: int | None = None, model: str | None = None, memory: int | None = None) -> Want:
+    request = want.request
+    other = structs.replace(
+        request,
+        gpus=request.gpus if gpus is None else gpus,
+        model=request.model if model is None else model,
+        memory=request.memory if memory is None else memory,
+    )
+    return structs.replace(want, request=other)
+
+
+def _replicas(want: Want, count: int) -> Shape:
+    return (structs.replace(want, least=count, count=count),)

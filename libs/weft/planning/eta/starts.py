@@ -1,0 +1,517 @@
+"""When jobs that wait start, from what is stored of a pool."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from operator import itemgetter
+from typing import Any, overload
+
+from msgspec import Struct, structs
+
+from weft.domain.cluster import Node
+from weft.domain.job import Cause, CauseCode, Job
+from weft.domain.quantity import count_text, duration_text
+from weft.domain.quotas import Quota
+from weft.messages.eta import Basis, Estimate, EtaOf, TrackRecord
+from weft.planning.capacity import Room, empty_room, room_of
+from weft.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, reports_steps, runs
+from weft.planning.eta.forward import (
+    LOOKS_COUNTED,
+    LOOKS_EXACT,
+    CountedGpus,
+    Forward,
+    Holds,
+    RealRoom,
+    SeenStart,
+    WaitingJob,
+)
+from weft.planning.eta.learnt import Lasted
+from weft.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
+from weft.planning.eta.spread import TimeSpread
+from weft.planning.finding import find
+from weft.planning.in_order import KnownPlaces
+from weft.planning.jobs import asked_by, ends_at, standing_of
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.queue import place_of
+from weft.planning.quota.ahead import QuotasAhead
+from weft.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
+
+EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
+QUEUE_MAX = 2_000  # jobs ahead, beyond which only their work is added up,
+WEIGHED_MAX = 500  # jobs of which the work ahead is estimated
+SHAPES_MAX = 64  # shapes that are tried in the empty pool
+TICK_S = 1.0  # what fits is placed within about that
+WIDE = 10.0  # times as late as it is early: of a wider range no single moment is shown
+SOON_S = 1.0  # the least that the early end counts for there
+_HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.HELD_BACK, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
+
+_place = itemgetter(0)
+
+
+class Foreseen(Struct, frozen=True):
+    """An estimate; `raw`: its range before earlier errors corrected it; None: it is not to be judged."""
+
+    estimate: Estimate
+    raw: Range | None = None
+    told: Range | None = None
+
+
+class LookAhead:
+    """A pool at one moment as it is looked ahead from: `room` with what is `held` of it, and the `queue` in order.
+
+    `gpus`: of all its nodes; `records`: earlier estimates against what came true.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        held: Sequence[Holds],
+        queue: Sequence[WaitingJob],
+        *,
+        now: float,
+        policy: Policy,
+        gpus: float,
+        records: TrackRecords[Any] | None = None,
+        quotas: QuotasAhead | None = None,
+    ) -> None:
+        self.room = room
+        self.quotas = QuotasAhead((), ()) if quotas is None else quotas
+        self.held = held
+        self.queue = queue
+        self.places = [one.place for one in queue]  # of all that wait, were the queue only their first ones
+        self.now = now
+        self.policy = policy
+        self.gpus = gpus
+        self.records: TrackRecords[Any] = TrackRecords() if records is None else records
+
+    def tried(self, one: WaitingJob, *, looks: int = LOOKS_EXACT) -> Estimate:
+        """When it starts as it is given here, in the room as it is at the call; with as much work at most."""
+        return self.seen(one, looks).estimate
+
+    def seen(self, one: WaitingJob, looks: int = LOOKS_EXACT) -> Foreseen:
+        ahead = bisect_left(self.places, one.place)
+        if ahead > QUEUE_MAX:
+            return self._behind(ahead)
+        found, counted, too_many = self._look(one, looks, ahead)
+        return self._estimate(found, ahead, counted=counted, too_many=too_many)
+
+    def starts(self) -> dict[str, Foreseen]:
+        """Of every waiting job, by one look ahead for all of them."""
+        exact = len(self.queue) <= EXACT_MAX
+        forward = self._forward(self.queue, exact=exact, looks=LOOKS_EXACT if exact else LOOKS_COUNTED)
+        found, scenarios = forward.look(), max(1, forward.scenarios)
+        return {
+            one.job_id: self._estimate(
+                _raw(found.get(one.job_id, []), scenarios), ahead, counted=not exact, too_many=not forward.scenarios
+            )
+            for ahead, one in enumerate(self.queue)
+        }
+
+    def _behind(self, ahead: int) -> Foreseen:
+        """Behind more jobs than are looked through."""
+        return nobody_can_tell(_unknown(ahead, self.held, too_many=True))
+
+    def _look(self, one: WaitingJob, looks: int, ahead: int) -> tuple["_Found", bool, bool]:
+        """The range; whether GPUs were only counted; whether even that was too much work."""
+        if ahead <= EXACT_MAX:  # those far behind are not looked at
+            first = [other for other in self.queue[: EXACT_MAX + 1] if other.job_id != one.job_id]
+            forward = self._forward([*first[:EXACT_MAX], one], exact=True, looks=looks)
+            found = forward.look(one.job_id)
+            if forward.scenarios:
+                return _raw(found.get(one.job_id, []), forward.scenarios), False, False
+        others = [other for other in self.queue if other.job_id != one.job_id]
+        forward = self._forward([*others, one], exact=False, looks=looks * LOOKS_COUNTED // LOOKS_EXACT)
+        found = forward.look(one.job_id)
+        return _raw(found.get(one.job_id, []), forward.scenarios), True, not forward.scenarios
+
+    def _forward(self, waiting: Sequence[WaitingJob], *, exact: bool, looks: int) -> Forward:
+        space = RealRoom(self.room) if exact else CountedGpus(self.room.gpus_left)
+        return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks, quotas=self.quotas)
+
+    def _estimate(self, found: "_Found", ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
+        raw, basis = found.raw, found.basis
+        if basis is Basis.UNKNOWN:
+            return nobody_can_tell(_unknown(ahead, self.held, too_many=too_many))
+        if basis is Basis.ROOM and raw.high <= TICK_S and found.behind:
+            sentence = "it fits now; a job ahead of it does not, and the room may be kept for that one"
+            return Foreseen(Estimate(of=EtaOf.START, basis=basis, sentence=sentence, earliest=self.now))
+        if basis is Basis.ROOM and raw.high <= TICK_S:
+            return Foreseen(
+                Estimate(
+                    of=EtaOf.START,
+                    basis=basis,
+                    sentence="it fits, and starts in the next tick",
+                    earliest=self.now,
+                    likely=self.now,
+                    latest=self.now + TICK_S,
+                )
+            )
+        track = self.records.of(EtaOf.START, basis)
+        told = raw if basis is Basis.LIMITS else track.corrected(raw, now=self.now)
+        eta = estimate_of(
+            told,
+            basis,
+            of=EtaOf.START,
+            now=self.now,
+            ahead=ahead,
+            counted=counted,
+            weak=found.weak,
+            record=track.record,
+        )
+        return Foreseen(eta, None if basis is Basis.LIMITS else raw, told)
+
+
+class _Waiting(Sequence[WaitingJob]):
+    """Jobs of a queue, each made when it is first looked at: few questions look at all."""
+
+    def __init__(self, jobs: Sequence[Job], make: Callable[[Job], WaitingJob]) -> None:
+        self._jobs = jobs
+        self._make = make
+        self._made: dict[int, WaitingJob] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @overload
+    def __getitem__(self, index: int) -> WaitingJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[WaitingJob]: ...
+    def __getitem__(self, index: int | slice) -> WaitingJob | list[WaitingJob]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self._jobs)))]
+        job = self._jobs[index]  # also of an index from the end, and raises what a list raises
+        at = index % len(self._jobs)
+        made = self._made.get(at)
+        if made is None:
+            made = self._made[at] = self._make(job)
+        return made
+
+
+class PoolToCome(LookAhead):
+    """The same from what is stored of a pool. `durations`: of jobs that ended; `steps`: what running jobs report
+    lately; `places`: those that an earlier look at the queue found; `minimum_run`: how long each job runs before it may
+    be pre-empted."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        *,
+        now: float,
+        policy: str = "",
+        durations: Lasted | None = None,
+        steps: Mapping[str, Steps] | None = None,
+        records: TrackRecords[Any] | None = None,
+        quotas: Sequence[Quota] = (),
+        places: KnownPlaces | None = None,
+        minimum_run: MinimumRun | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self.minimum_run = minimum_run or MinimumRun()
+        self.holding = holding
+        self.queued = queued
+        self._quotas = quotas
+        self._ended = Lasted() if durations is None else durations
+        self.durations = self._ended.beside(
+            runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service
+        )
+        self.steps = steps
+        self._empty = empty_room(nodes)
+        self._never: dict[Shape, bool] = {}
+        self._shape: Shape = ()  # the one asked about last: most are asked about many times in a row
+        self._shape_never_fits = True
+        held = [
+            Holds(
+                job_id=job.id,
+                allocations=job.held,
+                gpus=job.gpus_held,
+                left=left_of(job, self.durations, now=now, heard=steps),
+                tenant=job.tenant,
+                limit_left_s=None if (ends := ends_at(job)) is None else max(0.0, ends - now),
+                reports=reports_steps(job, now=now, heard=steps),
+            )
+            for job in holding
+        ]
+        gpus = float(sum(len(node.capacity.gpus) for node in nodes))
+        ahead = QuotasAhead(quotas, nodes)
+        for job in holding:
+            ahead.hold(job.id, job.tenant, job.held, since=job.held_since, preemptible=job.spec.preemptible)
+        super().__init__(
+            room_of(nodes, holding),
+            held,
+            (),
+            now=now,
+            policy=policy_of(policy),
+            gpus=gpus,
+            records=records,
+            quotas=ahead,
+        )
+        self._without_anything = QuotasAhead(quotas, nodes)
+        order = self.policy.ordering
+        places = KnownPlaces(order) if places is None or places.order is not order else places
+        fitting = [
+            (place, job)
+            for place, job, shape in places.with_shapes(queued, now)
+            if not job.is_held and not self._never_fits(shape)
+        ]
+        self.sees_all = not any(_is_hidden_room(job) for job in queued)
+        fitting.sort(key=_place)
+        self.places = [place for place, _ in fitting]
+        self._fitting = [job for _, job in fitting]
+        self.queue = _Waiting(self._fitting[: QUEUE_MAX + 1], self.waiting)
+
+    def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
+        """The job as it waits, or as it would wait with another shape or priority."""
+        standing = standing_of(job, self.now, self.policy.ordering)
+        if priority is not None:
+            standing = structs.replace(standing, priority=priority)
+        shape = shape_of_job(job) if shape is None else shape
+        asked = asked_by(job)
+        return WaitingJob(
+            job_id=job.id,
+            place=place_of(self.policy.ordering, standing),
+            group=(shape, asked.job_class, asked.is_service, job.spec.preemptible),
+            shape=shape,
+            asked=asked,
+            gpus=gpus_least(shape),
+            lasts=lasting_of(job, self.durations),
+            limit_s=job.spec.time_limit_seconds,
+            tenant=job.tenant,
+            pinned=is_pinned(shape),
+            after_s=max(0.0, job.not_before - self.now),
+            tier=0.0 if self.policy.ordering.tier is None else float(self.policy.ordering.tier(standing)),
+            preemptible=job.spec.preemptible,
+        )
+
+    def _behind(self, ahead: int) -> Foreseen:
+        """By the work ahead alone: no order and no placement does it sooner than all GPUs busy from now on."""
+        step = -(-ahead // WEIGHED_MAX)
+        weighed = self._fitting[:ahead:step]
+        queued = sum(gpus_least(shape_of_job(job)) * _mean_s(lasting_of(job, self.durations)) for job in weighed)
+        work = queued * ahead / len(weighed) + sum(one.gpus * _mean_s(one.left) for one in self.held)
+        after = work / self.gpus if self.gpus else 0.0
+        if not SOON_S <= after <= HORIZON_S:
+            return super()._behind(ahead)
+        words = f"{count_text(ahead, 'job')} ahead of it need {work / 3600:,.0f} GPU-hours of {self.gpus:g} GPUs"
+        sentence = f"starts not before about {duration_text(after)}: {words}{_BY[Basis.LEARNT]}; nobody can tell more"
+        return Foreseen(Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence=sentence, earliest=self.now + after))
+
+    def with_resumed(self, node_id: str) -> "PoolToCome":
+        """The pool with this drained node open again: jobs may be ahead that could not fit without it."""
+        return PoolToCome(
+            [structs.replace(node, drained=False) if node.id == node_id else node for node in self.nodes],
+            self.holding,
+            self.queued,
+            now=self.now,
+            policy=str(self.policy),
+            durations=self._ended,
+            steps=self.steps,
+            records=self.records,
+            quotas=self._quotas,
+            minimum_run=self.minimum_run,
+        )
+
+    def _never_fits(self, shape: Shape) -> bool:
+        if shape is self._shape:
+            return self._shape_never_fits
+        if shape not in self._never:
+            if len(self._never) >= SHAPES_MAX:
+                return False
+            self._never[shape] = find(self._empty, shape) is None
+        self._shape, self._shape_never_fits = shape, self._never[shape]
+        return self._shape_never_fits
+
+    def start_of(self, job: Job) -> Foreseen:
+        """When a waiting job starts, if nothing new comes and the pool stays as it is."""
+        if job.is_held:
+            return nobody_can_tell("it waits for another job, whatever room there is")
+        if self._never_fits(shape_of_job(job)):
+            return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
+        preemptible, shape = job.spec.preemptible, shape_of_job(job)
+        if not self._without_anything.may_start(job.tenant, shape, preemptible=preemptible):
+            return nobody_can_tell("its tenant's quota does not allow so many GPUs, even if the tenant held none")
+        found = self.seen(self.waiting(job), LOOKS_EXACT)
+        if not self.quotas.may_start(job.tenant, shape, preemptible=preemptible):
+            eta = found.estimate
+            sentence = f"{eta.sentence}; a quota holds it back until its tenant, or its group, holds less"
+            found = structs.replace(found, estimate=structs.replace(eta, sentence=sentence))
+        cause = job.waiting_for
+        if found.estimate.basis is Basis.ROOM and cause is not None and _is_hidden(cause):
+            return nobody_can_tell(cause.sentence or "its scheduler sees runs there that should have ended")
+        return self._after_minimum_run(job, found)
+
+    def starts(self) -> dict[str, Foreseen]:
+        found = super().starts()
+        for job in self._fitting[: QUEUE_MAX + 1]:
+            if job.id in found:
+                found[job.id] = self._after_minimum_run(job, found[job.id])
+        return found
+
+    def _after_minimum_run(self, job: Job, found: Foreseen) -> Foreseen:
+        """The start of a job for which others stop once they have run for their minimum, if that is sooner."""
+        numbers = {} if job.waiting_for is None else job.waiting_for.numbers
+        stops_at, grace = numbers.get("stops_at", 0.0), numbers.get("grace", 0.0)
+        latest = found.estimate.latest
+        if stops_at <= self.now or (latest is not None and latest <= stops_at):
+            return found
+        low, high = stops_at - self.now, stops_at - self.now + grace
+        between = f"in {duration_text(low)} to {duration_text(high)}" if grace else f"in about {duration_text(low)}"
+        return Foreseen(
+            Estimate(
+                of=EtaOf.START,
+                basis=Basis.LIMITS,
+                sentence=f"starts {between}, when the jobs that stop for it have run for their minimum",
+                earliest=stops_at,
+                likely=stops_at + grace / 2,
+                latest=stops_at + grace,
+            )
+        )
+
+
+def estimate_of(
+    told: Range,
+    basis: Basis,
+    *,
+    of: EtaOf,
+    now: float,
+    ahead: int = 0,
+    counted: bool = False,
+    weak: bool = False,
+    record: TrackRecord | None = None,
+) -> Estimate:
+    """The range as moments, in words. By limits alone only the latest is known. `weak`: too few samples support it."""
+    low, likely, high = (one if one <= HORIZON_S else inf for one in (told.low, told.likely, told.high))
+    if weak or high > WIDE * max(low, SOON_S):
+        likely = inf
+    verb = "starts" if of is EtaOf.START else "ends"
+    if basis is Basis.LIMITS:
+        sentence = f"{verb} in {duration_text(high)} at the latest, by time limits" if high < inf else ""
+        low = likely = inf
+    elif high < inf:
+        sentence = f"{verb} {_between(low, likely, high)}"
+    elif SOON_S <= low < inf:
+        sentence = f"{verb} not before {duration_text(low)}; nobody can tell more"
+    else:
+        sentence = ""
+    if not sentence:
+        return Estimate(of=of, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it {verb}", record=record)
+    sentence += _BY[basis]
+    if counted:
+        sentence += f"; {count_text(ahead, 'job')} are ahead: GPUs are only counted, not where they are"
+    elif ahead and of is EtaOf.START:
+        sentence += f", with {count_text(ahead, 'job')} ahead of it"
+    return Estimate(
+        of=of,
+        basis=basis,
+        sentence=sentence,
+        earliest=now + low if low < inf else None,
+        likely=now + likely if likely < inf else None,
+        latest=now + high if high < inf else None,
+        record=record,
+    )
+
+
+def without_moment(eta: Estimate, *, now: float) -> Estimate:
+    """The same estimate of a job that is later than an earlier one foresaw: its range alone."""
+    if eta.latest is None or eta.earliest is None:
+        return eta
+    verb = "starts" if eta.of is EtaOf.START else "ends"
+    between = _between(max(0.0, eta.earliest - now), inf, max(0.0, eta.latest - now))
+    sentence = f"{verb} later than was foreseen, now {between}{_BY[eta.basis]}"
+    return structs.replace(eta, likely=None, sentence=sentence)
+
+
+def _mean_s(spread: TimeSpread) -> float:
+    """The mean of what was learnt or reported. A limit is no duration, and what nobody can tell counts as nothing."""
+    if spread.basis is Basis.LIMITS or not spread.known:
+        return 0.0
+    known = [one for one in spread.seconds if one <= HORIZON_S]
+    return sum(known) / len(spread.seconds)
+
+
+def _between(low: float, likely: float, high: float) -> str:
+    if likely == inf and low < SOON_S:
+        return f"within {duration_text(high)}"
+    about = "" if likely == inf else f"about {duration_text(likely)}: in "
+    return f"in {about}{duration_text(low)} to {duration_text(high)}"
+
+
+_BY = {
+    Basis.LIMITS: "",
+    Basis.LEARNT: ", by how long jobs like these lasted",
+    Basis.PROGRESS: ", by the progress that jobs report",
+    Basis.ROOM: ", because there is room by then",
+    Basis.UNKNOWN: "",
+}
+
+
+class _Found(Struct, frozen=True):
+    """The range over all scenarios, what it rests on in most of them, and whether that is too few samples."""
+
+    raw: Range = Range(inf, inf, inf)
+    basis: Basis = Basis.UNKNOWN
+    weak: bool = False
+    behind: bool = False
+
+
+def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
+    if not starts or not scenarios:
+        return _Found()
+    seconds = sorted(one.after_s for one in starts)
+    seconds += [inf] * (scenarios - len(seconds))
+    bases = [one.basis for one in starts]
+    basis = max(Basis, key=bases.count)
+    spread = TimeSpread(tuple(seconds), basis)
+    weak = 2 * sum(one.weak for one in starts) > len(starts)
+    behind = any(one.behind for one in starts)
+    return _Found(Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis, weak, behind)
+
+
+def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
+    if too_many:
+        return f"{count_text(ahead, 'job')} are ahead of it, which is more than is looked through"
+    endless = [one for one in held if not one.left.known]
+    if not held:
+        why = "nothing that runs would make room for it"
+    elif endless:
+        steps = "too few steps so far" if any(one.reports for one in endless) else "no steps"
+        why = (
+            f"the jobs that hold what it needs have no time limit, report {steps}, and nothing like them has ended yet"
+        )
+    else:
+        why = "nobody can tell how long the jobs ahead of it last"
+    return why + (f"; {count_text(ahead, 'job')} ahead of it" if ahead else "")
+
+
+def nobody_can_tell(why: str) -> Foreseen:
+    """That a start cannot be foretold, and why."""
+    return Foreseen(Estimate(of=EtaOf.START, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it starts: {why}"))
+
+
+def waits_unseen(job: Job) -> bool:
+    """Whether a job waits for what only its scheduler sees, however much room there seems to be."""
+    cause = job.waiting_for
+    return cause is not None and _is_hidden(cause)
+
+
+def _is_hidden_room(job: Job) -> bool:
+    """Whether a job's reason shows that less is free than nodes and jobs tell."""
+    cause = job.waiting_for
+    return cause is not None and cause.code is not CauseCode.HELD_BACK and _is_hidden(cause)
+
+
+def _is_hidden(cause: Cause) -> bool:
+    return cause.code in _HIDDEN or "gpus_occupied" in cause.numbers
+
+
+def policy_of(text: str) -> Policy:
+    """The policy as it writes itself; `priority` for an order of a later version, and so on."""
+    order, _, rest = text.partition("+")
+    placement, _, backfill = rest.partition("+")
+    return Policy(
+        order=order if order in ORDERS else "priority",
+        placement=placement if placement in PLACEMENTS else "packed",
+        backfill=backfill if backfill in BACKFILLS else "none",
+    )

@@ -1,0 +1,142 @@
+"""Finds a place for a whole job: one role after the other, and with fewer replicas where not all of them fit."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import structs
+
+from weft.domain.job import Allocation
+from weft.planning.capacity import Picks, Placer, Room
+from weft.planning.placement.apart import apart, as_many_apart
+from weft.planning.placement.packed import packed
+from weft.planning.placement.pinned import pinned
+from weft.planning.placement.sharing import as_many, sharing
+from weft.planning.shape import NOBODY, PlacementRequest, Shape, Want, between, smallest, with_more
+
+Place = tuple[Allocation, ...]
+
+
+def find(room: Room, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: Placer | None = None) -> Place | None:
+    """A place for the whole gang, or None; the room stays as it is until `take`. `placer` instead of the room's own.
+
+    Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
+    replicas fit that a job wants, it gets as many as do, and of each role `least` at least.
+    """
+    if len(shape) == 1 and shape[0].request.share is not None:
+        want = shape[0].of_class(asked.job_class)
+        picks = as_many(room, want, want.count, asked)
+        return allocations_of(picks, want) if len(picks) >= want.least else None
+    if len(shape) == 1 and asked.is_service and shape[0].request.node is None:
+        picks = as_many_apart(room, shape[0], shape[0].count, asked)
+        return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
+    placer = placer or room.placer or packed
+    found = _find(room, shape, asked, placer)
+    if found or all(want.least == want.count for want in shape):
+        return found
+    return _find_fewer(room, shape, asked, placer)
+
+
+def first_unplaced(room: Room, shape: Shape, asked: PlacementRequest) -> Want | None:
+    """The first role for which there is no place behind the roles before it, which the room is left holding."""
+    places: list[Allocation] = []
+    for want in shape:
+        place = _place_role(room, want, len(places), with_shares_of(asked, places), room.placer or packed)
+        if not place:
+            return want
+        room.take_all(place)
+        places += place
+    return None
+
+
+def _find_fewer(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
+    """A place for fewer replicas than wanted: the same part of what each role wants beyond its least, then more of
+    one role after the other."""
+    counts = smallest(shape)
+    best = _find(room, counts, asked, placer)
+    if best is None:
+        return None
+
+    def most(shape_of_size: Callable[[int], Shape], largest: int) -> tuple[Shape, Place] | None:
+        return _most(lambda size: _find(room, shape_of_size(size), asked, placer), shape_of_size, largest)
+
+    parts = max(want.count - want.least for want in shape)
+    counts, best = most(lambda part: between(shape, part, parts), parts - 1) or (counts, best)
+    if len(shape) > 1:
+        for index, want in enumerate(shape):
+            counts, best = most(partial(with_more, counts, index), want.count - counts[index].count) or (counts, best)
+    return best
+
+
+def _most(
+    find_size: Callable[[int], Place | None], shape_of_size: Callable[[int], Shape], largest: int
+) -> tuple[Shape, Place] | None:
+    """The largest of the sizes 1 … `largest` that fits, with its place; found by halving."""
+    best: tuple[Shape, Place] | None = None
+    low, high = 0, largest
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = find_size(middle)
+        if found:
+            best, low = (shape_of_size(middle), found), middle
+        else:
+            high = middle - 1
+    return best
+
+
+def _find(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
+    """The place of exactly so many replicas, or None."""
+    if len(shape) == 1:
+        return _place_role(room, shape[0], 0, asked, placer) or None
+    places: list[Allocation] = []
+    with room.supposing():
+        for want in shape:
+            place = _place_role(room, want, len(places), with_shares_of(asked, places), placer)
+            if not place:
+                return None
+            room.take_all(place)
+            places += place
+    return tuple(places)
+
+
+def with_shares_of(asked: PlacementRequest, places: Sequence[Allocation]) -> PlacementRequest:
+    """The request with the GPUs of which the job has shares by now; of a service with all that it has."""
+    if asked.is_service:
+        has = tuple((one.node_id, gpu) for one in places for gpu in one.gpus or (-1,))
+        return structs.replace(asked, beside=(*asked.beside, *has)) if has else asked
+    shared = tuple((one.node_id, gpu) for one in places if one.share is not None for gpu in one.gpus)
+    return structs.replace(asked, beside=(*asked.beside, *shared)) if shared else asked
+
+
+def _place_role(room: Room, want: Want, first_rank: int, asked: PlacementRequest, placer: Placer) -> Place:
+    """Empty if there is none."""
+    if want.request.gpus > max(room.buckets, default=0):
+        return ()  # no node has so many free
+    if want.request.share is not None:
+        placer, want = sharing, want.of_class(asked.job_class)
+    elif want.request.node is not None:
+        placer = pinned
+    elif asked.is_service:
+        placer = apart
+    elif not want.request.gpus:
+        placer = packed
+    picks = placer(room, want, want.count, asked)
+    return allocations_of(picks, want, first_rank) if picks else ()
+
+
+def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> Place:
+    """The picks as ranks, in their order."""
+    request = want.request
+    replicas = [(node.node.id, gpus) for node, of_node in picks for gpus in of_node]
+    return tuple(
+        Allocation(
+            rank=rank,
+            role=want.role,
+            node_id=node_id,
+            gpus=tuple(sorted(gpus)),
+            cpus=request.cpus,
+            memory=request.memory,
+            egress=request.egress,
+            share=request.share,
+        )
+        for rank, (node_id, gpus) in enumerate(replicas, start=first_rank)
+    )

@@ -1,0 +1,93 @@
+"""A pool's queue as its scheduler serves it: every waiting job with its place."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.planning.jobs import standing_of
+from weft.planning.order.standing import Order
+from weft.planning.policy import ORDERS, Policy
+from weft.planning.queue import Place, place_of
+from weft.planning.shape import Shape, shape_of_job
+from weft.planning.shares import Shares
+
+
+class InQueue(Struct, frozen=True):
+    """A job of the queue; `ahead`: how many jobs are served before it."""
+
+    job: Job
+    ahead: int
+
+
+def order_of(policy: str) -> Order:
+    """The order of a policy as it is stored; priority if this version does not know it, as one of a later version."""
+    name = policy.partition("+")[0]
+    return Policy(order=name if name in ORDERS else "priority").ordering
+
+
+def shares_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Shares:
+    """What each tenant holds of the pool."""
+    shares = Shares()
+    shares.measure(nodes)
+    for held in holding:
+        shares.hold(held)
+    return shares
+
+
+class _Known(NamedTuple):
+    job: Job
+    place: Place
+    shape: Shape
+
+
+class KnownPlaces:
+    """Places and shapes of waiting jobs under one order, kept from one look to the next: the place of a job that has
+    never held GPUs is always the same. Two looks at once are in no way of each other."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self._known: dict[str, _Known] = {}
+
+    def of(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job]]:
+        """Forgets all other jobs."""
+        return [(known.place, known.job) for known in self._look_up(queued, now)]
+
+    def with_shapes(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job, Shape]]:
+        """Jobs of one shape have the same object. Forgets all other jobs."""
+        return [(known.place, known.job, known.shape) for known in self._look_up(queued, now)]
+
+    def _look_up(self, queued: Sequence[Job], now: float) -> list[_Known]:
+        before, after = self._known, dict[str, _Known]()
+        shapes: dict[Shape, Shape] = {}
+        for job in queued:
+            known = before.get(job.id)
+            if known is None or known.job is not job or job.attained_seconds:
+                shape = shape_of_job(job)
+                place = place_of(self.order, standing_of(job, now, self.order))
+                known = _Known(job, place, shapes.setdefault(shape, shape))
+            after[job.id] = known
+        self._known = after
+        return list(after.values()) if len(after) == len(queued) else [after[job.id] for job in queued]
+
+
+def in_order(
+    queued: Sequence[Job], *, nodes: Iterable[Node], holding: Iterable[Job], places: KnownPlaces, now: float
+) -> list[InQueue]:
+    """The waiting jobs of one pool. A job that waits before it is tried again, or for another job, is ahead of no
+    other."""
+    placed = places.of(queued, now)
+    if places.order.by_share:
+        shares = shares_of(nodes, holding)
+        of_tenants = {tenant: shares.of(tenant) for tenant in {job.tenant for job in queued}}
+        placed.sort(key=lambda each: (of_tenants[each[1].tenant], each[0]))
+    else:
+        placed.sort(key=lambda each: each[0])
+    found: list[InQueue] = []
+    ahead = 0
+    for _, job in placed:
+        found.append(InQueue(job, ahead))
+        ahead += job.not_before <= now and not job.is_held
+    return found

@@ -1,0 +1,58 @@
+"""What planning reads from a stored job: where it stands in an order, how long it lasts, its placement request."""
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from weft.domain.classes import NOTHING_LEARNT, class_of
+from weft.domain.job import Job, JobState
+from weft.planning.order.standing import Order, Standing
+from weft.planning.shape import PlacementRequest, gpus_least, shape_of
+
+WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something
+
+
+def standing_of(job: Job, now: float, order: Order) -> Standing:
+    """Where the job stands in an order. Only a time limit tells how long a job takes. It limits one try, so a job
+    that waits for its next try has all of it left. A job that has waited so long that the order promotes it stands as
+    if it had never run.
+    """
+    holds = job.state.holding
+    held_s = max(0.0, now - job.held_since) if holds else 0.0
+    limit = job.spec.time_limit_seconds
+    standing = Standing(
+        id=job.id,
+        seq=job.seq,
+        gpus=job.gpus_held if holds else gpus_least(shape_of(job.spec)),
+        priority=job.priority,
+        tenant=job.tenant,
+        attained_s=job.attained_seconds + held_s,
+        attained_gpu_s=job.gpu_seconds(now),
+        waited_s=0.0 if holds else max(0.0, now - job.since),
+        left_s=None if limit is None else max(0.0, limit - held_s),
+    )
+    if not is_promoted(standing, holds, order):
+        return standing
+    return structs.replace(standing, attained_s=0.0, attained_gpu_s=0.0, waited_s=0.0)
+
+
+def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
+    after = None if holds else order.promotes_after_s(standing)
+    return after is not None and after <= 0
+
+
+def ends_at(job: Job) -> float | None:
+    """When a job gives back its GPUs at the latest: if it is stopping, after its drain and grace; else by its limit, if
+    it has one."""
+    limit = job.spec.time_limit_seconds
+    if job.state is JobState.STOPPING:
+        return job.since + job.spec.drain_seconds + job.spec.grace_seconds
+    return None if limit is None else (job.started_at or job.since) + limit
+
+
+def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> PlacementRequest:
+    """The job's placement request. `learnt`: the learnt classes of workloads."""
+    tolerates = None
+    if job.spec.is_service:
+        tolerates = WITH_SLACK if job.spec.objective is None else WITH_OBJECTIVE
+    return PlacementRequest(class_of(job.spec, learnt), job.id, tolerates=tolerates)

@@ -1,0 +1,131 @@
+"""Which running jobs move: those that gain more by it than it costs, all counted in GPU-seconds.
+
+A move costs what the job's GPUs do not do while it stops and starts. What it gains is the time that better GPUs, or
+GPUs nearer to each other, save for as long as the job still runs, but for no longer than HORIZON_S: by then moves will
+have been decided many times more. Jobs that hold shares of GPUs stay where they are: who is beside them changes more
+often than a move pays. If it is not known how long a job still runs, the caller assumes as long again as it
+has run: the heavier the tail of durations, the truer (the Lindy effect).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+
+from msgspec import Struct
+
+from weft.domain.job import Allocation
+from weft.planning.capacity import Room
+from weft.planning.choosing_again import ChoosingAgain, Movable
+from weft.planning.finding import find
+from weft.planning.order.standing import Key
+from weft.planning.shape import Shape
+
+HORIZON_S = 7200.0
+JOINT_MOST = 64  # up to so many jobs choose again together; if there are more, each by itself
+AT_ONCE_MOST = 16  # moves at once where each job chooses by itself
+
+
+class Move(Struct, frozen=True):
+    """`gain`: the GPU-seconds that the move saves, less `margin` times what it costs. Of several moves that only make
+    sense together, one may have a negative gain."""
+
+    job_id: str
+    allocations: tuple[Allocation, ...]
+    gain: float
+
+
+def moves_for(
+    room: Room, movable: Sequence[Movable], *, margin: float = 1.0, choosing: ChoosingAgain | None = None
+) -> list[Move]:
+    """Moves that are all made at once. `movable` is in the order of service; the room stays as it was. `choosing`, kept
+    by the caller from call to call, remembers what was found for the same jobs; the moves are those without it."""
+    movable = [job for job in movable if all(one.share is None for one in job.allocations)]
+    if len(movable) > JOINT_MOST:
+        return _one_by_one(room, movable, margin)
+    return _together(room, movable, margin, choosing or ChoosingAgain())
+
+
+def _together(room: Room, jobs: Sequence[Movable], margin: float, choosing: ChoosingAgain) -> list[Move]:
+    """All jobs give back their GPUs and choose again; all of the moves that follow, or none if they gain nothing."""
+    before = {job.job_id: _slowdown(room, job) for job in jobs}
+    by_node = sorted([allocation for job in jobs for allocation in job.allocations], key=attrgetter("node_id"))
+    with room.supposing(given_back=by_node):
+        after = choosing.places(room, sorted(jobs, key=_turn(room)), before, margin)
+    if len(after) < len(jobs):
+        return []
+    moves = _worth(room, jobs, before, after, margin)
+    return moves if sum(move.gain for move in moves) > 0 else []
+
+
+def _turn(room: Room) -> Callable[[Movable], Key]:
+    """Which job chooses first: gangs that one node can hold, then gangs that need several, then single GPUs, which fit
+    anywhere. Among those, the most sensitive class; among those, the job that is served first."""
+
+    def turn(job: Movable) -> Key:
+        size = 2 if job.gpus == 1 else 1 if job.gpus > room.largest else 0
+        return (size, room.scores.sensitivity(job.asked.job_class))
+
+    return turn
+
+
+def _worth(
+    room: Room,
+    jobs: Sequence[Movable],
+    before: Mapping[str, float],
+    after: Mapping[str, tuple[Allocation, ...]],
+    margin: float,
+) -> list[Move]:
+    """The moves from the places before to those after. A loss counts only for as long as another job gains."""
+    faster: dict[str, float] = {}
+    for job in jobs:
+        if after[job.job_id] is not job.allocations and set(after[job.job_id]) != set(job.allocations):
+            slowdown = room.slowdown(after[job.job_id], job.asked.job_class)
+            faster[job.job_id] = 1.0 / slowdown - 1.0 / before[job.job_id]
+    moving = [job for job in jobs if job.job_id in faster]
+    lasts = max((job.left_s * before[job.job_id] for job in moving if faster[job.job_id] > 0), default=0.0)
+    lasts = min(lasts, HORIZON_S)
+    return [
+        Move(
+            job.job_id,
+            after[job.job_id],
+            job.gpus * (faster[job.job_id] * min(lasts, job.left_s * before[job.job_id]) - margin * job.cost_s),
+        )
+        for job in moving
+    ]
+
+
+def _one_by_one(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
+    """The jobs that gain most by what is free now, one after the other."""
+    free: dict[tuple[Shape, str], float | None] = {}  # the slowdown of the best free place, by need
+    hopeful: list[tuple[float, str, Movable, float]] = []
+    for job in jobs:
+        job_class = job.asked.job_class
+        slowdown = _slowdown(room, job)
+        need = (job.shape, job_class)
+        if need not in free:
+            found = find(room, job.shape, job.asked)
+            free[need] = None if found is None else room.slowdown(found, job_class)
+        best = free[need]
+        gain = 0.0 if best is None else _gain(job, slowdown, best, margin)
+        if gain > 0:
+            hopeful.append((-gain, job.job_id, job, slowdown))
+    moves: list[Move] = []
+    with room.supposing():
+        for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
+            room.give_back_all(job.allocations)
+            found = find(room, job.shape, job.asked)
+            gain = 0.0 if found is None else _gain(job, slowdown, room.slowdown(found, job.asked.job_class), margin)
+            if found is None or gain <= 0:
+                room.take_all(job.allocations)
+            else:
+                room.take_all(found)
+                moves.append(Move(job.job_id, found, gain))
+    return moves
+
+
+def _slowdown(room: Room, job: Movable) -> float:
+    return room.slowdown(job.allocations, job.asked.job_class) if job.slowdown is None else job.slowdown
+
+
+def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float:
+    faster = 1.0 / instead - 1.0 / slowdown
+    return job.gpus * (faster * min(HORIZON_S, job.left_s * slowdown) - margin * job.cost_s)

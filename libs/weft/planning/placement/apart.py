@@ -1,0 +1,83 @@
+"""Apart: the replicas of a service, one by one, on different nodes as long as there are any, so that what ends a node
+ends one of them. Every placement of whole GPUs leaves services to this one.
+
+A replica takes the GPUs that other jobs would gain least from, of those that are fast enough for it (`tolerates`): fast
+ones only where it needs them. Of equals the node is taken that it uses up.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from weft.planning.capacity import NodeRoom, Picks, Room
+from weft.planning.placement.chunks import chunks
+from weft.planning.placement.weft_best import SPARING, WHOLE_NODES, worst_scores
+from weft.planning.shape import PlacementRequest, Want
+
+_Gpus = tuple[int, ...]
+
+
+def apart(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    picks = as_many_apart(room, want, count, asked)
+    return picks if len(picks) == count else None
+
+
+def as_many_apart(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks:
+    """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
+    on = Counter(node_id for node_id, _ in asked.beside)
+    picks: Picks = []
+    with room.supposing():
+        for placed in range(count):
+            found = _one(room, want, asked, on)
+            if found is None:
+                break
+            node, gpus = found
+            picks.append((node, [gpus]))
+            on[node.node.id] += 1
+            if placed + 1 < count:
+                room.take(want.allocation(node.node.id, gpus))
+    return picks
+
+
+def _one(room: Room, want: Want, asked: PlacementRequest, on: Counter[str]) -> tuple[NodeRoom, _Gpus] | None:
+    """A node with as few replicas of the service as can be."""
+    name = room.scores.known(asked.job_class)
+    need = (want.request, name, "apart", asked.tolerates)
+    cost = _cost_of_node(room, want, asked)
+    fewest: tuple[int, NodeRoom] | None = None
+    with room.supposing():
+        while (found := room.best_node(need, cost)) is not None:
+            node = found[1]
+            if not on[node.node.id]:
+                fewest = (0, node)
+                break
+            if fewest is None or on[node.node.id] < fewest[0]:
+                fewest = (on[node.node.id], node)
+            room.close([node.node.id])
+    if fewest is None:
+        return None
+    return fewest[1], _best(room, want, asked, fewest[1])[1]
+
+
+def _cost_of_node(room: Room, want: Want, asked: PlacementRequest) -> Callable[[NodeRoom], tuple[float, ...] | None]:
+    def cost(node: NodeRoom) -> tuple[float, ...] | None:
+        if not node.count(want.request, 1):
+            return None
+        return (_best(room, want, asked, node)[0],)
+
+    return cost
+
+
+def _best(room: Room, want: Want, asked: PlacementRequest, node: NodeRoom) -> tuple[float, _Gpus]:
+    """The GPUs of the node that one replica takes, and what they cost. Without GPUs: a node without free ones first."""
+    request, whole, gpus = want.request, len(node.gpus.whole), max(1, len(node.gpus.models))
+    if not request.gpus:
+        return (whole / gpus, ())
+    name = room.scores.known(asked.job_class)
+    offers = chunks(node, request, room.scores.of(name), name)
+    enough = asked.tolerates or 0.0
+    costs = [
+        (max(slowest, enough) + SPARING * (1.0 - worst), taken)
+        for (slowest, taken), worst in zip(offers, worst_scores(room, node, offers), strict=True)
+    ]
+    cost, taken = min(costs)
+    return (cost + WHOLE_NODES * (whole - request.gpus) / gpus, taken)

@@ -1,0 +1,158 @@
+"""Sharing: a part of one GPU for each replica, where least is left over in the tighter of time and memory.
+
+Which GPUs come first depends on the job's kind. Training is alone on its GPU as long as one is free; notebooks go where
+notebooks are; replicas of inference go to different GPUs, those of a service to different nodes, and rather to
+notebooks or a free GPU than to training; none of this keeps a share from the last place there is. What jobs of two
+classes are known to slow each other down counts as if as much of the GPU were left over. Of equals the fastest GPU is
+taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the CPUs that go with
+them. All placements of whole GPUs leave shares to this one.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, partial
+from math import log2
+
+from weft.domain.cluster import Request
+from weft.domain.shares import WHOLE, Share
+from weft.domain.spec import Kind
+from weft.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
+from weft.planning.fits import Company, Fits, GpuEntry, Where, company_of
+from weft.planning.placement.weft_best import SPARING, WHOLE_NODES
+from weft.planning.scores import TYPICAL, GpuKey, Scores
+from weft.planning.shape import PlacementRequest, Want
+
+OCTAVE = 2  # classes of nodes by their CPUs for each GPU, in each doubling
+TOO_MANY_CPUS, TOO_FEW_CPUS = 0.025, 0.05  # what each class of difference costs, as a part of the job's time
+CPUS_LEAST = 0.001  # that a replica may ask for
+
+_C = Company
+_PACKED = (_C.OTHERS, _C.NOTEBOOKS, _C.TRAINING, _C.NOBODY)
+_AMONG: Mapping[str, tuple[Company, ...]] = {
+    Kind.TRAINING: (_C.NOBODY, _C.OTHERS, _C.NOTEBOOKS, _C.TRAINING),
+    Kind.NOTEBOOK: (_C.NOTEBOOKS, _C.OTHERS, _C.TRAINING, _C.NOBODY),
+}
+_QUIET = (_C.NOTEBOOKS, _C.OTHERS, _C.NOBODY)  # training would use all that a service leaves for a moment
+_APART = (Kind.TRAINING, Kind.INFERENCE)  # replicas of one job of these kinds go to different GPUs if they can
+
+
+def sharing(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    picks = as_many(room, want, count, asked)
+    return picks if len(picks) == count else None
+
+
+def as_many(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks:
+    """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
+    share = want.request.share
+    assert share is not None, "only shares are placed so"
+    apart = set(asked.beside) if share.kind in _APART else None
+    picks: Picks = []
+    with room.supposing():
+        for placed in range(count):
+            found = _one(room, want.request, share, asked, apart)
+            if found is None:
+                break
+            node_id, gpu = found
+            picks.append((room.nodes[node_id], [(gpu,)]))
+            if apart is not None:
+                apart.add(found)
+            if placed + 1 < count:
+                room.take(want.allocation(node_id, (gpu,)))
+    return picks
+
+
+def _one(
+    room: Room, request: Request, share: Share, asked: PlacementRequest, apart: Collection[GpuKey] | None
+) -> GpuKey | None:
+    fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
+    fits_node = partial(_node_fits, room, request)
+    misfit = partial(_misfit, _octave(request.cpus * WHOLE / share.request))
+    harm = cache(partial(_harm, room.scores, asked.job_class)) if room.scores.slowdowns else None
+    if asked.is_service and apart is not None:
+        return _one_of_service(fits, request, share, fits_node, partial(Where, misfit=misfit, harm=harm), apart)
+    if apart:
+        found = fits.best(share, request.model, among, Where(fits_node, misfit, apart, harm))
+        if found is not None:
+            return found
+    return fits.best(share, request.model, among, Where(fits_node, misfit, harm=harm))
+
+
+def _one_of_service(
+    fits: Fits[NodeRoom],
+    request: Request,
+    share: Share,
+    fits_node: Callable[[str], bool],
+    where: Callable[..., Where],
+    apart: Collection[GpuKey],
+) -> GpuKey | None:
+    """Beside no training if it can be; then on a node, or at least a GPU, without another replica of the service."""
+    nodes = {node_id for node_id, _ in apart}
+
+    def other_node(node_id: str) -> bool:
+        return node_id not in nodes and fits_node(node_id)
+
+    for among in (_QUIET, (_C.TRAINING,)):
+        found = fits.best(share, request.model, among, where(other_node)) if nodes else None
+        found = found or fits.best(share, request.model, among, where(fits_node, apart=apart))
+        if found is not None:
+            return found
+    return fits.best(share, request.model, (*_QUIET, _C.TRAINING), where(fits_node)) if apart else None
+
+
+def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoom]:
+    """The GPUs that come into question: of a pinned job those of one node, or one of them."""
+    name, enough = room.scores.known(asked.job_class), asked.tolerates or 0.0
+    if request.node is None:
+        known = f"{name} from {enough}" if enough else name
+        return room.fits(known, partial(_entries, room.scores, name, enough))
+
+    def pinned(node: NodeRoom) -> list[GpuEntry]:
+        return [each for each in _entries(room.scores, name, enough, node) if request.gpu in (None, each.gpu)]
+
+    fits = Fits(pinned)
+    fits.heed({request.node: room.nodes[request.node]} if room.is_open(request.node) else {}, ())
+    return fits
+
+
+def _node_fits(room: Room, request: Request, node_id: str) -> bool:
+    """Whether the node can start it, and has the CPUs and the memory."""
+    node = room.nodes[node_id]
+    return node.starts(request) and node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
+
+
+def _entries(scores: Scores, name: str, enough: float, node: NodeRoom) -> list[GpuEntry]:
+    """What the GPUs of a node have left. A node without CPUs or memory has nothing for shares. GPUs with scores up to
+    `enough` count as equally fast."""
+    if node.cpus + CPU_GRAIN < CPUS_LEAST or node.memory <= 0:
+        return []
+    gpus, node_id = node.gpus, node.node.id
+    of_class, worst, learnt = scores.of(name), scores.worst.get(node_id, {}), bool(scores.slowdowns)
+    breaks = WHOLE_NODES * (len(gpus.whole) - 1) / max(1, len(gpus.models))
+    parts = gpus.time_left / WHOLE
+    plenty = _octave(node.cpus / (len(gpus.whole) + parts)) if gpus.whole else 0
+    found: list[GpuEntry] = []
+    for index, make, left in gpus.giving():
+        company, cost = company_of(left), max(enough, of_class.get((node_id, index), TYPICAL))
+        if company is Company.NOBODY:
+            cost += SPARING * (1.0 - worst.get(index, TYPICAL)) + breaks
+        if left.time > 0:
+            of_row = plenty if company is _C.NOBODY else left.company if learnt else 0
+            found.append(GpuEntry(company, make, left.time, left.memory, cost, index, of_row))
+    return found
+
+
+def _harm(scores: Scores, job_class: str, company: int) -> float:
+    """What it costs to be beside jobs of these classes: by how much a step takes longer there, and how much longer one
+    of theirs, as parts of the GPU's time. Leaving as much of a GPU unused costs the same."""
+    own, theirs = scores.beside(job_class, company)
+    return own + theirs - 2 * TYPICAL
+
+
+def _octave(cpus_each: float) -> int:
+    """The class of so many CPUs for each GPU."""
+    return round(OCTAVE * log2(max(cpus_each, CPUS_LEAST)))
+
+
+def _misfit(wanted: int, there: int) -> float:
+    """What it costs that a node has more CPUs for each of its GPUs than the job wants for a whole one, or fewer: what
+    is left of its CPUs, or of its GPUs, is then of use to few."""
+    return TOO_MANY_CPUS * (there - wanted) if there >= wanted else TOO_FEW_CPUS * (wanted - there)

@@ -1,0 +1,191 @@
+"""Weft's own placement: the place where the job runs fastest; among equals, the one that costs other jobs least.
+
+Three costs are weighed, all as parts of the job's time. How long the job takes there (the slowest GPU, times the
+locality) counts in full. GPUs that are slow only for other classes are taken first: fast ones stay free for the jobs
+that they speed up. And a node is best used up: the next gang needs a whole one.
+"""
+
+from collections.abc import Callable, Sequence
+
+from weft.planning.capacity import Chunks, NodeRoom, Picks, Room
+from weft.planning.placement.chunks import KEPT_MAX, chunks
+from weft.planning.scores import TYPICAL
+from weft.planning.shape import PlacementRequest, Want
+
+SPARING = 0.3  # weight of other jobs' gain from a GPU, against this job's own
+WHOLE_NODES = 0.04  # the most that breaking a whole node costs
+CHOICE = 4  # a gang chooses among this many times the GPUs it needs, in pools of more than NODES_LEAST nodes
+NODES_LEAST = 64
+MUCH_SLOWER = 0.8  # part of the penalty: a slower place in one node is compared with one across nodes
+AS_FAST = 0.002  # scores nearer to each other than this are equal
+
+
+def weft_best(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    together = _in_one_node(room, want, count, asked)
+    if together is None:
+        return _across_nodes(room, want, count, asked)
+    penalty = room.locality.across(asked.job_class)
+    if count == 1 or _slowest(room, together, asked) <= MUCH_SLOWER * penalty:
+        return together
+    apart = _across_nodes(room, want, count, asked)
+    return together if apart is None or _slowdown(room, together, asked) <= _slowdown(room, apart, asked) else apart
+
+
+def _slowest(room: Room, picks: Picks, asked: PlacementRequest) -> float:
+    scores = room.scores.of(asked.job_class)
+    keys = [(node.node.id, gpu) for node, replicas in picks for gpus in replicas for gpu in gpus]
+    return max([scores.get(key, TYPICAL) for key in keys])
+
+
+def _slowdown(room: Room, picks: Picks, asked: PlacementRequest) -> float:
+    return _slowest(room, picks, asked) * room.spread_over({node.node.id for node, _ in picks}, asked.job_class)
+
+
+def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    if count * want.request.gpus > room.largest:
+        return None
+    name = room.scores.known(asked.job_class)
+    found = room.best_node((want.request, count, name), _cost_of_node(room, want, count, name))
+    if found is None:
+        return None
+    node = found[1]
+    offers = chunks(node, want.request, room.scores.of(name), name)
+    return [(node, [offers[at][1] for at in _dispensable(offers, worst_scores(room, node, offers), count)])]
+
+
+def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[NodeRoom], tuple[float] | None]:
+    request, scores = want.request, room.scores.of(name)
+    cpus, memory, gpus = request.cpus, request.memory, count * request.gpus
+    need = (name, request.gpus, request.model)
+
+    def cost(node: NodeRoom) -> tuple[float] | None:
+        if len(node.gpus.whole) < gpus:
+            return None
+        costs = node.costs.get(need)  # of all the chunks that GPUs allow
+        if costs is None or node.cpus < len(costs) * cpus or node.memory < len(costs) * memory:
+            offers = chunks(node, request, scores, name)
+            if count > len(offers):
+                return None
+            costs = _kept_costs(room, node, need, offers)
+        return (costs[count - 1],) if count <= len(costs) else None
+
+    def cost_of_one(node: NodeRoom) -> tuple[float] | None:
+        """The same for one chunk, without looking at the costs of more."""
+        if len(node.gpus.whole) < gpus:
+            return None
+        offers = chunks(node, request, scores, name)
+        return (_cost_of_one(room, node, offers),) if offers else None
+
+    return cost_of_one if count == 1 else cost
+
+
+def _cost_of_one(room: Room, node: NodeRoom, offers: Chunks) -> float:
+    slowest, taken = offers[0]
+    if len(offers) > 1 and offers[1][0] <= slowest + AS_FAST:
+        worsts = worst_scores(room, node, offers)
+        worst = worsts[_dispensable(offers, worsts, 1)[0]]
+    else:
+        of_node = room.scores.worst.get(node.node.id, {})
+        worst = max([of_node.get(gpu, TYPICAL) for gpu in taken])
+    left = len(node.gpus.whole) - len(taken)
+    return slowest + SPARING * (1.0 - worst) + WHOLE_NODES * left / len(node.gpus.models)
+
+
+def _kept_costs(room: Room, node: NodeRoom, need: tuple[str, int, str | None], offers: Chunks) -> list[float]:
+    key = need if len(offers) == len(node.chunked[need]) else (*need, len(offers))
+    costs = node.costs.get(key)
+    if costs is None:
+        if len(node.costs) >= KEPT_MAX:
+            node.costs.clear()
+        costs = node.costs[key] = _costs(room, node, offers)
+    return costs
+
+
+def _costs(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
+    """The cost of taking one chunk of the node, two, …, all."""
+    worsts = worst_scores(room, node, offers)
+    left, gpus, size = len(node.gpus.whole), len(node.gpus.models), len(offers[0][1])
+    costs: list[float] = []
+    of_first, last = 0.0, len(offers)
+    for count, ((slowest, _), worst) in enumerate(zip(offers, worsts, strict=True), 1):
+        left -= size
+        of_first += worst
+        of_taken = of_first
+        if count < last and offers[count][0] <= slowest + AS_FAST:
+            of_taken = sum([worsts[at] for at in _dispensable(offers, worsts, count)])
+        costs.append(slowest + SPARING * ((count - of_taken) / count) + WHOLE_NODES * left / gpus)
+    return costs
+
+
+def _dispensable(offers: Chunks, worsts: Sequence[float], count: int) -> Sequence[int]:
+    """The indices of the chunks that do not slow the job down and that other jobs would gain least from."""
+    slowest = offers[count - 1][0] + AS_FAST
+    if len(offers) == count or offers[count][0] > slowest:
+        return range(count)
+    as_fast = [at for at, (score, _) in enumerate(offers) if score <= slowest]
+    as_fast.sort(key=lambda at: (1.0 - worsts[at], offers[at][1]))
+    return as_fast[:count]
+
+
+def worst_scores(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
+    """By chunk, the score of its slowest GPU for the class that this GPU suits worst. Other jobs gain most from chunks
+    with a low one."""
+    worst = room.scores.worst.get(node.node.id, {})
+    if offers and len(offers[0][1]) == 1:
+        return [worst.get(gpu, TYPICAL) for _, (gpu,) in offers]
+    return [
+        worst.get(gpus[0], TYPICAL) if len(gpus) == 1 else max([worst.get(gpu, TYPICAL) for gpu in gpus])
+        for _, gpus in offers
+    ]
+
+
+def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    """A place on GPUs that are fast enough: first nodes that it uses up, then as few others as possible."""
+    scores, name = room.scores.of(asked.job_class), room.scores.known(asked.job_class)
+    by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(room, want, count)]
+    everything = sorted([score for _, offers in by_node for score, _ in offers])
+    if len(everything) < count:
+        return None
+    slowest = everything[count - 1] + AS_FAST
+    usable = []
+    for node, offers in by_node:
+        fast = [chunk for chunk in offers if chunk[0] <= slowest]
+        if fast:
+            leaves = len(node.gpus.whole) - len(fast) * want.request.gpus
+            usable.append((leaves, -len(fast), node.node.id, node, fast))
+    usable.sort(key=lambda part: part[:3])
+    picks: Picks = []
+    left = count
+    for _, _, _, node, fast in [part for part in usable if -part[1] <= count]:
+        if len(fast) <= left:
+            picks.append((node, [gpus for _, gpus in fast]))
+            left -= len(fast)
+        if not left:
+            return picks
+    chosen = {node.node.id for node, _ in picks}
+    rest = [part for part in usable if part[2] not in chosen]
+    rest.sort(key=lambda part: (-part[1] < left, -part[1] - left if -part[1] >= left else 0, part[0], part[2]))
+    for _, _, _, node, fast in rest:
+        worth = [(1.0 - worst, gpus) for worst, (_, gpus) in zip(worst_scores(room, node, fast), fast, strict=True)]
+        picks.append((node, [gpus for _, gpus in sorted(worth)[:left]]))
+        left -= len(picks[-1][1])
+        if not left:
+            return picks
+    return None
+
+
+def _emptiest(room: Room, want: Want, count: int) -> list[NodeRoom]:
+    """All nodes of a small pool; of a large one the emptiest, enough for an ample choice."""
+    ample = CHOICE * count * want.request.gpus
+    found: list[NodeRoom] = []
+    for free in sorted(room.buckets, reverse=True):
+        if free < want.request.gpus:
+            break
+        for node_id in room.buckets[free]:
+            if ample <= 0 and len(found) >= NODES_LEAST:
+                return found
+            node = room.nodes[node_id]
+            if node.starts(want.request):
+                found.append(node)
+                ample -= free
+    return found

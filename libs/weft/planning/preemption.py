@@ -1,0 +1,78 @@
+"""Which running jobs give way to a waiting one: few, those that come last in the order, with the least work lost."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from weft.domain.job import Allocation
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.order.standing import Key
+from weft.planning.shape import NOBODY, PlacementRequest, Shape
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """A running job that may be asked to give way, or one rank of it that it can do without (`extra`).
+
+    `worth` sorts: the holder that is worth least leaves first.
+    """
+
+    job_id: str
+    worth: Key
+    allocations: tuple[Allocation, ...]
+    extra: bool = False
+
+
+class Clearing(Struct, frozen=True):
+    """The jobs that must go, and the nodes that are then needed, those that are free already among them."""
+
+    victims: tuple[Holder, ...]
+    nodes: tuple[str, ...]
+
+
+def clearing_for(
+    shape: Shape, *, room: Room, holders: Sequence[Holder], asked: PlacementRequest = NOBODY
+) -> Clearing | None:
+    """Those of `holders` without which `shape` fits; None if it would not fit without all of them."""
+    willing = sorted(
+        (holder for holder in holders if _helps(holder, shape, room)),
+        key=lambda holder: (holder.worth, holder.job_id),
+    )
+    with room.supposing():
+        leaving = _enough_leaving(shape, room, willing, asked)
+        if leaving is None:
+            return None
+        victims: list[Holder] = []
+        for holder in reversed(leaving):  # those worth most first: may they stay?
+            room.take_all(holder.allocations)
+            if find(room, shape, asked) is None:
+                room.give_back_all(holder.allocations)
+                victims.append(holder)
+        place = find(room, shape, asked)
+        assert place is not None, "it fitted a moment ago"
+    return Clearing(
+        tuple(sorted(victims, key=lambda holder: holder.job_id)),
+        tuple(sorted({allocation.node_id for allocation in place})),
+    )
+
+
+def _enough_leaving(
+    shape: Shape, room: Room, willing: Sequence[Holder], asked: PlacementRequest
+) -> list[Holder] | None:
+    """The first of `willing`, twice as many each time, until `shape` fits; the room is left without them."""
+    count, more = 0, 1
+    while find(room, shape, asked) is None:
+        if count >= len(willing):
+            return None
+        for holder in willing[count : count + more]:
+            room.give_back_all(holder.allocations)
+        count, more = count + more, 2 * more
+    return list(willing[:count])
+
+
+def _helps(holder: Holder, shape: Shape, room: Room) -> bool:
+    """Does it hold anything on a node that takes work and can start some of the shape?"""
+    return any(
+        room.is_open(node_id) and any(room.nodes[node_id].starts(want.request) for want in shape)
+        for node_id in dict.fromkeys(allocation.node_id for allocation in holder.allocations)
+    )

@@ -1,0 +1,60 @@
+"""What a job asks of quotas, and what it holds: millis of GPUs, of all models and of each."""
+
+from collections.abc import Iterable, Mapping
+
+from weft.domain.cluster import Node
+from weft.domain.job import Allocation, Job
+from weft.domain.quotas import ALL, Amounts, Quota
+from weft.domain.shares import WHOLE
+from weft.planning.quota.ledger import Ledger, TenantHolds
+from weft.planning.shape import Shape
+
+
+def wanted_by(shape: Shape) -> Amounts:
+    """What starts a job of this shape. Of a model only where it names one."""
+    found: Amounts = {ALL: 0}
+    for want in shape:
+        request = want.request
+        each = request.gpus * WHOLE if request.share is None else request.share.request
+        found[ALL] += want.least * each
+        if request.model is not None and each:
+            found[request.model] = found.get(request.model, 0) + want.least * each
+    return found
+
+
+def amounts_in(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> Amounts:
+    """What these hold; of the models that they really are. GPUs of a node that is gone count to no model."""
+    found: Amounts = {ALL: 0}
+    models: dict[str, dict[int, str]] = {}
+    for allocation in allocations:
+        if allocation.node_id not in models:
+            node = nodes.get(allocation.node_id)
+            models[allocation.node_id] = {gpu.index: gpu.model for gpu in node.capacity.gpus} if node else {}
+        each = WHOLE if allocation.share is None else allocation.share.request
+        for gpu in allocation.gpus:
+            found[ALL] += each
+            if (model := models[allocation.node_id].get(gpu)) is not None:
+                found[model] = found.get(model, 0) + each
+    return found
+
+
+def held_by(job: Job, nodes: Mapping[str, Node]) -> TenantHolds:
+    return TenantHolds(job.tenant, amounts_in(job.held, nodes), job.held_since, job.spec.preemptible)
+
+
+def lendable(nodes: Iterable[Node]) -> Amounts:
+    """The GPUs of the pool, of all models and of each."""
+    found: Amounts = {ALL: 0}
+    for node in nodes:
+        for gpu in node.capacity.gpus:
+            found[ALL] += WHOLE
+            found[gpu.model] = found.get(gpu.model, 0) + WHOLE
+    return found
+
+
+def ledger_of(quotas: Iterable[Quota], nodes: Mapping[str, Node], holding: Iterable[Job]) -> Ledger:
+    """What every tenant holds at one moment."""
+    ledger = Ledger(quotas)
+    for job in holding:
+        ledger.hold(job.id, held_by(job, nodes))
+    return ledger

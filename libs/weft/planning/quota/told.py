@@ -1,0 +1,103 @@
+"""What quotas mean for a job, in words and numbers."""
+
+from msgspec import Struct
+
+from weft.domain.job import Cause, CauseCode, Job
+from weft.domain.quotas import ALL, Amounts, gpus_text
+from weft.domain.shares import WHOLE
+from weft.planning.quota.ledger import Ledger, OverLimit, QuotaFit
+from weft.planning.quota.ranks import may_start
+
+BORROWERS_MAX = 20
+
+
+class Borrows(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tenant that holds more than it is guaranteed. `tenant` is empty where the reader may not know it."""
+
+    tenant: str = ""
+    gpus: float
+
+
+class QuotaSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The quota of a job's tenant, in GPUs: what it is guaranteed, holds, and may hold (None: no limit). `borrows`:
+    what it holds beyond its guarantee; `lends`: how much of its guarantee is in use by others; `borrowers`: the tenants
+    that hold more than they are guaranteed, the largest first."""
+
+    tenant: str
+    group: str = ""
+    guaranteed: float = 0.0
+    holds: float = 0.0
+    limit: float | None = None
+    borrows: float = 0.0
+    lends: float = 0.0
+    borrowers: tuple[Borrows, ...] = ()
+
+
+def quota_seen(ledger: Ledger, tenant: str, lendable: Amounts) -> QuotaSeen:
+    """The tenant's quota now. What it does not use of its guarantee is lent as far as no free GPUs are left for it."""
+    path = ledger.tree.path(tenant)
+    own = path[0]
+    held, guaranteed = ledger.use(own), own.guarantee(ALL)
+    tenants = sorted({one.tenant for one in ledger.jobs.values()})
+    borrowing = [(ledger.borrowed(ledger.tree.path(each)[0]), each) for each in tenants if each != tenant]
+    borrowing = sorted(((amount, each) for amount, each in borrowing if amount), key=lambda one: (-one[0], one[1]))
+    free = lendable.get(ALL, 0) - sum(one.amounts.get(ALL, 0) for one in ledger.jobs.values())
+    lends = max(0, min(guaranteed - held - max(0, free), sum(amount for amount, _ in borrowing)))
+    return QuotaSeen(
+        tenant=tenant,
+        group=path[1].name if len(path) > 1 else "",
+        guaranteed=guaranteed / WHOLE,
+        holds=held / WHOLE,
+        limit=own.limit[ALL] / WHOLE if ALL in own.limit else None,
+        borrows=ledger.borrowed(own) / WHOLE,
+        lends=lends / WHOLE,
+        borrowers=tuple(Borrows(tenant=each, gpus=amount / WHOLE) for amount, each in borrowing[:BORROWERS_MAX]),
+    )
+
+
+def why_held(job: Job, fit: QuotaFit, wanted: Amounts) -> Cause | None:
+    """Why quotas do not let the job start now; None if they do."""
+    if fit.over is not None:
+        return _over(fit.over, job.tenant, wanted)
+    if not may_start(fit, preemptible=job.spec.preemptible):
+        sentence = (
+            f"it needs {gpus_text(wanted[ALL])}, more than what is left of the guarantee of {job.tenant}; the rest"
+            " would be borrowed, and only a job that may be pre-empted borrows"
+        )
+        return Cause(code=CauseCode.OVER_QUOTA, sentence=sentence, numbers={"gpus_wanted": wanted[ALL] / WHOLE})
+    return None
+
+
+def _over(over: OverLimit, tenant: str, wanted: Amounts) -> Cause:
+    group, name = over.branch.key
+    what = f"group {name}" if group else f"tenant {tenant}"
+    model = f" of model {over.line}" if over.line else ""
+    numbers = {
+        "gpus_wanted": wanted.get(over.line, 0) / WHOLE,
+        "quota_held": over.held / WHOLE,
+        "quota_limit": over.most / WHOLE,
+    }
+    sentence = (
+        f"{what} holds {over.held / WHOLE:g} of the {gpus_text(over.most)}{model} that its quota allows, and this job"
+        f" needs {wanted.get(over.line, 0) / WHOLE:g}"
+    )
+    return Cause(code=CauseCode.OVER_QUOTA, sentence=sentence, numbers=numbers)
+
+
+def quota_sentence(seen: QuotaSeen) -> str:
+    """`tenant vision holds 2 of its guaranteed 8 GPUs; 4 of the rest are lent`. It names no other tenant."""
+    if seen.borrows:
+        of = f", {seen.guaranteed:g} guaranteed and {seen.borrows:g} borrowed" if seen.guaranteed else ", all borrowed"
+        return f"tenant {seen.tenant} holds {_gpus(seen.holds)}{of}"
+    if not seen.guaranteed:
+        return f"tenant {seen.tenant} has no guarantee, so it gets what others leave"
+    text = f"tenant {seen.tenant} holds {seen.holds:g} of its guaranteed {_gpus(seen.guaranteed)}"
+    if not seen.lends:
+        return text
+    return (
+        f"{text}; {seen.lends:g} of the rest {'is' if seen.lends == 1 else 'are'} lent, for as long as nobody needs it"
+    )
+
+
+def _gpus(gpus: float) -> str:
+    return f"{gpus:g} GPU{'' if gpus == 1 else 's'}"

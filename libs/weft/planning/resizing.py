@@ -1,0 +1,129 @@
+"""Other replicas of a role while the job runs: places for more of them, and which of them leave.
+
+The replicas that stay keep their ranks, nodes and GPUs. Nothing here changes the room or the job: the caller does.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from weft.domain.job import Allocation
+from weft.domain.spec import Kind
+from weft.planning.capacity import Placer, Room
+from weft.planning.finding import Place, find, with_shares_of
+from weft.planning.shape import NOBODY, PlacementRequest, Want
+
+ROUNDED = 9  # decimals of a slowdown: of equals, the place beside the job is the first
+
+
+def grow(
+    room: Room,
+    allocations: Sequence[Allocation],
+    want: Want,
+    more: int,
+    *,
+    first_rank: int,
+    least: int | None = None,
+    asked: PlacementRequest = NOBODY,
+    placer: Placer | None = None,
+) -> Place | None:
+    """Places for `more` further replicas of a role, or, where not all of them fit, for as many as fit, `least` or more
+    (None: all). None if there are none.
+
+    `allocations`: all that the job holds now, which the room counts as taken; `want`: the role and what one replica of
+    it needs (its counts are not used). The new replicas have the ranks `first_rank`, `first_rank` + 1, …; `placer`
+    instead of the room's own. They go to nodes on which the job is already, as far as there is room; elsewhere only if
+    that makes the job faster, or if not all of them fit there. Raises ValueError if `more` or `least` makes no sense.
+    """
+    least = more if least is None else least
+    if not 1 <= least <= more:
+        raise ValueError(f"a job grows by one replica at least: {least} to {more}")
+    asked = with_shares_of(asked, allocations)
+    places = [
+        _beside(room, allocations, want, more, least, asked, placer),
+        _find(room, _unpinned(allocations, want), more, least, asked, placer),
+    ]
+    most = max(len(place or ()) for place in places)
+    if not most:
+        return None
+
+    def slowdown(place: Place) -> float:
+        return round(room.slowdown([*allocations, *place], asked.job_class), ROUNDED)
+
+    chosen = min((place for place in places if place and len(place) == most), key=slowdown)
+    return tuple(structs.replace(new, rank=rank) for rank, new in enumerate(chosen, first_rank))
+
+
+def shrink(
+    allocations: Sequence[Allocation], role: str, fewer: int, *, least: int, lonely_first: bool = False
+) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
+    """The allocations that stay and those that leave, both in the order given; `fewer` replicas of the role leave.
+
+    The `least` lowest ranks of the role are its core, which never leaves. Of the others the newest leave first: those
+    of the highest ranks. `lonely_first`: those on the node with the fewest ranks of the job leave first, and among
+    those the newest, so that nodes are left altogether. Raises ValueError if fewer than `least` would stay.
+    """
+    of_role = sorted((held for held in allocations if held.role == role), key=lambda held: held.rank)
+    extras = of_role[least:]
+    if not 0 <= fewer <= len(extras):
+        raise ValueError(f"{role}: of {len(of_role)} replicas {least} stay, so {fewer} of them cannot leave")
+    on_node = Counter(held.node_id for held in allocations)
+    leaving: set[int] = set()
+    for _ in range(fewer):
+        newest = max(extras, key=lambda held: (-on_node[held.node_id] if lonely_first else 0, held.rank))
+        extras.remove(newest)
+        on_node[newest.node_id] -= 1
+        leaving.add(newest.rank)
+    stay = tuple(held for held in allocations if held.rank not in leaving)
+    return stay, tuple(held for held in allocations if held.rank in leaving)
+
+
+def _beside(
+    room: Room,
+    allocations: Sequence[Allocation],
+    want: Want,
+    more: int,
+    least: int,
+    asked: PlacementRequest,
+    placer: Placer | None,
+) -> Place | None:
+    """As many as fit on the nodes of the job, the others anywhere."""
+    share = want.request.share
+    if want.request.node is not None or asked.is_service or (share is not None and share.kind == Kind.INFERENCE):
+        return None  # replicas of inference need not be near each other
+    near = _only(room, sorted({held.node_id for held in allocations}))
+    there = _find(near, want, more, 1, asked, placer)
+    if there is None or len(there) == more:
+        return there
+    with room.supposing():
+        room.take_all(there)
+        elsewhere = _find(room, want, more - len(there), max(1, least - len(there)), asked, placer)
+    if elsewhere is None:
+        return there if len(there) >= least else None
+    return (*there, *elsewhere)
+
+
+def _only(room: Room, node_ids: Sequence[str]) -> Room:
+    """A room of these nodes alone, to look for places in. It shares them with the room: nothing is taken in it."""
+    part = Room(room.scores, placer=room.placer, locality=room.locality)
+    for node_id in node_ids:
+        if room.is_open(node_id):
+            part.nodes[node_id] = room.nodes[node_id]
+            part.reopen([node_id])
+    return part
+
+
+def _find(
+    room: Room, want: Want, more: int, least: int, asked: PlacementRequest, placer: Placer | None
+) -> Place | None:
+    return find(room, (structs.replace(want, least=least, count=more),), asked, placer=placer)
+
+
+def _unpinned(allocations: Sequence[Allocation], want: Want) -> Want:
+    """Further replicas of a role that is pinned to GPUs go behind those that it has."""
+    request = want.request
+    if request.gpu is None:
+        return want
+    held = sum(held.role == want.role for held in allocations)
+    return structs.replace(want, request=structs.replace(request, gpu=request.gpu + held * request.gpus))

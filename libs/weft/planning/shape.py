@@ -1,0 +1,180 @@
+"""A job's needs of a pool: its roles, how many replicas of each, what one replica needs; and its placement request."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, structs
+
+from weft.domain.classes import JOB_CLASSES
+from weft.domain.cluster import NeededVolume, Request
+from weft.domain.job import Allocation, Job
+from weft.domain.shares import WHOLE
+from weft.domain.spec import JobSpec, Role
+
+
+class Want(Struct, frozen=True):
+    """`count` replicas of one role (at least `least`), each needing `request`."""
+
+    role: str
+    least: int
+    count: int
+    request: Request
+
+    def of_class(self, job_class: str) -> "Want":
+        """The same for a job of that class; the most sensitive one, or an unknown one, is not noted."""
+        share = self.request.share
+        noted = job_class if job_class in JOB_CLASSES[1:] else ""
+        if share is None or share.job_class == noted:
+            return self
+        return structs.replace(
+            self, request=structs.replace(self.request, share=structs.replace(share, job_class=noted))
+        )
+
+    def allocation(self, node_id: str, gpus: tuple[int, ...]) -> Allocation:
+        """What one replica holds there."""
+        request = self.request
+        return Allocation(
+            rank=0,
+            role=self.role,
+            node_id=node_id,
+            gpus=gpus,
+            cpus=request.cpus,
+            memory=request.memory,
+            egress=request.egress,
+            share=request.share,
+        )
+
+
+Shape = tuple[Want, ...]
+"""All roles of a job. Jobs of one shape fit, or do not fit, alike."""
+
+
+class PlacementRequest(Struct, frozen=True):
+    """What a placement may know of the job it places. `key` seeds the random placement; `beside`: the GPUs, by node, of
+    which the job has shares already, or which a service has (-1: nothing of any). `tolerates`: of a service, the score
+    up to which a GPU serves it as well as the fastest."""
+
+    job_class: str = ""
+    key: str = ""
+    beside: tuple[tuple[str, int], ...] = ()
+    tolerates: float | None = None
+
+    @property
+    def is_service(self) -> bool:
+        return self.tolerates is not None
+
+
+NOBODY = PlacementRequest()
+
+
+def shape_of(spec: JobSpec, tenant: str = "") -> Shape:
+    """The shape of such a job of `tenant`. If it is pinned to GPUs, each role begins behind the GPUs of the previous
+    role. A service starts with one replica, however many it should have at least."""
+    wants: list[Want] = []
+    node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
+    volumes = tuple(NeededVolume(each.name, tenant, not each.read_only) for each in spec.named_volumes)
+    for name, role in spec.roles.items():
+        least, count = (1, max(1, role.replicas.want)) if spec.is_service else (role.replicas.least, role.replicas.want)
+        wants.append(Want(name, least, count, _request(role, spec, node, gpu, volumes)))
+        gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
+    return tuple(wants)
+
+
+def shape_of_job(job: Job) -> Shape:
+    """The job's shape, with as many replicas as it should have now."""
+    shape = shape_of(job.spec, job.tenant)
+    return sized(shape, job.size) if job.size else shape
+
+
+def sized(shape: Shape, size: Mapping[str, int]) -> Shape:
+    """The shape with the replicas of `size`; a role that `size` does not name has as many as before."""
+    return tuple(structs.replace(want, count=max(want.least, size.get(want.role, want.count))) for want in shape)
+
+
+def gpus_of(shape: Shape) -> float:
+    """How many GPUs all replicas ask for, a share as a part of one."""
+    return _gpus([(want.count, want.request) for want in shape])
+
+
+def gpus_least(shape: Shape) -> float:
+    """How many GPUs start a job of this shape."""
+    return _gpus([(want.least, want.request) for want in shape])
+
+
+def smallest(shape: Shape) -> Shape:
+    """The shape with as few replicas as start the job."""
+    return tuple(structs.replace(want, count=want.least) for want in shape)
+
+
+def one_more(shape: Shape) -> Shape:
+    """The shape of one more replica of each role."""
+    return tuple(structs.replace(want, least=1, count=1) for want in shape)
+
+
+def between(shape: Shape, part: int, parts: int) -> Shape:
+    """The shape with `part` of `parts` of what each role wants beyond its least."""
+    return tuple(structs.replace(want, count=want.least + (want.count - want.least) * part // parts) for want in shape)
+
+
+def with_more(shape: Shape, index: int, more: int) -> Shape:
+    """The shape with `more` replicas of the role at `index`."""
+    grown = structs.replace(shape[index], count=shape[index].count + more)
+    return (*shape[:index], grown, *shape[index + 1 :])
+
+
+def is_pinned(shape: Shape) -> bool:
+    """Whether a role must run on one node, and perhaps on certain GPUs there."""
+    return any(want.request.node is not None for want in shape)
+
+
+def pinned_gpus(want: Want, count: int) -> list[tuple[int, ...]]:
+    """The GPUs of each of `count` replicas, from the first GPU that `want` is pinned to; empty if to none by index.
+    Shares are all of that one GPU."""
+    first, size = want.request.gpu, want.request.gpus
+    if first is not None and want.request.share is not None:
+        return [(first,)] * count
+    if first is None or not size:
+        return []
+    return [tuple(range(first + at * size, first + (at + 1) * size)) for at in range(count)]
+
+
+def gpus_in(allocations: Iterable[Allocation]) -> float:
+    """How many GPUs that is, a share as a part of one."""
+    whole = parts = 0
+    for allocation in allocations:
+        if allocation.share is None:
+            whole += len(allocation.gpus)
+        else:
+            parts += allocation.share.request
+    return whole + parts / WHOLE if parts else whole
+
+
+def with_gpus(request: Request) -> bool:
+    """Whether a replica needs GPUs, or a share of one."""
+    return request.gpus > 0 or request.share is not None
+
+
+def _gpus(counted: Iterable[tuple[int, Request]]) -> float:
+    """Counted in thousandths where there are shares, so that parts of GPUs add up."""
+    whole = parts = 0
+    for count, request in counted:
+        whole += count * request.gpus
+        parts += 0 if request.share is None else count * request.share.request
+    return whole + parts / WHOLE if parts else whole
+
+
+def _request(
+    role: Role, spec: JobSpec, node: str | None, gpu: int | None, volumes: tuple[NeededVolume, ...]
+) -> Request:
+    on_gpus = role.gpus > 0 or role.share is not None
+    return Request(
+        gpus=role.gpus,
+        cpus=role.cpus,
+        memory=role.memory_bytes,
+        model=spec.gpu_model if on_gpus else None,
+        egress=role.egress_bytes,
+        node=node,
+        gpu=gpu if on_gpus else None,
+        share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
+        volumes=volumes,
+        image=bool(role.image or spec.image),
+    )

@@ -1,0 +1,97 @@
+"""Which of GPUs, CPUs and memory keeps replicas from fitting, where one of them alone does; and amounts in words."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weft.domain.cluster import Request
+from weft.domain.quantity import count_text, size_text
+from weft.domain.shares import WHOLE
+from weft.planning.capacity import CPU_GRAIN, NodeRoom, Room
+from weft.planning.gpus_left import Left
+from weft.planning.shape import with_gpus
+
+
+def cpus_text(cpus: float) -> str:
+    """`1 CPU`, `2.5 CPUs`."""
+    return f"{cpus:g} CPU{'' if cpus == 1 else 's'}"
+
+
+def gpus_text(request: Request) -> str:
+    """`2 GPUs of A100`; of a share `0.5 of a GPU with 8GiB`."""
+    share = request.share
+    if share is None:
+        return count_text(request.gpus, "GPU") + (f" of {request.model}" if request.model else "")
+    return part_text(share.request, share.memory, f"GPU of {request.model}" if request.model else "GPU")
+
+
+def part_text(part: int, memory: int, what: str = "") -> str:
+    """Of `part` thousandths of a GPU, with so many bytes of its memory."""
+    of = f" of a {what}" if what else ""
+    return f"{part / WHOLE:g}{of} with {size_text(memory)}"
+
+
+def most_left(nodes: Iterable[NodeRoom], request: Request) -> Left | None:
+    """What is left of the shared GPU that comes nearest to what one replica asks for, its context taken off; None where
+    no GPU is shared that comes into question."""
+    share = request.share
+    assert share is not None, "only shares are given of a GPU that is shared"
+    nearest, part, memory = float("-inf"), max(1, share.request), max(1, share.memory)
+    found: Left | None = None
+    for node in nodes:
+        for _, make, left in node.gpus.begun(request):
+            near = min(1.0, left.time / part, (left.memory - make.context) / memory)
+            if near > nearest or (near == nearest and found is not None and left > found):
+                nearest = near
+                found = left._replace(time=max(0, left.time), memory=max(0, left.memory - make.context))
+    return found
+
+
+def share_numbers(request: Request, nodes: Sequence[NodeRoom]) -> dict[str, float]:
+    """What one replica asks of a GPU, and the most that is left of a shared one: GPUs and bytes."""
+    share, left = request.share, most_left(nodes, request)
+    assert share is not None, "only shares are told of so"
+    numbers = {"share_wanted": share.request / WHOLE, "share_memory_wanted": float(share.memory)}
+    if left is not None:
+        numbers |= {"share_left_max": left.time / WHOLE, "share_memory_left_max": float(left.memory)}
+    return numbers
+
+
+def short_in_all(nodes: Sequence[NodeRoom], request: Request, count: int) -> str:
+    """What all nodes together have too little of for `count` replicas; empty if no resource alone is short."""
+    fitting = [_fitting(request, node.cpus, node.memory, _replicas_by_gpus(node, request, count)) for node in nodes]
+    return _short({name: sum(of_node[name] for of_node in fitting) for name in fitting[0]} if fitting else {}, count)
+
+
+def short_on_each(room: Room, request: Request, count: int) -> str:
+    """What every open node has too little of for `count` replicas; empty if no resource alone is short everywhere."""
+    nodes = room.open_nodes
+    if not nodes:
+        return ""
+    cpus, memory = max([node.cpus for node in nodes]), max([node.memory for node in nodes])
+    gpus = max([_replicas_by_gpus(node, request, count) for node in nodes]) if with_gpus(request) else 0
+    return _short(_fitting(request, cpus, memory, gpus), count)
+
+
+def each_asks(request: Request, short: str) -> str:
+    """What one replica asks for of the resources named: `4GiB each`."""
+    asked = {"CPUs": cpus_text(request.cpus), "memory": size_text(request.memory)}
+    gpus = count_text(request.gpus, "GPU") if request.share is None else gpus_text(request)
+    return " and ".join(asked.get(name, gpus) for name in short.split(" and ")) + " each"
+
+
+def _replicas_by_gpus(node: NodeRoom, request: Request, most: int) -> int:
+    """How many replicas the node's GPUs alone are enough for, up to `most` shares."""
+    if request.share is not None:
+        return node.gpus.count_shares(request, most)
+    return len(node.gpus_for(request)) // request.gpus if request.gpus else 0
+
+
+def _fitting(request: Request, cpus: float, memory: int, by_gpus: int) -> dict[str, int]:
+    """How many replicas each of these amounts alone is enough for."""
+    found = {"CPUs": int((cpus + CPU_GRAIN) / request.cpus), "memory": memory // request.memory}
+    if with_gpus(request):
+        found[f"GPUs of {request.model}" if request.model else "GPUs"] = by_gpus
+    return {name: max(0, count) for name, count in found.items()}
+
+
+def _short(fitting: Mapping[str, int], count: int) -> str:
+    return " and ".join(sorted(name for name, fits in fitting.items() if fits < count))

@@ -1,0 +1,133 @@
+"""One walk over the waiting jobs in order: which of them start, which wait, and which waiting jobs hold others back.
+
+The scheduler, its replay and the simulator all use it. The walk decides and changes nothing: it yields each decision,
+and the caller applies it to its queue and its room before it takes the next.
+"""
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from weft.planning.backfill import Backfill
+from weft.planning.finding import Place
+from weft.planning.queue import Served
+from weft.planning.shape import Shape, gpus_in, gpus_of, smallest
+
+
+class Wants(Struct, frozen=True):
+    """What a waiting job asks of the walk.
+
+    `gpus`: how many start it; `lasts_s` None: unknown. `may_fit` is false where the caller knows, without looking for
+    a place, that there is none. `shorter_behind`: jobs behind it in its group may last less than it does. `pinned`: it
+    can use only the node that it is pinned to. `held`: quotas hold it and all of its group back: it starts not now,
+    whatever is free, and blocks no other.
+    """
+
+    shape: Shape
+    gpus: float
+    lasts_s: float | None
+    may_fit: bool = True
+    shorter_behind: bool = False
+    pinned: bool = False
+    held: bool = False
+
+
+class Starts(Struct, frozen=True):
+    job_id: str
+    place: Place
+
+
+class Waits(Struct, frozen=True):
+    """A job that waits. `its_turn`: it may start once it fits; else it would delay `ahead`, the first job that blocks.
+
+    `in_the_way` is false for a job that blocks no other, because it would not fit even if all nodes were empty.
+    """
+
+    job_id: str
+    its_turn: bool
+    ahead: str
+    in_the_way: bool
+
+
+class Walk:
+    """Yields one decision per job; the caller applies it before it takes the next. The walk ends early, and is `over`,
+    once no job behind may start. `ahead`: the first job that holds others back; `backfill`: the name of the rule.
+
+    `wants(job_id)` is None for a job that is not to be placed now and blocks no other. `find(job_id, shape)` looks for
+    a place; `fits_empty(shape)`: whether there would be one if all nodes were empty. `filling()` makes the backfill, at
+    the first job that does not start.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        *,
+        backfill: str,
+        wants: Callable[[str], Wants | None],
+        find: Callable[[str, Shape], Place | None],
+        fits_empty: Callable[[Shape], bool],
+        filling: Callable[[], Backfill],
+    ) -> None:
+        self.ahead = ""
+        self.over = False
+        self._stopped = False
+        self._served = served
+        self._rule = backfill
+        self._wants = wants
+        self._find = find
+        self._fits_empty = fits_empty
+        self._filling = filling
+
+    def stop(self) -> None:
+        """End the walk after the decision yielded last."""
+        self._stopped = True
+
+    def __iter__(self) -> Iterator[Starts | Waits]:
+        backfill: Backfill | None = None
+        while not (self.over or self._stopped) and (job_id := self._served.next()) is not None:
+            wants = self._wants(job_id)
+            if wants is None:
+                self._served.passed()
+                continue
+            if wants.held:
+                self._served.blocked()
+                continue
+            limits = backfill if self.ahead and wants.gpus and wants.may_fit else None
+            its_turn = limits is None or limits.may_start(wants.gpus, wants.lasts_s)
+            place: Place | None = None
+            if its_turn and wants.may_fit:
+                place = self._find(job_id, _as_much_as_may_start(wants, limits))
+            if place:
+                yield Starts(job_id, place)
+                self._served.taken()
+                if backfill is not None and wants.gpus:
+                    backfill.started(gpus_in(place), wants.lasts_s)
+                continue
+            backfill = backfill or self._filling()
+            self._leave(wants, its_turn=its_turn)
+            in_the_way = self._fits_empty(wants.shape)
+            yield Waits(job_id, its_turn, self.ahead, in_the_way)
+            if in_the_way:
+                self._hold_back(job_id, wants, backfill)
+
+    def _leave(self, wants: Wants, *, its_turn: bool) -> None:
+        """Skip a job that does not start, and its group too, unless others of the group may still start."""
+        each_has_a_reservation = self._rule == "conservative"
+        if each_has_a_reservation or (wants.shorter_behind and not its_turn):
+            self._served.passed()
+        else:
+            self._served.blocked()
+
+    def _hold_back(self, job_id: str, wants: Wants, backfill: Backfill) -> None:
+        if wants.pinned and self._rule != "none":
+            return
+        self.ahead = self.ahead or job_id
+        if wants.gpus or self._rule == "none":
+            self.over = not backfill.blocked(wants.gpus, wants.lasts_s)
+
+
+def _as_much_as_may_start(wants: Wants, limits: Backfill | None) -> Shape:
+    """All that the job wants, or the least that starts it, if all would delay a job ahead."""
+    if limits is None or (most := gpus_of(wants.shape)) == wants.gpus or limits.may_start(most, wants.lasts_s):
+        return wants.shape
+    return smallest(wants.shape)

@@ -1,0 +1,90 @@
+"""What an autoscaler is told of a service, and what it answers."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from weft.domain.job import Cause
+
+
+class Goal(Struct, frozen=True, kw_only=True):
+    """What a service promises, and between what it may be sized. `latency` in seconds, to the first byte of the answer,
+    of `percentile` percent of the requests; `rate` per second. None: it has no objective.
+
+    `share`: thousandths of a GPU that each replica asks for; `share_most`: what it may have. None: it has whole GPUs,
+    or none.
+    """
+
+    least: int
+    most: int
+    concurrency: int
+    latency: float | None = None
+    percentile: float = 99.0
+    rate: float | None = None
+    share: int | None = None
+    share_most: int | None = None
+
+
+class ReplicaLoad(Struct, frozen=True, kw_only=True):
+    """One replica. `score`: the believed score of its GPU, 1.0 is typical, more is slower. `share`: thousandths."""
+
+    rank: int
+    ready: bool
+    draining: bool = False
+    in_flight: int = 0
+    answered: int = 0  # in all
+    busy_seconds: float = 0.0  # in all
+    share: int | None = None
+    score: float = 1.0
+    borrowed: bool = False  # it has the GPU of another job
+    started_at: float | None = None
+    ready_at: float | None = None
+
+
+class RequestCounts(Struct, frozen=True, kw_only=True):
+    """The requests to one service at all routers together, as in `weft.messages.serving`: totals that never fall, and
+    how many wait now (`queued`), the oldest since `oldest_wait` seconds."""
+
+    arrived: int = 0
+    answered: int = 0
+    refused: int = 0
+    failed: int = 0
+    late: int = 0
+    queued: int = 0
+    oldest_wait: float = 0.0
+    waits: Mapping[int, int] = {}
+    services: Mapping[int, int] = {}
+    totals: Mapping[int, int] = {}
+
+
+class ServiceLoad(RequestCounts, frozen=True, kw_only=True):
+    """A service now. `silent`: no router reported lately, so that nothing is known of its requests."""
+
+    at: float
+    replicas: tuple[ReplicaLoad, ...]
+    wanted: int  # replicas that it should have now
+    in_flight: int = 0
+    room: int | None = None  # how many more replicas would fit now, loans included; None: not known
+    silent: bool = False
+    fails: str = ""  # why replicas of it do not start now; empty: they do
+
+
+class Sized(Struct, frozen=True, kw_only=True):
+    """What the service should have: `replicas`, and for each replica `share` thousandths of a GPU (None: as it is).
+
+    `cause`: why, with numbers. `unattainable`: why its objective cannot be kept, with numbers; empty: it can.
+    """
+
+    replicas: int
+    cause: Cause
+    share: int | None = None
+    unattainable: str = ""
+
+
+class Autoscaler(Protocol):
+    """One service's rule. It keeps what it needs to know of the past; no clock, no randomness."""
+
+    def decide(self, load: ServiceLoad) -> Sized:
+        """Called every 1 to 5 s, and at once when a request waits and no replica is there."""
+        ...

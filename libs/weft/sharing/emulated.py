@@ -1,0 +1,73 @@
+"""What the emulated GPU itself counted: the file that all processes on it share, as `native/emulated.h` lays it out.
+
+A benchmark reads the truth here: how long the device worked and for which process, whatever hook and arbiter say.
+"""
+
+import struct
+from pathlib import Path
+
+from msgspec import Struct
+
+from weft.sharing.slots import read_file
+
+DEVICE_VARIABLE = "WEFT_EMULATED_DEVICE"  # the folder with a file for each emulated GPU of a node
+MEMORY_VARIABLE = "WEFT_EMULATED_MEMORY"  # bytes that a GPU has when its file is made
+
+MAGIC = int.from_bytes(b"WEFTEMU1", "little")
+VERSION = 1
+PROCESSES = 1024
+HEAD_BYTES = PROCESS_BYTES = 128
+
+_HEAD = struct.Struct("<QIIQQQQ")
+_PROCESS = struct.Struct("<IIQQQQ")
+
+
+class DeviceProcess(Struct, frozen=True):
+    """A process that used the GPU, living or dead. What a dead one used stays until its place is needed.
+
+    `pid` is as the process sees itself; `memory` in bytes, also of a dead process until the next allocation;
+    `busy_ns` is device time; `began_ns` of CLOCK_MONOTONIC.
+    """
+
+    pid: int
+    memory: int
+    busy_ns: int
+    kernels: int
+    began_ns: int
+
+
+class DeviceCount(Struct, frozen=True):
+    """`memory`: bytes that the GPU has; `busy_ns`: device time of all processes that there ever were."""
+
+    memory: int
+    busy_ns: int
+    kernels: int
+    processes: tuple[DeviceProcess, ...]
+
+    def busy_of(self, pid: int) -> int:
+        """Device time of the processes with this number, in ns."""
+        return sum(process.busy_ns for process in self.processes if process.pid == pid)
+
+
+def device_file(folder: Path, index: int = 0) -> Path:
+    return folder / f"device-{index}"
+
+
+def read_device(folder: Path, index: int = 0) -> DeviceCount:
+    """What one emulated GPU counted. Raises OSError, and ValueError if the file is not of this version.
+
+    Every process on the GPU may write the file: whatever lies there, reading it waits for nobody.
+    """
+    name = device_file(folder, index).name
+    data = read_file(folder, name, bytes_max=HEAD_BYTES + PROCESSES * PROCESS_BYTES)
+    if len(data) != HEAD_BYTES + PROCESSES * PROCESS_BYTES:
+        raise ValueError(f"{name} has {len(data)} bytes")
+    magic, version, _, memory, _, busy, kernels = _HEAD.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise ValueError(f"{name} is not of an emulated GPU of version {VERSION}")
+    found: list[DeviceProcess] = []
+    for at in range(HEAD_BYTES, len(data), PROCESS_BYTES):
+        pid, taken, used, own, launched, began = _PROCESS.unpack_from(data, at)
+        if taken:
+            found.append(DeviceProcess(pid=pid, memory=used, busy_ns=own, kernels=launched, began_ns=began))
+    return DeviceCount(memory=memory, busy_ns=busy, kernels=kernels, processes=tuple(found))

@@ -1,0 +1,173 @@
+"""What the scheduler's own planning decides in a simulated cluster: who starts, who gives way, who moves."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from math import inf
+
+from weft.domain.job import Allocation
+from weft.planning.choosing_again import ChoosingAgain, Movable
+from weft.planning.finding import Place, find
+from weft.planning.moves import JOINT_MOST, moves_for
+from weft.planning.policy import ALWAYS, GAINFUL, Policy
+from weft.planning.preemption import clearing_for
+from weft.planning.queue import place_of
+from weft.planning.reserving import emptiest
+from weft.planning.walk import Starts, Walk, Wants
+from weft.simulator.job import SimulatedJob
+from weft.simulator.lives import Lives
+from weft.simulator.model import Cluster, World
+from weft.simulator.sizing import SizesOverTime
+
+
+class Deciding:
+    """`sees_truth`: whether what is believed of GPUs is true, so that a job's speed need not be worked out again."""
+
+    def __init__(
+        self,
+        lives: Lives,
+        jobs: Mapping[str, SimulatedJob],
+        *,
+        cluster: Cluster,
+        policy: Policy,
+        world: World,
+        sees_truth: bool,
+        sizing: SizesOverTime | None = None,
+    ) -> None:
+        self.decisions = self.placements = 0
+        self._lives, self._room, self._queue, self._running = lives, lives.room, lives.queue, lives.running
+        self._jobs = jobs
+        self._cluster = cluster
+        self._policy = policy
+        self._order = policy.ordering
+        self._placing = policy.placing
+        self._world = world
+        self._sees_truth = sees_truth
+        self._sizing = sizing
+        self._reviewed_at = -inf
+        self._choosing = ChoosingAgain()
+
+    def decide(self, now: float) -> None:
+        self.decisions += 1
+        if self._sizing is not None and self._sizing.due(now):
+            self._sizing.plan(now)
+        if len(self._queue):
+            self._start_waiting(now)
+        if self._placing.moves == ALWAYS:
+            self._place_all_anew(now)
+        elif self._placing.moves == GAINFUL:
+            self._move_for_gain(now)
+
+    def _start_waiting(self, now: float) -> None:
+        policy, running = self._policy, self._running
+        walk = Walk(
+            self._queue.served(running.share),
+            backfill=policy.backfill,
+            wants=self._wants,
+            find=lambda job_id, _: self._place_for(self._jobs[job_id], now),
+            # What the cluster cannot hold is not simulated; what a planner has given room holds back no other.
+            fits_empty=lambda _: self._sizing is None,
+            filling=lambda: policy.filling(now=now, free=int(running.free), endings=lambda: running.endings),
+        )
+        with ExitStack() as kept:  # nodes that are kept for a job take no others as long as the walk lasts
+            keeps = False
+            for decision in walk:
+                job = self._jobs[decision.job_id]
+                if isinstance(decision, Starts):
+                    self._room.take_all(decision.place)
+                    self._queue.remove(decision.job_id)
+                    self.placements += 1
+                    self._lives.settle(job, now, decision.place)
+                elif not keeps and now - job.waits_since >= self._world.patience_s:
+                    keeps = True
+                    kept.enter_context(self._room.without(emptiest(self._room, job.shape)))
+
+    def _wants(self, job_id: str) -> Wants | None:
+        job, lasts = self._jobs[job_id], self._lasts(self._jobs[job_id])
+        if self._sizing is not None:
+            return Wants(job.shape, 0, None) if self._sizing.sizes.get(job_id) else None
+        may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
+        shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
+        return Wants(job.shape, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
+
+    def _place_for(self, job: SimulatedJob, now: float) -> Place | None:
+        """Where it goes; others give way for it at once, where the order says so and no planner decides it."""
+        if self._sizing is not None:
+            return self._sizing.place_for(job)
+        if job.gpus_needed <= self._running.free:
+            found = find(self._room, job.shape, job.asked)
+            if found is not None:
+                return found
+        if self._order.tier is None:
+            return None
+        tier = self._order.tier(job.standing(now, known=self._world.durations_known))
+        holders = self._running.last_in_order(tier, enough=job.gpus_needed - self._running.free)
+        if holders is None:
+            return None
+        clearing = clearing_for(job.shape, room=self._room, holders=holders, asked=job.asked)
+        if clearing is None:
+            return None
+        for victim in clearing.victims:
+            self._lives.evict(self._jobs[victim.job_id], now)
+        found = find(self._room, job.shape, job.asked)
+        assert found is not None, "room was made for it"
+        return found
+
+    def _lasts(self, job: SimulatedJob) -> float | None:
+        estimate = job.trace.work_s if self._world.durations_known else job.trace.estimate_s
+        if estimate is None:
+            return None
+        nodes = 1 if job.gpus_needed <= self._cluster.gpus_per_node else 2
+        return (
+            max(0.0, estimate - job.done_s) / job.speed * self._room.locality.factor(job.trace.job_class, nodes=nodes)
+        )
+
+    def _place_all_anew(self, now: float) -> None:
+        """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""
+        jobs = list(self._running.jobs.values())
+        if self._placing.by_class:
+            jobs.sort(key=lambda job: (self._room.scores.sensitivity(job.trace.job_class), job.number))
+        else:
+            jobs.sort(key=lambda job: job.number)
+        for job in jobs:
+            self._room.give_back_all(job.allocations)
+        for job in jobs:
+            found = find(self._room, job.shape, job.asked)
+            assert found is not None, "all of them fitted"
+            self._room.take_all(found)
+            if found != job.allocations:
+                self._resettle(job, now, found)
+
+    def _move_for_gain(self, now: float) -> None:
+        few = len(self._running.jobs) <= JOINT_MOST
+        if not few and now < self._reviewed_at + self._world.review_s:
+            return
+        self._reviewed_at = now
+        known = self._world.durations_known
+        jobs = list(self._running.jobs.values())
+        if few:
+            jobs.sort(key=lambda job: place_of(self._order, job.standing(now, known=known)))
+        movable = [
+            Movable(
+                job_id=job.trace.id,
+                shape=job.shape,
+                asked=job.asked,
+                allocations=job.allocations,
+                gpus=job.gpus_needed,
+                left_s=job.left_s(now, known=known) / job.speed,
+                cost_s=0.0 if job.settled_at == now else job.stop_s(self._world),
+                slowdown=job.slowdown if self._sees_truth else None,
+            )
+            for job in jobs
+            if job.gpus_needed
+        ]
+        moves = moves_for(self._room, movable, choosing=self._choosing)
+        for move in moves:
+            self._room.give_back_all(self._jobs[move.job_id].allocations)
+        for move in moves:
+            self._room.take_all(move.allocations)
+        for move in moves:
+            self._resettle(self._jobs[move.job_id], now, move.allocations)
+
+    def _resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
+        self.placements += 1
+        self._lives.resettle(job, now, allocations)

@@ -1,0 +1,176 @@
+"""One job of the trace on its way, as the event-driven simulator keeps it."""
+
+from weft.domain.job import Allocation
+from weft.planning.backfill import Ending
+from weft.planning.order.standing import Standing
+from weft.planning.scores import GpuKey
+from weft.planning.shape import PlacementRequest, Shape
+from weft.simulator.model import World
+from weft.simulator.outcome import JobOutcome, outcome_of
+from weft.simulator.pool import elastic_shape, shape_of
+from weft.simulator.workload import TraceJob
+
+NEW_S = 60.0  # the work that a job without progress is assumed to have
+
+
+class SimulatedJob:
+    """One job of the trace on its way.
+
+    `size`: how many replicas it has, or, while it waits, starts with; `gpus_needed`: how many GPUs these need; `speed`:
+    how many times as fast they are as the size asked for, were they in one node.
+    """
+
+    __slots__ = (
+        "allocations",
+        "asked",
+        "attained_s",
+        "begun",
+        "counted_gpu_s",
+        "counted_s",
+        "done_s",
+        "ending",
+        "evictions",
+        "gpus_needed",
+        "held_s",
+        "lost_s",
+        "moves",
+        "number",
+        "paused_until",
+        "resized_at",
+        "resizes",
+        "settled_at",
+        "shape",
+        "since",
+        "size",
+        "slowdown",
+        "speed",
+        "spell_begin",
+        "spell_pause",
+        "tier",
+        "trace",
+        "version",
+        "waits_since",
+    )
+
+    def __init__(self, number: int, trace: TraceJob) -> None:
+        self.number = number
+        self.trace = trace
+        self.shape: Shape = ()
+        self.size = 0
+        self.gpus_needed: float = 0  # a share is a part of one
+        self.speed = 1.0
+        self.asked = PlacementRequest(trace.job_class, trace.id)
+        self.allocations: tuple[Allocation, ...] = ()
+        self.slowdown = 1.0
+        self.done_s = 0.0  # work
+        self.held_s = 0.0  # with GPUs
+        self.attained_s = 0.0  # the same, since it was promoted last
+        self.counted_s = self.counted_gpu_s = 0.0  # of that, until its size changed last, and its GPU-seconds
+        self.since = 0.0  # up to when the two are counted
+        self.paused_until = 0.0
+        self.waits_since = trace.arrival_s
+        self.settled_at = self.spell_begin = self.spell_pause = 0.0
+        self.begun: float | None = None
+        self.moves = self.evictions = self.resizes = self.version = 0
+        self.resized_at = 0.0
+        self.lost_s = 0.0
+        self.ending: Ending | None = None  # as `running` foresees it
+        self.tier: int | None = None  # by which `running` knows it
+        self.take_size(trace.gpus if trace.elastic is None else trace.elastic.asked)
+
+    def take_size(self, size: int) -> None:
+        """Count its GPU time so far, and have another size from now on; its work must be counted until now."""
+        if size == self.size:
+            return
+        self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
+        self.counted_s = self.attained_s
+        elastic = self.trace.elastic
+        self.size = size
+        self.shape = shape_of(size) if elastic is None else elastic_shape(elastic, size)
+        self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
+        self.speed = 1.0 if elastic is None else elastic.speed(size)
+
+    def take_place(self, allocations: tuple[Allocation, ...]) -> None:
+        """It begins there, with one replica for each allocation."""
+        self.take_size(len(allocations))
+
+    def leave_place(self) -> None:
+        """It holds nothing any more, and wants the size that it asks for."""
+        if self.trace.elastic is not None:
+            self.take_size(self.trace.elastic.asked)
+
+    def forget_attained(self) -> None:
+        self.attained_s = self.counted_s = self.counted_gpu_s = 0.0
+
+    @property
+    def stretch(self) -> float:
+        """How many seconds one second of its work takes where it is, with the size that it has."""
+        return self.slowdown / self.speed
+
+    def advance(self, now: float) -> None:
+        """Count its work until now."""
+        if self.allocations and now > self.since:
+            self.attained_s += now - self.since
+            self.held_s += now - self.since
+            working = now - max(self.since, min(self.paused_until, now))
+            self.lost_s += now - self.since - working
+            self.done_s += working / self.stretch
+        self.since = now
+
+    def ends_at(self) -> float:
+        left = max(0.0, self.trace.work_s - self.done_s)
+        return max(self.since, self.paused_until) + left * self.stretch
+
+    def left_s(self, now: float, *, known: bool) -> float:
+        """The work that is left; if unknown, as much as it has done: a job is assumed to be half done."""
+        estimate = self.trace.work_s if known else self.trace.estimate_s
+        going = now - self.since if self.allocations else 0.0
+        if estimate is None:
+            return max(NEW_S, self.held_s + going) * self.speed
+        worked = going - max(0.0, min(self.paused_until, now) - self.since) if going else 0.0
+        return max(0.0, estimate - self.done_s - worked / self.stretch)
+
+    def standing(self, now: float, *, known: bool) -> Standing:
+        holds = bool(self.allocations)
+        said = known or self.trace.estimate_s is not None
+        attained_s = self.attained_s + (now - self.since if holds else 0.0)
+        return Standing(
+            id=self.trace.id,
+            seq=self.number,
+            gpus=self.gpus_needed,
+            priority=self.trace.priority,
+            tenant=self.trace.tenant,
+            attained_s=attained_s,
+            attained_gpu_s=self.counted_gpu_s + (attained_s - self.counted_s) * self.gpus_needed,
+            waited_s=0.0 if holds else now - self.waits_since,
+            left_s=self.left_s(now, known=known) if said else None,
+        )
+
+    def stop_s(self, world: World) -> float:
+        """For how long it makes no progress if it stops and starts again."""
+        elastic = self.trace.elastic
+        return world.move_s if elastic is None or elastic.live else elastic.resize_s
+
+    @property
+    def gpus(self) -> list[GpuKey]:
+        """The GPUs that it holds."""
+        return [(allocation.node_id, gpu) for allocation in self.allocations for gpu in allocation.gpus]
+
+    @property
+    def group(self) -> tuple[object, str]:
+        """The group of the job: jobs of one group fit, or do not, alike."""
+        return (self.trace.gpus if self.trace.elastic is None else self.shape, self.trace.job_class)
+
+    def outcome(self, now: float) -> JobOutcome:
+        """The outcome of a job that ends now."""
+        assert self.begun is not None
+        return outcome_of(
+            self.trace,
+            started_s=self.begun,
+            completed_s=now,
+            moves=self.moves,
+            evictions=self.evictions,
+            lost_s=self.lost_s,
+            held_s=self.held_s,
+            resizes=self.resizes,
+        )

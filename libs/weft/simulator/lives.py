@@ -1,0 +1,167 @@
+"""The life of a job: it waits, holds GPUs, moves, is evicted, ends; each time its next event is foreseen anew."""
+
+from weft.domain.job import Allocation
+from weft.planning.capacity import Room
+from weft.planning.order.standing import Order
+from weft.planning.queue import Queue
+from weft.simulator.agenda import Agenda, What
+from weft.simulator.job import SimulatedJob
+from weft.simulator.model import World
+from weft.simulator.outcome import JobOutcome, Spell
+from weft.simulator.pool import gpus_in
+from weft.simulator.running import Running
+from weft.simulator.truth import Truth
+
+GRAIN_S = 1e-6
+
+
+class Lives:
+    """Keeps room, queue, running jobs and agenda in agreement about each job."""
+
+    def __init__(
+        self,
+        *,
+        room: Room,
+        queue: Queue,
+        running: Running,
+        agenda: Agenda,
+        order: Order,
+        world: World,
+        truth: Truth,
+        foreseen: bool,
+        keep_spells: bool,
+    ) -> None:
+        self.room, self.queue, self.running = room, queue, running
+        self.ended: dict[int, JobOutcome] = {}
+        self.spells: list[Spell] = []
+        self._agenda = agenda
+        self._order = order
+        self._world = world
+        self._truth = truth
+        self._foreseen = foreseen  # whether some policy asks when jobs end
+        self._keep_spells = keep_spells
+
+    def wait(self, job: SimulatedJob, now: float) -> None:
+        """Put the job into the queue, at its present place in the order."""
+        standing = job.standing(now, known=self._world.durations_known)
+        self.queue.add(standing, job.group)
+        after = self._order.promotes_after_s(standing)
+        if after is not None:
+            self._agenda.add(now + after, What.IS_PROMOTED, job.number, job.version)
+
+    def promote(self, job: SimulatedJob, now: float) -> None:
+        """The job waited so long that its attained time is forgotten."""
+        job.forget_attained()
+        job.waits_since = now
+        self.wait(job, now)
+
+    def settle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
+        """The job holds these GPUs from now on; the room has them already."""
+        job.advance(now)
+        fresh = job.begun is None
+        if job.allocations:
+            self._close_spell(job, now)
+            job.moves += 1
+        else:
+            job.take_place(allocations)
+            self.running.add(job)
+        if fresh:
+            job.begun = now
+        pause = self._world.start_s if fresh else job.stop_s(self._world)
+        job.paused_until = now + pause
+        job.settled_at = job.spell_begin = now
+        job.spell_pause = pause
+        self._hold(job, allocations)
+
+    def goes_on(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
+        """The job holds these GPUs since before the simulation begins: it begins nothing, and loses nothing."""
+        self.room.take_all(allocations)
+        job.take_place(allocations)
+        self.running.add(job)
+        job.since = job.settled_at = job.spell_begin = now
+        self._hold(job, allocations)
+
+    def resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
+        """The job moves; the room has that already. A job that had not begun there loses nothing."""
+        if job.settled_at == now:
+            self._hold(job, allocations)
+        else:
+            self.settle(job, now, allocations)
+
+    def resize(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...], *, cost_s: float) -> None:
+        """The running job has these replicas from now on, and makes no progress for `cost_s`; the room has that
+        already. A job that had not begun with those before loses nothing more."""
+        job.advance(now)
+        self._close_spell(job, now)
+        self.running.resize(job, len(allocations))
+        job.resizes += 1
+        job.resized_at = job.spell_begin = now
+        job.paused_until = max(job.paused_until, now + cost_s)
+        job.spell_pause = job.paused_until - now
+        self._hold(job, allocations)
+
+    def _hold(self, job: SimulatedJob, allocations: tuple[Allocation, ...]) -> None:
+        job.allocations = allocations
+        job.slowdown = self._slowdown(job)
+        self._expect(job)
+
+    def drifted(self, job: SimulatedJob, now: float) -> None:
+        """The speed of the job's GPUs may have changed."""
+        if (slowdown := self._slowdown(job)) != job.slowdown:
+            job.advance(now)
+            self._close_spell(job, now)
+            job.spell_pause = max(0.0, job.paused_until - now)
+            job.spell_begin, job.slowdown = now, slowdown
+            self._expect(job)
+
+    def evict(self, job: SimulatedJob, now: float) -> None:
+        self._leave(job, now)
+        job.evictions += 1
+        job.waits_since = now
+        self.wait(job, now)
+
+    def lose_work(self, job: SimulatedJob, now: float) -> None:
+        """Drop the job's work since its last checkpoint."""
+        job.advance(now)
+        kept = job.done_s - job.done_s % self._world.checkpoint_s
+        job.lost_s += (job.done_s - kept) * job.stretch
+        job.done_s = kept
+
+    def end(self, job: SimulatedJob, now: float) -> None:
+        self._leave(job, now)
+        self.ended[job.number] = job.outcome(now)
+
+    def rank(self, job: SimulatedJob, now: float) -> None:
+        """File the running job by its tier, and foresee the change of the tier."""
+        changes_at = self.running.rank(job, now)
+        if changes_at is not None:
+            self._agenda.add(changes_at + GRAIN_S, What.CHANGES, job.number, job.version)
+
+    def _expect(self, job: SimulatedJob) -> None:
+        """Foresee its end, or the change of its place in the order."""
+        job.version += 1
+        if self._foreseen:
+            self.running.foresee(job)
+        self._agenda.add(job.ends_at(), What.ENDS, job.number, job.version)
+        self.rank(job, job.since)
+
+    def _leave(self, job: SimulatedJob, now: float) -> None:
+        """The job gives its GPUs back."""
+        job.advance(now)
+        self._close_spell(job, now)
+        self.room.give_back_all(job.allocations)
+        job.allocations = ()
+        job.version += 1
+        self.running.remove(job)
+        job.leave_place()
+
+    def _slowdown(self, job: SimulatedJob) -> float:
+        """The true slowdown, whatever the scheduler believes."""
+        job_class = job.trace.job_class
+        return self.room.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
+
+    def _close_spell(self, job: SimulatedJob, now: float) -> None:
+        if self._keep_spells and now > job.spell_begin:
+            paused = min(job.spell_pause, now - job.spell_begin)
+            held = gpus_in(job.allocations)
+            self.spells.append(Spell(job.number, job.spell_begin, now, held, job.stretch, paused, job.size))

@@ -1,0 +1,76 @@
+"""The simulated cluster, and the rules of its world."""
+
+from collections.abc import Mapping
+from math import inf
+
+from msgspec import Struct
+
+from weft.planning.shares import Amounts
+
+LOCALITY_PENALTY = 1.7  # the PAL artifact's
+CPUS, MEMORY = 1e9, 1 << 60  # of a node, where nothing is said of them: never short
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """`nodes` nodes of `gpus_per_node` GPUs each, numbered node by node. `gpu_nodes`: only the first ones have GPUs.
+
+    `scores`: by class, the time that each GPU takes for the work of a typical one (1.0; 1.2 is a fifth slower); a class
+    without scores counts as the first one, the most sensitive. `runs`: by class, all measured runs of each GPU, for
+    scores that change. `cpus_per_node`: cores; `memory_per_node`: bytes.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    scores: Mapping[str, tuple[float, ...]] = {}
+    runs: Mapping[str, tuple[tuple[float, ...], ...]] = {}
+    nodes_per_rack: int = 0  # 0: all nodes are in one rack
+    cpus_per_node: float = CPUS
+    memory_per_node: int = MEMORY
+    gpu_nodes: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_per_node * (self.nodes if self.gpu_nodes is None else min(self.gpu_nodes, self.nodes))
+
+    @property
+    def amounts(self) -> Amounts:
+        """GPUs, CPU cores, memory in bytes of the whole cluster; 0 of what is never short."""
+        cpus = self.nodes * self.cpus_per_node if self.cpus_per_node < CPUS else 0.0
+        memory = self.nodes * float(self.memory_per_node) if self.memory_per_node < MEMORY else 0.0
+        return float(self.gpus), cpus, memory
+
+
+class World(Struct, frozen=True, kw_only=True):
+    """The costs and troubles of the simulated world. Times in seconds.
+
+    `penalty`: by how much a job that spans nodes takes longer; `penalties`: the same for single classes, where it
+    differs; `rack_penalty`: by how much more, if it spans racks.
+    `move_s`: how long a job that ran before does no work after every later start, be it moved or evicted; `start_s`:
+    the same for its first.
+    `decide_every_s`: the time between two decisions; 0: after each event. `review_s`: the time between two looks for
+    jobs that would gain by moving, if more jobs run than are considered together.
+    `patience_s`: nodes are kept for the first job that does not fit and has waited so long, as the scheduler does.
+    `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; the work of its jobs since their last
+    checkpoint (every `checkpoint_s` of work) is lost.
+    `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
+    time, as a part of it; `sample_s`: how often each GPU at work is measured; `benchmark_s`: how often each idle
+    one is, for every class.
+    `durations_known`: whether the policy knows each job's work; else only its user's estimate.
+    """
+
+    penalty: float = LOCALITY_PENALTY
+    penalties: Mapping[str, float] = {}
+    rack_penalty: float = 1.0
+    start_s: float = 0.0
+    move_s: float = 30.0
+    decide_every_s: float = 0.0
+    patience_s: float = inf
+    review_s: float = 600.0
+    failures_per_node_day: float = 0.0
+    repair_s: float = 3600.0
+    checkpoint_s: float = 600.0
+    drift_s: float = 0.0
+    noise: float = 0.02
+    sample_s: float = 60.0
+    benchmark_s: float = 300.0
+    durations_known: bool = False

@@ -1,0 +1,84 @@
+"""The simulated cluster as the scheduler's planning sees it: nodes, room, shapes."""
+
+from collections.abc import Iterable, Mapping
+
+from weft.domain.cluster import Capacity, Gpu, Node, Request
+from weft.domain.job import Allocation
+from weft.planning.capacity import Placer, Room
+from weft.planning.locality import Locality
+from weft.planning.scores import GpuKey, Scores
+from weft.planning.shape import Shape, Want
+from weft.simulator.model import Cluster, World
+from weft.simulator.workload import Elastic
+
+ROLE = "worker"
+SOME_CPU = 1e-6  # cores of a replica that needs none worth counting
+GPU_MEMORY = 1 << 20  # bytes: never short for shares of one byte
+PER_REPLICA = Request(gpus=1, cpus=1.0, memory=1)
+
+
+def node_id(number: int) -> str:
+    """Sorts as the numbers do."""
+    return f"node-{number:06d}"
+
+
+def node_number(name: str) -> int:
+    return int(name[5:])
+
+
+def nodes_of(cluster: Cluster) -> list[Node]:
+    return [_node(number, cluster) for number in range(cluster.nodes)]
+
+
+def _node(number: int, cluster: Cluster) -> Node:
+    name = node_id(number)
+    gpus = tuple(
+        Gpu(index=index, uuid=f"{name}/{index}", model="simulated", memory=GPU_MEMORY, emulated=True)
+        for index in range(cluster.gpus_per_node if cluster.gpu_nodes is None or number < cluster.gpu_nodes else 0)
+    )
+    rack = f"rack-{number // cluster.nodes_per_rack}" if cluster.nodes_per_rack else ""
+    capacity = Capacity(cpus=cluster.cpus_per_node, memory=cluster.memory_per_node, gpus=gpus)
+    return Node(id=name, pool="simulated", address=name, rack=rack, capacity=capacity)
+
+
+def room_of(
+    cluster: Cluster,
+    world: World,
+    *,
+    placer: Placer,
+    scores: Mapping[str, Mapping[GpuKey, float]] | None = None,
+    groups: int | None = None,
+) -> Room:
+    """All of the cluster, free. `scores`: what is believed of its GPUs, if not the truth; `groups`: as in `bins`."""
+    locality = Locality(across_nodes=world.penalty, by_class=dict(world.penalties), across_racks=world.rack_penalty)
+    room = Room(
+        Scores(scores_of(cluster) if scores is None else scores, groups=groups), placer=placer, locality=locality
+    )
+    for node in nodes_of(cluster):
+        room.add(node)
+    return room
+
+
+def scores_of(cluster: Cluster) -> dict[str, dict[GpuKey, float]]:
+    return {name: by_gpu(scores, cluster.gpus_per_node) for name, scores in cluster.scores.items()}
+
+
+def by_gpu(scores: tuple[float, ...], gpus_per_node: int) -> dict[GpuKey, float]:
+    return {(node_id(number // gpus_per_node), number % gpus_per_node): score for number, score in enumerate(scores)}
+
+
+def shape_of(gpus: int) -> Shape:
+    """A gang of so many ranks with one GPU each, wherever they are."""
+    return (Want(ROLE, gpus, gpus, PER_REPLICA),)
+
+
+def elastic_shape(elastic: Elastic, size: int) -> Shape:
+    """So many replicas of an elastic job."""
+    gpus, cpus, memory = elastic.each
+    request = Request(gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1))
+    return (Want(ROLE, size, size, request),)
+
+
+def gpus_in(allocations: Iterable[Allocation]) -> tuple[tuple[int, int], ...]:
+    """Each GPU by its node's number and its index there, as spells tell them."""
+    return tuple((node_number(allocation.node_id), gpu) for allocation in allocations for gpu in allocation.gpus)

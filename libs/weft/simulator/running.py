@@ -1,0 +1,111 @@
+"""The jobs that hold GPUs: how many GPUs, their expected ends, and which of them may be preempted."""
+
+from bisect import bisect_left, insort
+
+from weft.domain.shares import WHOLE
+from weft.planning.backfill import Ending
+from weft.planning.order.standing import Order
+from weft.planning.preemption import Holder
+from weft.planning.quota.decay import DecayedUse, FairRanks
+from weft.planning.quota.tree import QuotaTree
+from weft.simulator.job import SimulatedJob
+
+
+class Running:
+    """The running jobs. `free`: the number of free GPUs on nodes that have not failed."""
+
+    def __init__(self, gpus: int, order: Order, *, durations_known: bool) -> None:
+        self.jobs: dict[str, SimulatedJob] = {}
+        self.free: float = gpus
+        self.endings: list[Ending] = []  # expected, the soonest first
+        self._gpus = gpus
+        self._order = order
+        self._known = durations_known
+        self.now = 0.0  # kept by the caller, for an order that goes by use
+        self._held: dict[str, float] = {}  # GPUs by tenant
+        self._use = DecayedUse()
+        self._ranks = FairRanks(self._use)
+        self._tree = QuotaTree()
+        self._by_tier: dict[int, list[tuple[int, str]]] = {}  # the last to come first: by number, falling
+        self._held_by_tier: dict[int, float] = {}  # their GPUs
+
+    def add(self, job: SimulatedJob) -> None:
+        self.jobs[job.trace.id] = job
+        self.free -= job.gpus_needed
+        self._hold(job.trace.tenant, job.gpus_needed)
+
+    def remove(self, job: SimulatedJob) -> None:
+        self._unrank(job)
+        if job.ending is not None:
+            self.foresee(job)
+        del self.jobs[job.trace.id]
+        self.free += job.gpus_needed
+        self._hold(job.trace.tenant, -job.gpus_needed)
+
+    def resize(self, job: SimulatedJob, size: int) -> None:
+        """The running job has another size; its work is counted until now. It is to be foreseen and ranked anew."""
+        self._unrank(job)
+        before = job.gpus_needed
+        job.take_size(size)
+        self.free -= job.gpus_needed - before
+        self._hold(job.trace.tenant, job.gpus_needed - before)
+
+    def _hold(self, tenant: str, gpus: float) -> None:
+        self._held[tenant] = self._held.get(tenant, 0) + gpus
+        if self._order.by_use:
+            self._use.change(tenant, round(gpus * WHOLE), self.now)
+
+    def share(self, tenant: str) -> float:
+        """The tenant's part of all GPUs, or its rank by what it used of late, if the order goes by that."""
+        if self._order.by_use:
+            return self._ranks.of(self._tree, (), self.now).get(tenant, -1.0)
+        return self._held.get(tenant, 0) / self._gpus if self._gpus else 0.0
+
+    def foresee(self, job: SimulatedJob) -> None:
+        """File the expected time at which the job gives its GPUs back."""
+        if job.ending is not None:
+            del self.endings[bisect_left(self.endings, job.ending)]
+            job.ending = None
+        left = job.standing(job.since, known=self._known).left_s
+        if job.allocations and left is not None:
+            at = max(job.since, job.paused_until) + left * job.stretch
+            job.ending = Ending(at, job.gpus_needed, job.trace.id)
+            insort(self.endings, job.ending)
+
+    def rank(self, job: SimulatedJob, now: float) -> float | None:
+        """File the job by its tier, for jobs that may preempt it. Returns when its tier changes, if it runs on."""
+        if self._order.tier is None:
+            return None
+        self._unrank(job)
+        standing = job.standing(now, known=self._known)
+        job.tier = self._order.tier(standing)
+        insort(self._by_tier.setdefault(job.tier, []), (-job.number, job.trace.id))
+        self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.gpus_needed
+        after = self._order.changes_after_s(standing)
+        if after is None:
+            return None
+        if self._order.by_left:  # the work that is left shrinks only while it works
+            return max(now, job.paused_until) + max(after, 0.0) * job.stretch
+        return now + max(after, 0.0)
+
+    def last_in_order(self, tier: int, *, enough: float) -> list[Holder] | None:
+        """Jobs of higher tiers, the last in the order first, with `enough` GPUs; None: they have fewer."""
+        higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
+        if sum(self._held_by_tier[one] for one in higher) < enough:
+            return None
+        holders: list[Holder] = []
+        for one in higher:
+            for _, job_id in self._by_tier[one]:
+                job = self.jobs[job_id]
+                holders.append(Holder(job_id=job.trace.id, worth=(-one, -job.number), allocations=job.allocations))
+                enough -= job.gpus_needed
+                if enough <= 0:
+                    return holders
+        return holders
+
+    def _unrank(self, job: SimulatedJob) -> None:
+        if job.tier is not None:
+            of_tier = self._by_tier[job.tier]
+            del of_tier[bisect_left(of_tier, (-job.number, job.trace.id))]
+            self._held_by_tier[job.tier] -= job.gpus_needed
+            job.tier = None

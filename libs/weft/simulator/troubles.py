@@ -1,0 +1,98 @@
+"""The troubles of a simulated cluster: GPUs change their speed, nodes fail; and the samples that measure that."""
+
+from math import inf
+from random import Random
+
+from weft.planning.scores import GpuKey
+from weft.simulator.agenda import Agenda, What
+from weft.simulator.lives import Lives
+from weft.simulator.model import Cluster, World
+from weft.simulator.pool import node_id
+from weft.simulator.truth import Truth
+
+DAY_S = 86400.0
+AGE_S = 1800.0  # between two looks at the age of scores
+
+
+class Troubles:
+    def __init__(
+        self, lives: Lives, truth: Truth, agenda: Agenda, *, cluster: Cluster, world: World, dice: Random
+    ) -> None:
+        self._lives = lives
+        self._truth = truth
+        self._agenda = agenda
+        self._cluster = cluster
+        self._world = world
+        self._dice = dice
+        self._aged_at = self._benchmarked_at = -inf
+
+    def begin(self, now: float) -> None:
+        world = self._world
+        if world.drift_s:
+            self._agenda.add(now + world.drift_s, What.DRIFTS)
+        if self._truth.learns:
+            self._agenda.add(now + world.sample_s, What.IS_MEASURED)
+        if world.failures_per_node_day:
+            for number in range(self._cluster.nodes):
+                self._expect_failure(now, number)
+
+    def happens(self, now: float, what: What, node: int) -> bool:
+        """Take an event in; whether a new decision is needed."""
+        if what is What.DRIFTS:
+            self._drift(now)
+        elif what is What.IS_MEASURED:
+            return self._measure(now)
+        elif what is What.FAILS:
+            self._fail(now, node)
+        else:
+            self._lives.room.reopen([node_id(node)])
+            self._lives.running.free += self._gpus_of(node)
+            self._expect_failure(now, node)
+        return True
+
+    def _expect_failure(self, now: float, node: int) -> None:
+        after = self._dice.expovariate(self._world.failures_per_node_day / DAY_S)
+        self._agenda.add(now + after, What.FAILS, node)
+
+    def _fail(self, now: float, node: int) -> None:
+        name = node_id(node)
+        running = self._lives.running
+        for job in [job for job in running.jobs.values() if any(a.node_id == name for a in job.allocations)]:
+            self._lives.lose_work(job, now)
+            self._lives.evict(job, now)
+        self._lives.room.close([name])
+        running.free -= self._gpus_of(node)
+        self._agenda.add(now + self._world.repair_s, What.IS_REPAIRED, node)
+
+    def _gpus_of(self, node: int) -> int:
+        return len(self._lives.room.nodes[node_id(node)].gpus.models)
+
+    def _drift(self, now: float) -> None:
+        self._truth.drift()
+        for name, scores in self._truth.known_after_drift().items():
+            self._lives.room.rescore(name, scores)
+        for job in self._lives.running.jobs.values():
+            self._lives.drifted(job, now)
+        self._agenda.add(now + self._world.drift_s, What.DRIFTS)
+
+    def _measure(self, now: float) -> bool:
+        room = self._lives.room
+        changed: dict[str, dict[GpuKey, float]] = {}
+        for job in self._lives.running.jobs.values():
+            if job.paused_until < now:
+                found = self._truth.sample(job.trace.job_class, job.gpus, now)
+                if found:
+                    changed.setdefault(room.scores.known(job.trace.job_class), {}).update(found)
+        if now >= self._benchmarked_at + self._world.benchmark_s:
+            self._benchmarked_at = now
+            idle = [(node.node.id, gpu) for node in room.open_nodes for gpu in node.gpus.whole]
+            for name in room.scores.classes:
+                changed.setdefault(name, {}).update(self._truth.sample(name, idle, now))
+        for name, scores in changed.items():
+            room.rescore(name, scores)
+        if now >= self._aged_at + AGE_S:
+            self._aged_at = now
+            for name, scores in self._truth.aged(now).items():
+                room.rescore(name, scores)
+        self._agenda.add(now + self._world.sample_s, What.IS_MEASURED)
+        return bool(changed)

@@ -1,0 +1,69 @@
+"""One job of a real pool on its way in the simulator: it has the shape, the place and the past that it has there."""
+
+from weft.domain.job import Allocation
+from weft.planning.shape import gpus_in, gpus_least, gpus_of, is_pinned
+from weft.planning.walk import Wants
+from weft.simulator.job import SimulatedJob
+from weft.simulator.lives import Lives
+from weft.simulator.whatif.present import JobNow
+from weft.simulator.workload import TraceJob
+
+
+class GoingJob(SimulatedJob):
+    """Times are seconds from now. `wants`: what it asks of a walk. With fewer GPUs than it asks for it works as much
+    more slowly."""
+
+    __slots__ = ("_asks_for", "_group", "now", "wants")
+
+    def __init__(self, number: int, now: JobNow, *, backfills: bool) -> None:
+        self.now = now
+        self.wants = Wants(now.shape, gpus_least(now.shape), now.limit_s, pinned=is_pinned(now.shape))
+        self._asks_for = gpus_of(now.shape) or 1.0
+        self._group = (now.shape, now.asked.job_class, now.limit_s if backfills else None, now.gives_way)
+        super().__init__(
+            number,
+            TraceJob(
+                id=now.id,
+                arrival_s=now.since_s,
+                gpus=1,
+                work_s=now.left_s,
+                job_class=now.asked.job_class,
+                tenant=now.tenant,
+                priority=now.priority,
+                estimate_s=now.limit_s,
+            ),
+        )
+        self.asked = now.asked
+        self.shape = now.shape
+        self.gpus_needed = self.wants.gpus
+        self.attained_s = self.counted_s = now.attained_s
+        self.counted_gpu_s = now.attained_gpu_s
+        self.waits_since = now.since_s
+
+    @property
+    def group(self) -> tuple[object, str]:
+        return (self._group, "")
+
+    def take_size(self, size: int) -> None:
+        """Its size follows from its place alone."""
+
+    def take_place(self, allocations: tuple[Allocation, ...]) -> None:
+        self.gpus_needed = gpus_in(allocations)
+        self.speed = min(1.0, self.gpus_needed / self._asks_for) or 1.0
+
+    def leave_place(self) -> None:
+        self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
+        self.counted_s = self.attained_s
+        self.gpus_needed = self.wants.gpus
+        self.speed = 1.0
+
+
+class GoingLives(Lives):
+    """A job lasts as long wherever it is: what is assumed of it is no better known than that."""
+
+    def rank(self, job: SimulatedJob, now: float) -> None:
+        if isinstance(job, GoingJob) and job.now.gives_way:
+            super().rank(job, now)
+
+    def _slowdown(self, job: SimulatedJob) -> float:
+        return 1.0

@@ -1,0 +1,170 @@
+"""A pool as it is now: what a what-if begins with, and what it changes. Pure, and small enough to send to a process."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from weft.domain.cluster import Node
+from weft.domain.job import Allocation, CauseCode, Job, JobState
+from weft.domain.quotas import Quota
+from weft.domain.spec import JobSpec
+from weft.planning.jobs import asked_by
+from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.scores import GpuKey
+from weft.planning.shape import PlacementRequest, Shape, shape_of_job
+from weft.simulator.whatif.durations import Assumptions
+
+SUPPOSED = "supposed-"  # how the names of jobs and nodes begin that are not there
+COMES_BACK = frozenset(
+    {
+        CauseCode.PREEMPTED,
+        CauseCode.MOVED,
+        CauseCode.LENT,
+        CauseCode.PARTITIONED,
+        CauseCode.SCALE_ASKED,
+        CauseCode.REQUEUE_ASKED,
+        CauseCode.NODE_LOST,
+    }
+)
+"""Why a job is stopping that will wait again once it has stopped."""
+
+
+class JobNow(Struct, frozen=True, kw_only=True):
+    """A job that is not over, as far as its future depends on it. Times are seconds from now: what was is below 0.
+
+    `held`: what it holds; nothing, if it waits. `left_s`: how long it will hold GPUs from now on, or once it has them;
+    infinite for one that never ends. `limit_s`: its time limit; `gives_way`: whether it may be preempted.
+    """
+
+    id: str
+    tenant: str
+    seq: int
+    priority: int
+    shape: Shape
+    asked: PlacementRequest
+    limit_s: float | None
+    gives_way: bool
+    held: tuple[Allocation, ...]
+    since_s: float
+    not_before_s: float
+    attained_s: float
+    attained_gpu_s: float
+    left_s: float
+
+
+class Present(Struct, frozen=True, kw_only=True):
+    """`jobs` are of one moment; `scores`: by class, how fast each GPU is believed to be; `quotas`: those in force."""
+
+    nodes: tuple[Node, ...]
+    jobs: tuple[JobNow, ...]
+    policy: Policy
+    scores: Mapping[str, Mapping[GpuKey, float]] = {}
+    quotas: tuple[Quota, ...] = ()
+
+
+class Supposition(Struct, frozen=True, kw_only=True):
+    """What would be different. An empty name leaves that part of the policy as it is; `submit`: jobs that are not there
+    yet."""
+
+    order: str = ""
+    placement: str = ""
+    backfill: str = ""
+    add_nodes: int = 0
+    drain: tuple[str, ...] = ()
+    submit: tuple[JobNow, ...] = ()
+
+    def policy(self, now: Policy) -> Policy:
+        return Policy(self.order or now.order, self.placement or now.placement, self.backfill or now.backfill)
+
+
+def jobs_now(jobs: Iterable[Job], assumed: Assumptions, learnt: Mapping[str, str], *, at: float) -> tuple[JobNow, ...]:
+    """Jobs that are not over, `at` seconds since 1970. Jobs of one shape share it, so that they are sent once."""
+    shapes: dict[Shape, Shape] = {}
+    found: list[JobNow] = []
+    for job in jobs:
+        shape = shape_of_job(job)
+        again = structs.replace(job, state=JobState.QUEUED) if comes_back(job) else job
+        found.append(_now(job, shapes.setdefault(shape, shape), assumed.left(again, at).seconds, learnt, at=at))
+    return tuple(found)
+
+
+def _now(job: Job, shape: Shape, left_s: float, learnt: Mapping[str, str], *, at: float) -> JobNow:
+    holds = job.state.holding and not comes_back(job)
+    so_far = max(0.0, at - job.held_since) if job.state.holding else 0.0
+    return JobNow(
+        id=job.id,
+        tenant=job.tenant,
+        seq=job.seq,
+        priority=job.priority,
+        shape=shape,
+        asked=asked_by(job, learnt),
+        limit_s=job.spec.time_limit_seconds,
+        gives_way=job.spec.preemptible,
+        held=job.held if holds else (),
+        since_s=min(0.0, (job.held_since if holds else job.since) - at),
+        not_before_s=max(0.0, job.not_before - at),
+        attained_s=job.attained_seconds + so_far,
+        attained_gpu_s=job.gpu_seconds(at),
+        left_s=left_s,
+    )
+
+
+def supposed(present: Present, what: Supposition) -> Present:
+    """The pool as it would be. Raises ValueError for what cannot be supposed, beginning with the name of the field."""
+    by_id = {node.id: node for node in present.nodes}
+    unknown = [name for name in what.drain if name not in by_id]
+    if unknown:
+        raise ValueError(f"drain: there is no node {unknown[0]}")
+    if what.add_nodes and not present.nodes:
+        raise ValueError("add_nodes: there is no node yet that new ones could be like")
+    nodes = [structs.replace(node, drained=True) if node.id in what.drain else node for node in present.nodes]
+    return structs.replace(
+        present,
+        nodes=(*nodes, *_like_most(present.nodes, what.add_nodes)),
+        jobs=(*present.jobs, *what.submit),
+        policy=what.policy(present.policy),
+    )
+
+
+def policy_of(text: str) -> Policy:
+    """The policy in force as its leader stored it; a part that this version does not know, or that was not stored, is
+    as a scheduler has it that is told nothing."""
+    order, _, rest = text.partition("+")
+    placement, _, backfill = rest.partition("+")
+    return Policy(
+        order if order in ORDERS else "priority",
+        placement if placement in PLACEMENTS else "weft-best",
+        backfill if backfill in BACKFILLS else "easy",
+    )
+
+
+def job_of(spec: JobSpec, *, number: int, tenant: str, seq: int, at: float) -> Job:
+    """A job that is only supposed. Its id is none that a stored job could have."""
+    return Job(
+        id=f"{SUPPOSED}{number + 1}",
+        tenant=tenant,
+        spec=spec,
+        seq=seq,
+        submitted_at=at,
+        since=at,
+        priority=spec.priority,
+    )
+
+
+def comes_back(job: Job) -> bool:
+    """Whether a job that holds GPUs is stopping, and waits again then."""
+    why = job.stopping_for
+    return job.state is JobState.STOPPING and why is not None and why.code in COMES_BACK
+
+
+def _like_most(nodes: Sequence[Node], count: int) -> list[Node]:
+    """New nodes like those of which there are most, the first of them by id if several are equally many."""
+    kinds: dict[tuple[object, ...], list[Node]] = {}
+    for node in sorted(nodes, key=lambda node: node.id):
+        models = tuple(gpu.model for gpu in node.capacity.gpus)
+        kinds.setdefault((models, node.capacity.cpus, node.capacity.memory), []).append(node)
+    alike = max(kinds.values(), key=len, default=[])
+    return [
+        structs.replace(alike[0], id=f"{SUPPOSED}node-{number + 1}", ready=True, drained=False)
+        for number in range(count)
+    ]

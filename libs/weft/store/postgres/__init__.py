@@ -1,0 +1,98 @@
+"""The store on a real Postgres: one class for every role; the database enforces what each role may do.
+
+Driver traps and their work-arounds are in docs/decisions/0003-postgres-through-asyncpg.md.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from weft.domain.job import Job, JobChange
+from weft.domain.lease import Lease
+from weft.messages.history import Record
+from weft.store.asking import Asking
+from weft.store.postgres.accounts import PostgresAccounts
+from weft.store.postgres.arrays import PostgresArrays
+from weft.store.postgres.asks import PostgresAsks
+from weft.store.postgres.contexts import PostgresContexts
+from weft.store.postgres.decoding import decoded
+from weft.store.postgres.events import PostgresEvents
+from weft.store.postgres.history import PostgresHistory
+from weft.store.postgres.images import PostgresImages
+from weft.store.postgres.learnt import PostgresLearnt
+from weft.store.postgres.leases import PostgresLeases
+from weft.store.postgres.nodes import PostgresNodes
+from weft.store.postgres.quotas import PostgresQuotas
+from weft.store.postgres.retention import PostgresRetention
+from weft.store.postgres.secrets import PostgresSecrets
+from weft.store.postgres.serving import PostgresServing
+from weft.store.postgres.submissions import PostgresSubmissions, Submitting
+from weft.store.postgres.tenants import PostgresTenants
+from weft.store.postgres.tuning import PostgresTuning
+from weft.store.postgres.uploads import PostgresUploads
+from weft.store.postgres.webhooks import PostgresWebhooks
+from weft.store.rows import columns_of, job_of, steps_of
+
+ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
+
+
+class PostgresStore(
+    PostgresAccounts,
+    PostgresArrays,
+    PostgresAsks,
+    PostgresEvents,
+    PostgresHistory,
+    PostgresLeases,
+    PostgresLearnt,
+    PostgresNodes,
+    PostgresQuotas,
+    PostgresRetention,
+    PostgresServing,
+    PostgresSubmissions,
+    PostgresTenants,
+    PostgresTuning,
+    PostgresWebhooks,
+    PostgresSecrets,
+    PostgresContexts,
+    PostgresImages,
+    PostgresUploads,
+):
+    """Every store Protocol of `weft.store`; how Postgres is asked is `Asking`'s."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self.submitting = Submitting(asking)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        dsn: str,
+        *,
+        user: str | None = None,
+        password: str | Callable[[], str] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        connections: int = 8,
+    ) -> AsyncIterator["PostgresStore"]:
+        """Connect, or raise StoreUnavailableError. With `tls` a server that offers none is refused; without, the DSN's
+        `sslmode` decides. A `tls` or `password` function is called for each connection, so that renewed ones count.
+        """
+        async with Asking.connect(dsn, user=user, password=password, tls=tls, connections=connections) as asking:
+            yield cls(asking)
+
+    async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
+        rows = await self.asking.rows(
+            "admit", lease.name, lease.holder, lease.epoch, load, pool, limit, ADMITTED_BYTES_MAX
+        )
+        return await decoded(rows, job_of)
+
+    async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
+        if not changes:
+            return []
+        written = (lease.name, lease.holder, lease.epoch, *steps_of(changes))
+        if record is None:
+            rows = await self.asking.rows("take", *written)
+        else:
+            rows = await self.asking.rows("take_recorded", *written, *columns_of(record))
+        taken = {row["ordinal"] for row in rows}
+        return [ordinal in taken for ordinal in range(1, len(changes) + 1)]

@@ -1,0 +1,101 @@
+"""What goes along with a job from the shell that submits it: variables by their names, its virtual environment, and the
+names of secrets."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import structs
+
+from weft.domain.spec import JobSpec
+from weft.domain.spec_decoder import SpecError, decode_spec
+from weftd.cli.complaint import Complaint
+
+
+def env_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "repeat it; K alone: as it is here"
+    parser.add_argument("-e", "--env", action="append", default=[], metavar="K=V", help=what)
+
+
+def venv_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "in this shell's virtual environment: a process on this machine, or where its folder is the same"
+    parser.add_argument("--venv", action="store_true", help=what)
+
+
+def secret_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "variable K has the value of this stored secret; repeat it; K alone: HF_TOKEN is hf-token"
+    parser.add_argument("--secret", action="append", default=[], metavar="K=NAME", help=what)
+    _secret_file_option(parser)
+
+
+def _secret_file_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    what = "variable K has the path of a file with the value of this stored secret; repeat it"
+    parser.add_argument("--secret-file", action="append", default=[], metavar="K=NAME", help=what)
+
+
+def secrets_along(args: argparse.Namespace) -> dict[str, str]:
+    """For each variable that --secret names, the name of the secret."""
+    return _names(args.secret)
+
+
+def secret_files_along(args: argparse.Namespace) -> dict[str, str]:
+    return _names(args.secret_file)
+
+
+def _names(pairs: Sequence[str]) -> dict[str, str]:
+    parts = (pair.partition("=") for pair in pairs)
+    return {name: secret if given else name.lower().replace("_", "-") for name, given, secret in parts}
+
+
+def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, contained: bool) -> dict[str, str]:
+    """The variables that --venv and --env give a job, those of --env last. `contained`: it has an image. Raises
+    `Complaint`."""
+    if args.venv and contained:
+        raise Complaint("is for processes: a container has the environment of its image", field="--venv", status=2)
+    own = venv_of(environment) if args.venv else {}
+    return {**own, **dict(env_of(pair, environment) for pair in args.env)}
+
+
+def env_of(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    name, given, value = pair.partition("=")
+    if not given and name not in environment:
+        raise Complaint(f"{name} is not set here: say {name}=VALUE", field="--env")
+    return name, value if given else environment[name]
+
+
+def venv_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """PATH and VIRTUAL_ENV of the virtual environment that is active in this shell. Raises `Complaint`."""
+    folder = environment.get("VIRTUAL_ENV", "")
+    if not folder:
+        why = "no virtual environment is active here: VIRTUAL_ENV is not set (`. .venv/bin/activate` sets it)"
+        raise Complaint(why, field="--venv")
+    programs = os.path.join(os.path.abspath(folder), "bin")
+    if not os.access(f"{programs}/python", os.X_OK):
+        raise Complaint(f"VIRTUAL_ENV is {folder}, where there is no bin/python", field="--venv")
+    others = [each for each in environment.get("PATH", os.defpath).split(":") if each not in ("", programs)]
+    return {"VIRTUAL_ENV": os.path.abspath(folder), "PATH": ":".join([programs, *others])}
+
+
+def read_with_env(
+    body: bytes, content: str, args: argparse.Namespace, environment: Mapping[str, str], *, context: str | None = None
+) -> JobSpec:
+    """The specification in a job file, with what goes along added to its own. Raises `Complaint`.
+
+    `context`: the digest of packed files.
+    """
+    try:
+        spec = decode_spec(body, content=content)
+        contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
+        env = {**spec.env, **env_along(args, environment, contained=contained)}
+        added = structs.replace(
+            spec,
+            context=context or spec.context,
+            env=env,
+            secrets={**spec.secrets, **secrets_along(args)},
+            secret_files={**spec.secret_files, **secret_files_along(args)},
+        )
+        return decode_spec(msgspec.json.encode(added))
+    except SpecError as error:
+        more = "".join(f"\n  also {field}: {reason}" for field, reason in error.mistakes[1:])
+        raise Complaint(error.reason + more, field=error.field) from error

@@ -1,0 +1,141 @@
+"""Arrays on the command line: `A`, `A_3` and `A_[1-3]` in place of a job, and one row for each array."""
+
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from weft.client import Client, RefusedError
+from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX, IndicesError, indices_text, split_elements
+from weft.domain.job import JobState
+from weft.domain.selection import is_pattern
+from weft.messages.http import ArrayAsked, ArrayView, JobView
+from weftd.cli import page
+from weftd.cli.complaint import Complaint
+from weftd.cli.drawing.look import Look, fitting, plain, state_text, table
+from weftd.cli.words import clean, count, number, span
+
+_SHOWN = (
+    JobState.RUNNING,
+    JobState.STARTING,
+    JobState.PLACED,
+    JobState.STOPPING,
+    JobState.QUEUED,
+    JobState.FAILED,
+    JobState.CANCELLED,
+    JobState.SUCCEEDED,
+)
+
+
+async def the_array(client: Client, wanted: str) -> tuple[str, str] | None:
+    """The array that the text names, and the indices of the elements that it names (empty: all); None: it names a job.
+
+    An array is found by its name if no job has that name.
+    """
+    try:
+        array, indices = split_elements(wanted)
+    except IndicesError as error:
+        raise Complaint(f"{wanted[:100]}: {error}", status=2) from error
+    if indices is not None:
+        return array, indices_text(indices)
+    if wanted.startswith(ARRAY_PREFIX):
+        return wanted, ""
+    if wanted.startswith(JOB_PREFIX) or (await client.jobs(name=wanted, limit=1)).jobs:
+        return None
+    try:
+        return (await client.array(wanted)).id, ""
+    except RefusedError as error:
+        if error.status in (400, 404):
+            return None
+        raise
+
+
+async def job_or_array(client: Client, wanted: str) -> JobView | ArrayView:
+    """The job that has this id or name, or else the array. Raises RefusedError."""
+    try:
+        return await client.job(wanted)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        try:
+            return await client.array(wanted)
+        except RefusedError:
+            raise error from None
+
+
+async def whole_array(client: Client, wanted: str) -> ArrayView | None:
+    """The array that the text names as a whole; None: it names a job, or elements."""
+    if is_pattern(wanted) or wanted.startswith(JOB_PREFIX):
+        return None
+    try:
+        if split_elements(wanted)[1] is not None:
+            return None
+        return await client.array(wanted)
+    except (IndicesError, RefusedError):
+        return None
+
+
+async def show_instead(client: Client, wanted: str, *, json: bool) -> bool:
+    """Show the array that the text names as a whole, which is no job; False: there is none."""
+    if (found := await whole_array(client, wanted)) is None:
+        return False
+    if json:
+        page.json_line(found)
+    else:
+        page.show(arrays_table([found], page.look(), tenants=False))
+        page.note(f"its elements: `weft ps --elements --name '{clean(found.name)}-*'`; of one: `{clean(found.name)}_0`")
+    return True
+
+
+def ended_line(array: ArrayView) -> Text:
+    """`part a-abc 39 succeeded, 1 failed`."""
+    return Text.assemble(plain(array.name, "bold"), " ", plain(array.id, "dim"), " ", states_text(array))
+
+
+async def cancel(client: Client, wanted: str) -> ArrayAsked | None:
+    """Cancel the elements that the text names; None: it names a job."""
+    found = await the_array(client, wanted)
+    return None if found is None else await client.cancel_array(found[0], indices=found[1])
+
+
+async def requeue(client: Client, wanted: str, *, failed: bool) -> ArrayAsked | None:
+    """Run the elements again that the text names; None: it names a job."""
+    found = await the_array(client, wanted)
+    if found is None and failed:
+        raise Complaint(f"{wanted[:100]} is no array: --failed is for the elements of one")
+    return None if found is None else await client.requeue_array(found[0], indices=found[1], failed=failed)
+
+
+def asked_sentence(asked: ArrayAsked) -> str:
+    what = "will end" if asked.ask == "cancel" else "will go back to the queue"
+    return f"{count(asked.elements, 'element')} of {asked.id} {what}"
+
+
+def arrays_table(arrays: Sequence[ArrayView], look: Look, *, tenants: bool) -> Table:
+    """One line for each array, with how many of its elements are in each state."""
+    columns: dict[str, Callable[[ArrayView], Text | str]] = {
+        "ARRAY": lambda each: plain(each.id),
+        "NAME": lambda each: plain(each.name),
+        "TENANT": lambda each: plain(each.tenant),
+        "FOR": lambda each: span((each.ended_at or look.now) - each.submitted_at),
+        "GPUS": lambda each: number(each.gpus) if each.gpus else "-",
+        "AT ONCE": lambda each: "-" if each.at_once is None else str(each.at_once),
+        "ELEMENTS": states_text,
+    }
+    if not tenants:
+        del columns["TENANT"]
+    cells = {title: [cell(each) for each in arrays] for title, cell in columns.items()}
+    shown = fitting(cells, look, drop=("GPUS", "AT ONCE", "TENANT", "FOR"), flexible="ELEMENTS")
+    made = table(*shown, look=look, right=("AT ONCE",), flexible="ELEMENTS", one_line=look.tiny)
+    for row in zip(*(cells[title] for title in shown), strict=True):
+        made.add_row(*row)
+    return made
+
+
+def states_text(array: ArrayView) -> Text:
+    """`8 running, 90 queued, 2 failed`, and why those that wait do."""
+    parts = [
+        Text.assemble(f"{array.states[state]} ", state_text(state)) for state in _SHOWN if state.value in array.states
+    ]
+    why = array.waiting_for.sentence if array.waiting_for is not None and JobState.QUEUED in array.states else ""
+    return Text(", ").join(parts).append(f" · {why}" if why else "", "dim")

@@ -1,0 +1,98 @@
+"""Every command: the module that adds it, and the line that `weft --help` shows for it."""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    module: str
+    summary: str
+
+
+def _commands(module: str, **summaries: str) -> dict[str, Command]:
+    return {name: Command(f"weftd.cli.{module}", summary) for name, summary in summaries.items()}
+
+
+_RUN = {
+    **_commands("run", run="run a command as a job"),
+    **_commands("submit", submit="submit a job from a YAML or JSON file"),
+    **_commands("wait", wait="wait until jobs have ended; the exit status says how"),
+}
+_SEE = {
+    **_commands("ps", ps="the jobs that wait and run; -a for all"),
+    **_commands("nodes", nodes="the nodes, their GPUs and who holds them"),
+    **_commands("gpus", gpus="every GPU, who holds it, and how fast it is for each class of jobs"),
+    **_commands("top", top="the cluster and its queue, live"),
+    **_commands("describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
+    **_commands("explain", explain="why a job waits, or why it is where it is"),
+    **_commands("logs", logs="what a job has written; -f to follow"),
+    **_commands("usage", usage="GPU hours held, used and lost, and what they cost"),
+    **_commands("events", events="what has happened; -f to follow"),
+}
+_ACT = {
+    **_commands(
+        "many",
+        cancel="end jobs",
+        requeue="send jobs back to the queue, to start again",
+    ),
+    **_commands(
+        "act",
+        priority="change a job's priority",
+        scale="change a job's size: JOB worker=4",
+        share="change a running job's share of a GPU: JOB --request 0.5",
+        drain="give a node no new jobs",
+        resume="let a drained node take jobs again",
+    ),
+}
+_ENTER = {
+    **_commands("shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
+    **_commands("forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
+    **_commands("copying", cp="copy files to and from a running job"),
+}
+_SERVE = {
+    **_commands("update", update="change what a service runs, replica by replica"),
+    **_commands(
+        "endpoints",
+        endpoints="where a service's replicas are",
+        open="the URL of a service, for a browser",
+    ),
+    **_commands("call", call="send a request to a service"),
+    **_commands("notebook", notebook="a JupyterLab as a job; prints its URL"),
+}
+_CLUSTER = {
+    **_commands("up", up="start a cluster on this machine, or attach to it"),
+    **_commands("bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
+    **_commands("emulate", emulate="have an emulated GPU be slow, or recover"),
+    **_commands("demo", demo="see real jobs share a cluster, in about two minutes"),
+    **_commands("setup", setup="make the credentials of a cluster"),
+    **_commands("replay", replay="derive anew what the scheduler decided, and compare"),
+    **_commands("migrate", migrate="bring the database to this version"),
+    **_commands("token", token="create, list and revoke access tokens"),
+    **_commands("quota", quota="what tenants are guaranteed, and may hold"),
+    **_commands("webhook", webhook="have events posted to a URL"),
+    **_commands("secret", secret="store values that jobs name"),
+    **_commands("image", image="push images to nodes without a registry"),
+    **_commands("tenant", tenant="what each tenant may take, and has taken"),
+}
+_BEGIN = {
+    **_commands("init", init="write a job file to begin with, each field explained"),
+    **_commands("migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
+    **_commands("complete", completion="the completion of bash, zsh or fish"),
+    **_commands("mcp", mcp="an MCP server on stdin and stdout, for assistants"),
+}
+_STUDY = {
+    **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
+    **_commands("what_if", **{"what-if": "who would gain and who lose if something were different"}),
+    **_commands("simulate", simulate="run a trace of jobs on a simulated cluster, and compare policies"),
+}
+
+FAMILIES = {
+    "Run": list(_RUN),
+    "See": list(_SEE),
+    "Act": list(_ACT),
+    "Enter": list(_ENTER),
+    "Serve": list(_SERVE),
+    "Cluster": list(_CLUSTER),
+    "Study": list(_STUDY),
+    "Begin": list(_BEGIN),
+}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_ENTER, **_SERVE, **_CLUSTER, **_STUDY, **_BEGIN}

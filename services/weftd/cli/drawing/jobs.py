@@ -1,0 +1,400 @@
+"""Jobs as a list, and one job in full."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from weft.domain.job import Cause, JobState
+from weft.domain.quantity import duration_text, size_text
+from weft.domain.shares import gpus_held
+from weft.domain.spec import JobSpec, Role, Tuning, Volume
+from weft.messages.eta import Basis, Estimate
+from weft.messages.http import EventView, JobView, NodeView, RunView
+from weftd.cli.drawing.look import (
+    NO_SILENCE,
+    Emulated,
+    Look,
+    fitting,
+    job_colour,
+    other_progress,
+    plain,
+    progress_text,
+    state_text,
+    table,
+)
+from weftd.cli.drawing.services import service_lines, service_short
+from weftd.cli.drawing.sizes import is_sized, size_sentence, size_short
+from weftd.cli.drawing.story import NO_NAMES, story_table
+from weftd.cli.drawing.tuned import curve_table, tuning_lines
+from weftd.cli.failure import LastWords
+from weftd.cli.spec import command_text
+from weftd.cli.words import ago, count, cpus_text, emulated_gpus, indexes, number, share_text, some, span
+
+NO_STARTS: Mapping[str, Estimate] = {}
+
+
+def emulated_gpus_of(nodes: Sequence[NodeView]) -> dict[tuple[str, int], bool]:
+    return {(node.id, gpu.index): gpu.emulated for node in nodes for gpu in node.gpus}
+
+
+def held_emulated(nodes: Sequence[NodeView]) -> dict[str, float]:
+    """How many emulated GPUs each job holds, a share as a part of one."""
+    held: dict[str, float] = {}
+    for gpu in (gpu for node in nodes for gpu in node.gpus if gpu.emulated and gpu.held_by):
+        assert gpu.held_by is not None
+        for holder in gpu.sharing or (gpu.held_by,):
+            part = gpus_held((gpu.index,), holder.share)
+            held[holder.job_id] = round(held.get(holder.job_id, 0) + part, 3)
+    return held
+
+
+def silences(nodes: Sequence[NodeView]) -> dict[str, float]:
+    """For how many seconds each silent node has not reported."""
+    return {node.id: node.silent_seconds for node in nodes if node.silent_seconds}
+
+
+def jobs_table(
+    jobs: Sequence[JobView],
+    look: Look,
+    *,
+    emulated: Mapping[str, float],
+    silent: Mapping[str, float] = NO_SILENCE,
+    tenants: bool = False,
+    screen: bool = False,
+    starts: Mapping[str, Estimate] = NO_STARTS,
+) -> Table:
+    """One line per job; `tenants`: with a column of tenants; `silent`: nodes that do not report; `starts`: when jobs
+    that wait start, by id.
+
+    `screen`: never more than one row each, and jobs that hold GPUs carry their colour.
+    """
+    columns: dict[str, Callable[[JobView], Text | str]] = {
+        "ID": lambda job: plain(job.id),
+        "NAME": lambda job: _marked_name(job, look) if screen and look.bars else _name(job, look),
+        "TENANT": lambda job: plain(job.tenant),
+        "STATE": lambda job: state_text(job.state),
+        "FOR": lambda job: how_long(job, look),
+        "STARTS": lambda job: when_text(starts.get(job.id), look),
+        "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
+        "SIZE": lambda job: plain(size_short(job.size, holding=job.state.holding, narrow=look.narrow)),
+        "PRIO": lambda job: number(job.priority),
+        "WHAT NOW": lambda job: what_now(job, look, silent=silent),
+    }
+    if not any(job.id in starts for job in jobs):
+        del columns["STARTS"]
+    for title in _left_out(jobs, look, tenants=tenants, screen=screen):
+        del columns[title]
+    cells = {title: [cell(job) for job in jobs] for title, cell in columns.items()}
+    shown = fitting(cells, look, drop=("PRIO", "TENANT", "SIZE", "STARTS", "ID", "FOR"), flexible="WHAT NOW")
+    made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen or look.tiny)
+    for row in zip(*(cells[title] for title in shown), strict=True):
+        made.add_row(*row)
+    return made
+
+
+def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: bool) -> set[str]:
+    """The columns that a narrow terminal leaves out, even if there is room."""
+    left_out = set() if tenants else {"TENANT"}
+    if not any(is_sized(job.size) for job in jobs):
+        left_out.add("SIZE")
+    if look.narrow and not any(job.priority for job in jobs):
+        left_out.add("PRIO")
+    if look.tiny or (look.narrow and screen):
+        left_out.add("ID")
+    return left_out
+
+
+def _name(job: JobView, look: Look) -> Text:
+    """The job's name, on a terminal cut to leave room for the other columns."""
+    name = plain(job.name)
+    if look.bars:
+        name.truncate(max(12, look.width // 4), overflow="ellipsis")
+    return name
+
+
+def _marked_name(job: JobView, look: Look) -> Text:
+    """With the colour that its GPUs have."""
+    holds = job.gpus > 0 and job.state.holding
+    return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", _name(job, look))
+
+
+def gpus_wanted(job: JobView, emulated: float) -> str:
+    if job.gpus and emulated:
+        wanted = number(job.gpus)
+        return f"{wanted} emulated" if emulated >= round(job.gpus, 3) else f"{wanted}, {number(emulated)} emulated"
+    return number(job.gpus) if job.gpus else "-"
+
+
+def when_text(estimate: Estimate | None, look: Look) -> str:
+    """`now` (there is room), `in 3m`, `2m to 35m` or `within 2h` where no moment is known, `after 2h`; `?` if nobody
+    can tell, and once the time that was foreseen is past."""
+    if estimate is None:
+        return "-"
+    if estimate.basis is Basis.ROOM and estimate.likely is not None and estimate.likely <= look.now + 1:
+        return "now"
+    if estimate.latest is None:
+        far = estimate.earliest is not None and estimate.earliest > look.now
+        return f"after {span(estimate.earliest - look.now)}" if estimate.earliest is not None and far else "?"
+    if estimate.latest <= look.now:
+        return "?"
+    if estimate.likely is not None and estimate.likely >= look.now + 1:
+        return f"in {span(estimate.likely - look.now)}"
+    if estimate.likely is None and estimate.earliest is not None and estimate.earliest >= look.now + 1:
+        return f"{span(estimate.earliest - look.now)} to {span(estimate.latest - look.now)}"
+    return f"within {span(estimate.latest - look.now)}"
+
+
+def how_long(job: JobView, look: Look) -> str:
+    """How long the job has been in this state; after its end, how long it ran in all its epochs."""
+    if job.state.final and job.epoch and job.held_seconds:
+        return span(job.held_seconds)
+    if job.state.final:
+        return span(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-"
+    return span(look.now - job.since)
+
+
+def what_now(job: JobView, look: Look, *, bar_width: int = 16, silent: Mapping[str, float] = NO_SILENCE) -> Text:
+    """The most useful fact about the job: why it waits, how far it is, or how it ended."""
+    match job.state:
+        case JobState.QUEUED:
+            return waiting_text(job, look)
+        case JobState.STOPPING if job.stopping_for:
+            return _cause_text(job.stopping_for)
+        case JobState.PLACED | JobState.STARTING | JobState.RUNNING | JobState.STOPPING:
+            where = silence_text(job.nodes, silent) or plain(some(job.nodes), "dim")
+            done = progress_text(job.progress, look, width=8 if look.narrow else bar_width)
+            serves = plain(service_short(job.service)) if job.service is not None else None
+            return Text(" · ", "dim").join([part for part in (serves, done, where) if part])
+        case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
+            return ending_text(job, look)
+
+
+def waiting_text(job: JobView, look: Look) -> Text:
+    if job.not_before and job.not_before > look.now:
+        return Text(f"try {job.attempts + 1} in {span(job.not_before - look.now)}", "yellow")
+    return _cause_text(job.waiting_for) if job.waiting_for else Text("not looked at yet", "dim")
+
+
+def silence_text(nodes: Sequence[str], silent: Mapping[str, float]) -> Text | None:
+    """`node-1 silent for 40s`: the shown state of a job there is that old."""
+    told = [f"{node} silent for {span(silent[node])}" for node in nodes if node in silent]
+    return plain(some(told, 2), "yellow") if told else None
+
+
+def ending_text(job: JobView, look: Look) -> Text:
+    """How it ended and when."""
+    why = f"{failure_text(job)}, " if job.state is JobState.FAILED and failure_text(job) else ""
+    return Text.assemble(plain(why), (ago(look.now - (job.ended_at or job.since)), "dim"))
+
+
+def failure_text(job: JobView) -> str:
+    """Why it failed, with its exit status, if that is known."""
+    sentence = job.ended_for.sentence if job.ended_for else ""
+    known = not job.exit_code or re.search(rf"status {job.exit_code}\b", sentence)
+    status = "" if known else f"exit status {job.exit_code}"
+    return f"{sentence} ({status})" if sentence and status else sentence or status
+
+
+def ended_line(job: JobView) -> Text:
+    """`train j-abc failed: rank 1 ended with status 3, after 3m12s`."""
+    line = Text.assemble(plain(job.name, "bold"), " ", plain(job.id, "dim"), " ", state_text(job.state))
+    if job.state is JobState.FAILED and job.ended_for is not None and job.ended_for.sentence:
+        line.append(": ").append_text(plain(failure_text(job))).append(",")
+    elif job.exit_code:
+        line.append(f" with exit status {job.exit_code}")
+    if job.ended_at and job.started_at:
+        line.append(f" after {duration_text(max(0.0, job.ended_at - job.started_at))}")
+    elif line.plain.endswith(","):
+        line.right_crop(1)
+    return line
+
+
+def last_words_text(words: LastWords) -> RenderableType:
+    """The last lines of the rank that failed, or why they are not there."""
+    head = Text(f"the last lines of rank {words.rank}", "bold")
+    if words.missing:
+        return Text.assemble(head, (f" are not there: {words.missing}", "dim"))
+    if not words.lines:
+        return Text(f"rank {words.rank} wrote nothing", "dim")
+    return Group(head, *(Text(f"  {line}") for line in words.lines))
+
+
+def _cause_text(cause: Cause) -> Text:
+    return Text.assemble((cause.code.value, "yellow"), (": " if cause.sentence else ""), plain(cause.sentence))
+
+
+# one job
+
+
+def description(
+    job: JobView,
+    story: Sequence[EventView],
+    look: Look,
+    *,
+    emulated: Emulated,
+    silent: Mapping[str, float] = NO_SILENCE,
+    words: LastWords | None = None,
+    names: Mapping[str, str] = NO_NAMES,
+) -> RenderableType:
+    """One job: what it is, what it asks for, where it runs, and everything that happened to it."""
+    parts: list[RenderableType] = [_headline(job, look)]
+    if (silence := silence_text(job.nodes, silent)) is not None and job.state.holding:
+        parts.append(silence)
+    parts.append(_facts(job, look))
+    if words is not None:
+        parts += [Text(), last_words_text(words)]
+    if job.runs:
+        parts += [Text(), _runs_table(job.runs, look, emulated)]
+    if job.curve:
+        parts += [Text(), Text("how fast it was at each size", "bold"), curve_table(job.curve, look)]
+    if story:
+        parts += [
+            Text(),
+            Text("what happened to it", "bold"),
+            story_table(story, look, start=job.submitted_at, emulated=emulated, names=names),
+        ]
+    return Group(*parts)
+
+
+def _headline(job: JobView, look: Look) -> Text:
+    line = Text.assemble(plain(job.name, "bold"), "  ", plain(job.id, "dim"), "  ", state_text(job.state))
+    if job.state.final:
+        return line.append(f" {ago(look.now - (job.ended_at or job.since))}")
+    return line.append(f" for {span(look.now - job.since)}")
+
+
+def _facts(job: JobView, look: Look) -> Table:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, fact in _fact_lines(job, look):
+        made.add_row(name, fact)
+    return made
+
+
+def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
+    """The facts of a job, the most wanted first."""
+    spec = job.spec
+    may_stop = "may be pre-empted" if job.preemptible else "is never pre-empted"
+    lines = [
+        ("tenant", plain(f"{job.tenant}, pool {job.pool}")),
+        ("kind", plain(f"{job.kind}, priority {job.priority}, {may_stop}")),
+        ("submitted", Text(f"{look.zoned(job.submitted_at)}, {ago(look.now - job.submitted_at)}")),
+    ]
+    if job.state is JobState.QUEUED:
+        lines.append(("waits for", waiting_text(job, look)))
+    if is_sized(job.size):
+        lines.append(("size", plain(size_sentence(job.size, job.resize, holding=job.state.holding))))
+    if job.stopping_for:
+        lines.append(("stops for", _cause_text(job.stopping_for)))
+    if job.started_at:
+        ran = span((job.ended_at or look.now) - job.started_at)
+        lines.append(("ran" if job.ended_at else "runs for", Text(ran)))
+    if job.state is JobState.FAILED and job.ended_for is not None and job.ended_for.sentence:
+        lines.append(("failed", plain(job.ended_for.sentence, "red")))
+    if job.exit_code is not None and job.state.final:
+        lines.append(("exit status", Text(number(job.exit_code), "red" if job.exit_code else "")))
+    if job.epoch or job.attempts:
+        most = f" of {spec.retries.max + 1}" if spec else ""
+        lines.append(("epoch", Text(f"{job.epoch}, failed tries {job.attempts}{most if job.attempts else ''}")))
+    if job.progress:
+        told = progress_text(job.progress, look, width=24)
+        lines.append(("progress", Text(" ").join([told, plain(other_progress(job.progress), "dim")])))
+    if job.service is not None and not job.state.final:
+        lines += [(name, plain(fact)) for name, fact in service_lines(job.service, look)]
+    lines += tuning_lines(job, look)
+    if spec:
+        lines += _spec_lines(spec)
+    if job.placement and job.placement.why:
+        lines.append(("why there", plain(job.placement.why)))
+    return lines
+
+
+def _volume_text(volume: Volume) -> str:
+    where = f" at {volume.target}" if volume.target else ""
+    return f"{volume.name or volume.source}{where}{', read-only' * volume.read_only}"
+
+
+def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
+    lines: list[tuple[str, Text]] = []
+    for name, role in spec.roles.items():
+        lines.append(("asks for", plain(f"{role.replicas.want} x {name}: {_wanted(role, spec.gpu_model)}")))
+        if command := role.command or spec.command:
+            lines.append(("command", plain(command_text(command))))
+        if image := role.image or spec.image:
+            lines.append(("image", plain(image)))
+    if spec.context:
+        lines.append(("files", plain(spec.context[:12])))
+    if spec.workdir:
+        lines.append(("in", plain(spec.workdir)))
+    lines += [("volume", plain(_volume_text(volume))) for volume in spec.volumes]
+    if spec.env:
+        lines.append(("env", plain(" ".join(sorted(spec.env)))))  # the names only: values are often secrets
+    if spec.labels:
+        lines.append(("labels", plain(" ".join(f"{key}={value}" for key, value in spec.labels.items()))))
+    if spec.pin:
+        gpus = "" if spec.pin.gpu is None else f", from GPU {spec.pin.gpu} on"
+        lines.append(("only on", plain(f"{spec.pin.node}{gpus}")))
+    if spec.checkpoints:
+        every = [f"every {spec.checkpoints.every}"] if spec.checkpoints.every else []
+        stopped = ["when it is stopped"] if spec.checkpoints.on_stop else []
+        lines.append(("checkpoints", plain(", and ".join(every + stopped))))
+    if tuning := _envelope(spec.tuning):
+        lines.append(("tuning", plain(tuning)))
+    limit = f"; may run for {spec.time_limit}" if spec.time_limit else ""
+    lines.append(("limits", plain(f"{spec.grace} to stop in{limit}")))
+    return lines
+
+
+def _envelope(tuning: Tuning) -> str:
+    """Whether the job may be tuned, and how far; empty if the pool's settings apply."""
+    parts = [tuning.mode.value] if tuning.mode else []
+    parts += [f"at most {cpus_text(tuning.cpus)} in all"] if tuning.cpus is not None else []
+    parts += [f"{tuning.memory} of memory each"] if tuning.memory else []
+    parts += [f"at least {tuning.memory_min} of memory each"] if tuning.memory_min else []
+    parts += [f"{tuning.egress}/s to send each"] if tuning.egress else []
+    parts += [f"{tuning.egress_total}/s to send in all"] if tuning.egress_total else []
+    return ", ".join(parts)
+
+
+def _wanted(role: Role, model: str | None) -> str:
+    wanted = [cpus_text(role.cpus), f"{role.memory} of memory"]
+    if role.share:
+        wanted.insert(0, f"{number(role.share.request)} of a GPU with {role.share.memory}")
+    elif role.gpus:
+        wanted.insert(0, count(role.gpus, "GPU") + (f" of model {model}" if model else ""))
+    return ", ".join(wanted)
+
+
+def _runs_table(runs: Sequence[RunView], look: Look, emulated: Emulated) -> Table:
+    made = table(
+        "RANK", "ROLE", "NODE", "GPUS", "CPUS", "MEMORY", "PROGRESS", look=look, right=("RANK",), flexible="PROGRESS"
+    )
+    for run in runs:
+        made.add_row(
+            number(run.rank),
+            plain(f"{run.role}, leaves" if run.leaving else run.role),
+            plain(run.node_id),
+            held_gpus(run, emulated),
+            _used(run.cpus, run.use.cpus_used if run.use else None, number),
+            _used(run.memory, run.use.memory_used if run.use else None, size_text),
+            progress_text(run.progress, look, width=10),
+        )
+    return made
+
+
+def held_gpus(run: RunView, emulated: Emulated) -> str:
+    """`0-1 emulated`: the indexes, and whether the GPUs are emulated."""
+    if not run.gpus:
+        return "-"
+    fake = sum(emulated.get((run.node_id, index), False) for index in run.gpus)
+    note = "" if not fake else " emulated" if fake == len(run.gpus) else f" ({emulated_gpus(len(run.gpus), fake)})"
+    part = "" if run.share is None else f" ({share_text(run.share)}, {size_text(run.share.memory)})"
+    return f"{indexes(run.gpus)}{part}{note}"
+
+
+def _used(given: float, used: float | None, text: Callable[[float], str]) -> str:
+    return text(given) if used is None else f"{text(round(used, 1))} of {text(given)}"

@@ -1,0 +1,61 @@
+"""What a job holds of GPUs that it shares: what it got, what that cost it, and the jobs beside it."""
+
+from collections.abc import Sequence
+
+from weft.domain.quantity import size_text
+from weft.planning.explain import BesideSeen, ShareSeen
+from weftd.cli.words import clean, count, share_text
+
+NOTABLE = 0.005  # of the GPU's time: less is shown as nothing
+UNCOUNTED_NOTABLE = 64 << 20  # bytes: a driver rounds allocations up, and a context may be larger than is reckoned
+
+
+def share_lines(shares: Sequence[ShareSeen]) -> list[str]:
+    """Two lines for each rank: what it holds and got, and who is beside it."""
+    return [line for share in shares for line in (_held(share), _beside(share)) if line]
+
+
+def _held(share: ShareSeen) -> str:
+    place = f"GPU {share.gpu} of {clean(share.node_id)}"
+    has = f"rank {share.rank} has {share_text(share.share)} of {place}, {size_text(share.share.memory)}"
+    return f"{has}: {', '.join(_got(share))}"
+
+
+def _got(share: ShareSeen) -> list[str]:
+    got = share.got
+    if not share.enforced:
+        return ["its node holds no job to its share, so nobody counts what it gets"]
+    if got is None or got.used is None:
+        return ["what it gets is not known yet"]
+    told = [f"it used {got.used:.0%} of the GPU's time lately"]
+    if (got.borrowed or 0.0) > NOTABLE:
+        told[0] += f" ({got.borrowed:.0%} beyond its request)"
+    if (got.lent or 0.0) > NOTABLE:
+        told.append(f"others used {got.lent:.0%} that it left")
+    if got.wait_p99_seconds is not None:
+        told.append(f"99 of 100 turns came within {got.wait_p99_seconds * 1000:.3g} ms")
+    if got.memory_used is not None:
+        told.append(f"{size_text(got.memory_used)} in use")
+    if (got.uncounted or 0) > UNCOUNTED_NOTABLE:
+        told.append(f"{size_text(got.uncounted or 0)} more of it on the GPU than it counts")
+    if got.refused:
+        told.append(f"{count(got.refused, 'allocation')} beyond its memory refused")
+    if got.overruns:
+        told.append(f"{count(got.overruns, 'turn')} taken from it as it kept them too long")
+    if got.outside:
+        told.append(f"processes of it on the GPU that are not held to the share: {got.outside}")
+    if got.given_up:
+        told.append(f"it went on without a turn {count(got.given_up, 'time')}, as the arbiter did not answer")
+    return told
+
+
+def _beside(share: ShareSeen) -> str:
+    if not share.beside:
+        return "  nobody else has a share of that GPU"
+    return f"  beside it: {'; '.join(_neighbour(one) for one in share.beside)}"
+
+
+def _neighbour(one: BesideSeen) -> str:
+    who = f"{clean(one.name)} ({one.job_id})" if one.name else f"a job of somebody else ({one.job_id})"
+    used = "" if one.used is None else f", used {one.used:.0%}"
+    return f"{who} {share_text(one.share)}{used}"

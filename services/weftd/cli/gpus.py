@@ -1,0 +1,35 @@
+"""`weft gpus`: every GPU, its use, its job, and how fast it is for each class of jobs.
+
+A score is a time: 1.00 is the typical GPU of the pool, 1.21 takes a fifth longer. What is shown is what placement goes
+by: of what was measured, as much as is sure.
+"""
+
+import argparse
+
+from weft.messages.http import GpusView
+from weftd.cli import connection, page
+from weftd.cli.complaint import Complaint
+from weftd.cli.drawing.gpus import table_of_gpus
+from weftd.cli.words import natural
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("gpus", help="every GPU, who holds it, and how fast it is", description=__doc__)
+    parser.add_argument("node", nargs="*", metavar="NODE", help="those of these nodes only")
+    connection.options(parser)
+    parser.set_defaults(func=gpus)
+
+
+async def gpus(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        view = await client.gpus(node=args.node[0] if len(args.node) == 1 else "")
+    found = tuple(gpu for gpu in view.gpus if not args.node or gpu.node_id in args.node)
+    if missing := sorted(set(args.node) - {gpu.node_id for gpu in found}):
+        raise Complaint(f"there is no node {', '.join(missing)} with GPUs")
+    if args.json:
+        page.json_line(GpusView(gpus=found))
+    elif found:
+        page.show(table_of_gpus(sorted(found, key=lambda gpu: (natural(gpu.node_id), gpu.index)), page.look()))
+    else:
+        page.note("no GPUs yet: a node joins by starting its executor and telemetry")
+    return 0

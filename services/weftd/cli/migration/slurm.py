@@ -1,0 +1,303 @@
+"""A batch script of Slurm as a job: its #SBATCH options, and the script itself as the command."""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from weft.domain.arrays import IndicesError, indices_of
+from weft.domain.spec import ENV_NAME_PATTERN
+from weftd.cli.migration.slurm_prelude import prelude, unset_in
+from weftd.cli.migration.slurm_values import (
+    NoValueError,
+    gpus_of,
+    memory_bytes,
+    number_of,
+    range_of,
+    seconds_of,
+    size_of,
+)
+from weftd.cli.migration.written import Remark, Translated, name_of
+
+_SHORT = {
+    "-A": "account",
+    "-C": "constraint",
+    "-D": "chdir",
+    "-G": "gpus",
+    "-J": "job-name",
+    "-N": "nodes",
+    "-a": "array",
+    "-b": "begin",
+    "-c": "cpus-per-task",
+    "-d": "dependency",
+    "-e": "error",
+    "-i": "input",
+    "-n": "ntasks",
+    "-o": "output",
+    "-p": "partition",
+    "-q": "qos",
+    "-t": "time",
+    "-w": "nodelist",
+    "-x": "exclude",
+    "-L": "licenses",
+    "-M": "clusters",
+}
+_WITHOUT_VALUE = frozenset({"requeue", "no-requeue", "exclusive", "hold", "overcommit", "oversubscribe", "parsable"})
+_NO_COUNTERPART = {
+    "account": "a job belongs to the tenant of the token that submits it; `weft usage` sums up by tenant",
+    "begin": "nothing delays a job; submit it when it may start",
+    "clusters": "choose the cluster with --url or WEFT_URL",
+    "constraint": "nodes have no features; gpu_model and pin choose where it runs",
+    "dependency": "names jobs of Slurm: name those of Weft in `after`, docs/arrays.md",
+    "error": "stdout and stderr are one log, kept by the cluster: `weft logs`",
+    "exclude": "no node can be excluded; pin chooses one",
+    "exclusive": "a node is not taken whole; ask for all of its GPUs",
+    "hold": "no job is held by hand; give it a low priority",
+    "input": "a job has no standard input; read a file",
+    "licenses": "licences are not counted",
+    "mail-type": "a tenant's events come by mail or webhook: docs/telling.md",
+    "mail-user": "a tenant's events come by mail or webhook: docs/telling.md",
+    "nice": "set priority: -1000 to 1000, higher goes first",
+    "output": "the cluster keeps the log: `weft logs`; redirect in the script to have a file",
+    "partition": "nodes form pools: set pool, if your operator has more than `default`",
+    "qos": "set priority, and whether it is preemptible",
+    "reservation": "nothing is reserved ahead",
+}
+_GIB = 1 << 30
+
+
+class _Script:
+    """What the options add up to, and the remarks on the way."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, tuple[str, str]] = {}  # name → value, and where it is
+        self.remarks: list[Remark] = []
+
+    def take(self, name: str, read: Callable[[str], Any], default: Any = None) -> Any:
+        """The value of an option as `read` has it; a value that makes no sense is a remark."""
+        if name not in self.options:
+            return default
+        value, where = self.options.pop(name)
+        try:
+            return read(value)
+        except NoValueError as error:
+            self.remarks.append(Remark(where, str(error)))
+            return default
+
+
+def from_slurm(text: str, *, path: str, folder: str) -> Translated:
+    """`path`: of the script, for its name; `folder`: where Slurm would have run it."""
+    script = _Script()
+    lines = text.splitlines()
+    for where, words in _directives(lines, script):
+        _read_options(where, words, script)
+    name = name_of(script.take("job-name", str, "") or path.rpartition("/")[2].rpartition(".")[0] or path)
+    role = _role(script)
+    many = _many(script)
+    spec: dict[str, Any] = {"name": name}
+    if (image := script.take("container-image", str)) is not None:
+        spec["image"] = image.replace("#", "/")
+    spec["command"] = _command(lines, name, role, of_array="array" in many)
+    spec["workdir"] = script.take("chdir", str, folder)
+    spec |= _environment(script)
+    spec["roles"] = {"worker": role}
+    spec |= _treatment(script) | many
+    _look_through(lines, script, of_array="array" in many)
+    for left, (value, where) in script.options.items():
+        script.remarks.append(
+            Remark(where, _NO_COUNTERPART.get(left, "has no counterpart" + (f" ({value[:60]})" if value else "")))
+        )
+    return Translated(spec=spec, remarks=tuple(script.remarks))
+
+
+def _directives(lines: list[str], script: _Script) -> Iterator[tuple[str, list[str]]]:
+    """The words of each #SBATCH line before the first command, as Slurm reads them."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.startswith("#"):
+            return
+        if not line.startswith("#SBATCH"):
+            continue
+        where = f"line {number}"
+        try:
+            yield where, shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        except ValueError as error:
+            script.remarks.append(Remark(where, f"cannot be read: {error}"))
+
+
+def _read_options(where: str, words: list[str], script: _Script) -> None:
+    """Options as `--name=value`, `--name value`, `-n value` and `-nvalue`."""
+    while words:
+        word = words.pop(0)
+        if word == "hetjob":
+            script.remarks.append(Remark(where, "hetjob: parts of a job are roles here; add one for each"))
+            continue
+        option, given, value = word.partition("=")
+        if not option.startswith("--"):
+            option, given, value = word[:2], word[2:], word[2:].removeprefix("=")
+        name = _SHORT.get(option, option.lstrip("-"))
+        if not option.startswith("-") or not name:
+            script.remarks.append(Remark(where, f"{word[:60]} is no option"))
+            continue
+        if not given and name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
+            value = words.pop(0)
+        script.options[name] = (value, f"{where}, --{name}")
+
+
+def _role(script: _Script) -> dict[str, Any]:
+    """Tasks become replicas; GPUs, CPUs and memory are divided among the tasks of a node."""
+    least, nodes = script.take("nodes", range_of, (1, 1))
+    per_node = script.take("ntasks-per-node", number_of)
+    tasks = script.take("ntasks", number_of) or (per_node or 1) * nodes
+    per_node = per_node or max(1, -(-tasks // nodes))
+    if per_node > 1:
+        script.remarks.append(Remark("tasks", f"{per_node} tasks of a node: each is a replica, and a node of one task"))
+    cpus = script.take("cpus-per-task", number_of, 1)
+    gpus = _gpus(script, nodes=nodes, tasks=tasks, per_node=per_node)
+    role: dict[str, Any] = {"replicas": {"want": tasks}}
+    if least < nodes:
+        role["replicas"] = {"min": least * per_node, "want": tasks}
+    if gpus:
+        role["gpus"] = gpus
+    role["cpus"] = cpus
+    memory = script.take("mem", memory_bytes)
+    each = memory // per_node if memory is not None else None
+    if (of_cpu := script.take("mem-per-cpu", memory_bytes)) is not None:
+        each = of_cpu * cpus
+    if (of_gpu := script.take("mem-per-gpu", memory_bytes)) is not None:
+        each = of_gpu * max(1, gpus)
+    if each:
+        role["memory"] = size_of(each)
+    else:
+        if memory == 0:
+            script.remarks.append(Remark("--mem=0", "all memory of a node cannot be asked for; say how much"))
+        script.remarks.append(Remark("memory", "a replica gets 4GiB, as the script does not say how much it needs"))
+        role["memory"] = size_of(4 * _GIB)
+    return role
+
+
+def _gpus(script: _Script, *, nodes: int, tasks: int, per_node: int) -> int:
+    """The GPUs of one task."""
+    for name, among in (("gpus-per-task", 1), ("gpus-per-node", per_node), ("gres", per_node), ("gpus", tasks)):
+        where = script.options.get(name, ("", ""))[1]
+        found = script.take(name, gpus_of)
+        if found is None:
+            continue
+        model, how_many = found
+        if model:
+            script.remarks.append(Remark(where, f"type {model}: set gpu_model to a name that `weft gpus` shows"))
+        if how_many % among:
+            script.remarks.append(Remark(where, f"{how_many} GPUs cannot be divided among {among} tasks: rounded up"))
+        return int(-(-how_many // among))
+    return 0
+
+
+def _environment(script: _Script) -> dict[str, Any]:
+    """`--export`: given values become env; a job never gets the environment of the shell that submits it."""
+    if "export" not in script.options:
+        return {}
+    value, where = script.options.pop("export")
+    env: dict[str, str] = {}
+    for part in value.split(","):
+        name, given, text = part.partition("=")
+        if given and re.match(ENV_NAME_PATTERN, name):
+            env[name] = text
+        elif part not in ("", "NONE", "NIL"):
+            script.remarks.append(Remark(where, f"{part[:60]}: a job gets no variable of the shell; add it to env"))
+    return {"env": env} if env else {}
+
+
+def _many(script: _Script) -> dict[str, Any]:
+    """An array, and the one dependency that names no job of Slurm."""
+    spec: dict[str, Any] = {}
+    if (indices := script.take("array", _indices)) is not None:
+        spec["array"] = indices
+    if script.options.get("dependency", ("", ""))[0] == "singleton":
+        del script.options["dependency"]
+        spec["singleton"] = True
+    return spec
+
+
+def _indices(text: str) -> str:
+    """As Weft writes them, which is as Slurm does."""
+    try:
+        indices, _ = indices_of(text)
+    except IndicesError as error:
+        raise NoValueError(str(error)) from None
+    if not indices:
+        raise NoValueError("expected indices such as 0-9 or 1-40%8")
+    return text
+
+
+def _treatment(script: _Script) -> dict[str, Any]:
+    spec: dict[str, Any] = {}
+    limit = script.take("time", seconds_of)
+    if limit:
+        spec["time_limit"] = f"{limit}s" if limit % 60 else f"{limit // 60}m"
+    if "signal" in script.options:
+        value, where = script.options.pop("signal")
+        before = value.rpartition("@")[2]
+        seconds = int(before) if before.isascii() and before.isdecimal() and len(before) < 6 else 60
+        spec["grace"] = f"{min(3600, max(1, seconds))}s"
+        script.remarks.append(Remark(where, f"a job is told to stop by SIGTERM, {spec['grace']} before SIGKILL"))
+    if script.options.pop("requeue", None) is not None:
+        spec["retries"] = {"max": 3}
+    script.options.pop("no-requeue", None)
+    if (comment := script.take("comment", str)) is not None:
+        spec["labels"] = {"comment": comment[:253]}
+    if "nodelist" in script.options and re.fullmatch(r"[a-z0-9-]{1,63}", script.options["nodelist"][0]):
+        spec["pin"] = {"node": script.options.pop("nodelist")[0]}
+    return spec
+
+
+def _command(lines: list[str], name: str, role: dict[str, Any], *, of_array: bool) -> list[str]:
+    """The script as it is, without its directives, behind the variables of Slurm."""
+    shell = "bash"
+    if lines and lines[0].startswith("#!"):
+        program = lines[0].removeprefix("#!").split()
+        shell = program[0].rpartition("/")[2] if program else shell
+        shell = program[1] if shell == "env" and len(program) > 1 else shell
+    if shell not in ("bash", "sh", "zsh"):
+        shell = "bash"
+    body = [line for line in lines if not line.startswith(("#SBATCH", "#!"))]
+    while body and not body[0].strip():
+        body.pop(0)
+    head = prelude(name=name, cpus=role["cpus"], gpus=role.get("gpus", 0), of_array=of_array)
+    return [shell, "-c", head + "\n".join(body) + "\n"]
+
+
+_HABITS = (
+    (r"\bmodule\s+(load|purge|use)\b", "module: the nodes may have no modules; an image has what the job needs"),
+    (
+        r"\b(mpirun|mpiexec)\b",
+        "mpirun: starts ranks by itself; here every replica is a rank: WEFT_RANK, WEFT_WORLD_SIZE",
+    ),
+    (
+        r"\bSLURM_(JOB_|STEP_)?NODELIST\b|\bscontrol\b",
+        "the nodes of a job: MASTER_ADDR and MASTER_PORT are set already",
+    ),
+    (
+        r"\bhostname\s+(-i|-I|--ip-address)",
+        "hostname: each replica finds its own address; that of rank 0 is MASTER_ADDR",
+    ),
+    (r"\b(sbatch|squeue|scancel|sacct)\b", "commands of Slurm are not there: weft submit, ps, cancel, describe"),
+    (r"\bconda\s+activate\b|\bsource\s+\S*activate\b", "activates an environment: the nodes must have it at that path"),
+    (r"\$\{?(SLURM_TMPDIR|TMPDIR|SCRATCH)\b", "a folder for scratch: WEFT_CHECKPOINT_DIR stays, /tmp is of the node"),
+)
+
+_EXPLAINED = ("SLURM_TMPDIR", "SLURM_ARRAY_")  # by a habit
+_HABITS_OF_ARRAYS = ((r"\bSLURM_ARRAY_\w+", "SLURM_ARRAY_…: is set in an array alone; docs/arrays.md"),)
+
+
+def _look_through(lines: list[str], script: _Script, *, of_array: bool) -> None:
+    """Remarks on what the script does that is otherwise here, at its first line only."""
+    for pattern, sentence in (*_HABITS, *(() if of_array else _HABITS_OF_ARRAYS)):
+        found = next((number for number, line in enumerate(lines, start=1) if _says(line, pattern)), None)
+        if found is not None:
+            script.remarks.append(Remark(f"line {found}", sentence))
+    for number, name in unset_in(lines, of_array=of_array):
+        if not name.startswith(_EXPLAINED):
+            script.remarks.append(Remark(f"line {number}", f"{name}: is not set here"))
+
+
+def _says(line: str, pattern: str) -> bool:
+    return not line.lstrip().startswith("#") and re.search(pattern, line[:2000]) is not None

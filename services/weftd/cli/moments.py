@@ -1,0 +1,43 @@
+"""`--at`: a moment in the past, as people write it."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from weft.domain.quantity import duration_seconds
+from weftd.cli.complaint import Complaint
+from weftd.cli.words import clean
+
+_CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+HELP = (
+    "as it was then: 10m ago (-10m), 14:57 (the last time it was), 2026-01-31T12:00 (here) or …Z, @1769860800,"
+    " or the cursor of an event"
+)
+
+
+def moment(text: str, *, now: float, field: str = "--at") -> str:
+    """The API's parameter for it. Raises `Complaint` if it is no moment."""
+    if text.startswith("@"):
+        return text[1:]
+    head, dash, tail = text.partition("-")
+    if dash and head.isdigit() and tail.isdigit():
+        return text  # a cursor
+    ago = text.removeprefix("-").removesuffix(" ago")
+    try:
+        return repr(now - duration_seconds(ago))
+    except ValueError:
+        pass
+    if (found := _CLOCK.fullmatch(text)) is not None:
+        return repr(_last_time_at(int(found[1]), int(found[2]), int(found[3] or 0), now=now))
+    try:
+        return repr(datetime.fromisoformat(text).timestamp())  # without a zone: the one of this machine
+    except (ValueError, OverflowError):
+        raise Complaint(
+            f"expected a time such as 10m, 14:57, 2026-01-31T12:00 or @1769860800, got {clean(text[:100])}", field=field
+        ) from None
+
+
+def _last_time_at(hour: int, minute: int, second: int, *, now: float) -> float:
+    """When clocks here showed that time last: today, or yesterday if it has not come yet."""
+    here = datetime.fromtimestamp(now, UTC).astimezone()
+    today = here.replace(hour=hour, minute=minute, second=second, microsecond=0)
+    return (today if today.timestamp() <= now else today - timedelta(days=1)).timestamp()

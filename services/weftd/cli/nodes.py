@@ -1,0 +1,54 @@
+"""`weft nodes`: the nodes, their GPUs and the jobs on them."""
+
+import argparse
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from weft.messages.http import NodesView, NodeView
+from weftd.cli import connection, page
+from weftd.cli.complaint import Complaint
+from weftd.cli.drawing.look import Look, plain
+from weftd.cli.drawing.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
+from weftd.cli.words import natural
+
+_FEW = 8  # nodes of which each GPU is shown unasked
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("nodes", help="the nodes, their GPUs and who holds them", description=__doc__)
+    parser.add_argument("node", nargs="*", metavar="NODE", help="only these")
+    parser.add_argument("--gpus", action="store_true", help=f"each GPU too; unasked up to {_FEW} nodes")
+    connection.options(parser)
+    parser.set_defaults(func=nodes)
+
+
+async def nodes(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        view = await client.nodes()
+    wanted = _wanted(view.nodes, args.node)
+    if args.json:
+        page.json_line(NodesView(nodes=wanted))
+    elif wanted:
+        page.show(drawn(wanted, page.look(), gpus=args.gpus or len(wanted) <= _FEW))
+    else:
+        page.note("no nodes yet: one joins by starting its executor and telemetry")
+    return 0
+
+
+def drawn(nodes: tuple[NodeView, ...], look: Look, *, gpus: bool) -> RenderableType:
+    nodes = tuple(sorted(nodes, key=lambda node: natural(node.id)))
+    parts: list[RenderableType] = [nodes_table(nodes, look)]
+    if gpus and any(node.gpus for node in nodes):
+        parts += [Text(), gpus_table(nodes, look)]
+    parts += [plain(line, "bold red") for line in full_disks(nodes)]
+    if lines := [*volumes_offered(nodes), *not_enforced(nodes)]:
+        parts += [Text(), *(Text(line, "dim") for line in lines)]
+    return Group(*parts)
+
+
+def _wanted(nodes: tuple[NodeView, ...], names: list[str]) -> tuple[NodeView, ...]:
+    unknown = set(names) - {node.id for node in nodes}
+    if unknown:
+        raise Complaint(connection.no_node(min(unknown), [node.id for node in nodes]))
+    return tuple(node for node in nodes if not names or node.id in names)

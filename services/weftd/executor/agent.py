@@ -1,0 +1,227 @@
+"""Syncs the node with the control plane, and reconciles the node's runs.
+
+One request is in flight at a time. A hint or a change starts a sync at once, but never more often than every
+GAP_SECONDS, so a burst makes few syncs; without an answer it retries for ever, backing off.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from weft.bus import Bus, BusClosedError, BusError
+from weft.domain.cluster import Capacity
+from weft.messages.nodes import NodeDesired, NodeReported
+from weftd.executor.contexts import Contexts
+from weftd.executor.hands import Hands
+from weftd.executor.keeper import Keeper
+from weftd.executor.metrics import ExecutorGauges
+from weftd.executor.progress import ProgressSource
+from weftd.executor.pushed import PushedImages
+from weftd.executor.runs import Run, Runtime, RuntimeUnavailableError
+from weftd.executor.secrets import SecretFiles, with_secrets
+from weftd.executor.serving.logends import LogEnds
+from weftd.executor.settings import ExecutorSettings
+from weftd.executor.thinking.core import Action, Reconciler, Start
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS = 0.1
+STOP_LOOK_SECONDS = 0.1
+ANSWER_SECONDS_MAX = 3.0
+GAP_SECONDS = 0.02  # between two syncs, whatever their cause
+
+
+class Agent:
+    def __init__(
+        self,
+        *,
+        bus: Bus,
+        runtime: Runtime,
+        reconciler: Reconciler,
+        keeper: Keeper,
+        progress: ProgressSource,
+        settings: ExecutorSettings,
+        capacity: Callable[[], Capacity],
+        secret_files: SecretFiles,
+        tasks: asyncio.TaskGroup,
+        clock: Callable[[], float],
+        jitter: Callable[[], float],
+    ) -> None:
+        self._bus, self._runtime, self._core, self._keeper = bus, runtime, reconciler, keeper
+        self._progress, self._settings, self._capacity = progress, settings, capacity
+        self._clock, self._jitter = clock, jitter
+        self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
+        self._secret_files = secret_files
+        self.hands = Hands(
+            runtime,
+            tasks,
+            with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id, files=secret_files),
+            bring_files=self._contexts.bring,
+            bring_image=PushedImages(settings.home.absolute(), bus, runtime, node_id=settings.node_id).bring,
+            permits=lambda key: reconciler.permits(key, clock()),
+            done=self._note_done,
+            failed=reconciler.undo,
+            not_applied=reconciler.not_applied,
+            shown=reconciler.shown,
+        )
+        self.woken = asyncio.Event()  # there is a reason to sync
+        self.touched = asyncio.Event()  # there is a reason to decide
+        self.gauges = ExecutorGauges()
+        self._hinted = asyncio.Event()
+        self._reconciling = asyncio.Lock()
+        self._leaving = False
+        self._seq = 0
+        self._tried = False
+        self._failures = 0
+        self._refused = ""
+        self._last_words = LogEnds(runtime)
+
+    def touch(self) -> None:
+        """Something on this node may have changed: decide and report."""
+        self.woken.set()
+        self.touched.set()
+
+    def _note_done(self, action: Action) -> None:
+        """Decide, and report. A start that is done is reported once the runtime notices that the run began or ended."""
+        if isinstance(action, Start):
+            self.touched.set()
+        else:
+            self.touch()
+
+    def hint(self) -> None:
+        """The control plane asks for a report, so it is reachable: no backing off."""
+        self._hinted.set()
+        self.woken.set()
+
+    async def speak(self) -> None:
+        """Sync and reconcile once, then wait for GAP_SECONDS, or for the back-off if there was no answer."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.woken.clear()
+        self._hinted.clear()
+        answered = await self._sync()
+        self._tried = True
+        await self.reconcile()
+        self._failures = 0 if answered else self._failures + 1
+        if answered:
+            await asyncio.sleep(max(0.0, began + GAP_SECONDS - loop.time()))
+        else:
+            await _set_within(self._hinted, self._backoff())
+            self.woken.set()
+
+    async def watch(self) -> None:
+        """Wait for changes on the node, for ever."""
+        while True:
+            await self._runtime.changed()
+            self.touch()
+
+    async def tick(self) -> None:
+        """Decide regularly, because graces end and fences fall without an event. Not before the first try to sync."""
+        if self._tried:
+            await self.reconcile()
+
+    async def reconcile(self) -> None:
+        async with self._reconciling:
+            runs = await self.runs()
+            if runs is not None:
+                now = self._clock()
+                self._note_fenced(runs)
+                self._contexts.keep({*(run.key for run in runs), *self.hands.busy})
+                self._secret_files.keep({*(run.key for run in runs if run.live), *self.hands.busy})
+                actions = self._core.decide(runs, busy=self.hands.busy, now=now)
+                self._keeper.save(self._core.memory)  # before the action, so that its cause survives a crash
+                self.gauges.show(runs, actions, fenced=self._core.fenced(now))
+                self.hands.take(actions)
+
+    async def stop_all(self) -> None:
+        """End every run, as if it were no longer desired, and return when all are gone or killed."""
+        self._leaving = True
+        self._core.close()
+        while (runs := await self.runs()) is None or any(run.live for run in runs):
+            await self.reconcile()
+            await asyncio.sleep(STOP_LOOK_SECONDS)
+        self._secret_files.keep(self.hands.busy)
+
+    async def leave(self) -> None:
+        """Return when the control plane knows the end of every run, so that no record of them is needed."""
+        self.touch()
+        while (runs := await self.runs()) is None or runs:
+            self.woken.set()
+            await asyncio.sleep(STOP_LOOK_SECONDS)
+
+    async def _sync(self) -> bool:
+        """Report the runs and take the answer. False: not answered, or refused."""
+        runs = await self.runs()
+        if runs is None:  # A node that does not know its runs must not report that it has none.
+            return False
+        self._note_fenced(runs)
+        await self._progress.settle([run for run in runs if not run.live])
+        words = await self._last_words.of(runs, self._core.serving, now=self._clock())
+        self._core.serving.hear_words(runs, self._last_words.lines, self._clock())
+        seen = self._core.report(runs, self._progress.latest, beginning=self.hands.beginning, last_words=words)
+        self._seq += 1
+        sent_at = self._clock()
+        try:
+            answer = await self._bus.request(
+                NodeReported(
+                    node_id=self._settings.node_id,
+                    pool=self._settings.pool,
+                    address=self._settings.address,
+                    boot_id=self._keeper.boot_id,
+                    incarnation=self._keeper.incarnation,
+                    seq=self._seq,
+                    capacity=self._capacity(),
+                    runs=seen,
+                    runtime=self._runtime.name,
+                    not_enforced=self._runtime.not_enforced,
+                    leaving=self._leaving,
+                    leader=self._core.leader,
+                    rack=self._settings.rack,
+                    holds=self._core.holds,
+                ),
+                NodeDesired,
+                seconds_max=ANSWER_SECONDS_MAX,
+            )
+        except BusClosedError:
+            raise
+        except BusError as error:
+            if self._failures == 0:
+                logger.warning("the control plane does not answer, asking on: %s", error)
+            return False
+        if answer.refused != self._refused:
+            self._refused = answer.refused
+            if answer.refused:
+                logger.warning("the control plane refuses our reports: %s", answer.refused)
+        if answer.refused or answer.seq != self._seq:
+            return False
+        if self._failures:
+            logger.info("the control plane answers again")
+        self._core.observe(answer, reported=seen, sent_at=sent_at)
+        self._progress.patterns = self._core.patterns()
+        # Before a run starts by this answer: a restart must know the time of this sync.
+        self._keeper.save(self._core.memory)
+        return True
+
+    async def runs(self) -> list[Run] | None:
+        """The runtime's runs, or None if it does not work now."""
+        try:
+            return await self._runtime.runs()
+        except RuntimeUnavailableError as error:
+            logger.warning("the %s runtime does not answer: %s", self._runtime.name, error)
+            return None
+
+    def _note_fenced(self, runs: list[Run]) -> None:
+        """Note the guard's stops. Called after the runs were read: the guard notes a run before it ends it."""
+        self._core.note_fenced(self._keeper.fenced() & {run.key for run in runs}, now=self._clock())
+
+    def _backoff(self) -> float:
+        longest = min(self._settings.sync_seconds, BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))
+        return longest * (0.5 + 0.5 * self._jitter())
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

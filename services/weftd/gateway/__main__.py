@@ -1,0 +1,60 @@
+"""Wires the gateway to its servers: `python -m weftd.gateway`."""
+
+import asyncio
+import os
+import secrets
+import string
+import sys
+import time
+
+from weft.bus import BusError
+from weft.bus.nats import NatsBus
+from weft.messages.accounts import OWN_TENANT
+from weft.service import SettingsError, load, main
+from weft.service.config import read_secret
+from weft.service.keys import ServerCertificate, nats_keys, pg_keys
+from weft.service.threads import suit_threads
+from weft.store import StoreUnavailableError
+from weft.store.postgres import PostgresStore
+from weftd.gateway import service
+from weftd.gateway.settings import GatewaySettings
+from weftd.gateway.tokens import ADMIN_TENANT
+
+CHARACTERS = string.ascii_lowercase + string.digits
+
+
+def characters(count: int) -> str:
+    return "".join(secrets.choice(CHARACTERS) for _ in range(count))
+
+
+async def run(stop: asyncio.Event) -> None:
+    suit_threads()
+    settings = load(GatewaySettings, prefix="GATEWAY_", environ=os.environ)
+    servers = settings.connections
+    if not servers.pg_dsn:
+        raise SettingsError("WEFT_PG_DSN is not set")
+    certificate = ServerCertificate(settings.tls_cert_file, settings.tls_key_file) if settings.tls_cert_file else None
+    async with (
+        PostgresStore.connect(servers.pg_dsn, **pg_keys(servers), connections=settings.pg_connections) as store,
+        NatsBus.connect(servers.nats_url, name="gateway", **nats_keys(servers), on_closed=stop.set) as bus,
+    ):
+        await service.run(
+            settings,
+            bus=bus,
+            store=store,
+            stop=stop,
+            now=time.time,
+            clock=time.monotonic,
+            characters=characters,
+            tokens={
+                ADMIN_TENANT: read_secret(settings.admin_token_file),
+                OWN_TENANT: read_secret(settings.scorer_token_file),
+            },
+            mail_password=read_secret(settings.mail.mail_password_file),
+            certificate=certificate,
+            processor=time.thread_time,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main("gateway", run, environment_errors=(BusError, StoreUnavailableError, OSError)))

@@ -1,0 +1,151 @@
+"""The caller of a request: a bearer token, found by its hash. A recent look-up is used again."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import TypeVar
+
+from msgspec import Struct
+
+from weft.store import GatewayStore, StoreUnavailableError
+from weft.store.tenants import Access
+from weftd.gateway.errors import RejectedError, too_fast
+from weftd.gateway.thinking.rates import Rate, Rates
+
+T = TypeVar("T")
+
+REMEMBERED_SECONDS = 2.0
+REMEMBERED_MAX = 10_000
+TOLD_USED_SECONDS = 60.0
+TOKEN_PREFIX = "weft_"
+TOKEN_CHARACTERS_MAX = 512
+LOOKED_UP_AT_ONCE = 4  # tokens that were not known before
+LOOKED_UP_SECONDS_MAX = 5.0
+NETWORK_BITS = 64  # of an IPv6 address: a host that has one has all of its network
+
+
+def token_hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def bearer(header: str | None) -> str:
+    """The token of an `Authorization` header."""
+    scheme, _, token = (header or "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise RejectedError(401, "Authorization", "expected 'Authorization: Bearer TOKEN'")
+    if len(token) > TOKEN_CHARACTERS_MAX or not token.isascii():
+        raise _unknown()
+    return token
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def source_of(remote: str | None) -> str:
+    """The source by which guesses are counted: an IPv4 address, or the network of an IPv6 one."""
+    try:
+        address = ip_address((remote or "").partition("%")[0])
+    except ValueError:
+        return remote or ""
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    return str(address.ipv4_mapped or IPv6Address(int(address) >> NETWORK_BITS << NETWORK_BITS))
+
+
+class Remembered(Struct):
+    """A token that was in force when it was looked up, in seconds of the cache's clock."""
+
+    access: Access
+    until: float
+    told_used: float
+
+
+class AccessCache:
+    """Looks tokens up. A token that was revoked or has expired is refused REMEMBERED_SECONDS later at the latest.
+
+    Unknown tokens from one source are looked up no faster than `refusals` allows: beyond it only tokens that were known
+    before are let in from that source. A source over NATS may call itself what it wants, so those of all sources
+    together are looked up a few at a time, in the order in which they came: guesses delay a new token, which gets 429
+    once it has waited over 5 s.
+    """
+
+    def __init__(
+        self,
+        store: GatewayStore,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        refusals: Rate,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._now = now
+        self._refusals = Rates(refusals)
+        self._guessing = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
+        self._known: dict[str, Remembered] = {}
+        self._unknown: dict[str, float] = {}
+
+    async def of(self, header: str | None, *, source: str) -> Access:
+        """The caller by its header. Raises RejectedError 401, or 429 if `source` guesses too fast."""
+        key = header or ""
+        known = self._known.get(key)
+        if known is not None and known.until > self._clock():
+            return known.access
+        if self._unknown.get(key, 0.0) > self._clock():
+            raise _unknown()
+        token = bearer(header)
+        access = await (self._looked_up(token) if known is not None else self._let_in(token, source))
+        if access is None:
+            self._known.pop(key, None)
+            _bounded(self._unknown)[key] = self._clock() + REMEMBERED_SECONDS
+            raise _unknown()
+        known = known or Remembered(access, 0.0, 0.0)
+        known.until = self._clock() + REMEMBERED_SECONDS
+        _bounded(self._known)[key] = known
+        await self._tell_used(known, token)
+        return access
+
+    def forget(self) -> None:
+        """Drop all look-ups: some token has changed."""
+        self._unknown.clear()
+        for known in self._known.values():
+            known.until = 0.0
+
+    async def _let_in(self, token: str, source: str) -> Access | None:
+        if wait := self._refusals.wait(source, self._clock()):
+            raise too_fast("Authorization", f"too many unknown tokens come from {source}", wait)
+        try:
+            async with asyncio.timeout(LOOKED_UP_SECONDS_MAX):
+                await self._guessing.acquire()
+        except TimeoutError:
+            raise too_fast("Authorization", "too many unknown tokens are looked up", LOOKED_UP_SECONDS_MAX) from None
+        try:
+            access = await self._looked_up(token)
+        finally:
+            self._guessing.release()
+        if access is None:
+            self._refusals.owe(source, self._clock())
+        return access
+
+    async def _looked_up(self, token: str) -> Access | None:
+        return await self._store.access(token_hash(token), at=self._now())
+
+    async def _tell_used(self, known: Remembered, token: str) -> None:
+        """Store when tokens were used last, now and then, without delaying the request."""
+        if known.told_used and self._clock() - known.told_used < TOLD_USED_SECONDS:
+            return
+        known.told_used = self._clock()
+        with suppress(StoreUnavailableError):
+            await self._store.token_used(token_hash(token), at=self._now(), not_within=TOLD_USED_SECONDS)
+
+
+def _bounded(cache: dict[str, T]) -> dict[str, T]:
+    if len(cache) >= REMEMBERED_MAX:
+        del cache[next(iter(cache))]
+    return cache
+
+
+def _unknown() -> RejectedError:
+    return RejectedError(401, "Authorization", "this token is not known, was revoked, or has expired")

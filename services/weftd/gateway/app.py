@@ -1,0 +1,148 @@
+"""The HTTP application: the table of operations, the callers of each, and every error as one shape."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from weft.domain.spec_decoder import SPEC_BYTES_MAX
+from weft.messages.problems import PROBLEM
+from weft.store import StoreUnavailableError
+from weftd.gateway.access import source_of
+from weftd.gateway.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
+from weftd.gateway.errors import RejectedError, unavailable
+from weftd.gateway.face import packaged
+from weftd.gateway.gateway import Gateway
+from weftd.gateway.listening import HttpConnection
+from weftd.gateway.openapi import document
+from weftd.gateway.operations import OPERATIONS
+from weftd.gateway.revalidation import revalidated
+from weftd.gateway.route import NOBODY, Call, Route, Who, check_length, query_of
+from weftd.gateway.turns import NoTurnError, Turn
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+REFERENCE_CHARACTERS = 8
+
+
+def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIONS) -> web.Application:
+    app = web.Application(client_max_size=SPEC_BYTES_MAX, middlewares=[_errors(gateway)])
+    app.on_response_prepare.append(_tell_little)
+    app[DOCUMENT_KEY] = msgspec.json.encode(document(operations))
+    app[FACE_KEY] = packaged()
+    app.router.add_get("/face/{digest}/{name}", of_dashboard)
+    for route in operations:
+        app.router.add_route(
+            route.method, route.path, _handler(gateway, route), expect_handler=_expected(route.body_bytes_max)
+        )
+    return app
+
+
+async def _tell_little(request: web.Request, response: web.StreamResponse) -> None:
+    """Hide the server's program and version, and forbid guessing another type than the one given."""
+    response.headers["Server"] = "weft"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
+    timed = gateway.meters.timed(f"{route.method} {route.path}")
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        with timed():
+            who, turn = NOBODY, Turn()
+            if route.who is not Who.ANYONE:
+                who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
+                if isinstance(request.protocol, HttpConnection):
+                    request.protocol.let_in()
+                gateway.count(who, changes=route.method != "GET")
+                if route.who is Who.ADMIN and not who.admin:
+                    raise RejectedError(403, "Authorization", "needs an administrator's token")
+                await gateway.lanes.go(who.tenant)
+                turn = await gateway.at_work.take(who.tenant)
+            try:
+                call = Call(gateway, request, who, query_of(request, route.query), turn)
+                work = route.handler(call)
+                response = await (work if who is NOBODY else gateway.lanes.paid(who.tenant, work))
+                return revalidated(request, response) if route.method == "GET" else response
+            finally:
+                turn.end()
+
+    return handle
+
+
+def _errors(gateway: Gateway) -> Any:
+    @web.middleware
+    async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol if isinstance(request.protocol, HttpConnection) else None
+        if connection is not None:
+            connection.asked()
+        try:
+            return await handler(request)
+        except ConnectionError:
+            raise  # The client has gone.
+        except Exception as error:
+            refusal = _refusal_of(gateway, request, error)
+            if request.writer.output_size:  # Cut the answer, so that it is not taken for whole.
+                raise ConnectionAbortedError("its answer had begun") from error
+            return refusal
+        finally:
+            if connection is not None:
+                connection.answered()
+
+    return errors
+
+
+def _refusal_of(gateway: Gateway, request: web.Request, error: Exception) -> web.Response:
+    match error:
+        case NoTurnError() if gateway.store_is_away:
+            return _refusal(unavailable())  # the others wait for the store, not for each other
+        case RejectedError():
+            return _refusal(error)
+        case StoreUnavailableError():
+            gateway.tell_away(f"{request.method} {request.path}: {error}")
+            return _refusal(unavailable())
+        case web.HTTPException():
+            return _of_aiohttp(request, error)
+        case _:
+            reference = gateway.characters(REFERENCE_CHARACTERS)
+            logger.error("%s %s failed", request.method, request.path, exc_info=error, extra={"reference": reference})
+            return _refusal(RejectedError(500, "", f"a mistake of the gateway; its log has it under {reference}"))
+
+
+def _refusal(error: RejectedError) -> web.Response:
+    return web.Response(body=error.body, status=error.status, content_type=PROBLEM, headers=error.headers)
+
+
+def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
+    """The server's own refusals: an unknown path, a method that the path does not have."""
+    match error:
+        case web.HTTPNotFound():
+            return _refusal(
+                RejectedError(404, "", f"there is no {request.path[:200]}; GET /v1/openapi.json shows what there is")
+            )
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            refusal = _refusal(RejectedError(405, "", f"{request.method} is not possible here; {allowed} is"))
+            refusal.headers["Allow"] = allowed
+            return refusal
+        case _:
+            return _refusal(RejectedError(error.status, "", error.reason))
+
+
+def _expected(most: int) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
+    async def expected(request: web.Request) -> web.StreamResponse | None:
+        """Before the client sends a body: whether the gateway would read it."""
+        try:
+            check_length(request, most)
+        except RejectedError as error:
+            refusal = _refusal(error)
+            refusal.force_close()
+            return refusal
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+        return None
+
+    return expected

@@ -1,0 +1,291 @@
+"""The state that all operations of one gateway share."""
+
+import logging
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from weft.bus import Bus
+from weft.domain.arrays import IndicesError, element_id, split_elements
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.domain.selection import ID_PREFIX_LEAST
+from weft.domain.spec import TOKEN_PATTERN
+from weft.messages.http import Submitted
+from weft.store import GatewayStore
+from weft.store.tenants import Access
+from weftd.gateway.access import AccessCache, source_of
+from weftd.gateway.accounts import Accounts
+from weftd.gateway.allowances import Allowances
+from weftd.gateway.cluster import LiveCluster
+from weftd.gateway.dependencies import array_id
+from weftd.gateway.entering.places import Entered
+from weftd.gateway.entering.records import Records
+from weftd.gateway.errors import RejectedError, too_fast
+from weftd.gateway.feed import Feed
+from weftd.gateway.foresight import Foresight
+from weftd.gateway.hints import Hints
+from weftd.gateway.lanes import Lanes, no_time
+from weftd.gateway.live_stream import Live
+from weftd.gateway.metrics import RequestMeters
+from weftd.gateway.outlook import QueueOutlook
+from weftd.gateway.price_list import read_prices_file
+from weftd.gateway.queue_lines import Lines
+from weftd.gateway.reasons import Reasons
+from weftd.gateway.sampling import Samples
+from weftd.gateway.settings import GatewaySettings
+from weftd.gateway.sight import may_see
+from weftd.gateway.snapshots import Snapshots
+from weftd.gateway.streams import Streams
+from weftd.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
+from weftd.gateway.thinking.rates import Rates
+from weftd.gateway.thinking.telling.addresses import networks_of
+from weftd.gateway.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+UPLOADS_MAX = 64  # each has up to a MiB in memory
+UPLOADS_PER_TENANT_MAX = 8
+HEARTBEAT_SECONDS = 15.0  # between two signs of life on a stream that has nothing else to send
+TOLD_AWAY_SECONDS = 1.0
+OPENING_MAX = 64  # tenants of which a session begins
+OPENING_SECONDS_MAX = 10.0
+TENANTS_AT_ONCE = 3  # with long reads at once: the other connections to the store are for all else
+AT_WORK_MAX = 256  # requests in work; the others wait for their tenant's turn
+AT_WORK_PER_TENANT_MAX = 8
+AT_WORK_WAITING_MAX = 4096  # of one tenant
+OVER_NATS_WAITING_MAX = 120  # submissions of one tenant
+RECEIVED_SECONDS_PER_BYTE = 5e-9  # of a specification, which is read from the wire outside of what is measured
+ASK_SECONDS = 0.002  # of the scheduler and the store, for a submission or an ask, which wait for them
+STORED_SECONDS_PER_BYTE = 3e-8  # of the store's processor: about 30 ms for a megabyte
+AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
+PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
+PAST_WAIT_SECONDS = 10.0
+SAME_NAME_MAX = 100  # jobs of one name that are looked at for one that serves
+SAME_BEGINNING_MAX = 5  # ids that are told of those that begin alike
+EXPLAINED_AT_ONCE = 2  # each looks at every job of its pool, in a thread
+WHAT_IFS_AT_ONCE = 2  # each of them has two processes
+_matches_token = re.compile(TOKEN_PATTERN).fullmatch
+
+
+class Gateway:
+    """`now` is the time of day, `clock` does not jump, `characters` is a source of randomness, `processor` is the
+    processor's time of the calling thread: with `no_time` tenants pay for none."""
+
+    def __init__(
+        self,
+        *,
+        store: GatewayStore,
+        bus: Bus,
+        now: Callable[[], float],
+        clock: Callable[[], float],
+        characters: Callable[[int], str],
+        settings: GatewaySettings,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        processor: Callable[[], float] = no_time,
+    ) -> None:
+        self.store = store
+        self.bus = bus
+        self.now = now
+        self.clock = clock
+        self.characters = characters
+        self.heartbeat_seconds = heartbeat_seconds
+        self.access = AccessCache(store, clock=clock, now=now, refusals=settings.refusals)
+        self._reads = Rates(settings.reads)
+        self._changes = Rates(settings.changes)
+        self.lanes = Lanes(settings.processor, clock=clock, processor=processor)
+        self.snapshots = Snapshots(
+            store,
+            clock=clock,
+            default_pool=settings.default_pool,
+            volumes_allowed=settings.volumes_allowed,
+            shares=settings.shares,
+        )
+        self.reasons = Reasons(self.snapshots)
+        self.samples = Samples()
+        self.accounts = Accounts(store, self.samples.ledger, now=now, clock=clock)
+        self.webhooks_allowed = settings.webhooks
+        self.networks = networks_of(settings.webhooks_networks)
+        self.mail_domains = settings.mail.mail_domains
+        self.prices = read_prices_file(settings.prices_file)
+        self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
+        self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
+        self.unheard = LiveCluster(
+            clock=clock, router_url=settings.router_url
+        )  # empty: for views of the past, which have no live data
+        at_once = settings.reads_at_once_max
+        self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
+        self.at_work = Turns(
+            "requests", at_once=AT_WORK_MAX, per_tenant=AT_WORK_PER_TENANT_MAX, waiting_max=AT_WORK_WAITING_MAX
+        )
+        self.over_nats = Turns(
+            "submissions over NATS",
+            at_once=AT_WORK_MAX,
+            per_tenant=AT_WORK_PER_TENANT_MAX,
+            waiting_max=OVER_NATS_WAITING_MAX,
+        )
+        self.looking_back = Turns(
+            "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
+        )
+        self.adding_up = Turns(
+            "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
+        )
+        self.explaining = Turns("explanations", at_once=EXPLAINED_AT_ONCE, per_tenant=1)
+        self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
+        self.opening = Turns(
+            "sessions that begin",
+            at_once=OPENING_MAX,
+            per_tenant=1,
+            waiting_max=settings.sessions_per_tenant_max,
+            wait_seconds=OPENING_SECONDS_MAX,
+        )
+        self._told_away_at = -TOLD_AWAY_SECONDS
+        self._away_at = -AWAY_SECONDS
+        self.feed = Feed(store, self.reading, bus)
+        self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
+        self.settings = settings
+        self.entered = Entered(settings.sessions_max, settings.sessions_per_tenant_max)
+        self.uploads = Entered(UPLOADS_MAX, UPLOADS_PER_TENANT_MAX, what="uploads")
+        self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
+        self.outlook = QueueOutlook(self.foresight, clock=clock)
+        self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
+        self.hints = Hints(bus)
+        self.entries = Records(store, bus, self.hints, now=now, clock=clock)
+        self.meters = RequestMeters(self.streams)
+        self.allowances = Allowances(settings.tenants)
+        self.submissions = Submissions(
+            store=store,
+            snapshots=self.snapshots,
+            allowances=self.allowances,
+            hints=self.hints,
+            now=now,
+            characters=characters,
+        )
+
+    def tell_away(self, what: str) -> None:
+        """Log that the store is away, once a second, however many requests are refused."""
+        self._away_at = self.clock()
+        if self.clock() - self._told_away_at >= TOLD_AWAY_SECONDS:
+            self._told_away_at = self.clock()
+            logger.warning("the store is away: %s", what)
+
+    @property
+    def store_is_away(self) -> bool:
+        """Whether the store failed to answer a moment ago."""
+        return self.clock() - self._away_at < AWAY_SECONDS
+
+    def count(self, who: Access, *, changes: bool) -> None:
+        """Count one request of a tenant. Raises RejectedError 429 if the tenant exceeds its rate."""
+        rates, what = (self._changes, "submissions and changes") if changes else (self._reads, "reads")
+        if wait := rates.take(who.tenant, self.clock()):
+            reason = f"tenant {who.tenant} may make {rates.rate.per_second:g} {what} a second here"
+            raise too_fast("", reason, wait)
+
+    async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> Submitted:
+        """A submission. Its tenant pays for it as for an ask, and by its bytes. Raises RejectedError,
+        StoreUnavailableError."""
+        self.lanes.charge(who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
+        submitted = await self.submissions.submit(who, body, content_type=content_type, key=key)
+        if submitted.created:
+            self.lanes.charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * len(body))
+        return submitted
+
+    async def sample(self) -> None:
+        """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""
+        await self.samples.take(self.snapshots, self.cluster, now=self.now)
+
+    async def foresee(self) -> None:
+        """Prepare the durations and places that the next explanation rests on. Raises StoreUnavailableError."""
+        await self.foresight.prepare(self.snapshots)
+
+    async def end_refused_streams(self) -> None:
+        """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""
+
+        async def may_go_on(request: web.Request) -> bool:
+            try:
+                await self.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
+            except RejectedError as error:
+                return error.status != 401
+            return True
+
+        await self.streams.end_unless(may_go_on)
+
+    async def job(self, who: Access, job: str) -> Job:
+        """A job by its id, or the newest of that name, or by how its id begins, if no other of the caller's begins so.
+
+        Another tenant's job counts as missing. Raises RejectedError.
+        """
+        job = await self._element_named(who, job)
+        if not _matches_token(job):
+            raise RejectedError(400, "job", "not an id or a name: lower-case letters, digits and '-', at most 63")
+        found = await self.store.job(job)
+        if found is None or not may_see(who, found.tenant):
+            named = await self.store.jobs(tenant=None if who.admin else who.tenant, name=job, limit=1)
+            found = named[0] if named else await self._beginning(who, job)
+        if found is None:
+            raise RejectedError(404, "job", f"no job has the id or the name {job}{await self._kept()}")
+        return found
+
+    async def service(self, who: Access, job: str) -> Job:
+        """As `job`; of several open services with the name the newest that has, or had, a ready replica, else the
+        newest: the one that their router chooses."""
+        found = await self.job(who, job)
+        if found.id == job or found.name != job:
+            return found
+        named = await self.store.jobs(tenant=found.tenant, name=job, limit=SAME_NAME_MAX)
+        serving = [each for each in named if each.spec.is_service and not each.state.final]
+        return max(serving, key=lambda each: (bool(each.worked), each.seq), default=found)
+
+    async def _beginning(self, who: Access, prefix: str) -> Job | None:
+        """The one job that the caller may see whose id begins so; None for a prefix that is too short to be meant."""
+        if not prefix.startswith(ID_BEGINS) or not ID_PREFIX_LEAST <= len(prefix) < len(ID_BEGINS) + ID_CHARACTERS:
+            return None
+        async with self.reading.one(who.tenant):
+            ids = await self.store.ids_beginning(
+                prefix, tenant=None if who.admin else who.tenant, limit=SAME_BEGINNING_MAX + 1
+            )
+        if len(ids) > 1:
+            some = ", ".join(ids[:SAME_BEGINNING_MAX]) + (", …" if len(ids) > SAME_BEGINNING_MAX else "")
+            raise RejectedError(400, "job", f"several jobs have an id that begins with {prefix}: {some}")
+        return await self.store.job(ids[0]) if ids else None
+
+    async def _element_named(self, who: Access, job: str) -> str:
+        """`A_3` as the id of that element; any other text as it is."""
+        try:
+            array, indices = split_elements(job)
+        except IndicesError as error:
+            raise RejectedError(400, "job", str(error)) from None
+        if indices is None or len(indices) != 1 or not _matches_token(array):
+            return job
+        found = await array_id(self.store, None if who.admin else who.tenant, array)
+        return job if found is None else element_id(found, indices[0])
+
+    async def _kept(self) -> str:
+        """The sentence about the retention, for a job that is not found."""
+        kept = [one.seconds for one in await self.store.jobs_kept()]
+        return f"; a job is kept for {_days(min(kept))} after its end" if kept else ""
+
+    async def must_be_kept(self, at: float) -> None:
+        """Raises RejectedError if jobs that were not over at that time may have been deleted since."""
+        forgotten = [one for one in await self.store.jobs_kept() if one.forgotten_before > at]
+        if forgotten:
+            last = max(forgotten, key=lambda one: one.forgotten_before)
+            until = datetime.fromtimestamp(last.forgotten_before, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            kept = _days(last.seconds)
+            raise RejectedError(
+                404, "at", f"how it was before {until} is not known: a job is kept for {kept} after its end"
+            )
+
+    async def node(self, node_id: str) -> Node:
+        if not _matches_token(node_id):
+            raise RejectedError(400, "node", "not an id: lower-case letters, digits and '-', at most 63")
+        found = next((node for node in await self.store.nodes() if node.id == node_id), None)
+        if found is None:
+            raise RejectedError(404, "node", f"there is no node {node_id}")
+        return found
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:g} days"

@@ -1,0 +1,163 @@
+"""Each tenant's lane: a tenant that had more than its part of this gateway's processor goes on later, and others pass.
+
+What a request costs is measured where it is worked on: the steps of its coroutine, and its work in threads. What other
+processes do for it is charged where that is much beside it: a read of the past by its time in the store, a piece of a
+log by its bytes, a large specification by its own, an ask by a price. The rest comes in proportion.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, ParamSpec, TypeVar
+
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.thinking.budgets import Budgets, ProcessorBudget
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+PASS_SECONDS = 0.001  # of the processor, which each request is charged with before its work is measured
+WRITE_SECONDS = 0.0002  # and each write to a stream
+LOOK_SECONDS = 0.1  # between two looks whether a lane may go on: others may have left
+WAITING_MAX = 1024  # requests of one tenant in its lane
+WAIT_SECONDS_MAX = 10.0
+
+PAYER: ContextVar[str] = ContextVar("payer", default="")  # the tenant for which the present work is done
+
+
+def no_time() -> float:
+    return 0.0
+
+
+class _Lane:
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
+
+
+class Lanes:
+    """`clock` does not jump; `processor` is the processor's time of the calling thread."""
+
+    def __init__(
+        self, budget: ProcessorBudget, *, clock: Callable[[], float], processor: Callable[[], float] = no_time
+    ) -> None:
+        self._budgets = Budgets(budget)
+        self._clock = clock
+        self._processor = processor
+        self._lanes: dict[str, _Lane] = {}
+
+    async def go(self, tenant: str) -> None:
+        """Return when a request of the tenant may be worked on. Raises RejectedError 429 if too many wait already, or
+        this one has waited too long."""
+        now = self._clock()
+        self._budgets.came(tenant, now)
+        if tenant not in self._lanes and not self._budgets.wait(tenant, now):
+            self._budgets.charge(tenant, PASS_SECONDS, now)
+            return
+        if tenant in self._lanes and self._lanes[tenant].count >= WAITING_MAX:
+            raise _refusal(tenant)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS_MAX):
+                await self._in_lane(tenant, PASS_SECONDS)
+        except TimeoutError:
+            raise _refusal(tenant) from None
+
+    async def write(self, tenant: str) -> None:
+        """Return when the next part of an answer that stays open, or is long, may be made: one of a tenant in one go of
+        the event loop, and while the tenant owes time, later, so that more goes into one part."""
+        self._budgets.came(tenant, self._clock())
+        await self._in_lane(tenant, WRITE_SECONDS)
+
+    async def _in_lane(self, tenant: str, price: float) -> None:
+        lane = self._lanes.setdefault(tenant, _Lane())
+        lane.count += 1
+        try:
+            async with lane.lock:
+                await asyncio.sleep(0)
+                while wait := self._budgets.wait(tenant, self._clock()):  # noqa: ASYNC110 - time pays, and has no event
+                    await asyncio.sleep(min(wait, LOOK_SECONDS))
+                self._budgets.charge(tenant, price, self._clock())
+        finally:
+            lane.count -= 1
+            if not lane.count:
+                del self._lanes[tenant]
+
+    async def paid(self, tenant: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work; the tenant pays for each of its steps, and for what is done for it in threads."""
+        context = copy_context()
+        context.run(PAYER.set, tenant)
+        return await _Steps(context, work, self._processor, lambda seconds: self.charge(tenant, seconds))
+
+    @contextmanager
+    def elsewhere(self, tenant: str) -> Iterator[None]:
+        """For as long as another process works for the tenant, it pays as if this were one of our steps."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self.charge(tenant, self._clock() - began)
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        self._budgets.charge(tenant, seconds, self._clock())
+
+
+class _Steps(Generator[Any, Any, T]):
+    """Goes through the steps of `work` in `context`, and tells of the processor's time of each."""
+
+    def __init__(
+        self,
+        context: Context,
+        work: Coroutine[Any, Any, T],
+        processor: Callable[[], float],
+        charge: Callable[[float], None],
+    ) -> None:
+        self._context, self._work, self._processor, self._charge = context, work, processor, charge
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self
+
+    def send(self, value: Any) -> Any:
+        began = self._processor()
+        try:
+            return self._context.run(self._work.send, value)
+        finally:
+            self._charge(self._processor() - began)
+
+    def throw(self, *raised: Any) -> Any:
+        began = self._processor()
+        try:
+            return self._context.run(self._work.throw, *raised)
+        finally:
+            self._charge(self._processor() - began)
+
+
+class PaidThreads(ThreadPoolExecutor):
+    """Threads of an event loop whose work is charged to the tenant for which it is done."""
+
+    def __init__(
+        self, lanes: Lanes, loop: asyncio.AbstractEventLoop, processor: Callable[[], float], *, most: int
+    ) -> None:
+        super().__init__(max_workers=most, thread_name_prefix="gateway")
+        self._of_lanes, self._loop, self._processor = lanes, loop, processor
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        if not (payer := PAYER.get()):
+            return super().submit(work, *args, **kwargs)
+
+        def paid() -> T:
+            began = self._processor()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                seconds = self._processor() - began
+                if not self._loop.is_closed():
+                    self._loop.call_soon_threadsafe(self._of_lanes.charge, payer, seconds)
+
+        return super().submit(paid)
+
+
+def _refusal(tenant: str) -> RejectedError:
+    reason = f"tenant {tenant} has had its part of this gateway's processor, and others are there"
+    return RejectedError(429, "", reason, retry_after=WAIT_SECONDS_MAX)

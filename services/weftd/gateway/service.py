@@ -1,0 +1,194 @@
+"""The gateway's shell: it serves HTTP and requests, keeps the newest messages of nodes, and stops in order."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from weft.bus import Bus, RawRequest
+from weft.messages.asks import SubmitAnswered
+from weft.messages.contexts import ContextRead, ReadContext
+from weft.messages.images import ImageRead, ReadImage
+from weft.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
+from weft.messages.serving import EndpointsSeen, ServicesServed
+from weft.messages.sessions import SessionLeft
+from weft.messages.signals import NodeSampled, PoolReviewed
+from weft.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
+from weft.service.keys import ServerCertificate
+from weft.store import GatewayStore, StoreUnavailableError
+from weftd.gateway.app import application
+from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
+from weftd.gateway.giving import read, read_context
+from weftd.gateway.images import read_image
+from weftd.gateway.lanes import PaidThreads, no_time
+from weftd.gateway.listening import listening
+from weftd.gateway.mailing import Mailer
+from weftd.gateway.over_nats import SUBMIT_SUBJECT, SUBMITS_AT_ONCE, answer_submit
+from weftd.gateway.posting import Poster
+from weftd.gateway.receiving import forgetting_uploads
+from weftd.gateway.settings import GatewaySettings
+from weftd.gateway.telling import BEAT_SECONDS, Teller
+from weftd.gateway.thinking.rings import FINE_SECONDS
+from weftd.gateway.thinking.telling.addresses import networks_of
+from weftd.gateway.tokens import keep_file_token
+from weftd.gateway.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
+FORGET_SECONDS = 3600.0
+THREADS_MAX = 4
+FORESEE_SECONDS = 1.0  # between two looks at what estimates rest on, at least
+RENEW_SECONDS = 5.0  # between two looks at the certificate's files
+
+
+def renewing(certificate: ServerCertificate) -> Callable[[], Awaitable[None]]:
+    async def renew() -> None:
+        if await asyncio.to_thread(certificate.renew):
+            logger.info("the certificate was renewed")
+
+    return renew
+
+
+def forgetting_tokens(
+    store: GatewayStore, now: Callable[[], float], *, kept_seconds: float
+) -> Callable[[], Awaitable[None]]:
+    async def forget() -> None:
+        if count := await store.forget_tokens(before=now() - kept_seconds):
+            logger.info("%d tokens that ended long ago were forgotten", count)
+
+    return forget
+
+
+def _telling(
+    settings: GatewaySettings,
+    store: GatewayStore,
+    *,
+    now: Callable[[], float],
+    clock: Callable[[], float],
+    characters: Callable[[int], str],
+    mail_password: str,
+) -> Teller | None:
+    """None: nothing is told outside."""
+    if not settings.webhooks and not settings.otlp_url and not settings.mail.mail_host:
+        return None
+    allowed = networks_of(settings.webhooks_networks)
+    return Teller(
+        store,
+        poster=Poster(allowed) if settings.webhooks else None,
+        mailer=Mailer(settings.mail, mail_password) if settings.mail.mail_host else None,
+        tracing=Tracing(store, Poster(None), settings.otlp_url) if settings.otlp_url else None,
+        holder=characters(20),
+        now=now,
+        clock=clock,
+        off_seconds=settings.webhooks_off_hours * 3600.0,
+    )
+
+
+async def run(
+    settings: GatewaySettings,
+    *,
+    bus: Bus,
+    store: GatewayStore,
+    stop: asyncio.Event,
+    now: Callable[[], float],
+    clock: Callable[[], float],
+    characters: Callable[[int], str],
+    tokens: Mapping[str, str],
+    mail_password: str = "",
+    certificate: ServerCertificate | None = None,
+    listens_on: Callable[[int], None] | None = None,
+    heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    processor: Callable[[], float] | None = None,
+) -> None:
+    """Run until `stop` is set. `tokens`: by tenant, those that come from files; "" is none.
+
+    With a `certificate` the gateway serves HTTPS. `listens_on` is called with the port. `processor` is the processor's
+    time of the calling thread; without it no tenant is held to its part of the processor.
+    """
+    gateway = Gateway(
+        store=store,
+        bus=bus,
+        now=now,
+        clock=clock,
+        characters=characters,
+        settings=settings,
+        heartbeat_seconds=heartbeat_seconds,
+        processor=processor or no_time,
+    )
+    if processor is not None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(PaidThreads(gateway.lanes, loop, processor, most=THREADS_MAX))
+    telling = _telling(settings, store, now=now, clock=clock, characters=characters, mail_password=mail_password)
+    for tenant, token in tokens.items():
+        if token:
+            await keep_file_token(store, token, tenant=tenant, at=now())
+
+    async def submit(asked: RawRequest) -> SubmitAnswered:
+        return await answer_submit(gateway, asked)
+
+    async def read_secrets(asked: ReadSecrets) -> SecretsRead:
+        return await read(store, asked)
+
+    async def give_context(asked: ReadContext) -> ContextRead:
+        return await read_context(store, asked, at=now())
+
+    async def give_image(asked: ReadImage) -> ImageRead:
+        return await read_image(store, asked, at=now())
+
+    forget_contexts = forgetting_uploads(store, now, "context", kept_days=settings.contexts_kept_days)
+    forget_images = forgetting_uploads(store, now, "image", kept_days=settings.images_kept_days)
+    loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
+    # A mistake here must end no gateway: nothing is lost but that the next explanation takes longer.
+    loops.append(Every(FORESEE_SECONDS, gateway.foresee, retry_on=(Exception,), name="foresight"))
+    loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
+    if telling is not None:
+        loops.append(Every(BEAT_SECONDS, telling.beat, retry_on=(StoreUnavailableError,), name="telling"))
+    if settings.tokens_kept_days:
+        forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
+        loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
+    loops.append(Every(FORGET_SECONDS, forget_contexts, retry_on=(StoreUnavailableError,), name="contexts"))
+    loops.append(Every(FORGET_SECONDS, forget_images, retry_on=(StoreUnavailableError,), name="images"))
+    if certificate is not None:
+        loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
+    async with listening(
+        application(gateway),
+        host=settings.host,
+        port=settings.port,
+        connections_max=settings.connections_max,
+        per_address_max=settings.connections_per_address_max,
+        tls=None if certificate is None else certificate.context,
+    ) as served:
+        if listens_on is not None:
+            listens_on(served)
+        try:
+            await serve(
+                "gateway",
+                bus=bus,
+                stop=stop,
+                listens=[
+                    Listen(ProgressSeen, gateway.cluster.hear_progress, group=""),
+                    Listen(NodeSampled, gateway.cluster.hear_sample, group=""),
+                    Listen(PoolReviewed, gateway.cluster.hear_review, group=""),
+                    Listen(EndpointsSeen, gateway.cluster.serving.hear_endpoints, group=""),
+                    Listen(ServicesServed, gateway.cluster.serving.hear_served, group=""),
+                ],
+                answers=[
+                    AnswerRaw(SUBMIT_SUBJECT, submit, at_once=SUBMITS_AT_ONCE),
+                    Answer(ReadSecrets, read_secrets),
+                    Answer(ReadContext, give_context),
+                    Answer(ReadImage, give_image),
+                    Answer(SessionLeft, gateway.entries.reported),
+                ],
+                loops=loops,
+                registry=gateway.meters.registry,
+                admin_host=settings.admin_host,
+                admin_port=settings.admin_port,
+            )
+        finally:
+            if telling is not None:
+                await telling.close()
+            await gateway.streams.close()
+            await gateway.entries.close()
+            await gateway.live.close()
+            await gateway.outlook.close()
+            await gateway.feed.close()

@@ -1,0 +1,53 @@
+"""Services: where their replicas are, and what they should run from now on."""
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from weft.messages.asks import AskKind, Update
+from weft.messages.http_services import UpdateWanted
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.gateway import RECEIVED_SECONDS_PER_BYTE
+from weftd.gateway.jobs import ask
+from weftd.gateway.revalidation import tags_of
+from weftd.gateway.route import LARGE_BYTES, Call, NoQuery, answer, body_of, decoded
+from weftd.gateway.service_views import endpoints_view
+from weftd.gateway.thinking.updating import bytes_after, check_update
+
+
+async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
+    gateway = call.gateway
+    found = await gateway.service(call.who, call.path("job"))
+    if found.spec.service is None:
+        raise RejectedError(409, "job", f"{found.id} serves no requests: its specification has no `service`")
+    nodes = await gateway.snapshots.nodes.get()
+    view = endpoints_view(found, {node.id: node for node in nodes.all}, gateway.cluster)
+    headers = {"ETag": f'"{view.digest}"', "Cache-Control": "no-cache"}
+    if view.digest in tags_of(call.request.headers.get("If-None-Match", "")):
+        return web.Response(status=304, headers=headers)
+    return answer(view, headers=headers)
+
+
+async def update(call: Call[NoQuery]) -> web.StreamResponse:
+    body = await body_of(call.request)
+    call.gateway.lanes.charge(call.who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
+    if len(body) <= LARGE_BYTES:
+        return await _update(call, body)
+    async with call.gateway.submissions.large.one(call.who.tenant, patient=True):
+        return await _update(call, body)
+
+
+async def _update(call: Call[NoQuery], body: bytes) -> web.StreamResponse:
+    gateway = call.gateway
+    wanted = await decoded(body, UpdateWanted)
+    found = await gateway.job(call.who, call.path("job"))
+    admission = (await gateway.snapshots.nodes.get()).admission
+    asked = await asyncio.to_thread(check_update, found, wanted, admission)
+    adds_bytes = bytes_after(found, asked)
+    return await ask(call, AskKind.UPDATE, found, update=asked, adds_bytes=adds_bytes, field=_largest(asked))
+
+
+def _largest(update: Update) -> str:
+    """The field of an update that has the most bytes."""
+    return max(("env", "command", "image"), key=lambda name: len(msgspec.json.encode(getattr(update, name))))

@@ -1,0 +1,158 @@
+"""The gateway's settings: GATEWAY_… in the environment, and WEFT_… for what all services share."""
+
+from enum import Enum
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct
+
+from weft.domain.tenants import Allowance
+from weft.messages.http import LIMIT_MAX, PRIORITY_MAX
+from weft.service import Connections
+from weftd.gateway.thinking.budgets import ProcessorBudget
+from weftd.gateway.thinking.rates import Rate
+from weftd.gateway.thinking.telling.addresses import networks_of
+from weftd.gateway.thinking.telling.mails import domain_of
+
+PerSecond = Annotated[float, Meta(ge=0)]
+Burst = Annotated[float, Meta(ge=1)]
+Bound = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
+
+
+class MailTls(Enum):
+    """How mail is encrypted on its way to the server: after a word in clear, from the first byte, or not at all."""
+
+    STARTTLS = "starttls"
+    TLS = "tls"
+    NONE = "none"
+
+
+class MailSettings(Struct, frozen=True, kw_only=True):
+    """The server that takes mail to tenants. Without a host, a sender and a domain no mail is sent."""
+
+    mail_host: str = ""
+    mail_port: Annotated[int, Meta(ge=1, le=65535)] = 587
+    mail_tls: MailTls = MailTls.STARTTLS
+    mail_ca_file: str = ""  # the authority that the server's certificate is of; empty: those of the machine
+    mail_user: str = ""
+    mail_password_file: str = ""
+    mail_from: str = ""
+    mail_domains: tuple[str, ...] = ()  # to which mail may be sent, such as example.org
+    mail_seconds: Annotated[float, Meta(ge=1)] = 60.0  # from one mail to an address to the next
+
+    def __post_init__(self) -> None:
+        together = (self.mail_host, self.mail_from, self.mail_domains)
+        if any(together) and not all(together):
+            raise ValueError("GATEWAY_MAIL_HOST, GATEWAY_MAIL_FROM and GATEWAY_MAIL_DOMAINS come together")
+        if self.mail_from and not domain_of(self.mail_from):
+            raise ValueError(f"GATEWAY_MAIL_FROM: {self.mail_from} is no address such as weft@example.org")
+        for domain in self.mail_domains:
+            if domain_of(f"any@{domain}") != domain:
+                raise ValueError(f"GATEWAY_MAIL_DOMAINS: {domain} is no domain in lower case such as example.org")
+        if bool(self.mail_user) != bool(self.mail_password_file):
+            raise ValueError("GATEWAY_MAIL_USER and GATEWAY_MAIL_PASSWORD_FILE: a user and its password come together")
+        if self.mail_user and self.mail_tls == MailTls.NONE:
+            raise ValueError("GATEWAY_MAIL_TLS: with none the password of GATEWAY_MAIL_USER would go in clear")
+
+
+class GatewaySettings(Struct, frozen=True, kw_only=True):
+    """`reads` (GET) and `changes` (all else) are counted for each tenant, `refusals` (unknown tokens) for each address;
+    0 a second means no bound. `tenant_…` is what each tenant may take unless an administrator chose otherwise. With
+    `tls_cert_file` and `tls_key_file` the gateway serves HTTPS alone.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8470
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
+    admin_token_file: str = ""
+    scorer_token_file: str = ""
+    default_pool: str = "default"
+    volumes_allowed: tuple[str, ...] = ()
+    shares: bool = True  # jobs may ask for shares of GPUs
+    pg_connections: int = 8
+    connections_max: int = 4096
+    connections_per_address_max: Annotated[int, Meta(ge=1)] = 1024
+    reads_at_once_max: Annotated[int, Meta(ge=1)] = 2
+    streams_max: int = 1024
+    streams_per_tenant_max: int = 256
+    sessions_max: Annotated[int, Meta(ge=0)] = 256  # shells, commands and connections of people in runs
+    sessions_per_tenant_max: Annotated[int, Meta(ge=0)] = 64
+    sessions_off_pools: tuple[str, ...] = ()  # whose jobs nobody enters
+    reads_per_second: PerSecond = 2000.0
+    reads_burst: Burst = 10_000.0
+    changes_per_second: PerSecond = 2000.0
+    changes_burst: Burst = 10_000.0
+    tenant_processor_part: Annotated[float, Meta(ge=0, le=16)] = (
+        0.5  # of one, while other tenants are there; 0: no bound
+    )
+    refusals_per_second: PerSecond = 5.0
+    refusals_burst: Burst = 50.0
+    tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
+    tenant_jobs_open_max: Bound = 20_000
+    tenant_spec_bytes_max: Bound = 64 << 20
+    tenant_context_bytes_max: Bound = 1 << 30  # of files that went along with jobs, packed
+    contexts_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were used last; 0: for ever
+    images_bytes_max: Bound = 8 << 30  # of all pushed images; 0: none is taken
+    images_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after a node asked for them last; 0: for ever
+    tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    tenant_may_be_unpreemptible: bool = False
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
+    prices_file: str = ""  # what a GPU costs by the hour, by model: TOML, see docs/accounting.md; empty: no costs
+    webhooks: bool = True  # tenants may have their events posted to addresses of the Internet
+    webhooks_networks: tuple[str, ...] = ()  # that webhooks may reach too, such as 10.1.0.0/16
+    webhooks_off_hours: Annotated[float, Meta(gt=0)] = 24.0  # after so long without success
+    mail: MailSettings = MailSettings()
+    otlp_url: str = ""  # of a collector that takes traces by OTLP over HTTP; empty: none are sent
+    connections: Connections = Connections()
+
+    def __post_init__(self) -> None:
+        relative = [path for path in self.volumes_allowed if not path.startswith("/")]
+        if relative:
+            raise ValueError(f"GATEWAY_VOLUMES_ALLOWED: {relative[0]} is not an absolute path")
+        if self.router_url and not _is_address(self.router_url):
+            raise ValueError(f"GATEWAY_ROUTER_URL: {self.router_url} is no address such as http://127.0.0.1:8480")
+        if self.otlp_url and not _is_address(self.otlp_url):
+            raise ValueError(f"GATEWAY_OTLP_URL: {self.otlp_url} is no address such as http://127.0.0.1:4318")
+        try:
+            networks_of(self.webhooks_networks)
+        except ValueError as error:
+            raise ValueError(f"GATEWAY_WEBHOOKS_NETWORKS: {error}") from None
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ValueError("GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key come together")
+
+    @property
+    def reads(self) -> Rate:
+        return Rate(self.reads_per_second, self.reads_burst)
+
+    @property
+    def changes(self) -> Rate:
+        return Rate(self.changes_per_second, self.changes_burst)
+
+    @property
+    def processor(self) -> ProcessorBudget:
+        return ProcessorBudget(part=self.tenant_processor_part)
+
+    @property
+    def refusals(self) -> Rate:
+        return Rate(self.refusals_per_second, self.refusals_burst)
+
+    @property
+    def tenants(self) -> Allowance:
+        return Allowance(
+            jobs_open_max=self.tenant_jobs_open_max,
+            spec_bytes_max=self.tenant_spec_bytes_max,
+            priority_max=self.tenant_priority_max,
+            may_be_unpreemptible=self.tenant_may_be_unpreemptible,
+        )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_plain = not (parts.query or parts.fragment or parts.username)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and is_plain
+    except ValueError:
+        return False

@@ -1,0 +1,242 @@
+"""The one path of a submission, over HTTP or NATS (`over_nats.py`)."""
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
+from weft.domain.checkpoints import lost_seconds
+from weft.domain.contract import own_values
+from weft.domain.elements import ArrayTooLargeError, elements_of
+from weft.domain.sizes import how_resized, why_never
+from weft.domain.spec import JobSpec, Kind, ResizeHow
+from weft.domain.spec_decoder import SpecError, decode_spec
+from weft.domain.tenants import Allowance, Use
+from weft.messages import http
+from weft.store import GatewayStore, KeyReusedError, TenantFullError
+from weft.store.submissions import StoredSubmission
+from weft.store.tenants import Access
+from weftd.gateway.allowances import Allowances, check, too_much
+from weftd.gateway.cluster import Newest
+from weftd.gateway.dependencies import check_element_wise, named
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.giving import check_stored
+from weftd.gateway.hints import Hints
+from weftd.gateway.snapshots import Snapshots
+from weftd.gateway.turns import Turns
+
+DOCUMENTS_AT_ONCE = 2
+LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
+LARGE_AT_ONCE = 2
+_NAMES_SHOWN_MAX = 20  # in one note
+FULL_MAX = 1000  # tenants of which it is known that they have no room
+KEY_CHARACTERS_MAX = 255
+ID_BEGINS = "j-"
+ID_CHARACTERS = 10
+
+# curl's default, the form type, is taken for JSON.
+CONTENTS = {
+    "": "json",
+    "application/json": "json",
+    "application/octet-stream": "json",
+    "application/x-www-form-urlencoded": "json",
+    "application/yaml": "yaml",
+    "application/x-yaml": "yaml",
+    "text/yaml": "yaml",
+}
+
+
+class _Full(Struct, frozen=True):
+    """A large body for which its tenant had no room, and what the tenant had open then."""
+
+    size: int
+    use: Use
+    allowance: Allowance | None
+    reason: str
+
+
+class Submissions:
+    def __init__(
+        self,
+        *,
+        store: GatewayStore,
+        snapshots: Snapshots,
+        allowances: Allowances,
+        hints: Hints,
+        now: Callable[[], float],
+        characters: Callable[[int], str],
+    ) -> None:
+        self._store = store
+        self._snapshots = snapshots
+        self._allowances = allowances
+        self.documents = Turns("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
+        self.large = Turns("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
+        self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
+        self._full: Newest[_Full] = Newest(FULL_MAX)
+        self._hints = hints
+        self._now = now
+        self._characters = characters
+
+    async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
+        """Check a specification, store it, return when it is durable. Raises RejectedError."""
+        _check_key(key)
+        if len(body) <= LARGE_BYTES:
+            return await self._submit(who, body, content_type=content_type, key=key)
+        async with self.large.one(who.tenant, patient=True):
+            if key is None:
+                await self._refuse_unread(who, len(body))
+            return await self._submit(who, body, content_type=content_type, key=key)
+
+    async def _submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
+        spec = await self._decoded(who.tenant, body, _content(content_type))
+        allowance = self._allowances.of(who)
+        try:
+            check(spec, allowance)
+            (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
+        except RejectedError:
+            # A repeat of an accepted submission is not refused, whatever became of the nodes.
+            if key is None or (before := await self._before(spec, who, key)) is None:
+                raise
+            return before
+        try:
+            stored, elements = await self._stored(spec, who, key, allowance)
+        except TenantFullError as error:
+            if len(body) > LARGE_BYTES and (use := await self._use(who.tenant)) is not None:
+                self._full.put(who.tenant, _Full(len(body), use, allowance, str(error)))
+            raise too_much(str(error)) from None
+        except KeyReusedError as error:
+            raise RejectedError(409, "Idempotency-Key", str(error)) from None
+        if stored.created:
+            self._hints.asked(spec.pool, told=True)
+        return http.Submitted(
+            id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements
+        )
+
+    async def _refuse_unread(self, who: Access, size: int) -> None:
+        """Refuse again, before it is read, what is no smaller than what its tenant had no room for a moment ago, if the
+        tenant has as much as then. Raises RejectedError."""
+        known = self._full.get(who.tenant)
+        if known is None or size < known.size or self._allowances.of(who) != known.allowance:
+            return
+        use = await self._use(who.tenant)
+        if use is not None and use.jobs >= known.use.jobs and use.spec_bytes >= known.use.spec_bytes:
+            raise too_much(known.reason)
+        self._full.forget(who.tenant)
+
+    async def _use(self, tenant: str) -> Use | None:
+        kept = await self._store.tenants(tenant=tenant, limit=1)
+        return kept[0].use if kept else None
+
+    async def _stored(
+        self, spec: JobSpec, who: Access, key: str | None, allowance: Allowance | None
+    ) -> tuple[StoredSubmission, int]:
+        """Store a job, or the elements of an array, and tell how many these are. Raises RejectedError,
+        TenantFullError, KeyReusedError."""
+        name = self._characters(ID_CHARACTERS)
+        if key is not None and (spec.after or spec.is_array or spec.all_secrets or spec.context):
+            before = await self._store.submitted(spec, tenant=who.tenant, key=key)  # what it names may be gone
+            if before is not None:
+                return before, 0
+        await check_stored(self._store, who.tenant, spec, at=self._now())
+        wanted = await named(self._store, who.tenant, spec)
+        if not spec.is_array:
+            job_id = f"{JOB_PREFIX}{name}"
+            stored = await self._store.submit(
+                wanted, job_id=job_id, tenant=who.tenant, key=key, at=self._now(), allowance=allowance, given=spec
+            )
+            return stored, 0
+        array = f"{ARRAY_PREFIX}{name}"
+        async with self._making:
+            elements = await self._elements(wanted, array)
+            stored = await self._store.submit_array(
+                elements,
+                given=spec,
+                array=array,
+                tenant=who.tenant,
+                key=key,
+                at=self._now(),
+                allowance=allowance,
+            )
+        return stored, len(elements)
+
+    async def _elements(self, spec: JobSpec, array: str) -> list[tuple[str, JobSpec]]:
+        try:
+            elements = await asyncio.to_thread(elements_of, spec, array)
+        except SpecError as error:
+            status = 413 if isinstance(error, ArrayTooLargeError) else 400
+            raise RejectedError(status, error.field, error.reason) from None
+        await check_element_wise(self._store, spec, elements)
+        return elements
+
+    async def _decoded(self, tenant: str, body: bytes, content: str) -> JobSpec:
+        """The specification. YAML is read in a thread, one document of a tenant at a time: that is bounded, but takes
+        long."""
+        try:
+            if content == "yaml":
+                async with self.documents.one(tenant, patient=True):
+                    return await asyncio.to_thread(decode_spec, body, content=content)
+            if len(body) > LARGE_BYTES:
+                return await asyncio.to_thread(decode_spec, body, content=content)
+            return decode_spec(body, content=content)
+        except SpecError as error:
+            raise RejectedError(400, error.field, error.reason, errors=error.mistakes) from None
+
+    async def _before(self, spec: JobSpec, who: Access, key: str) -> http.Submitted | None:
+        try:
+            before = await self._store.submitted(spec, tenant=who.tenant, key=key)
+        except KeyReusedError:
+            return None
+        if before is None:
+            return None
+        return http.Submitted(id=before.job_id, name=spec.name, created=False, notes=notes_on(spec))
+
+
+def notes_on(spec: JobSpec) -> tuple[str, ...]:
+    """Sentences for the user about effects that may be unexpected."""
+    notes: list[str] = []
+    if spec.preemptible and spec.kind in (Kind.NOTEBOOK, Kind.INFERENCE):
+        notes.append(
+            f"this {spec.kind} can be stopped to make room for more important jobs, and what it has in memory is lost"
+            " then; it starts again as soon as there is room. A higher priority makes that less likely"
+        )
+    if any(role.replicas.most > role.replicas.want for role in spec.roles.values()) and (why := why_never(spec)):
+        notes.append(f"it may have more replicas than it wants, but takes no other size while it runs: {why}")
+    if how_resized(spec) is ResizeHow.RESTART and lost_seconds(spec) is None:
+        notes.append("it restarts to take another size, but writes no checkpoints: then it begins its work anew")
+    return (*notes, *_notes_on_variables(spec))
+
+
+def _notes_on_variables(spec: JobSpec) -> list[str]:
+    """The variables that both the job and Weft set, and whose value a run finds."""
+    own = own_values(spec)
+    notes: list[str] = []
+    if own.of_job:
+        names, are, values = _listed(own.of_job)
+        notes.append(f"{names} {are} set by the job; Weft's {values} not used")
+    if own.of_weft:
+        names, are, _ = _listed(own.of_weft)
+        notes.append(f"{names} {are} Weft's to set; the job's value is not used where Weft has one")
+    return notes
+
+
+def _listed(names: tuple[str, ...]) -> tuple[str, str, str]:
+    """The names as a list that is not long, and the words that follow it."""
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX])
+    more = len(names) - _NAMES_SHOWN_MAX
+    listed = f"{shown} and {more} more" if more > 0 else shown
+    return (listed, "is", "value is") if len(names) == 1 else (listed, "are", "values are")
+
+
+def _content(content_type: str) -> str:
+    media = content_type.partition(";")[0].strip().lower()
+    if media not in CONTENTS:
+        raise RejectedError(415, "Content-Type", f"expected application/json or application/yaml, not {media[:100]}")
+    return CONTENTS[media]
+
+
+def _check_key(key: str | None) -> None:
+    if key is None:
+        return
+    if not key or len(key) > KEY_CHARACTERS_MAX or not key.isprintable():
+        raise RejectedError(400, "Idempotency-Key", f"expected 1 to {KEY_CHARACTERS_MAX} printable characters")

@@ -1,0 +1,180 @@
+"""Rows of an account: stretches added up by tenant, job, label, … or over time."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from msgspec import Struct, field, structs
+
+from weft.messages.accounts import AccountRow, By
+from weftd.gateway.thinking.accounting.capacity import NodesPast
+from weftd.gateway.thinking.accounting.lost import kind_of, lost_since
+from weftd.gateway.thinking.accounting.prices import Prices, cost
+from weftd.gateway.thinking.accounting.stretches import EpochStretch, Held, Part
+from weftd.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
+
+NANO = 1e-9
+STEPS = {By.DAY: 86_400 * 1_000_000, By.HOUR: 3_600 * 1_000_000}
+TOTAL = "total"
+TIMES_KEPT = 1_024  # days and hours, as texts
+
+
+class Books(Struct, frozen=True, kw_only=True):
+    """What rows are made from."""
+
+    nodes: NodesPast
+    prices: Prices | None
+    ledger: UsedLedger
+
+
+class _Piece(Struct):
+    """What a stretch held of one model, at one time if rows are about time, from when to when. Amounts in thousandths
+    of a GPU times microseconds."""
+
+    begins: int
+    ends: int
+    held: int = 0
+    lost: int = 0
+
+
+class _Of(Struct, frozen=True):
+    """A stretch, its job's id and epoch, and why it ended before its job was done."""
+
+    stretch: EpochStretch
+    epoch: tuple[str, int]
+    why: str
+
+
+class _Sum(Struct):
+    held: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by model
+    lost: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by why
+    jobs: set[str] = field(default_factory=set)
+    epochs: set[tuple[str, int]] = field(default_factory=set)
+    used: UsedSum = field(default_factory=UsedSum)
+    last: EpochStretch | None = None
+
+    def take(self, of: _Of, model: str, piece: _Piece, used: Used) -> None:
+        self.held[model] += piece.held
+        if piece.lost:
+            self.lost[of.why] += piece.lost
+        self.jobs.add(of.stretch.job.id)
+        self.epochs.add(of.epoch)
+        self.used.add(piece.held, used)
+        self.last = of.stretch
+
+
+def rows_of(
+    stretches: Iterable[EpochStretch], by: By, books: Books, *, label: str = ""
+) -> tuple[AccountRow, list[AccountRow]]:
+    """The total, and a row for each key: the one that held most first; over time, in order of time."""
+    sums: dict[str, _Sum] = defaultdict(_Sum)
+    everything = _Sum()
+    key = _key(by, label)
+    for stretch in stretches:
+        of = _Of(stretch, (stretch.job.id, stretch.epoch), kind_of(stretch))
+        for (name, model), piece in _pieces(stretch, by, key, books.nodes).items():
+            used = books.ledger.of((*of.epoch, model), piece.begins, piece.ends)
+            sums[name].take(of, model, piece, used)
+            everything.take(of, model, piece, used)
+    made = [_detailed(_row(name, found, books), found, by) for name, found in sums.items()]
+    if by in STEPS:
+        made.sort(key=lambda row: row.key)
+    else:
+        made.sort(key=lambda row: (-row.gpu_seconds_held, row.key))
+    return _row(TOTAL, everything, books), made
+
+
+def _key(by: By, label: str) -> Callable[[EpochStretch], str]:
+    """What a stretch counts for. Empty: for something without a name, such as jobs without the label."""
+    keys: dict[By, Callable[[EpochStretch], str]] = {
+        By.TENANT: lambda stretch: stretch.job.tenant,
+        By.JOB: lambda stretch: stretch.job.id,
+        By.EPOCH: lambda stretch: f"{stretch.job.id}/{stretch.epoch}",
+        By.KIND: lambda stretch: stretch.job.kind,
+        By.POOL: lambda stretch: stretch.job.pool,
+        By.LABEL: lambda stretch: stretch.job.labels.get(label, ""),
+    }
+    return keys.get(by, lambda _: "")
+
+
+def _pieces(
+    stretch: EpochStretch, by: By, key: Callable[[EpochStretch], str], nodes: NodesPast
+) -> dict[tuple[str, str], _Piece]:
+    """By the name of its row and the model."""
+    found: dict[tuple[str, str], _Piece] = {}
+    step, (since, _) = STEPS.get(by, 0), lost_since(stretch)
+    named = "" if step or by is By.MODEL else key(stretch)
+    for part in stretch.parts:
+        for begins, ends in _cut(part, step):
+            for model, weight in _by_model(part.held, nodes, begins).items():
+                name = _time_text(begins // step * step, by) if step else model if by is By.MODEL else named
+                piece = found.get((name, model))
+                if piece is None:
+                    piece = found[name, model] = _Piece(begins, ends)
+                piece.ends = ends
+                piece.held += weight * (ends - begins)
+                piece.lost += weight * max(0, ends - max(begins, since))
+    return found
+
+
+def _cut(part: Part, step: int) -> Iterator[tuple[int, int]]:
+    """At the ends of days or hours."""
+    begins = part.begins
+    while step and begins // step < (part.ends - 1) // step:
+        until = (begins // step + 1) * step
+        yield begins, until
+        begins = until
+    yield begins, part.ends
+
+
+def _by_model(held: Held, nodes: NodesPast, at: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node_id, gpu, by in held:
+        model = nodes.model(node_id, gpu, at)
+        found[model] = found.get(model, 0) + by
+    return found
+
+
+@lru_cache(maxsize=TIMES_KEPT)
+def _time_text(at: int, by: By) -> str:
+    moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    return moment.strftime("%Y-%m-%d" if by is By.DAY else "%Y-%m-%dT%H:00Z")
+
+
+def _row(key: str, found: _Sum, books: Books) -> AccountRow:
+    used, joules = found.used.total
+    return AccountRow(
+        key=key,
+        gpu_seconds_held=sum(found.held.values()) * NANO,
+        gpu_seconds_used=None if used is None else used * NANO,
+        lost_preempted=found.lost["preempted"] * NANO,
+        lost_moved=found.lost["moved"] * NANO,
+        lost_failed=found.lost["failed"] * NANO,
+        cost=None if books.prices is None else cost(found.held, books.prices),
+        joules=joules,
+        joules_emulated=joules is not None and not books.nodes.emulated.isdisjoint(found.held),
+        jobs=len(found.jobs),
+        epochs=len(found.epochs),
+        models=tuple(sorted(found.held)),
+    )
+
+
+def _detailed(row: AccountRow, found: _Sum, by: By) -> AccountRow:
+    """Of a job and of an epoch: whose it is; of an epoch also when it was, and how it ended."""
+    if by not in (By.JOB, By.EPOCH) or found.last is None:
+        return row
+    job = found.last.job
+    row = structs.replace(row, job=job.id, name=job.name, tenant=job.tenant)
+    if by is By.JOB:
+        return row
+    last = found.last
+    return structs.replace(
+        row,
+        epoch=last.epoch,
+        begins=last.begins / 1e6,
+        ends=last.ends / 1e6,
+        ended=last.event,
+        cause=last.code,
+        lost_basis=lost_since(last)[1],
+    )

@@ -1,0 +1,84 @@
+"""The refusals of an update of a service, before it is stored. Pure."""
+
+import msgspec
+from msgspec import structs
+
+from weft.domain.job import FINAL, REVISIONS_BYTES_MAX, REVISIONS_MAX, Job, JobState, Revision
+from weft.domain.spec import JobSpec
+from weft.domain.spec_decoder import SpecError, decode_spec
+from weft.messages.asks import Update
+from weft.messages.http_services import UpdateWanted
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.thinking.admission import Admission
+
+ENV_MAX = 1024  # variables, as in a specification
+
+
+def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Update:
+    """What is asked of the scheduler. The job that would follow is checked like a submission. Raises RejectedError."""
+    if not job.spec.is_service:
+        why = "only a service (kind inference with `service`) is updated"
+        raise RejectedError(409, "job", f"{job.id} is no service: {why}")
+    if job.state in FINAL:
+        raise RejectedError(409, "job", f"{job.id} is over already: {job.state}")
+    if job.state is JobState.STOPPING:
+        raise RejectedError(409, "job", f"{job.id} is being stopped")
+    env = _env_after(job, wanted)
+    if len(env) > ENV_MAX:
+        raise RejectedError(400, "env", f"its replicas would have {len(env)} variables of their own; at most {ENV_MAX}")
+    _check_revisions(job, wanted)
+    following = _following(job.spec, wanted, env)
+    try:
+        decode_spec(msgspec.json.encode(following))
+    except UnicodeEncodeError:
+        raise RejectedError(400, "", "has text that is not Unicode (half of a surrogate pair)") from None
+    except SpecError as error:
+        raise RejectedError(400, error.field, error.reason) from None
+    admission.check_runtime(following)
+    return Update(image=wanted.image, command=wanted.command, env=wanted.env)
+
+
+def bytes_after(job: Job, update: Update) -> int:
+    """The bytes of the revision that would follow: the newest one with what the update changes."""
+    newest = job.revisions[-1] if job.revisions else Revision(number=0)
+    env = {**(newest.env or {}), **(update.env or {})}
+    image, command = update.image or newest.image, update.command or newest.command
+    return len(msgspec.json.encode((image, command, env)))
+
+
+def _check_revisions(job: Job, wanted: UpdateWanted) -> None:
+    """The revisions that replicas still run, or that may come back, with one more that adds to the newest."""
+    running = {one.revision for one in job.placement.allocations} if job.placement is not None else set()
+    kept = [one for one in job.revisions if one.number in running or one is job.revisions[-1]]
+    if len(kept) + 2 > REVISIONS_MAX:
+        why = f"its replicas run {len(kept)} of its revisions still; wait until they are replaced"
+        raise RejectedError(409, "job", why)
+    size = len(msgspec.json.encode([kept, job.revisions[-1:], wanted]))
+    if size > REVISIONS_BYTES_MAX:
+        why = (
+            f"would have {size} bytes together with the revisions that its replicas run still; at most"
+            f" {REVISIONS_BYTES_MAX}: wait until they are replaced"
+        )
+        raise RejectedError(409, "env", why)
+
+
+def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:
+    """What its replicas would be given beyond what every run has: an empty text takes a variable away."""
+    env = dict(job.spec.env)
+    for role in job.spec.roles.values():
+        env |= role.env
+    newest = job.revisions[-1].env if job.revisions else None  # with what the ones before it added
+    env |= (newest or {}) | (wanted.env or {})
+    return {name: value for name, value in env.items() if value}
+
+
+def _following(spec: JobSpec, wanted: UpdateWanted, env: dict[str, str]) -> JobSpec:
+    """The specification of a job that begins with what the update asks for; a service has one role."""
+    ((name, role),) = spec.roles.items()
+    return structs.replace(
+        spec,
+        image=wanted.image or role.image or spec.image,
+        command=wanted.command or role.command or spec.command,
+        env=env,
+        roles={name: structs.replace(role, image=None, command=None, env={})},
+    )

@@ -1,0 +1,111 @@
+"""Costly requests take turns: a bound in all, a bound for each tenant, and a bound on the wait."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from weftd.gateway.errors import RejectedError
+
+WAITING_MAX = 32  # requests of one tenant that wait; more are refused at once
+WAIT_SECONDS_MAX = 5.0  # longer than it takes to notice that the store is away
+PATIENT_SECONDS_MAX = 30.0
+
+
+class NoTurnError(RejectedError):
+    """Too many requests of this tenant wait for a turn, or this one has waited too long."""
+
+
+class _Tenant:
+    """Requests of one tenant: those that have a turn, and those that wait for one."""
+
+    def __init__(self, at_once: int) -> None:
+        self.turns = asyncio.Semaphore(at_once)
+        self.count = 0
+
+
+class Turn:
+    """A turn that was taken; without `end`, a turn that blocks no other. To end it again does nothing."""
+
+    def __init__(self, end: Callable[[], None] | None = None) -> None:
+        self._end = end
+
+    def end(self) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+
+
+class Turns:
+    """Tenants are served in turn; none has more than `per_tenant` of the `at_once` turns, so one tenant's thousand
+    requests delay another's by one of them at most. `what` names the requests in a refusal."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        at_once: int,
+        per_tenant: int,
+        waiting_max: int = WAITING_MAX,
+        wait_seconds: float = WAIT_SECONDS_MAX,
+    ) -> None:
+        self._what = what
+        self._all = asyncio.Semaphore(at_once)
+        self._per_tenant = per_tenant
+        self._waiting_max = waiting_max
+        self._wait_seconds = wait_seconds
+        self._tenants: dict[str, _Tenant] = {}
+
+    @asynccontextmanager
+    async def one(self, tenant: str, *, patient: bool = False) -> AsyncIterator[None]:
+        """A turn for as long as the context lasts; as `take`."""
+        turn = await self.take(tenant, patient=patient)
+        try:
+            yield
+        finally:
+            turn.end()
+
+    async def take(self, tenant: str, *, patient: bool = False) -> "Turn":
+        """Raises NoTurnError if too many requests of this tenant wait, or this one has waited too long.
+
+        `patient` is for requests that are counted elsewhere: they wait longer, in any number.
+        """
+        of = self._tenants.setdefault(tenant, _Tenant(self._per_tenant))
+        if not patient and of.count >= self._per_tenant + self._waiting_max:
+            raise self._refusal(tenant)
+        of.count += 1
+        try:
+            await self._taken(of, tenant, PATIENT_SECONDS_MAX if patient else self._wait_seconds)
+        except BaseException:
+            self._leave(of, tenant)
+            raise
+        return Turn(lambda: self._end(of, tenant))
+
+    def _end(self, of: _Tenant, tenant: str) -> None:
+        self._all.release()
+        of.turns.release()
+        self._leave(of, tenant)
+
+    def _leave(self, of: _Tenant, tenant: str) -> None:
+        of.count -= 1
+        if not of.count:
+            del self._tenants[tenant]
+
+    async def _taken(self, of: _Tenant, tenant: str, wait_seconds: float) -> None:
+        if not of.turns.locked() and not self._all.locked():  # the usual case, in which nothing is waited for
+            await of.turns.acquire()
+            await self._all.acquire()
+            return
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await of.turns.acquire()
+                try:
+                    await self._all.acquire()
+                except BaseException:
+                    of.turns.release()
+                    raise
+        except TimeoutError:
+            raise self._refusal(tenant) from None
+
+    def _refusal(self, tenant: str) -> "NoTurnError":
+        reason = f"tenant {tenant} may have {self._per_tenant} {self._what} at once here, and others wait already"
+        return NoTurnError(429, "", reason, retry_after=self._wait_seconds)

@@ -1,0 +1,80 @@
+"""Whether a job may ask for one more replica by itself now, and of which roles: what the tuner's outer loop may do."""
+
+from math import inf
+
+from weft.domain.job import Job
+from weft.domain.sizes import how_resized
+from weft.domain.spec import ResizeHow
+from weft.planning.capacity import Room
+from weft.planning.shape import shape_of
+from weft.tuning.proposal import Case, Headroom
+from weft.tuning.state import TunerState
+from weftd.reallocator.thinking.partitioning import RESTARTS_IN_COOL_DOWN, elastic_role
+
+HORIZON_SECONDS = 600.0  # within which a restart has to pay, as for the partition planner
+
+
+def room_for_one_more(
+    case: Case,
+    state: TunerState,
+    *,
+    room: Room,
+    restart_s: float,
+    plans_sizes: bool,
+    cool_down_seconds: float,
+    now: float,
+) -> Headroom | None:
+    """None: of this job no replica may be asked for now. `room`: what nodes have left.
+
+    It has all that it should have, none of its ranks is about to leave, others did not change its size within its
+    cool-down, and its own last ask was not put off. With `plans_sizes` the role that the partition planner sizes is
+    left to the planner.
+    """
+    job = case.job
+    how = how_resized(job.spec)
+    if (
+        how is ResizeHow.NEVER
+        or job.spec.is_service  # the autoscaler of services alone says how many replicas it has
+        or job.granted != job.wanted
+        or now < state.rests_until
+        or not _is_cool(job, state, max(cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s), now)
+    ):
+        return None
+    if any(allocation.leaving for allocation in case.allocations):
+        return None
+    roles = {
+        want.role
+        for want in shape_of(job.spec, job.tenant)
+        if job.granted[want.role] < job.spec.roles[want.role].replicas.most
+        and not (plans_sizes and want.role == elastic_role(job)[0])
+        and any(node.count(want.request, 1) for node in room.open_nodes)
+    }
+    if not roles:
+        return None
+    cost_s = restart_s if how is ResizeHow.RESTART else 0.0
+    return Headroom(roles=frozenset(roles), cost_s=cost_s, left_s=_left_seconds(case, now), exponents=state.exponents)
+
+
+def _is_cool(job: Job, state: TunerState, seconds: float, now: float) -> bool:
+    """Whether others changed the job's size long enough ago. If the job restarts, changes by its tuner count too."""
+    changed_at = job.sized_at
+    if changed_at is None and job.worked:
+        changed_at = job.held_since
+    by_its_tuner = job.granted == state.size and how_resized(job.spec) is not ResizeHow.RESTART
+    if changed_at is None or by_its_tuner:
+        return True
+    return now - changed_at >= seconds
+
+
+def _left_seconds(case: Case, now: float) -> float:
+    """For how long the job still runs, by its time limit and its steps; the horizon at most."""
+    job = case.job
+    limit = job.spec.time_limit_seconds
+    left = [HORIZON_SECONDS]
+    if limit is not None and job.started_at is not None:
+        left.append(limit - (now - job.started_at))
+    rate = max((window.steps_rate or 0.0 for window in case.recent[-1].ranks), default=0.0)
+    steps = job.progress.get("steps", inf) - job.progress.get("step", 0.0)
+    if rate > 0.0:
+        left.append(steps / rate)
+    return max(0.0, min(left))

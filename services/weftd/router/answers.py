@@ -1,0 +1,130 @@
+"""What the gate reads of Caddy's questions, and what it writes back: HTTP/1.1, one question at a time."""
+
+from http import HTTPStatus
+from math import ceil
+from urllib.parse import quote
+
+import msgspec
+
+from weft.messages.problems import PROBLEM, problem
+from weftd.router.thinking.credentials import cookie_name
+from weftd.router.thinking.ways import Elsewhere, Refused
+
+PREFLIGHT_SECONDS = 600  # for which a browser asks no more
+SAID = {
+    b"x-weft-uri": "uri",
+    b"x-weft-method": "method",
+    b"x-weft-host": "host",
+    b"x-weft-remote": "remote",
+    b"x-weft-port": "port",
+    b"x-weft-upgrade": "upgrade",
+    b"x-weft-failed": "failed",
+    b"x-weft-error": "error",
+    b"x-weft-status": "status",
+    b"authorization": "authorization",
+    b"cookie": "cookie",
+    b"accept": "accept",
+    b"x-weft-page": "page",
+}
+
+
+class Question(msgspec.Struct):
+    """One request as Caddy describes it. `failed`: the visit that came to nothing, `error` why, and `status` the answer
+    that this would make; `page`: what a browser says of the page that asks, as `page_of` reads it."""
+
+    uri: str = ""
+    method: str = ""
+    host: str = ""
+    remote: str = ""
+    port: str = ""
+    upgrade: str = ""
+    failed: str = ""
+    error: str = ""
+    status: str = ""
+    authorization: str = ""
+    cookie: str = ""
+    accept: str = ""
+    page: str = ""
+
+
+def question_of(head: bytes) -> Question:
+    """What the lines of a head say; of several with one name, all that are cookies, else the first."""
+    question = Question()
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        field = SAID.get(name.lower())
+        if field is None:
+            continue
+        text, before = value.strip().decode("latin-1"), getattr(question, field)
+        if field == "cookie" and before:
+            text = f"{before}; {text}"
+        elif before:
+            continue
+        setattr(question, field, text)
+    return question
+
+
+def admitted(
+    *,
+    to: str,
+    visit: str,
+    step: str,
+    strip: str,
+    prefix: str,
+    drops_authorization: bool,
+    drops_query: bool,
+    shown_to: str,
+    by: str,
+) -> bytes:
+    shown = quote(prefix, safe="/%:@+,;=~!*()'")  # no `$`, which would stand for a part of what it replaces
+    auth = "1" if drops_authorization else ""
+    return (
+        f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\nX-Weft-Visit: {visit}\r\nX-Weft-Step: {step}\r\n"
+        f"X-Weft-Strip: {strip}\r\nX-Weft-Prefix: {shown}\r\nX-Weft-Auth: {auth}\r\n"
+        f"X-Weft-Cors: {shown_to}\r\nX-Weft-Query: {'1' if drops_query else ''}\r\nX-Weft-By: {by}\r\n\r\n"
+    ).encode("latin-1")
+
+
+def refused(refusal: Refused, accept: str, shown_to: str = "") -> bytes:
+    """A sentence for a browser, else a problem as the gateway's. `shown_to`: the origin whose pages may read it."""
+    if "text/html" in accept:
+        kind, body = "text/plain; charset=utf-8", f"{refusal.sentence}\n".encode()
+    else:
+        kind, body = PROBLEM, problem(refusal.status, "", refusal.sentence, message=refusal.sentence)
+    more = {"Content-Type": kind, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+    if shown_to:
+        more |= {"Access-Control-Allow-Origin": shown_to, "Access-Control-Expose-Headers": "*", "Vary": "Origin"}
+    if refusal.status == 401:
+        more["WWW-Authenticate"] = "Bearer"
+    if refusal.retry_after:
+        more["Retry-After"] = str(max(1, ceil(refusal.retry_after)))
+    return _answer(refusal.status, more, body)
+
+
+def preflight(shown_to: str) -> bytes:
+    """A page of that origin may send any request, but none with a cookie. `*` does not stand for Authorization."""
+    more = {
+        "Access-Control-Allow-Origin": shown_to,
+        "Access-Control-Allow-Methods": "*",
+        "Access-Control-Allow-Headers": "Authorization, *",
+        "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+        "Vary": "Origin",
+    }
+    return _answer(204, more, b"")
+
+
+def moved(to: Elsewhere, *, secure: bool, keeps: bool = False) -> bytes:
+    """`secure`: TLS is on; `keeps`: the browser is to keep the token as a cookie."""
+    more = {"Location": to.location, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    if to.token and keeps:
+        path = "/" if secure or to.way.by_host else f"/s/{to.way.job}/"
+        safe = "; Secure" if secure else ""
+        name = cookie_name(to.way.job, secure=secure)
+        more["Set-Cookie"] = f"{name}={to.token}; Path={path}; HttpOnly; SameSite=Lax{safe}"
+    return _answer(302 if to.token else 308, more, b"")
+
+
+def _answer(status: int, more: dict[str, str], body: bytes) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in more.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body

@@ -1,0 +1,406 @@
+"""The gate: it answers Caddy's questions, each when the request may go on, and hears of the ends of requests."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import cast
+
+import msgspec
+from msgspec import Struct, structs
+
+from weft.store import StoreUnavailableError
+from weft.store.tenants import Access
+from weftd.router.answers import Question, admitted, moved, preflight, question_of, refused
+from weftd.router.caddy import H2C, HTTP, ONCE, step_of
+from weftd.router.clients import Peer
+from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
+from weftd.router.thinking.origins import is_foreign, page_of, shown_to
+from weftd.router.thinking.routing import SAFE, Answer, Routing
+from weftd.router.thinking.seats import Visit
+from weftd.router.thinking.table import RoutedService, ServiceTable
+from weftd.router.thinking.ways import Elsewhere, Refused, Way, client_token, way_of
+from weftd.router.tokens import TokenCache, TooManyGuessesError
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES_MAX = 1 << 20  # Caddy lets no larger one through
+LOOKED_UP_MAX = 256  # tokens at once
+UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
+BY_TOKEN, BY_COOKIE = "token", "cookie"
+FOREIGN = (
+    "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
+    " token sends it as 'Authorization: Bearer TOKEN'"
+)
+
+
+class EndTold(Struct):
+    """One line of Caddy's log. What is not known is empty or None."""
+
+    status: int = 0
+    visit: str | None = None
+    first_ms: float | str | None = None
+    took_ms: float | str | None = None
+
+
+class HeldQuestion(Struct):
+    """A request that the gate has not answered."""
+
+    connection: "GateConnection"
+    question: Question
+    way: Way
+    service: RoutedService | None = None
+    drops_authorization: bool = False
+    drops_query: bool = False  # the token of a Jupyter client
+    by: str = "public"  # how it was let in, for the replica
+    shown_to: str = ""  # the origin whose pages may read the answer
+    may_see: bool = False  # a token of the tenant, or of an administrator, came with it
+    to: Elsewhere | None = None  # where a browser goes whose token was in the address
+
+    def opens(self, access: Access | None) -> bool:
+        service = self.service
+        return access is not None and service is not None and (access.admin or access.tenant == service.tenant)
+
+
+class Gate:
+    """`boot`: another one for each start; visits of earlier ones are none of ours. `wake` is called when a request
+    waits and no replica is there, `drained` when a replica that drains has ended its last request."""
+
+    def __init__(
+        self,
+        *,
+        routing: Routing,
+        tokens: TokenCache,
+        domains: tuple[str, ...],
+        boot: str,
+        clock: Callable[[], float],
+        wake: Callable[[], None] = lambda: None,
+        drained: Callable[[], None] = lambda: None,
+        secure: bool = False,
+    ) -> None:
+        self.routing = routing
+        self.table = ServiceTable()
+        self.refused: dict[int, int] = {}  # requests by the status of our refusal
+        self._tokens, self._domains, self._boot, self._clock = tokens, domains, boot, clock
+        self._wake, self._drained, self._secure = wake, drained, secure
+        self._tickets = count(1)
+        self._waiting: dict[int, HeldQuestion] = {}
+        self._looking_up: set[asyncio.Task[None]] = set()
+        self._decoder = msgspec.json.Decoder(EndTold)
+
+    # what is known
+
+    def know(self, services: Iterable[RoutedService]) -> None:
+        """Services that are new, or otherwise than before."""
+        changed = [*services]
+        for service in changed:
+            self.table.put(service)
+        self.tell(self.routing.know(changed, self._clock()))
+
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """Services that are no more."""
+        gone = [*job_ids]
+        for job_id in gone:
+            self.table.drop(job_id)
+        self.tell(self.routing.forget(gone))
+
+    def tell(self, answers: Iterable[Answer]) -> None:
+        """Answer requests that waited."""
+        for ticket, answer in answers:
+            asking = self._waiting.pop(ticket, None)
+            if asking is None:
+                continue
+            asking.connection.ticket = 0
+            self._say(asking, answer)
+
+    # questions
+
+    def ask(self, connection: "GateConnection", head: bytes) -> None:
+        question = question_of(head)
+        if question.failed:
+            self._again(connection, question)
+            return
+        way = way_of(question.uri, question.host, self._domains)
+        if isinstance(way, Refused):
+            self._refuse(HeldQuestion(connection, question, Way()), way)
+        elif isinstance(way, Elsewhere):
+            self._move(connection, question, way)
+        else:
+            self._admit(HeldQuestion(connection, question, way))
+
+    def _move(self, connection: "GateConnection", question: Question, to: Elsewhere) -> None:
+        """To another address; with a token in this one, once the token has opened the service: nobody can put another
+        one into the browser of a person."""
+        if not to.token:
+            connection.answer(moved(to, secure=self._secure))
+        elif question.method not in ("GET", "HEAD"):
+            refusal = Refused(400, "a token in the address is for GET alone: send it as 'Authorization: Bearer TOKEN'")
+            self._refuse(HeldQuestion(connection, question, Way()), refusal)
+        elif _is_foreign(question):
+            self._refuse(HeldQuestion(connection, question, Way()), Refused(403, FOREIGN))
+        else:
+            asking = HeldQuestion(connection, question, to.way, to=to)
+            asking.service = service = self.table.find(to.way)
+            if service is not None and service.public:
+                self._let_in_or_move(asking)
+            else:
+                self._open(asking, [to.token])
+
+    def _admit(self, asking: HeldQuestion) -> None:
+        """Let it in at once, or once its token was looked up."""
+        question = asking.question
+        asking.service = service = self.table.find(asking.way)
+        if service is not None and service.allow_origins:
+            page = page_of(question.page)
+            asking.shown_to = shown_to(page, service.allow_origins)
+            if asking.shown_to and question.method == "OPTIONS" and page is not None and page.asks_for:
+                asking.connection.answer(preflight(asking.shown_to))
+                return
+        token = header_token(question.authorization) if question.authorization else ""
+        asking.drops_authorization = token.startswith(WEFT_TOKEN)
+        named, rest = client_token(question.uri) if "?" in question.uri else ("", "")
+        if named and _navigates(question):
+            self._move(asking.connection, question, Elsewhere(rest, named, asking.way))
+            return
+        asking.drops_query = bool(named)
+        if service is not None and service.public:
+            self._let_in(asking, service)
+        elif token or named:
+            asking.drops_authorization, asking.by = bool(token), BY_TOKEN
+            self._open(asking, [token or named])
+        elif not (tokens := cookie_tokens(question.cookie, asking.way.job)):
+            self._refuse(asking, Refused(401, UNKNOWN))
+        elif _is_foreign(question):
+            self._refuse(asking, Refused(403, FOREIGN))
+        else:
+            asking.by = BY_COOKIE
+            self._open(asking, tokens)
+
+    def _open(self, asking: HeldQuestion, tokens: Sequence[str]) -> None:
+        """Let it in by the first of its tokens that opens the service, now or once the tokens were looked up."""
+        unknown, accesses = [], []
+        for token in tokens:
+            known, access = self._tokens.fresh(token)
+            if not known:
+                unknown.append(token)
+            elif asking.opens(access):
+                self._let_in_or_move(asking)
+                return
+            else:
+                accesses.append(access)
+        if not unknown:
+            self._keep_out(asking, accesses)
+        elif len(self._looking_up) >= LOOKED_UP_MAX:
+            refusal = Refused(503, "too many tokens are looked up at once", 1.0)
+            self._refuse(asking, refusal)
+        else:
+            task = asyncio.create_task(self._look_up(asking, unknown, accesses))
+            self._looking_up.add(task)
+            asking.connection.looking_up = task
+            task.add_done_callback(self._looking_up.discard)
+
+    async def _look_up(self, asking: HeldQuestion, tokens: Sequence[str], accesses: list[Access | None]) -> None:
+        """`accesses`: of its other tokens, which do not open the service."""
+        refusal = None
+        for token in tokens:
+            try:
+                access = await self._tokens.of(token, source=asking.question.remote)
+            except TooManyGuessesError:
+                refusal = Refused(429, "too many unknown tokens come from this address", 1.0)
+                continue
+            except StoreUnavailableError:
+                refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
+                continue
+            asking.service = self.table.find(asking.way)  # it may have changed meanwhile
+            if asking.opens(access):
+                self._let_in_or_move(asking)
+                return
+            accesses.append(access)
+        if refusal is not None:
+            self._refuse(asking, refusal)
+        else:
+            self._keep_out(asking, accesses)
+
+    def _keep_out(self, asking: HeldQuestion, accesses: Iterable[Access | None]) -> None:
+        refusal = Refused(401, "this token is not known, was revoked, or has expired")
+        if any(access is not None for access in accesses):
+            refusal = Refused(404, "there is no such service of this tenant")
+        self._refuse(asking, refusal)
+
+    def _let_in_or_move(self, asking: HeldQuestion) -> None:
+        service, asking.may_see = asking.service, True
+        assert service is not None, "no token opens a service that is not there"
+        if asking.to is None:
+            self._let_in(asking, service)
+        else:
+            asking.connection.answer(moved(asking.to, secure=self._secure, keeps=not service.public))
+
+    def _let_in(self, asking: HeldQuestion, service: RoutedService) -> None:
+        ticket = next(self._tickets)
+        upgraded = bool(asking.question.upgrade)
+        self._follow(ticket, asking, self.routing.ask(ticket, service, self._clock(), upgraded=upgraded))
+
+    def _again(self, connection: "GateConnection", question: Question) -> None:
+        """A request that could not be passed on. Its path and its headers are changed already."""
+        number, ticket = self._number(question.failed), next(self._tickets)
+        visit = self.routing.visits.get(number)
+        service = None if visit is None else self.routing.lanes[visit.job_id].service
+        status = int(question.status) if question.status.isdigit() else 502
+        answer, others = self.routing.failed(
+            number, ticket, self._clock(), method=question.method, error=question.error, status=status
+        )
+        asking = HeldQuestion(connection, question, Way(), service)
+        if service is not None and service.allow_origins:
+            asking.shown_to = shown_to(page_of(question.page), service.allow_origins)
+        self._follow(ticket, asking, answer)
+        self.tell(others)
+
+    def _follow(self, ticket: int, asking: HeldQuestion, answer: Visit | Refused | None) -> None:
+        if answer is not None:
+            self._say(asking, answer)
+            return
+        asking.connection.ticket = ticket
+        self._waiting[ticket] = asking
+        if asking.service is not None and self.routing.lanes[asking.service.job_id].wants_replica:
+            self._wake()
+
+    def _say(self, asking: HeldQuestion, answer: Visit | Refused) -> None:
+        if isinstance(answer, Refused):
+            if answer.unready and asking.may_see and asking.service is not None:
+                answer = _with_trouble(answer, self.table.services.get(asking.service.job_id))
+            self._refuse(asking, answer)
+            return
+        service = asking.service
+        assert service is not None, "only a request for a service is given a replica"
+        moves = not asking.question.failed
+        kept = HTTP if asking.question.method in SAFE else ONCE
+        strip = "" if not moves else "1" if not asking.way.by_host else "0" if service.prefix else ""
+        asking.connection.answer(
+            admitted(
+                to=answer.seat.replica.address,
+                visit=f"{self._boot}.{answer.number}",
+                step=step_of(H2C if service.h2c else kept, answer.deadline - answer.granted),
+                strip=strip,
+                prefix=service.prefix,
+                drops_authorization=asking.drops_authorization,
+                shown_to=asking.shown_to,
+                drops_query=asking.drops_query,
+                by=asking.by,
+            )
+        )
+
+    def _refuse(self, asking: HeldQuestion, refusal: Refused) -> None:
+        self.refused[refusal.status] = self.refused.get(refusal.status, 0) + 1
+        asking.connection.answer(refused(refusal, asking.question.accept, asking.shown_to))
+
+    def left(self, connection: "GateConnection") -> None:
+        """The client left, or Caddy did: nobody waits for the answer."""
+        if connection.looking_up is not None:
+            connection.looking_up.cancel()
+        if connection.ticket:
+            self._waiting.pop(connection.ticket, None)
+            self.routing.gone(connection.ticket)
+
+    def waiting_clients(self) -> dict[Peer, list[int]]:
+        """The tickets of what waits, by the client's address."""
+        found: dict[Peer, list[int]] = {}
+        for ticket, asking in self._waiting.items():
+            question = asking.question
+            if question.remote and question.port.isdigit():
+                found.setdefault((question.remote, int(question.port)), []).append(ticket)
+        return found
+
+    def leave(self, tickets: Iterable[int]) -> None:
+        """The clients of these have left."""
+        for ticket in tickets:
+            asking = self._waiting.pop(ticket, None)
+            if asking is not None:
+                asking.connection.ticket = 0
+                self.routing.gone(ticket)
+                # Caddy would ask again if the connection were closed.
+                asking.connection.answer(refused(Refused(503, "the client has left"), ""))
+
+    # ends
+
+    def hear_end(self, line: bytes) -> None:
+        try:
+            told = self._decoder.decode(line)
+        except msgspec.DecodeError:
+            return
+        number = self._number(told.visit or "")
+        if not number:
+            return
+        first, took = (_seconds(ms) for ms in (told.first_ms, told.took_ms))
+        visit = self.routing.visits.get(number)
+        if visit is not None and not visit.seat.replica.takes and len(visit.seat.visits) == 1:
+            self._drained()
+        self.tell(self.routing.ended(number, self._clock(), status=told.status, first=first, took=took))
+
+    def _number(self, visit: str) -> int:
+        boot, _, number = visit.partition(".")
+        return int(number) if boot == self._boot and number.isdigit() else 0
+
+
+class GateConnection(asyncio.Protocol):
+    """One connection of Caddy: a question, its answer, the next question."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.ticket = 0  # of the question that waits
+        self.looking_up: asyncio.Task[None] | None = None
+        self._gate = gate
+        self._transport: asyncio.Transport | None = None
+        self._read = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        end = self._read.find(b"\r\n\r\n")
+        if end >= 0:
+            head, self._read = self._read[:end], self._read[end + 4 :]
+            self._gate.ask(self, head)
+        elif len(self._read) > HEAD_BYTES_MAX:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._gate.left(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def answer(self, text: bytes) -> None:
+        self.looking_up = None
+        if self._transport is not None:
+            self._transport.write(text)
+
+
+class EndListener(asyncio.DatagramProtocol):
+    """Caddy's log, a datagram a line."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        self._gate.hear_end(data)
+
+
+def _with_trouble(refusal: Refused, service: RoutedService | None) -> Refused:
+    if service is None or not service.trouble:
+        return refusal
+    return structs.replace(refusal, sentence=f"{refusal.sentence}: {service.trouble}")
+
+
+def _navigates(question: Question) -> bool:
+    page = page_of(question.page)
+    return page is not None and page.mode == "navigate" and question.method in ("GET", "HEAD")
+
+
+def _is_foreign(question: Question) -> bool:
+    return is_foreign(page_of(question.page), question.method, upgraded=bool(question.upgrade))
+
+
+def _seconds(milliseconds: float | str | None) -> float | None:
+    return milliseconds / 1000.0 if isinstance(milliseconds, float) else None

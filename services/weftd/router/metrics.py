@@ -1,0 +1,56 @@
+"""The router's metrics, read from what the gate counts when they are asked for."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from weftd.router.gate import Gate
+from weftd.router.thinking.lanes import Lane
+
+COUNTERS = {
+    "weft_router_arrived": ("arrived", "Requests that came for a service."),
+    "weft_router_answered": ("answered", "Requests that a replica answered."),
+    "weft_router_refused": ("refused", "Requests refused since too many wait (429)."),
+    "weft_router_failed": ("failed", "Requests that a replica failed, or that waited too long."),
+    "weft_router_late": ("late", "Requests answered later than the objective allows."),
+}
+
+
+class RouterMeters:
+    """Metrics in a registry of their own, which the admin port serves."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._gate = gate
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        routing = self._gate.routing
+        lanes = [*routing.lanes.values()]
+        labels = ["job_id", "tenant"]
+        for name, (field, words) in COUNTERS.items():
+            counted = CounterMetricFamily(name, words, labels=labels)
+            for lane in lanes:
+                counted.add_metric(_of(lane), getattr(lane.counts, field))
+            yield counted
+        queued = GaugeMetricFamily("weft_router_queued", "Requests that wait.", labels=labels)
+        passed = GaugeMetricFamily("weft_router_in_flight", "Requests at replicas.", labels=labels)
+        ready = GaugeMetricFamily("weft_router_replicas", "Replicas that take requests.", labels=labels)
+        for lane in lanes:
+            seats = [*lane.seats.values()]
+            queued.add_metric(_of(lane), len(lane.line))
+            passed.add_metric(_of(lane), sum(len(seat.visits) for seat in seats))
+            ready.add_metric(_of(lane), sum(seat.replica.takes and not seat.gone for seat in seats))
+        yield from (queued, passed, ready)
+        lost = CounterMetricFamily("weft_router_ends_lost", "Requests whose end was never heard of.")
+        lost.add_metric([], routing.lost)
+        yield lost
+        refusals = CounterMetricFamily("weft_router_refusals", "Answers of the router itself.", labels=["status"])
+        for status, times in sorted(self._gate.refused.items()):
+            refusals.add_metric([str(status)], times)
+        yield refusals
+
+
+def _of(lane: Lane) -> list[str]:
+    return [lane.service.job_id, lane.service.tenant]

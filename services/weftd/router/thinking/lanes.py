@@ -1,0 +1,234 @@
+"""One service's requests: those that wait, in the order of their arrival, and its replicas, which take them.
+
+With an objective, requests that cannot keep it any more wait behind all that still can (`weft.serving.lateness`).
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from weft.messages.serving import ReplicaServed, ServiceServed
+from weft.serving.lateness import AnswerTimes
+from weftd.router.thinking.counting import Counts, bucket_of
+from weftd.router.thinking.seats import Seat, Visit
+from weftd.router.thinking.table import RoutedService, RunKey
+from weftd.router.thinking.ways import Refused
+
+RETRY_SECONDS_MAX = 30.0
+LOOKED_AT_MAX = 32  # replicas, for one request
+
+
+class Waiter(Struct):
+    """One request that waits. `ticket`: by which its connection is found; `runs`: how often it may have run; `avoid`:
+    where it failed before."""
+
+    ticket: int
+    arrived: float
+    since: float
+    deadline: float
+    tries: int = 1
+    runs: int = 0
+    avoid: Seat | None = None
+    upgraded: bool = False
+
+
+class Lane:
+    """The requests of one service at this router."""
+
+    def __init__(self, service: RoutedService) -> None:
+        self.service = service
+        self.line: OrderedDict[int, Waiter] = OrderedDict()
+        self.behind: OrderedDict[int, Waiter] = OrderedDict()  # late in any case
+        self.seats: dict[RunKey, Seat] = {}
+        self.counts = Counts()
+        self.routers = 1  # that have requests of this service, this one included
+        self.over = False  # the service is no more
+        self._next = 0
+        self._times = AnswerTimes()
+        self.know(service)
+
+    def know(self, service: RoutedService) -> None:
+        """The service as it is now. A replica that is gone stays until its requests have ended."""
+        self.service, self.over = service, False
+        there = set()
+        for replica in service.replicas:
+            there.add(replica.key)
+            seat = self.seats.get(replica.key)
+            if seat is None:
+                self.seats[replica.key] = Seat(replica)
+            else:
+                seat.replica, seat.gone = replica, False
+        for key in [key for key in self.seats if key not in there]:
+            self.seats[key].gone = True
+            self.clear(self.seats[key])
+
+    def end(self) -> None:
+        self.over = True
+        for seat in [*self.seats.values()]:
+            seat.gone = True
+            self.clear(seat)
+
+    def clear(self, seat: Seat) -> None:
+        if seat.gone and not seat.visits:
+            self.seats.pop(seat.replica.key, None)
+
+    # what waits
+
+    @property
+    def waiting(self) -> int:
+        return len(self.line) + len(self.behind)
+
+    @property
+    def waiters(self) -> list[Waiter]:
+        return [*self.line.values(), *self.behind.values()]
+
+    def first(self, now: float) -> Waiter | None:
+        """The request that goes next; None: none waits."""
+        if not self.line and not self.behind:
+            return None
+        self._put_behind(now)
+        return next(iter((self.line or self.behind).values()))
+
+    def remove(self, ticket: int) -> None:
+        del (self.line if ticket in self.line else self.behind)[ticket]
+
+    def _put_behind(self, now: float) -> None:
+        latency = self.service.latency
+        if latency is None or not self.line:
+            return
+        since = now - self._times.patience(latency)
+        while self.line:
+            ticket, waiter = next(iter(self.line.items()))
+            if waiter.arrived >= since or waiter.upgraded:
+                break
+            self.behind[ticket] = self.line.pop(ticket)
+
+    # giving requests to replicas
+
+    def free(self, now: float, avoid: Seat | None = None) -> Seat | None:
+        """The replica that would answer the next request first, of those that have room; None: none has. One whose node
+        is not heard gets it only if no other has room, one where the request failed before only if there is no other
+        that takes requests."""
+        found: Seat | None = None
+        least, looked = (True, math.inf), 0
+        usual = self._usual()
+        for seat in self._in_turn():
+            if seat is avoid or seat.room(self.service.concurrency, self.routers, now) < 1:
+                continue
+            looked += not seat.replica.quiet
+            if (cost := (seat.replica.quiet, seat.cost(usual))) < least:
+                found, least = seat, cost
+            if looked == LOOKED_AT_MAX:
+                break
+        self._next += 1
+        if found is None and avoid is not None and not self._other_than(avoid, now):
+            return self.free(now)
+        return found
+
+    def _in_turn(self) -> Iterator[Seat]:
+        """All replicas, each time from the next one on, so that equal ones take turns."""
+        seats = [*self.seats.values()]
+        begin = self._next % len(seats) if seats else 0
+        yield from seats[begin:]
+        yield from seats[:begin]
+
+    def may_rest(self, failed: Seat, now: float) -> bool:
+        """May this replica be left alone: is there another that takes requests?"""
+        return self._other_than(failed, now)
+
+    def _other_than(self, avoid: Seat, now: float) -> bool:
+        return any(
+            seat is not avoid and seat.replica.takes and not seat.gone and now >= seat.alone_until
+            for seat in self.seats.values()
+        )
+
+    def _usual(self) -> float:
+        """The mean time of a request at the replicas that have had any."""
+        known = [seat.speed for seat in self.seats.values() if seat.speed is not None] if len(self.seats) < 64 else []
+        return sum(known) / len(known) if known else 1.0
+
+    # bounds
+
+    def places(self) -> int:
+        """Requests that all replicas which take any may have at once."""
+        taking = sum(seat.replica.takes and not seat.gone for seat in self.seats.values())
+        return taking * max(1, self.service.concurrency // self.routers)
+
+    def expected_wait(self) -> float | None:
+        """Seconds until a request that comes now would be given to a replica; None: not known."""
+        known = [seat.speed for seat in self.seats.values() if seat.speed is not None]
+        places = self.places()
+        if not known or not places:
+            return None
+        return len(self.line) * (sum(known) / len(known)) / places
+
+    def full(self) -> Refused | None:
+        """Why one more request cannot wait; None: it can."""
+        expected = self.expected_wait()
+        again = min(max(1.0, expected or 1.0), RETRY_SECONDS_MAX)
+        if self.waiting >= self.service.queue:
+            return Refused(429, f"{self.waiting} requests wait for this service already", again)
+        if self.service.latency is not None and expected is not None and expected > self.service.timeout:
+            words = f"this service would need {expected:.1f} s until it takes one more request"
+            return Refused(429, f"{words}, and lets none wait longer than {self.service.timeout:g} s", again)
+        return None
+
+    # the ends of requests
+
+    def waited(self, seconds: float) -> None:
+        self.counts.waits[bucket_of(seconds)] += 1
+
+    def answered(self, visit: Visit, *, first: float | None, took: float) -> None:
+        """`first`: seconds from being given to the replica to the first byte of its answer, if known."""
+        self.counts.answered += 1
+        visit.seat.did(took, timed=not visit.upgraded)
+        if visit.upgraded:
+            return
+        begun = took if first is None else first
+        self._times.take(begun)
+        total = visit.granted - visit.arrived + begun
+        self.counts.services[bucket_of(took)] += 1
+        self.counts.totals[bucket_of(total)] += 1
+        if self.service.latency is not None and total > self.service.latency:
+            self.counts.late += 1
+
+    # what is told
+
+    @property
+    def wants_replica(self) -> bool:
+        """Does a request wait, and no replica is there that could take it?"""
+        return self.waiting > 0 and not any(seat.replica.takes and not seat.gone for seat in self.seats.values())
+
+    def served(self, now: float) -> ServiceServed:
+        counts = self.counts
+        return ServiceServed(
+            job_id=self.service.job_id,
+            arrived=counts.arrived,
+            answered=counts.answered,
+            refused=counts.refused,
+            failed=counts.failed,
+            late=counts.late,
+            queued=self.waiting,
+            oldest_wait=max(
+                (now - next(iter(part.values())).since for part in (self.line, self.behind) if part), default=0.0
+            ),
+            waits=dict(counts.waits),
+            services=dict(counts.services),
+            totals=dict(counts.totals),
+            replicas=tuple(_served(self.seats.values())),
+        )
+
+
+def _served(seats: Iterable[Seat]) -> Iterator[ReplicaServed]:
+    for seat in seats:
+        yield ReplicaServed(
+            epoch=seat.replica.epoch,
+            rank=seat.replica.rank,
+            in_flight=len(seat.visits),
+            answered=seat.answered,
+            failed=seat.failed,
+            busy_seconds=seat.busy_seconds,
+            draining=seat.gone or seat.replica.draining,
+        )

@@ -1,0 +1,327 @@
+"""Which request goes where, and when: all services of one router.
+
+A request asks, and goes to a replica, waits, or is refused. What waits is given a replica in the order of arrival, each
+as soon as one has room, and is refused once it has waited as long as its service lets it. What cannot keep the
+objective of its service any more goes after what still can.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+from msgspec import Struct
+
+from weft.messages.serving import ServiceServed, ServicesServed
+from weftd.router.thinking.lanes import Lane, Waiter
+from weftd.router.thinking.seats import Seat, Visit
+from weftd.router.thinking.table import RoutedService
+from weftd.router.thinking.ways import Refused
+
+RUNS_MAX = 3  # of one request that does no harm where it runs more than once
+TRIES_MAX = 32  # of one request, those included that reached no replica
+OTHERS_SECONDS = 3.0  # after which a router that is silent has no requests any more
+LOST_SECONDS = 1.0  # a request that was given to a replica earlier must be known to Caddy
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+Answer = tuple[int, "Visit | Refused"]
+"""What follows for a request that waited, by its ticket."""
+
+
+class _Other(Struct):
+    """What another router has at each replica."""
+
+    at: float
+    in_flight: dict[tuple[str, int, int], int]
+    services: frozenset[str]
+
+
+class Routing:
+    """`waiting_max`: requests that wait, of all services together. Where they are as many, the tenant with the most
+    gives way to one with fewer."""
+
+    def __init__(self, *, waiting_max: int = 20_000) -> None:
+        self.lanes: dict[str, Lane] = {}
+        self.visits: dict[int, Visit] = {}
+        self._waiting_of: Counter[str] = Counter()  # by tenant, those with any
+        self._gave_way: list[Answer] = []
+        self.waiting = 0
+        self.lost = 0  # visits whose end was never heard of
+        self._waiting_max = waiting_max
+        self._numbers = count(1)
+        self._places: dict[int, Lane] = {}  # of each request that waits, by its ticket
+        self._others: dict[tuple[str, int], _Other] = {}  # by router and part
+        self._missing = 0  # visits that Caddy did not know at the last look
+
+    # what is there
+
+    def know(self, services: Iterable[RoutedService], now: float) -> list[Answer]:
+        """Services that are new, or otherwise than before."""
+        answers: list[Answer] = []
+        for service in services:
+            lane = self.lanes.get(service.job_id)
+            if lane is None:
+                self.lanes[service.job_id] = Lane(service)
+            elif lane.over or lane.service != service:
+                lane.know(service)
+                answers += self._go_on(lane, now)
+        return answers
+
+    def forget(self, job_ids: Iterable[str]) -> list[Answer]:
+        """Services that are no more. What waits for them is refused; requests at their replicas go on."""
+        return [answer for job_id in job_ids for answer in self._end(self.lanes[job_id])]
+
+    def _end(self, lane: Lane) -> list[Answer]:
+        lane.end()
+        refusal = Refused(503, "this service has ended")
+        answers: list[Answer] = [(waiter.ticket, refusal) for waiter in lane.waiters]
+        for ticket, _ in answers:
+            self._leave(lane, ticket)
+        if not lane.seats:
+            del self.lanes[lane.service.job_id]
+        return answers
+
+    def hear(self, served: ServicesServed, now: float) -> None:
+        """What another router has where: it takes room there."""
+        self._others[served.router, served.part] = _Other(
+            now,
+            {
+                (service.job_id, replica.epoch, replica.rank): replica.in_flight
+                for service in served.services
+                for replica in service.replicas
+                if replica.in_flight
+            },
+            frozenset(service.job_id for service in served.services if service.queued or _in_flight(service)),
+        )
+
+    # requests
+
+    def ask(self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False) -> Visit | Refused | None:
+        """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own."""
+        lane = self.lanes[service.job_id]
+        lane.counts.arrived += 1
+        return self._ask(lane, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
+
+    def _ask(self, lane: Lane, waiter: Waiter, now: float) -> Visit | Refused | None:
+        if not lane.line and (seat := lane.free(now, waiter.avoid)):
+            return self._give(lane, waiter, seat, now)
+        again = waiter.tries > 1
+        if (full := None if again else self._full(lane)) is not None:
+            lane.counts.refused += 1
+            return full
+        lane.line[waiter.ticket] = waiter
+        if again:  # it has waited once
+            lane.line.move_to_end(waiter.ticket, last=False)
+        self._places[waiter.ticket] = lane
+        self.waiting += 1
+        self._waiting_of[lane.service.tenant] += 1
+        return None
+
+    def _full(self, lane: Lane) -> Refused | None:
+        refusal = lane.full()
+        if refusal is not None and lane.behind and lane.waiting >= lane.service.queue:
+            # One that is late in any case leaves its place.
+            self._give_way(lane, next(iter(lane.behind)), refusal)
+            return None
+        if refusal is None and self.waiting >= self._waiting_max and not self._make_room(lane.service.tenant):
+            refusal = self._no_room()
+        return refusal
+
+    def _no_room(self) -> Refused:
+        return Refused(429, f"{self.waiting} requests wait for services already", 1.0)
+
+    def _make_room(self, tenant: str) -> bool:
+        """Refuse the newest request of the tenant with the most, so that nobody's requests keep all others out. False
+        if this tenant would have as many then."""
+        most, count = self._waiting_of.most_common(1)[0]
+        if self._waiting_of[tenant] + 1 >= count:
+            return False
+        theirs = (lane for lane in self.lanes.values() if lane.waiting and lane.service.tenant == most)
+        lane = max(theirs, key=lambda one: one.waiting)
+        self._give_way(lane, next(reversed(lane.behind or lane.line)), self._no_room())
+        return True
+
+    def _give_way(self, lane: Lane, ticket: int, refusal: Refused) -> None:
+        self._leave(lane, ticket)
+        lane.counts.refused += 1
+        self._gave_way.append((ticket, refusal))
+
+    def gone(self, ticket: int) -> None:
+        """The client left while its request waited."""
+        if (lane := self._places.get(ticket)) is not None:
+            self._leave(lane, ticket)
+
+    def _leave(self, lane: Lane, ticket: int) -> None:
+        lane.remove(ticket)
+        del self._places[ticket]
+        self.waiting -= 1
+        tenant = lane.service.tenant
+        self._waiting_of[tenant] -= 1
+        if not self._waiting_of[tenant]:
+            del self._waiting_of[tenant]
+
+    def _give(self, lane: Lane, waiter: Waiter, seat: Seat, now: float) -> Visit:
+        visit = Visit(
+            next(self._numbers),
+            lane.service.job_id,
+            seat,
+            waiter.arrived,
+            now,
+            waiter.deadline,
+            waiter.tries,
+            waiter.runs,
+            waiter.upgraded,
+        )
+        self.visits[visit.number] = seat.visits[visit.number] = visit
+        lane.waited(now - waiter.since)
+        return visit
+
+    def _go_on(self, lane: Lane, now: float) -> list[Answer]:
+        """Give what waits to whichever replica has room."""
+        answers: list[Answer] = []
+        while (waiter := lane.first(now)) is not None:
+            seat = lane.free(now, waiter.avoid)
+            if seat is None:
+                break
+            self._leave(lane, waiter.ticket)
+            answers.append((waiter.ticket, self._give(lane, waiter, seat, now)))
+        return answers
+
+    # their ends
+
+    def ended(self, number: int, now: float, *, status: int, first: float | None, took: float | None) -> list[Answer]:
+        """Caddy told the end of a request, with the replica's status; 499: its client had left."""
+        visit = self._ends(number)
+        if visit is None:
+            return []
+        lane = self.lanes[visit.job_id]
+        if status >= 500:
+            lane.counts.failed += 1
+            visit.seat.fell(now, at_once=False, may_rest=lane.may_rest(visit.seat, now))
+        elif status != 499:
+            lane.answered(visit, first=first, took=now - visit.granted if took is None else took)
+        return self._after(lane, visit.seat, now)
+
+    def failed(
+        self, number: int, ticket: int, now: float, *, method: str, error: str, status: int
+    ) -> tuple[Visit | Refused | None, list[Answer]]:
+        """Caddy could not pass a request on, and its answer has not begun: what follows for it, and for others.
+
+        It goes to a replica again if it cannot have run, or does no harm where it runs twice. What reached no replica
+        is tried until one takes it, or has waited as long as it may.
+        """
+        visit = self._ends(number)
+        if visit is None:
+            return Refused(502, "the replica of this service did not answer"), []
+        lane, at_once = self.lanes[visit.job_id], error.startswith("dial ")
+        visit.seat.fell(now, at_once=at_once, may_rest=at_once or lane.may_rest(visit.seat, now))
+        runs = visit.runs + (not at_once)
+        harmless = at_once or (method in SAFE and runs < RUNS_MAX)
+        if harmless and visit.tries < TRIES_MAX and now < visit.deadline and not lane.over:
+            avoid = None if at_once else visit.seat  # a replica that took no connection is left alone by all
+            again = Waiter(ticket, visit.arrived, now, visit.deadline, visit.tries + 1, runs, avoid, visit.upgraded)
+            answer = self._ask(lane, again, now)
+        else:
+            lane.counts.failed += 1
+            answer = _no_answer(lane, at_once=at_once, status=status)
+        return answer, self._after(lane, visit.seat, now)
+
+    def _ends(self, number: int) -> Visit | None:
+        visit = self.visits.pop(number, None)
+        if visit is not None:
+            del visit.seat.visits[number]
+        return visit
+
+    def _after(self, lane: Lane, seat: Seat, now: float) -> list[Answer]:
+        lane.clear(seat)
+        if lane.over and not lane.seats:
+            self.lanes.pop(lane.service.job_id, None)
+        waiter = lane.first(now)
+        if waiter is None:
+            return []
+        if (
+            waiter.avoid is None and seat.room(lane.service.concurrency, lane.routers, now) == 1
+        ):  # as usual: it was full
+            self._leave(lane, waiter.ticket)
+            return [(waiter.ticket, self._give(lane, waiter, seat, now))]
+        return self._go_on(lane, now)
+
+    # from time to time
+
+    def tick(self, now: float) -> list[Answer]:
+        """Refuse what has waited too long; give out what became free by itself."""
+        self._count_others(now)
+        answers, self._gave_way = self._gave_way, []
+        for lane in {id(lane): lane for lane in self._places.values()}.values():
+            answers += self._go_on(lane, now)
+            for ticket in [waiter.ticket for waiter in lane.waiters if waiter.deadline <= now]:
+                self._leave(lane, ticket)
+                lane.counts.failed += 1
+                answers.append((ticket, _waited_too_long(lane)))
+        return answers
+
+    def _count_others(self, now: float) -> None:
+        for key in [key for key, other in self._others.items() if now - other.at > OTHERS_SECONDS]:
+            del self._others[key]
+        if not self._others and all(lane.routers == 1 for lane in self.lanes.values()):
+            return
+        for job_id, lane in self.lanes.items():
+            there = {router for (router, _), other in self._others.items() if job_id in other.services}
+            lane.routers = 1 + len(there)
+            for (epoch, rank), seat in lane.seats.items():
+                seat.others = sum(other.in_flight.get((job_id, epoch, rank), 0) for other in self._others.values())
+
+    def settle(self, passing: int, asked_at: float, now: float) -> list[Answer]:
+        """Caddy passes so many requests on, as it said when it was asked then. If we count more at two looks, the ends
+        of some were lost: as many visits as too many end. Of those that may be it, the ones that last longest beside
+        what is usual at their replica."""
+        settled = [visit for visit in self.visits.values() if visit.granted < asked_at - LOST_SECONDS]
+        missing = len(settled) - passing
+        lost, self._missing = min(missing, self._missing), max(0, missing)
+        if lost <= 0:
+            return []
+        settled.sort(key=lambda visit: (visit.upgraded, -(now - visit.granted) / (visit.seat.speed or 1.0)))
+        return self._lose(settled[:lost], now)
+
+    def lose_all(self, now: float) -> list[Answer]:
+        """Caddy is gone, and with it every request that it passed on."""
+        self._missing = 0
+        return self._lose([*self.visits.values()], now)
+
+    def _lose(self, visits: Iterable[Visit], now: float) -> list[Answer]:
+        answers: list[Answer] = []
+        for visit in visits:
+            self.lost += 1
+            self._ends(visit.number)
+            answers += self._after(self.lanes[visit.job_id], visit.seat, now)
+        return answers
+
+    # what is told
+
+    def served(self, now: float) -> list[ServiceServed]:
+        return [lane.served(now) for lane in self.lanes.values()]
+
+    def in_flight(self) -> Mapping[str, int]:
+        """The requests at replicas, by service."""
+        return {job_id: sum(len(seat.visits) for seat in lane.seats.values()) for job_id, lane in self.lanes.items()}
+
+
+def _in_flight(service: ServiceServed) -> int:
+    return sum(replica.in_flight for replica in service.replicas)
+
+
+def _no_answer(lane: Lane, *, at_once: bool, status: int) -> Refused:
+    if status == 504:
+        return Refused(504, f"the replica did not begin its answer within {lane.service.timeout:g} s")
+    if at_once:
+        return Refused(502, "no replica of this service could be reached", 1.0)
+    return Refused(502, "the replica ended the connection before it answered; the request may have run")
+
+
+def _waited_too_long(lane: Lane) -> Refused:
+    waited = f"this request has waited {lane.service.timeout:g} s for a replica"
+    ready = [seat for seat in lane.seats.values() if seat.replica.takes and not seat.gone]
+    if not ready:
+        return Refused(503, f"{waited}, and none is ready", 1.0, unready=True)
+    if all(seat.unreached for seat in ready):
+        return Refused(503, f"{waited}, and none could be reached", 1.0)
+    return Refused(503, f"{waited}: each has as many requests as it takes at once", 1.0)

@@ -1,0 +1,128 @@
+"""Which service a request is for, by its path or its host, and what of its path and its tokens is Weft's own."""
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from weftd.router.thinking.credentials import TOKEN_KEY, WEFT_TOKEN
+
+JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+VISIBLE = re.compile(r"[\x21-\x7e]*")
+TOKEN_TEXT = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+CLIENT_KEY = "token"  # as Caddy removes it from the query
+SEPARATORS = re.compile(r"[/\\]")
+
+
+ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+
+
+def unquote(text: str) -> str:
+    """Its escapes read, each as one byte: enough to find what is plain ASCII."""
+    return ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+class Refused(Struct, frozen=True):
+    """The answer instead of a replica's: a status and one sentence. `retry_after` in seconds, 0: none.
+    `unready`: no replica is ready, and a caller of the service's tenant reads why."""
+
+    status: int
+    sentence: str
+    retry_after: float = 0.0
+    unready: bool = False
+
+
+class Way(Struct, frozen=True):
+    """A request's service: `job`, or the `name` of one of a `tenant`. `by_host`: nothing is taken off the path."""
+
+    job: str = ""
+    name: str = ""
+    tenant: str = ""
+    by_host: bool = False
+
+
+class Elsewhere(Struct, frozen=True):
+    """The answer is another address of the same place; `token`: to be kept by the browser as a cookie, if it opens the
+    service at `way`."""
+
+    location: str
+    token: str = ""
+    way: Way = Way()
+
+
+def way_of(uri: str, host: str, domains: Sequence[str]) -> Way | Elsewhere | Refused:
+    """`uri`: path and query as the client sent them; `host` without a port; `domains`: below which names are services'.
+
+    A token in the query moves to a cookie, and the browser to the address without it.
+    """
+    if not VISIBLE.fullmatch(uri) or not uri.startswith("/"):
+        return Refused(400, "the address of the request is not one")
+    path, _, query = uri.partition("?")
+    if ".." in SEPARATORS.split(unquote(path)):
+        return Refused(400, "the path must not contain '..'")
+    way = _by_host(host, domains) or _by_path(path, query)
+    if not isinstance(way, Way) or not _may_have_token(query):
+        return way
+    token, rest = _token_in(query)
+    if token is None:
+        return way
+    if not TOKEN_TEXT.fullmatch(token):
+        return Refused(400, f"{TOKEN_KEY} is not a token")
+    return Elsewhere(_same_place(path, rest), token, way)
+
+
+def _by_host(host: str, domains: Sequence[str]) -> Way | None:
+    host = host.lower().rstrip(".")
+    for domain in domains:
+        labels = host.removesuffix(f".{domain}").split(".") if host.endswith(f".{domain}") else []
+        if len(labels) == 2 and all(labels):
+            return Way(name=labels[0], tenant=labels[1], by_host=True)
+    return None
+
+
+def _by_path(path: str, query: str) -> Way | Elsewhere | Refused:
+    _, first, *rest = path.split("/", 3)
+    if first != "s" or not rest or not JOB.fullmatch(rest[0]):
+        return Refused(404, "there is nothing here: a service is at /s/JOB/")
+    if len(rest) == 1:  # the slash at the end is where the addresses in its pages start from
+        return Elsewhere(_same_place(f"{path}/", query))
+    return Way(job=rest[0])
+
+
+def _may_have_token(query: str) -> bool:
+    return TOKEN_KEY in query or ("%" in query and TOKEN_KEY in unquote(query))
+
+
+def client_token(uri: str) -> tuple[str, str]:
+    """Weft's token in the query as `token`, as Jupyter's clients send it, and the address without it; empty if there is
+    none, or it is no token of Weft's."""
+    path, _, query = uri.partition("?")
+    if "token" not in (unquote(query) if "%" in query else query):
+        return "", uri
+    token, rest = _token_in(query, CLIENT_KEY)
+    if token is None or not token.startswith(WEFT_TOKEN) or not TOKEN_TEXT.fullmatch(token):
+        return "", uri
+    return token, _same_place(path, rest)
+
+
+def _token_in(query: str, name: str = TOKEN_KEY) -> tuple[str | None, str]:
+    """The token and the query without it."""
+    token, kept = None, []
+    for part in query.split("&"):
+        key, _, value = part.partition("=")
+        if unquote(key) == name:
+            token = unquote(value)
+        else:
+            kept.append(part)
+    return token, "&".join(kept)
+
+
+def _same_place(path: str, query: str) -> str:
+    """A path that no browser takes for another host."""
+    path = "/" + path.lstrip("/\\")
+    return f"{path}?{query}" if query else path
+
+
+def prefix_of(path: str, job: str) -> str:
+    """What comes before the path of a request at its replica, without a slash at its end. `{job}` is the job's id."""
+    return path.replace("{job}", job).rstrip("/")

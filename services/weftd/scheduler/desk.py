@@ -1,0 +1,564 @@
+"""The desk: takes in reports and asks, has them decided on together, and sends steps, answers and hints.
+
+One turn: gather the input → decide → commit all steps in one statement → answer. A decision is sent out only after it
+is stored; if storing fails, nothing is sent, and the core's picture is loaded anew from the store. The journal stands
+between desk and core: the input of the core is stored with the first of the steps that follow from it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from msgspec import structs
+
+from weft.bus import Bus
+from weft.domain.job import Job, JobChange, JobEvent, Step
+from weft.domain.lease import Lease
+from weft.domain.quotas import Quota
+from weft.messages.asks import Ask, AskKind, OutboxFilled
+from weft.messages.history import Record
+from weft.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported
+from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
+from weft.store import (
+    ASKS_BYTES_MAX,
+    DoubleAllocationError,
+    LeaseLostError,
+    LoadedSinceError,
+    RecordsLostError,
+    SchedulerStore,
+    StoreUnavailableError,
+    UnlawfulError,
+)
+from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.standin import StandIn
+from weftd.scheduler.tally import Tally
+from weftd.scheduler.thinking.answers import Answers
+from weftd.scheduler.thinking.appetite import Appetite
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.history import HistoryRetention, Journal, JournalPace
+from weftd.scheduler.thinking.mistakes import Mistakes, set_aside
+from weftd.scheduler.thinking.pool import NodeChange
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+ANSWER_SECONDS_MAX = 2.5  # a node waits 3 s; a call of the store fails after about 5
+CLAIM_SECONDS_MAX = 2.0
+SCORES_SECONDS = 30.0  # between two reads of scores whose message did not arrive
+QUOTAS_SECONDS = 1.0  # between two reads of quotas
+SCORES_SLACK_SECONDS = 300.0  # the clocks of scorers may differ from ours by this much
+TOUCH_SECONDS = 10.0
+INTAKE_SECONDS = 0.03  # of one turn, for each of the two:
+ADMITTED_LEAST, ADMITTED_MAX = 50, 500  # submissions
+ASKS_LEAST, ASKS_MAX = 25, 100  # other asks
+ASKED_AGAIN = frozenset({AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE})
+"""Of these one turn takes several about one job, one on top of the other."""
+STEPS_IN_ONE_COMMIT = 1000
+
+
+class WrongPictureError(Exception):
+    """The store refused a decision of the core: the core must load anew."""
+
+
+_WRONG_PICTURE = (LeaseLostError, LoadedSinceError, RecordsLostError, DoubleAllocationError, WrongPictureError)
+
+
+class _Waiting:
+    """A report whose node waits for its answer. The core gets the report without `holds`, which affects only the form
+    of the answer. There its `leader` is None unless this leader answered the node last, and then always the same."""
+
+    __slots__ = ("answer", "holds", "leader", "report")
+
+    def __init__(self, report: NodeReported) -> None:
+        self.report = structs.replace(report, leader=None, holds="")
+        self.leader = report.leader
+        self.holds = report.holds
+        self.answer: asyncio.Future[NodeDesired | None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, answer: NodeDesired | None) -> None:
+        """Set the answer. Only the first counts; a later one has no waiting node."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+class Desk:
+    def __init__(
+        self,
+        *,
+        core: Scheduler,
+        store: SchedulerStore,
+        bus: Bus,
+        leadership: Leadership,
+        clock: Callable[[], float],
+        tally: Tally,
+        retention: HistoryRetention | None = None,
+        pace: JournalPace | None = None,
+        obeys_quotas: bool = True,
+        outbox_filled: asyncio.Event | None = None,
+    ) -> None:
+        """`outbox_filled` is set when there is an event to be published."""
+        self.core = core
+        self._journal = Journal(core, pace=pace)
+        self.wake = asyncio.Event()
+        self.outbox_filled = outbox_filled or asyncio.Event()
+        self._store = store
+        self._bus = bus
+        self._leadership = leadership
+        self._clock = clock
+        self._tally = tally
+        self.retention = retention or HistoryRetention()
+        self._mistakes = Mistakes()
+        self._answers = Answers()
+        self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
+        self._loaded_for = 0
+        self._load_number = 0  # of our latest load, as the store counts them
+        self._went_back_at: float | None = None  # when we found that the store went back, until that is settled
+        self._reports: list[_Waiting] = []
+        self._admits = Appetite(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
+        self._does = Appetite(seconds=INTAKE_SECONDS, least=ASKS_LEAST, most=ASKS_MAX)
+        self._done = 0  # asks that this turn took in
+        self._took_in = False  # did this turn take in asks or submissions?
+        self._asked = True
+        self._polled_at = 0.0
+        self._touched_at = 0.0
+        self._scores_at = 0.0
+        self._obeys_quotas = obeys_quotas
+        self._known_quotas: list[Quota] = []
+        self._quotas_at = 0.0
+        self._told_scores: list[GpuScore] = []
+        self._told_classes: list[WorkloadClass] = []
+        self._refused: set[str] = set()  # jobs with a step that the store refused in this turn
+        self._joined: set[str] = set()  # nodes whose scores were not read yet
+        self._why_not_hold: str | None = None  # None: the store answers
+
+    # input
+
+    def asked(self) -> None:
+        self._asked = True
+        self.wake.set()
+
+    def scored(self, scored: GpusScored) -> None:
+        """Keep new scores for the next turn: in the middle of one, the decisions that they affect would be unknown."""
+        if self._leadership.lease is not None:
+            self._told_scores += scored.scores
+
+    def learnt(self, learnt: ClassesLearnt) -> None:
+        if self._leadership.lease is not None:
+            self._told_classes += learnt.classes
+
+    async def report(self, report: NodeReported) -> NodeDesired | None:
+        """Answer a node's report; None leaves the answer to the leader."""
+        if report.pool != self.core.pool:
+            return None
+        if self._leadership.lease is None:
+            if self._leadership.abandoned:
+                return await self._stand_in.answer(report)
+            return self._hold(report, report.leader)
+        waiting = _Waiting(report)
+        self._reports.append(waiting)
+        self.wake.set()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await waiting.answer
+        except TimeoutError:  # the current turn waits for a store that does not answer
+            return self._hold(report, report.leader)
+
+    def _hold(self, report: NodeReported, answered_by: Leader | None) -> NodeDesired | None:
+        """The answer while the store is away: hold the last answer, if it is certain that no other leader acts.
+
+        A node that another leader, or none, answered last gets no answer: its runs are not ours to decide.
+        """
+        us = self._leadership.leader
+        if us is None or _if_us(answered_by, us) is None:
+            return None
+        why_not = self._leadership.why_not_hold
+        if why_not != self._why_not_hold:
+            self._why_not_hold = why_not
+            how = f"the nodes are left to their fences: {why_not}" if why_not else "the nodes are held as they are"
+            logger.warning("the store is away; %s", how, extra={"pool": self.core.pool})
+        self._tally.hold(self.core.pool, holds=not why_not)
+        return None if why_not else NodeDesired(seq=report.seq, leader=us, hold=True)
+
+    # one turn
+
+    async def turn(self) -> None:
+        """Take in the input, decide, store, answer. Does nothing while another scheduler leads."""
+        self.wake.clear()
+        self._took_in = False
+        waiting = [one for one in self._reports if not one.answer.done()]
+        self._reports = []
+        try:
+            lease = self._leadership.lease
+            if lease is not None:
+                await self._lead(lease, waiting)
+        except _WRONG_PICTURE as error:
+            logger.warning("the picture was wrong and is loaded anew", extra={"error": str(error)})
+            self._loaded_for = 0
+            if isinstance(error, LeaseLostError):
+                self._leadership.lost()
+        except StoreUnavailableError:
+            self._loaded_for = 0
+            if self._took_in:  # it may be too much for one statement: the next turn takes in less
+                self._admits.failed()
+                self._does.failed()
+            for one in waiting:
+                one.settle(self._hold(one.report, one.leader))
+            raise
+        except Exception as error:
+            blamed = self._mistakes.blame(error, self._clock())
+            if not blamed:
+                raise
+            logger.critical("a decision failed", extra={"pool": self.core.pool, "about": blamed}, exc_info=error)
+            self._tally.mistake()
+            self._loaded_for = 0
+        finally:
+            for one in waiting:
+                one.settle(None)
+
+    async def _lead(self, lease: Lease, waiting: Sequence[_Waiting]) -> None:
+        if self._loaded_for != lease.epoch:
+            await self._leadership.beat()  # a store that was away may have come back from an older backup
+            lease = self._leadership.require()
+        lease = await self._mind_the_past(lease, waiting)
+        if self._loaded_for != lease.epoch:
+            await self._load(lease)
+        now = round(self._clock(), 6)  # the precision of stored times: a time that is due now stays due when read back
+        self._journal.begin(now)
+        steps: list[Step] = []
+        began = self._clock()
+        steps += await self._take_in_asks(lease, now)
+        intake_seconds = self._clock() - began
+        if wanted := self.core.picture.holds.wanted(now):
+            self._journal.tell_ends(await self._store.ends_of(wanted), now)
+        await self._take_in_scores(now)
+        await self._take_in_quotas(now)
+        answers = self._take_in_reports(waiting, steps, now)
+        with self._tally.deciding():
+            decided, changes = self._journal.decide(now)
+        steps += decided
+        began = self._clock()
+        await self._commit(lease, steps, changes, now)
+        self._does.took(intake_seconds + self._clock() - began, self._done)
+        if self._took_in:
+            self._does.stored()
+            self._admits.stored()
+        self._joined.update(change.node.id for change in changes if change.event == "joined")
+        self._leadership.require()
+        if now >= self._leadership.held_until or not self.core.unfollowing:
+            self._leadership.alone()
+        if self._why_not_hold is not None:
+            self._why_not_hold = None
+            self._tally.hold(self.core.pool, holds=False)
+            logger.info("the store answers again", extra={"pool": self.core.pool})
+        for one in answers:
+            orders = self._journal.answer(one.report.node_id)
+            report = structs.replace(one.report, holds=one.holds)
+            leader, strict = self._leadership.leader, self.core.settings.shares_strict
+            one.settle(self._answers.answer(report, orders, leader=leader, strict=strict))
+        for node_id in sorted(self.core.take_hinted()):
+            await self._bus.publish(NodeHinted(node_id=node_id))
+        if len(steps) >= self.core.settings.steps_max or self.core.unfinished:
+            self.wake.set()  # there is more to decide
+        for notice in self.core.reaper.take_notices():
+            logger.warning(notice, extra={"pool": self.core.pool})
+        self._tally.show(self.core)
+
+    async def _mind_the_past(self, lease: Lease, waiting: Sequence[_Waiting]) -> Lease:
+        """If the store went back in time, lead above the lost epochs, and wait until no run of the lost time lives."""
+        for one in waiting:
+            self._leadership.hear(one.leader, of=one.report.node_id)
+        if self._leadership.store_went_back:
+            lease = await self._leadership.overtake()
+            self._went_back_at = None
+            self._tally.store_went_back()
+        if not lease.went_back:
+            self._went_back_at = None
+        elif self._went_back_at is None:
+            self._went_back_at = self._clock()
+        elif self._clock() >= self._went_back_at + self.core.settings.lease_seconds:
+            await self._leadership.settle()
+            # The stream dropped new events with the id of an event of the lost time as duplicates.
+            await self._store.resend(since=self._went_back_at - self.core.settings.lease_seconds)
+            self.outbox_filled.set()
+            self._went_back_at = None
+        return lease
+
+    async def trim(self) -> None:
+        """Delete the part of the history beyond its retention, by age or size."""
+        lease = self._leadership.lease
+        if lease is not None:
+            at = self._clock() - self.retention.seconds
+            trimmed = await self._store.trim_history(lease, before=at, bytes_max=self.retention.bytes)
+            if trimmed:
+                logger.info("history trimmed", extra={"pool": self.core.pool, "records": trimmed})
+
+    async def _load(self, lease: Lease) -> None:
+        pool = self.core.pool
+        await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
+        self._load_number = await self._store.lead_by(
+            lease, str(self.core.settings.policy), preemption_after=self.core.settings.preemption_after_seconds
+        )
+        slowdowns = await self._store.slowdowns()
+        nodes, jobs, scores, classes, quotas = await asyncio.gather(
+            self._store.nodes(pool=pool),
+            self._store.open_jobs(pool=pool),
+            self._store.scores(pool=pool),
+            self._store.classes(pool=pool),
+            self._quotas(),
+        )
+        jobs = await self._set_aside(lease, jobs)
+        used: dict[str, float] = {}
+        if self.core.settings.policy.ordering.by_use:
+            half_life = self.core.settings.half_life_seconds
+            used = await self._store.decayed_use(pool=pool, at=self._clock(), half_life=half_life)
+        self._journal.load(
+            jobs=jobs,
+            nodes=nodes,
+            scores=scores,
+            classes=classes,
+            slowdowns=slowdowns,
+            quotas=quotas,
+            used=used,
+            now=self._clock(),
+            epoch=lease.epoch,
+            went_back_at=self._went_back_at,
+            held_until=self._leadership.held_until,
+        )
+        self._loaded_for = lease.epoch
+        self._answers.forget()
+        self._asked = True
+        self._scores_at = self._clock()
+        self._known_quotas, self._quotas_at = quotas, self._clock()
+        self._joined.clear()
+        logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
+
+    async def _set_aside(self, lease: Lease, jobs: Sequence[Job]) -> list[Job]:
+        """Stop the jobs that the core fails to decide about, or let them fail; returns the jobs that are open then."""
+        open_jobs: list[Job] = []
+        for job in jobs:
+            if (why := self._mistakes.of_job(job.id)) is not None:
+                change = set_aside(job, why, round(self._clock(), 6))
+                if not all(await self._store.take(lease, [change])):
+                    raise WrongPictureError(f"{job.id} has changed since it was loaded")
+                self._mistakes.forgive(job.id)
+                self._tally.count([change.step])
+                self.outbox_filled.set()
+                job = change.after
+            if not job.state.final:
+                open_jobs.append(job)
+        return open_jobs
+
+    async def _take_in_scores(self, now: float) -> None:
+        """Take in scores and classes from messages and the store: a message may come before its node, or never."""
+        told, self._told_scores = self._told_scores, []
+        if told:
+            self._journal.rescore(told)
+        classes, self._told_classes = self._told_classes, []
+        self._learn(classes, now)
+        if not self._joined and now < self._scores_at + SCORES_SECONDS:
+            return
+        since, joined = self._scores_at - SCORES_SLACK_SECONDS, sorted(self._joined)
+        found = await self._store.scores(pool=self.core.pool, since=since, nodes=joined)
+        self._learn(await self._store.classes(pool=self.core.pool, since=since), now)
+        slowdowns = await self._store.slowdowns()
+        if self.core.picture.beliefs.is_slowed_anew(slowdowns):
+            self._journal.slow(slowdowns)
+        self._scores_at = now
+        self._joined.clear()
+        if new := [score for score in found if self.core.picture.beliefs.is_news(score)]:
+            self._journal.rescore(new)
+
+    async def _quotas(self) -> list[Quota]:
+        return await self._store.quotas(pool=self.core.pool) if self._obeys_quotas else []
+
+    async def _take_in_quotas(self, now: float) -> None:
+        """Take in what an administrator changed."""
+        if now < self._quotas_at + QUOTAS_SECONDS:
+            return
+        quotas, self._quotas_at = await self._quotas(), now
+        if quotas != self._known_quotas:
+            self._known_quotas = quotas
+            self._journal.limit(quotas, now)
+
+    def _learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
+        if new := [one for one in classes if self.core.picture.beliefs.is_learnt_anew(one)]:
+            self._journal.learn(new, now)
+
+    async def _take_in_asks(self, lease: Lease, now: float) -> list[Step]:
+        self._done = 0
+        if not self._asked and now < self._polled_at + POLL_SECONDS:
+            return []
+        self._asked, self._polled_at = False, now
+        await self._admit(lease)
+        steps: list[Step] = []
+        done: list[int] = []
+        decided: set[str] = set()
+        limit, bytes_max = self._does.limit, int(ASKS_BYTES_MAX * self._does.part)
+        asks = await self._store.asks(pool=self.core.pool, limit=limit, bytes_max=bytes_max)
+        self._done = len(asks)
+        self._took_in |= bool(asks)
+        ended = await self._ended(asks)
+        jobs = self.core.picture.jobs
+        for ask in asks:
+            if self._mistakes.drops(ask):
+                done.append(ask.id)
+                continue
+            if ask.subject_id in decided and (ask.subject_id not in jobs or ask.kind not in ASKED_AGAIN):
+                self.asked()  # the decision on this subject is not stored yet, so the store has an old state of it
+                continue
+            decided.add(ask.subject_id)
+            job = None
+            if _is_of_a_job(ask) and ask.subject_id not in jobs:
+                job = ended.get(ask.subject_id)
+                if job is not None and not job.state.final:
+                    if job.version > 1:
+                        raise WrongPictureError(f"{job.id} is {job.state} and not known here: another may lead")
+                    self.asked()  # the job was submitted a moment ago, and is admitted in the next turn
+                    continue
+            changes = self.core.picture.pool.unstored
+            made = self._journal.ask(ask, now, job=job)
+            steps += made
+            if not made and self.core.picture.pool.unstored == changes:
+                done.append(ask.id)  # already in the asked state
+        if done:
+            await self._store.drop_asks(lease, done)
+        if len(asks) > 1:  # there may be more: a turn limits the asks that it takes in, and their bytes
+            self.asked()
+        return steps
+
+    async def _admit(self, lease: Lease) -> None:
+        began = self._clock()
+        born = await self._store.admit(lease, load=self._load_number, pool=self.core.pool, limit=self._admits.limit)
+        self._journal.admit(born)
+        self._took_in |= bool(born)
+        self._admits.took(self._clock() - began, len(born))
+        if len(born) > 1:  # there may be more: a turn limits the jobs and the bytes of specifications that it admits
+            self.asked()
+
+    async def _ended(self, asks: Sequence[Ask]) -> dict[str, Job]:
+        """The jobs that are asked about and not known to the core: they are over, or not admitted yet."""
+        known = self.core.picture.jobs
+        unknown = {ask.subject_id: None for ask in asks if _is_of_a_job(ask) and ask.subject_id not in known}
+        return {job.id: job for job in await self._store.jobs_of(list(unknown))} if unknown else {}
+
+    def _take_in_reports(self, waiting: Sequence[_Waiting], steps: list[Step], now: float) -> list[_Waiting]:
+        """Take in the reports; returns those to answer, the newest of each node."""
+        answers: dict[str, _Waiting] = {}
+        for one in waiting:
+            one.report = structs.replace(one.report, leader=_if_us(one.leader, self._leadership.leader))
+            refused = self._mistakes.refuses(one.report, now) or self._journal.report(one.report, now)
+            if refused:
+                one.settle(NodeDesired(seq=one.report.seq, refused=refused))
+                continue
+            steps += self._journal.follow(one.report, now)
+            answers[one.report.node_id] = one
+        return list(answers.values())
+
+    async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None, now: float) -> list[bool]:
+        """Store steps together; if the store finds one unlawful, each by itself, so that it harms no other job."""
+        try:
+            taken = await self._store.take(lease, self._changes(steps), record=record)
+        except UnlawfulError:
+            if record is not None:  # the record was not stored either; alone it harms nothing
+                await self._store.record(lease, record)
+                self._recorded(record)
+            return [await self._take_alone(lease, step, now) for step in steps]
+        if record is not None:
+            self._recorded(record)
+        return taken
+
+    async def _take_alone(self, lease: Lease, step: Step, now: float) -> bool:
+        """Store one step. If it is unlawful by itself, its job is at fault: another step of that job replaces it."""
+        if step.job_id in self._refused:
+            return True  # this step was decided on top of a refused step, and falls with it
+        try:
+            return (await self._store.take(lease, self._changes([step])))[0]
+        except UnlawfulError as error:
+            logger.critical("a step is unlawful", extra={"job": step.job_id, "step": step.event, "error": str(error)})
+        self._refused.add(step.job_id)
+        instead = self._journal.not_stored(step, now)
+        record = await self._record()
+        try:
+            taken = await self._store.take(lease, self._changes(instead), record=record) if instead else []
+        except UnlawfulError as error:
+            logger.critical("nor is what was to replace it lawful", extra={"job": step.job_id, "error": str(error)})
+            return False
+        if not instead:
+            await self._store.record(lease, record)
+            await self._store.drop_asks(lease, [step.ask])
+        self._recorded(record)
+        return all(taken)
+
+    def _changes(self, steps: Sequence[Step]) -> list[JobChange]:
+        return [self.core.picture.change_of(step) for step in steps]
+
+    async def _save_node(self, lease: Lease, change: NodeChange) -> None:
+        """Store a node. A node that the store refuses goes on without a row there, which harms no other node."""
+        try:
+            if change.event == "removed":
+                await self._store.remove_node(
+                    lease, change.node.id, cause=change.sentence, at=change.at, load=self._load_number
+                )
+            else:
+                await self._store.save_node(
+                    lease,
+                    change.node,
+                    event=change.event,
+                    cause=change.sentence,
+                    at=change.at,
+                    ask=change.ask,
+                    load=self._load_number,
+                )
+        except UnlawfulError as error:
+            logger.critical("a node is unlawful", extra={"node": change.node.id, "error": str(error)})
+            return
+        logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
+        self.outbox_filled.set()
+
+    async def _record(self) -> Record:
+        draft = self._journal.draft()
+        return await asyncio.to_thread(draft.encoded) if draft.large else draft.encoded()
+
+    def _recorded(self, record: Record) -> None:
+        self._journal.stored(record)
+        self._tally.recorded(record)
+
+    async def _commit(self, lease: Lease, steps: Sequence[Step], changes: Sequence[NodeChange], now: float) -> None:
+        self._refused.clear()
+        record = await self._record() if steps or changes or self._journal.due(now) else None
+        if record is not None and (changes or not steps):
+            await self._store.record(lease, record)
+            self._recorded(record)
+            record = None
+        for change in changes:
+            await self._save_node(lease, change)
+        for begin in range(0, len(steps), STEPS_IN_ONE_COMMIT):
+            part = [step for step in steps[begin : begin + STEPS_IN_ONE_COMMIT] if step.job_id not in self._refused]
+            taken = await self._take(lease, part, record, now)
+            record = None
+            refused = [step for step, was_taken in zip(part, taken, strict=True) if not was_taken]
+            if refused:
+                first = refused[0]
+                raise WrongPictureError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
+        if steps:
+            self._tally.count(steps)
+            self.outbox_filled.set()
+            await self._bus.publish(OutboxFilled())
+        for step in steps:
+            if step.event is not JobEvent.WAITING:
+                logger.info(step.event, extra={"job": step.job_id, "epoch": step.epoch, "why": step.cause.sentence})
+        if now >= self._touched_at + TOUCH_SECONDS:
+            self._touched_at = now
+            recent = [node_id for node_id, at in self.core.picture.pool.heard.items() if at > now - TOUCH_SECONDS]
+            await self._store.touch_nodes(lease, recent, at=now)
+
+
+def _is_of_a_job(ask: Ask) -> bool:
+    return ask.kind not in (AskKind.DRAIN, AskKind.RESUME)
+
+
+def _if_us(heard: Leader | None, us: Leader | None) -> Leader | None:
+    """Our name if `heard` is this leader, else None: the same for every report, however often the lease was renewed."""
+    if heard is None or us is None or (heard.pool, heard.epoch, heard.holder) != (us.pool, us.epoch, us.holder):
+        return None
+    return structs.replace(us, seq=0)

@@ -1,0 +1,117 @@
+"""The scheduler's settings: SCHEDULER_… in the environment. Times are in seconds unless the name has another unit."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from weft.messages.bounds import Token
+from weft.planning.policy import Policy
+from weft.planning.quota.decay import HALF_LIFE_SECONDS
+from weft.service.config import Connections
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.history import HistoryRetention
+from weftd.scheduler.thinking.moving import MoveRules
+from weftd.scheduler.thinking.picture import POLICY
+
+DAY = 86400.0
+POOLS_MAX = 256
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Orders, placements and backfills are given by their names.
+
+    A recorded history holds `core`. Its names must stay as in old histories, so it is made from these settings
+    instead of being a part of them.
+    """
+
+    connections: Connections = Connections()
+    pool: str = "default"
+    pools: tuple[Token, ...] = ()  # shared with other schedulers; none: `pool` alone
+    order: str = POLICY.order
+    placement: str = POLICY.placement
+    backfill: str = POLICY.backfill
+    locality_penalty: Annotated[float, Meta(ge=1)] = 1.7
+    rack_penalty: Annotated[float, Meta(ge=1)] = 1.0
+    lease_seconds: float = 150.0
+    start_seconds: float = 900.0
+    stop_seconds: float = 300.0
+    settle_seconds: float = 10.0
+    patience_seconds: float = 300.0
+    moves: bool = True
+    moves_max: Annotated[int, Meta(ge=0)] = 4
+    moves_every_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    move_margin: Annotated[float, Meta(ge=1)] = 2.0
+    move_cost_seconds: Annotated[float, Meta(ge=0)] = 60.0
+    leader_seconds: float = 6.0
+    even_seconds: Annotated[float, Meta(ge=0)] = 60.0  # until a pool goes over to one that leads fewer; 0: never
+    holds_seconds: Annotated[float, Meta(ge=0)] = 3600.0  # while the store is away; 0: nodes are left to their fences
+    history_seconds: float = 7 * DAY
+    history_bytes: int = 1 << 30
+    jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
+    nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
+    fair_half_life_seconds: Annotated[float, Meta(ge=60, le=365 * DAY)] = HALF_LIFE_SECONDS
+    preemption_after_seconds: Annotated[float, Meta(ge=0, le=3600)] = 300.0  # 0: at any time
+    quotas: bool = True  # false: quotas that are set are not obeyed
+    quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
+    nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
+    shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.policy
+        except ValueError as error:
+            field, _, reason = str(error).partition(": ")
+            raise ValueError(f"SCHEDULER_{field.upper()}: {reason}") from error
+        if len(self.pools) > POOLS_MAX or len(set(self.pools)) < len(self.pools):
+            raise ValueError(f"SCHEDULER_POOLS: each pool once, and {POOLS_MAX} at most")
+        if 0 < self.jobs_kept_days * DAY < self.history_seconds:
+            raise ValueError(
+                f"jobs_kept_days {self.jobs_kept_days:g} must not be less than history_seconds"
+                f" {self.history_seconds:g}: a history refers to the specifications of its jobs"
+            )
+        if self.stop_seconds <= self.lease_seconds:
+            raise ValueError(
+                f"stop_seconds {self.stop_seconds:g} must be more than lease_seconds {self.lease_seconds:g}: a silent"
+                " node is lost first, and then nothing of its runs is waited for"
+            )
+
+    @property
+    def all_pools(self) -> tuple[str, ...]:
+        """The pools that this scheduler may lead."""
+        return self.pools or (self.pool,)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.order, self.placement, self.backfill)
+
+    @property
+    def core(self) -> Settings:
+        return Settings(
+            policy=self.policy,
+            locality_penalty=self.locality_penalty,
+            rack_penalty=self.rack_penalty,
+            lease_seconds=self.lease_seconds,
+            start_seconds=self.start_seconds,
+            stop_seconds=self.stop_seconds,
+            settle_seconds=self.settle_seconds,
+            patience_seconds=self.patience_seconds,
+            moves=MoveRules(
+                on=self.moves,
+                margin=self.move_margin,
+                at_once_max=self.moves_max,
+                cost_seconds=self.move_cost_seconds,
+                every_seconds=self.moves_every_seconds,
+            ),
+            nodes_kept_seconds=self.nodes_kept_days * DAY or None,
+            half_life_seconds=self.fair_half_life_seconds,
+            preemption_after_seconds=self.preemption_after_seconds,
+            quota_runtime_seconds=self.quota_runtime_seconds,
+            shares_strict=self.shares_strict,
+        )
+
+    @property
+    def retention(self) -> HistoryRetention:
+        return HistoryRetention(seconds=self.history_seconds, bytes=self.history_bytes)

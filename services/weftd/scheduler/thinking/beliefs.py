@@ -1,0 +1,97 @@
+"""The believed speed of each GPU and class of each workload."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from weft.domain.classes import JOB_CLASSES
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.planning.scores import GpuKey, Slowdowns
+
+SLOWDOWN_NEWS = 0.01  # a smaller change of a slowdown is no reason for another record
+LEARNT_MAX = 50_000  # the newest workloads with a known class: a tenant may name any number
+
+
+class Beliefs:
+    """`learnt`: the class of each workload. `slowdowns`: how jobs of two classes slow each other down on one GPU.
+    `changes` counts every new score, class and slowdown."""
+
+    def __init__(
+        self,
+        scores: Iterable[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
+    ) -> None:
+        self.changes = 0
+        self.slowdowns = _slowdowns(slowdowns)
+        self.learnt = _classes(classes)
+        self._scores: dict[str, dict[GpuKey, GpuScore]] = {}  # by class
+        self._note(scores)
+
+    def is_news(self, score: GpuScore) -> bool:
+        known = self.measured(score.job_class).get((score.node_id, score.gpu_index))
+        return score.job_class in JOB_CLASSES and (known is None or known.believed != score.believed)
+
+    def measured(self, job_class: str) -> dict[GpuKey, GpuScore]:
+        """The measured scores of this class, by GPU."""
+        return self._scores.get(job_class, {})
+
+    def by_class(self) -> dict[str, dict[GpuKey, float]]:
+        """The scores of every class that a job may have, the most sensitive class first."""
+        return {
+            job_class: {gpu: score.believed for gpu, score in self.measured(job_class).items()}
+            for job_class in JOB_CLASSES
+        }
+
+    def rescore(self, scores: Iterable[GpuScore]) -> dict[str, dict[GpuKey, float]]:
+        """Take in new scores; returns those that differ from the believed ones, by class."""
+        latest = {(score.job_class, score.node_id, score.gpu_index): score for score in scores}.values()
+        different: dict[str, dict[GpuKey, float]] = {}
+        for score in filter(self.is_news, latest):
+            different.setdefault(score.job_class, {})[score.node_id, score.gpu_index] = score.believed
+        self._note(latest)
+        self.changes += len(different)
+        return different
+
+    def is_learnt_anew(self, one: WorkloadClass) -> bool:
+        return one.job_class in JOB_CLASSES and self.learnt.get(one.workload) != one.job_class
+
+    def learn(self, classes: Iterable[WorkloadClass]) -> bool:
+        """Take in new classes; returns whether any differs from the known ones. If so, `learnt` is a new mapping."""
+        new = {workload: name for workload, name in _classes(classes).items() if self.learnt.get(workload) != name}
+        if not new:
+            return False
+        self.changes += 1
+        learnt = {**self.learnt, **new}
+        self.learnt = dict(islice(learnt.items(), max(0, len(learnt) - LEARNT_MAX), None))
+        return True
+
+    def is_slowed_anew(self, slowdowns: Iterable[PairSlowdown]) -> bool:
+        """Whether these, which are all that are known, differ from what is believed by more than what is noise."""
+        new = _slowdowns(slowdowns)
+        if new.keys() != self.slowdowns.keys():
+            return True
+        return any(abs(new[pair] - self.slowdowns[pair]) >= SLOWDOWN_NEWS for pair in new)
+
+    def slow(self, slowdowns: Iterable[PairSlowdown]) -> None:
+        """Believe these, and no others."""
+        self.slowdowns = _slowdowns(slowdowns)
+        self.changes += 1
+
+    def forget(self, node_id: str) -> None:
+        """Drop the scores of the GPUs of a removed node."""
+        for scores in self._scores.values():
+            for gpu in [gpu for gpu in scores if gpu[0] == node_id]:
+                del scores[gpu]
+
+    def _note(self, scores: Iterable[GpuScore]) -> None:
+        for score in scores:
+            self._scores.setdefault(score.job_class, {})[score.node_id, score.gpu_index] = score
+
+
+def _classes(classes: Iterable[WorkloadClass]) -> dict[str, str]:
+    return {one.workload: one.job_class for one in classes if one.job_class in JOB_CLASSES}
+
+
+def _slowdowns(slowdowns: Iterable[PairSlowdown]) -> Slowdowns:
+    known = {(one.job_class, one.beside): one.believed for one in slowdowns}
+    return {pair: believed for pair, believed in sorted(known.items()) if set(pair) <= set(JOB_CLASSES)}

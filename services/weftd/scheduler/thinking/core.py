@@ -1,0 +1,511 @@
+"""The scheduler's core. No clock, no I/O: the same history leads to the same decisions.
+
+Every decision is a `Step`. The core applies it to its own picture at once; the desk then stores it. If the store
+refuses a step, the picture was wrong, and it is loaded anew.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from weft.domain.cluster import (
+    NO_SHARES,
+    NOT_HELD_TO_SHARES,
+    NeededVolume,
+    Node,
+)
+from weft.domain.dependencies import Ends
+from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
+from weft.domain.quantity import duration_text
+from weft.domain.quotas import Quota
+from weft.messages.asks import Ask, AskKind
+from weft.messages.nodes import JobOrder, NodeReported, RunState
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.planning.locality import Locality
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.policy import Policy
+from weft.planning.quota.decay import HALF_LIFE_SECONDS
+from weft.planning.refusals import never_fits
+from weft.planning.shape import Shape, shape_of_job
+from weftd.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
+from weftd.scheduler.thinking.loans import Loans
+from weftd.scheduler.thinking.moving import MoveRules, Moving
+from weftd.scheduler.thinking.picture import POLICY, Picture
+from weftd.scheduler.thinking.pool import NodeChange
+from weftd.scheduler.thinking.reaper import Reaper
+from weftd.scheduler.thinking.settling import Settling
+from weftd.scheduler.thinking.waiting import Waiting
+
+_S, _E, _C = JobState, JobEvent, CauseCode
+
+HELD_MAX = 5_000  # held jobs that are judged in one turn
+DEADLINES_SECONDS = 1.0  # between two checks of the deadlines
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The settings of the core. Times are in seconds."""
+
+    policy: Policy = POLICY
+    locality_penalty: float = 1.7  # a gang that is not all on one node takes this many times as long
+    rack_penalty: float = 1.0  # this many times as long again if it is not all in one rack
+    lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are requeued
+    start_seconds: float = 900.0  # from placed to running, image pull included
+    stop_seconds: float = 300.0  # from stopping to gone, besides the job's grace
+    settle_seconds: float = 10.0  # how long a new leader waits for its nodes to report before it places anything
+    patience_seconds: float = 300.0  # a job that waited this long holds back the smaller ones behind it
+    steps_max: int = 500  # decided in one tick; the rest in the next
+    moves: MoveRules = MoveRules()
+    nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
+    half_life_seconds: float = HALF_LIFE_SECONDS  # of what tenants used, in the order fair
+    quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
+    preemption_after_seconds: float = 0.0  # a job runs for so long at least before it is pre-empted
+    shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
+
+
+class Scheduler:
+    """`load` from the store, take in events (`report`, `ask`, `admit`), then `decide`."""
+
+    def __init__(self, *, pool: str, settings: Settings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self._begin()
+
+    def _begin(
+        self,
+        held_until: float | None = None,
+        scores: Iterable[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
+    ) -> None:
+        locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
+        self.picture = Picture(
+            self.settings.policy,
+            locality,
+            scores=scores,
+            classes=classes,
+            slowdowns=slowdowns,
+            quota_runtime_seconds=self.settings.quota_runtime_seconds,
+            minimum_run=MinimumRun(self.settings.preemption_after_seconds),
+            half_life_seconds=self.settings.half_life_seconds,
+        )
+        self._moving = Moving(self.picture, self.settings.moves)
+        self._sizing = sizing.Sizing(self.picture)
+        self._loans = Loans(self.picture, stop_seconds=self.settings.stop_seconds)
+        self._waiting = Waiting(
+            self.picture,
+            self._moving,
+            patience_seconds=self.settings.patience_seconds,
+            steps_max=self.settings.steps_max,
+        )
+        self.reaper = Reaper(lease_seconds=self.settings.lease_seconds, held_until=held_until)
+        self._settling = self._settle(0.0, None)
+        self._not_yet: Cause | None = None  # why nothing is placed or started now
+        # By job whose ranks did not fit an answer: the node, and whether no answer could carry them.
+        self._left_out: dict[str, tuple[str, bool]] = {}
+        self._withheld: set[str] = set()  # nodes whose answer left out runs because of `_not_yet`
+        self._asked_again: set[str] = set()
+        self._deadlines_at = 0.0
+        self._more_held = False  # jobs are left for which others came first, to be judged in the next turn
+
+    def _settle(self, now: float, went_back_at: float | None) -> Settling:
+        return Settling(
+            now=now,
+            settle_seconds=self.settings.settle_seconds,
+            lease_seconds=self.settings.lease_seconds,
+            went_back_at=went_back_at,
+        )
+
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        scores: Sequence[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
+        quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
+        now: float,
+        went_back_at: float | None = None,
+        held_until: float | None = None,
+    ) -> None:
+        """Begin from the store. Every node counts as heard now: its silence before this leader listened means nothing.
+
+        `went_back_at`: when the scheduler found that the store was restored from a backup. `held_until`: until then an
+        earlier leader may hold nodes that this one has not answered.
+        """
+        self._begin(held_until, scores, classes, slowdowns)
+        self._settling = self._settle(now, went_back_at)
+        self.picture.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
+        self.picture.pool.strays.forgot_placements = went_back_at is not None
+
+    # input
+
+    def tell_ends(self, found: Iterable[Ends], now: float) -> None:
+        """Take in what the store says of the jobs and arrays that other jobs wait for (`picture.holds.wanted`)."""
+        self.picture.holds.tell(found, now)
+
+    def begin_turn(self) -> None:
+        """Begin a turn: all earlier decisions are stored."""
+        self.picture.begin_turn()
+
+    def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
+        """Replace the step from this version of a job in this turn, which the store refused as unlawful."""
+        sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
+        return self.picture.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
+
+    def admit(self, jobs: Iterable[Job]) -> None:
+        """Take in jobs that are new in the queue."""
+        for job in jobs:
+            self.picture.keep(job)
+
+    def report(self, report: NodeReported, now: float) -> str:
+        """Take in a node's report; returns why it is refused, or an empty string.
+
+        A report that names a leader was sent after this leader answered the node. Any other may be late: a scheduler
+        that hung receives old reports, and a run that such a report leaves out may have been started since.
+        """
+        if refused := self.picture.pool.runs.refuses(report):
+            return refused
+        if not report.leaving or report.node_id not in self.picture.pool.nodes:
+            self._know_node(report, now)
+        if report.leader is not None:
+            self.reaper.follows(report.node_id)
+        self.picture.see(report, now, sure=report.leader is not None or self._settling.past(now))
+        return ""
+
+    def _know_node(self, report: NodeReported, now: float) -> None:
+        known = self.picture.pool.nodes.get(report.node_id)
+        node = Node(
+            id=report.node_id,
+            pool=report.pool,
+            address=report.address,
+            capacity=report.capacity,
+            runtime=report.runtime,
+            not_enforced=self._not_enforced(report),
+            drained=known.drained if known else False,
+            seen_at=now,
+            rack=report.rack,
+        )
+        if known is None:
+            gpus = len(node.capacity.gpus)
+            emulated = " emulated" if any(gpu.emulated for gpu in node.capacity.gpus) else ""
+            self.picture.change_node(node, "joined", f"joined with {gpus}{emulated} GPUs", at=now)
+        elif not known.ready:
+            self.picture.change_node(node, "returned", "is heard of again", at=now)
+        elif structs.replace(known, seen_at=now) != node:
+            self.picture.change_node(
+                node, "changed", "has other capacity, address, rack or runtime than before", at=now
+            )
+
+    def _not_enforced(self, report: NodeReported) -> tuple[str, ...]:
+        """The limits that the node does not hold jobs to. It gives no shares in a strict pool if a job is not held to
+        them there."""
+        if not (self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced):
+            return report.not_enforced
+        return (*(word for word in report.not_enforced if word != NOT_HELD_TO_SHARES), NO_SHARES)
+
+    def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
+        """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
+        if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
+            self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
+            return []
+        if job is None:
+            job = self.picture.jobs.get(ask.subject_id)
+        if job is None:
+            return []
+        match ask.kind:
+            case AskKind.CANCEL:
+                cause = ask.why or Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.tenant}", by=ask.tenant)
+                if job.state is _S.QUEUED:
+                    return self.picture.go(job, _E.CANCELLED, cause, now, ask=ask.id)
+                return lives.stop(self.picture, job, cause, now, ask=ask.id)
+            case AskKind.REQUEUE:
+                cause = Cause(code=_C.REQUEUE_ASKED, sentence=f"requeued by {ask.tenant}", by=ask.tenant)
+                if job.state.final:
+                    return self.picture.go(job, _E.REQUEUED, cause, now, ask=ask.id, attempts=0, not_before=now)
+                return lives.stop(self.picture, job, cause, now, ask=ask.id)
+            case AskKind.PRIORITISE:
+                if job.state.final:
+                    return []
+                sentence = f"priority {job.priority} → {ask.priority} by {ask.tenant}"
+                cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.tenant)
+                return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
+            case AskKind.SCALE:
+                return sizing.scale(self.picture, ask, now)
+            case AskKind.UPDATE:
+                return updating.update(self.picture, ask, now)
+            case AskKind.SHARE:
+                return sharing.share(self.picture, ask, now, closed=self._waiting.reserved)
+            case AskKind.ENTER:
+                return entering.enter(self.picture, ask, job, now)
+            case AskKind.TUNE:
+                return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
+            case _:
+                return []
+
+    def _drain(self, ask: Ask, *, drained: bool, now: float) -> None:
+        node = self.picture.pool.nodes.get(ask.subject_id)
+        if node is None or node.drained == drained:
+            return
+        event = "drained" if drained else "resumed"
+        node = structs.replace(node, drained=drained, seen_at=self.picture.pool.heard[node.id])
+        self.picture.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
+
+    # decisions
+
+    def follow(self, report: NodeReported, now: float) -> list[Step]:
+        """The steps that a report makes due, for every job that has a rank on its node."""
+        steps: list[Step] = []
+        for job_id in sorted(self.picture.pool.runs.jobs_on(report.node_id)):
+            job = self.picture.jobs[job_id]
+            steps += (serving if job.spec.is_service else lives).follow(self.picture, job, now)
+        return steps + (self._let_leave(report, now) if report.leaving else [])
+
+    def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
+        """A leaving node takes no new runs; once all its runs have exited it is lost, without waiting for its lease."""
+        node = self.picture.pool.nodes[report.node_id]
+        if not node.ready or any(run.state is not RunState.EXITED for run in report.runs):
+            return []
+        return self._lose(node, "left: its executor was stopped", now)
+
+    def decide(self, now: float) -> list[Step]:
+        """Lost nodes, passed deadlines, places for waiting jobs, why the other jobs wait, and which jobs move."""
+        steps = self._lose_nodes(now)
+        if now >= self._deadlines_at + DEADLINES_SECONDS:
+            self._deadlines_at = now
+            steps += self._deadlines(now)
+            steps += self._remove_nodes(now)
+        steps += self._put_back(now)
+        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.pool.unheard))
+        if self._not_yet is None and self._withheld:
+            self.picture.desired.hint(self._withheld)
+            self._withheld.clear()
+        self._more_held = False
+        if self._not_yet is None:
+            steps += self._judge_held(now)
+            steps += self._loans.arrive(now)
+            # Before jobs start: what starts now would be the first to give way to a service in the same moment.
+            cleared = (*self._waiting.reserved, *self._waiting.being_cleared)
+            steps += self._sizing.serve(now, closed=cleared, ahead=self._waiting.ahead)
+        steps += self._waiting.decide(now, why_not_yet=self._not_yet)
+        if self._not_yet is None:
+            closed = self._waiting.reserved
+            steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.ahead)
+            cleared = (*closed, *self._waiting.being_cleared)
+            steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.ahead)
+            steps += self._moving.decide(now, closed=closed)
+        return steps
+
+    def _judge_held(self, now: float) -> list[Step]:
+        """Jobs for which others came first: they stand in the queue now, are held for another cause, or are over, as
+        they can never start. Those that waited for the latter follow at once, as many as one turn takes."""
+        steps: list[Step] = []
+        judged = 0
+        while judged < HELD_MAX and len(steps) < self.settings.steps_max:
+            job_id = self.picture.holds.take_changed()
+            if job_id is None:
+                return steps
+            judged += 1
+            job = self.picture.jobs.get(job_id)
+            if job is None or job.state is not _S.QUEUED:
+                continue
+            if (cause := self.picture.holds.never(job)) is not None:
+                steps += self.picture.go(job, _E.CANCELLED, cause, now)
+            else:
+                self.picture.waitlist.judge_again(job, now)
+        self._more_held = True
+        return steps
+
+    def _lose_nodes(self, now: float) -> list[Step]:
+        heard = self.picture.pool.heard
+        if unseen := self.reaper.not_listening(now):
+            self.picture.pool.excuse(unseen, now)
+        if not self.reaper.may_be_due(now):  # as in most turns: the look costs the most at rest
+            return []
+        since = self.reaper.silent_since
+        ready = {node.id: since(node.id, heard[node.id]) for node in self.picture.pool.nodes.values() if node.ready}
+        steps: list[Step] = []
+        for node_id in self.reaper.lost(ready, now, leaving=self.picture.pool.leaving):
+            sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
+            steps += self._lose(self.picture.pool.nodes[node_id], sentence, now)
+        return steps
+
+    def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
+        heard_at = self.picture.pool.heard.get(node.id, node.seen_at)
+        self.picture.pool.forget(node.id)
+        self.picture.change_node(structs.replace(node, ready=False, seen_at=heard_at), "lost", sentence, at=now)
+        cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
+        steps: list[Step] = []
+        for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.pool.runs.jobs_on(node.id))]:
+            if job.spec.is_service and job.state is not _S.STOPPING:
+                steps += serving.lose_node(self.picture, job, cause, now)
+            elif job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
+                steps += lives.release(self.picture, job, now)
+            elif job.state is not _S.STOPPING:
+                steps += lives.stop(self.picture, job, cause, now)
+            elif self.picture.pool.all_gone(job):
+                steps += lives.stopped(self.picture, job, now)
+        return steps
+
+    def _remove_nodes(self, now: float) -> list[Step]:
+        """Remove nodes that were lost for longer than `nodes_kept_seconds`; a queued job that none of the other nodes
+        could hold then gives that as its reason."""
+        kept = self.settings.nodes_kept_seconds
+        if kept is None:
+            return []
+        lost = [node for node in self.picture.pool.nodes.values() if not node.ready and now - node.seen_at > kept]
+        gone = [node for node in lost if not self.picture.pool.runs.jobs_on(node.id)]
+        for node in gone:
+            sentence = f"removed: was not heard of for {duration_text(now - node.seen_at)}"
+            self.picture.remove_node(node, sentence, at=now)
+        return self._too_big(now) if gone else []
+
+    def _too_big(self, now: float) -> list[Step]:
+        nodes = list(self.picture.pool.nodes.values())
+        causes: dict[Shape, Cause | None] = {}
+        steps: list[Step] = []
+        for job in [job for job in self.picture.jobs.values() if job.state is _S.QUEUED]:
+            if job.id in self.picture.waitlist.held:
+                continue
+            shape = shape_of_job(job)
+            if shape not in causes:
+                causes[shape] = never_fits(job.spec, nodes, job.tenant) if nodes else None
+            cause = causes[shape]
+            if cause is not None and (job.waiting_for is None or job.waiting_for.code is not cause.code):
+                steps += self.picture.go(job, _E.WAITING, cause, now)
+        return steps
+
+    def _deadlines(self, now: float) -> list[Step]:
+        steps: list[Step] = []
+        for job_id in sorted(self.picture.pool.runs.holding):
+            job = self.picture.jobs[job_id]
+            limit = job.spec.time_limit_seconds
+            # Before `begins_at` there was no leader, or it started nothing.
+            since = max(job.since, self._settling.begins_at)
+            if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
+                sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
+                steps += lives.stop(self.picture, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
+            elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:
+                sentence = f"ran longer than its time limit of {job.spec.time_limit}"
+                steps += lives.stop(self.picture, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
+            elif job.state is _S.RUNNING:
+                steps += (serving if job.spec.is_service else lives).overdue(
+                    self.picture,
+                    job,
+                    now,
+                    since=since,
+                    start_seconds=self.settings.start_seconds,
+                    stop_seconds=self.settings.stop_seconds,
+                )
+            elif job.state is _S.STOPPING and now - since > self._leave_seconds(job):
+                steps += lives.give_up(self.picture, job, now)
+        return steps
+
+    def _leave_seconds(self, job: Job) -> float:
+        """How long the ranks of a job that stops may take."""
+        return job.spec.drain_seconds + job.spec.grace_seconds + self.settings.stop_seconds
+
+    @property
+    def unfollowing(self) -> list[str]:
+        """Ready nodes not surely answered by this leader: an earlier leader may hold them."""
+        return self.reaper.unfollowing(node.id for node in self.picture.pool.nodes.values() if node.ready)
+
+    @property
+    def holding_back(self) -> bool:
+        """True while the leader settles: the last decision placed nothing on purpose."""
+        return self._not_yet is not None
+
+    @property
+    def unfinished(self) -> bool:
+        """True if the last tick left decisions that the next one should make at once."""
+        return self._waiting.unfinished or self._more_held
+
+    # answers
+
+    def answer(self, node_id: str) -> tuple[JobOrder, ...]:
+        """All runs that the node should have, as the answer to its newest report."""
+        wanted = self.picture.desired.on(node_id)
+        permitted = [self._permitted(node_id, order) for order in wanted]
+        orders = self._carried(node_id, [order for order in permitted if order.ranks])
+        if self._not_yet is not None and orders != tuple(wanted):
+            self._withheld.add(node_id)
+        self.picture.pool.runs.offered(node_id, orders)
+        self.picture.desired.answered(node_id)
+        if node_id in self.picture.pool.unheard and node_id not in self._asked_again:
+            self._asked_again.add(node_id)
+            self.picture.desired.hint([node_id])  # so that a sure report comes soon
+        return orders
+
+    def _carried(self, node_id: str, orders: list[JobOrder]) -> tuple[JobOrder, ...]:
+        """As many of `orders` as one answer carries; jobs left out are put back with the next decision."""
+        picture = self.picture
+        found = carried(orders, picture.pool.runs.reported_by(node_id), picture.desired.order_bytes)
+        for job_id in found.left_out:
+            self._left_out[job_id] = (node_id, job_id in found.never)
+        return found.orders
+
+    def _put_back(self, now: float) -> list[Step]:
+        """Stop jobs whose ranks did not fit an answer: they are requeued, or fail if no answer could carry them."""
+        left_out, self._left_out = self._left_out, {}
+        steps: list[Step] = []
+        for job_id, (node_id, never) in sorted(left_out.items()):
+            job = self.picture.jobs.get(job_id)
+            if (
+                job is None
+                or job.state not in (_S.PLACED, _S.STARTING)
+                or job_id not in self.picture.pool.runs.jobs_on(node_id)
+            ):
+                continue
+            cause = _orders_full(node_id, never=never)
+            if not never:
+                self.picture.waitlist.put_back(job_id, cause)
+            steps += lives.stop(self.picture, job, cause, now)
+        return steps
+
+    def _permitted(self, node_id: str, order: JobOrder) -> JobOrder:
+        """The order without the ranks that may not run now. A node keeps the runs that it has; it starts none while the
+        leader settles or a stray of the job lives, and none with a share or a volume that it does not give."""
+        known = self.picture.pool.runs.reported_by(node_id)
+        if all(key_of(order, rank) in known for rank in order.ranks):
+            return order
+        job, node = self.picture.jobs[order.job_id], self.picture.pool.nodes[node_id]
+        # The replicas of a service do not meet: a stray of the same epoch is in the way of none.
+        but_of = job.epoch if job.spec.is_service else -1
+        starts = (
+            self._not_yet is None
+            and _offers_volumes(node, order)
+            and not self.picture.pool.strays.has_living(order.job_id, but_of=but_of)
+        )
+        return for_ranks(
+            order,
+            lambda rank: key_of(order, rank) in known or (starts and (node.gives_shares or rank.share is None)),
+        )
+
+    def take_hinted(self) -> set[str]:
+        """Nodes whose desired runs changed since the last call."""
+        return self.picture.desired.take_hinted()
+
+    def take_node_changes(self) -> list[NodeChange]:
+        return self.picture.pool.take_changes()
+
+
+def _offers_volumes(node: Node, order: JobOrder) -> bool:
+    needed = [NeededVolume(volume.name, order.tenant, not volume.read_only) for volume in order.named_volumes]
+    return all(map(node.offers, needed))
+
+
+def _has_only_extras_on(job: Job, node_id: str) -> bool:
+    here = [allocation for allocation in job.held if allocation.node_id == node_id]
+    return all(allocation.extra for allocation in here)
+
+
+def _orders_full(node_id: str, *, never: bool) -> Cause:
+    limit = f"{ANSWER_BYTES_MAX >> 20} MiB of orders and {ANSWER_RUNS_MAX} ranks"
+    numbers = {"orders_bytes_max": float(ANSWER_BYTES_MAX), "ranks_max": float(ANSWER_RUNS_MAX)}
+    if never:
+        sentence = f"its ranks on node {node_id} take more than the {limit} that a node can be given at once"
+        return Cause(code=_C.TOO_BIG, sentence=sentence, by=node_id, numbers=numbers)
+    sentence = f"node {node_id} can be given {limit} at once, and those of other jobs there leave too little of that"
+    return Cause(code=_C.ORDERS_FULL, sentence=sentence, by=node_id, numbers=numbers)
