@@ -5,8 +5,6 @@ import os
 import select
 import signal
 import sys
-import termios
-import tty
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from types import TracebackType
@@ -26,6 +24,9 @@ class RawTerminal:
         self._before: list[Any] = []
 
     def __enter__(self) -> Self:
+        import termios  # Windows has none
+        import tty
+
         self._before = termios.tcgetattr(self._fd)
         tty.setraw(self._fd)
         return self
@@ -33,6 +34,8 @@ class RawTerminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        import termios
+
         with suppress(termios.error):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 

@@ -5,11 +5,9 @@ along with --venv and variables with -e NAME, name the interpreter by its path, 
 """
 
 import argparse
-import fcntl
 import os
 import stat
 import sys
-import termios
 from typing import TextIO
 
 from weft.client import RefusedError
@@ -170,7 +168,10 @@ def _ignores_input(args: argparse.Namespace, stream: TextIO | None) -> bool:
             return os.fstat(stdin).st_size > os.lseek(stdin, 0, os.SEEK_CUR)
         if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
             return False
+        import fcntl  # Windows has neither of the two
+        import termios
+
         waiting = fcntl.ioctl(stdin, termios.FIONREAD, bytes(4))
         return int.from_bytes(waiting, sys.byteorder) > 0
-    except (OSError, ValueError):  # closed, or no file
+    except (ImportError, OSError, ValueError):  # closed, or no file
         return False

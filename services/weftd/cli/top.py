@@ -5,8 +5,6 @@ import asyncio
 import os
 import signal
 import sys
-import termios
-import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -102,6 +100,9 @@ def _look_of(seen: TopView) -> Look:
 @contextmanager
 def _ending(wake: asyncio.Event, done: asyncio.Event) -> Iterator[None]:
     """q, Ctrl-C and SIGTERM end it, a new size of the window redraws it; the terminal is left as it was."""
+    import termios  # Windows has none
+    import tty
+
     loop, keyboard = asyncio.get_running_loop(), sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
 
