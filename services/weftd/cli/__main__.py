@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import difflib
 import errno
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from weft.client.paths import NO_TEXT
-from weftd.cli.commands import COMMANDS, FAMILIES
+from weftd.cli.commands import COMMANDS, FAMILIES, load
 from weftd.cli.complaint import Complaint
 from weftd.cli.parsing import Parser, names_of, nothing_given, place_of, typed, unknown_options
 from weftd.cli.words import clean_lines
@@ -101,7 +100,7 @@ def _parsers(name: str) -> tuple[Parser, Parser]:
     """The parser of `weft` with this command alone, and the command's own."""
     parser = Parser(prog="weft", allow_abbrev=False)
     commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=Parser)
-    importlib.import_module(COMMANDS[name].module).add(commands)
+    load(name).add(commands)
     return parser, commands.choices[name]
 
 
@@ -159,7 +158,7 @@ def _help() -> str:
 def _version() -> int:
     from importlib.metadata import version  # slow to import, seldom asked
 
-    print(f"weft {version('weft')}")
+    print(f"weft {version('weft-gpu')}")
     return 0
 
 

@@ -1,15 +1,22 @@
 """Every command: the module that adds it, and the line that `weft --help` shows for it."""
 
+import importlib
+from types import ModuleType
 from typing import NamedTuple
+
+from weftd.cli.complaint import Complaint
 
 
 class Command(NamedTuple):
+    """`extra`: the extra of the distribution that installs what the module imports; empty: the base has it all."""
+
     module: str
     summary: str
+    extra: str = ""
 
 
-def _commands(module: str, **summaries: str) -> dict[str, Command]:
-    return {name: Command(f"weftd.cli.{module}", summary) for name, summary in summaries.items()}
+def _commands(module: str, *, extra: str = "", **summaries: str) -> dict[str, Command]:
+    return {name: Command(f"weftd.cli.{module}", summary, extra) for name, summary in summaries.items()}
 
 
 _RUN = {
@@ -59,13 +66,13 @@ _SERVE = {
     **_commands("notebook", notebook="a JupyterLab as a job; prints its URL"),
 }
 _CLUSTER = {
-    **_commands("up", up="start a cluster on this machine, or attach to it"),
+    **_commands("up", extra="embedded", up="start a cluster on this machine, or attach to it"),
     **_commands("bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
-    **_commands("emulate", emulate="have an emulated GPU be slow, or recover"),
-    **_commands("demo", demo="see real jobs share a cluster, in about two minutes"),
+    **_commands("emulate", extra="embedded", emulate="have an emulated GPU be slow, or recover"),
+    **_commands("demo", extra="embedded", demo="see real jobs share a cluster, in about two minutes"),
     **_commands("setup", setup="make the credentials of a cluster"),
     **_commands("replay", replay="derive anew what the scheduler decided, and compare"),
-    **_commands("migrate", migrate="bring the database to this version"),
+    **_commands("migrate", extra="cluster", migrate="bring the database to this version"),
     **_commands("token", token="create, list and revoke access tokens"),
     **_commands("quota", quota="what tenants are guaranteed, and may hold"),
     **_commands("webhook", webhook="have events posted to a URL"),
@@ -82,7 +89,9 @@ _BEGIN = {
 _STUDY = {
     **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
     **_commands("what_if", **{"what-if": "who would gain and who lose if something were different"}),
-    **_commands("simulate", simulate="run a trace of jobs on a simulated cluster, and compare policies"),
+    **_commands(
+        "simulate", extra="cluster", simulate="run a trace of jobs on a simulated cluster, and compare policies"
+    ),
 }
 
 FAMILIES = {
@@ -96,3 +105,14 @@ FAMILIES = {
     "Begin": list(_BEGIN),
 }
 COMMANDS = {**_RUN, **_SEE, **_ACT, **_ENTER, **_SERVE, **_CLUSTER, **_STUDY, **_BEGIN}
+
+
+def load(name: str) -> ModuleType:
+    """Import the module of a command. Raises Complaint if the installation lacks the extra of the command."""
+    command = COMMANDS[name]
+    try:
+        return importlib.import_module(command.module)
+    except ModuleNotFoundError as error:
+        if not command.extra or error.name is None or error.name.partition(".")[0] in ("weft", "weftd"):
+            raise
+        raise Complaint(f"{name} needs more than the client: pip install 'weft-gpu[{command.extra}]'") from error

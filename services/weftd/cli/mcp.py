@@ -28,7 +28,7 @@ async def mcp(args: argparse.Namespace) -> int:
 
     tools = [tool for tool in TOOLS if args.write or not tool.writes]
     async with connection.connected(args) as client:
-        server = AssistantServer(client, tools, version=version("weft"))
+        server = AssistantServer(client, tools, version=version("weft-gpu"))
         async for line in _lines():
             if line.strip() and (answer := await server.answer(line)) is not None:
                 page.write(answer + b"\n")

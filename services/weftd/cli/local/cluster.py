@@ -114,7 +114,9 @@ class LocalCluster:
         if has_caddy({**os.environ, **self.options.settings}):
             self._router_port = self._claim(self.options.router_port, ROUTER_PORT, "--router-port")
         else:
-            self._tell("Caddy is not there, so no router runs: services have no address (pip install 'weft[embedded]')")
+            self._tell(
+                "Caddy is not there, so no router runs: services have no address (pip install 'weft-gpu[embedded]')"
+            )
         self._enter("starting")
         stopwatch = Stopwatch(self._tell)
         addresses = await self._servers()  # a first start on a slow disk may take minutes; its waits have their bounds
