@@ -12,6 +12,7 @@ from prometheus_client import Histogram
 
 from weft.bus import Bus
 from weft.service.meters import Meters
+from weft.version import version
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Probes:
         }
         return {
             "service": self.meters.service,
+            "version": version(),
             "healthy": all(loop["healthy"] for loop in loops.values()),
             "ready": self.ready,
             # Shown, but no reason to be unhealthy: a restart of this process would not bring the server back.

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from weft.bus import BusError
 from weft.service import log
 from weft.service.config import SettingsError
+from weft.version import version
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ def main(
     `environment_errors` are logged in one line, without a traceback: a server that is away is no bug.
     """
     log.configure(name, style=environ.get("WEFT_LOG", "text"), level=environ.get("WEFT_LOG_LEVEL") or "INFO")
+    logger.info("%s %s starts", name, version())
     gc.set_threshold(*GARBAGE_EVERY)
     try:
         exit_with_parent(environ.get("WEFT_EXIT_WITH_PARENT", ""))

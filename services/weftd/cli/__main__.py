@@ -156,9 +156,9 @@ def _help() -> str:
 
 
 def _version() -> int:
-    from importlib.metadata import version  # slow to import, seldom asked
+    from weft.version import version  # slow to import, seldom asked
 
-    print(f"weft {version('weft-gpu')}")
+    print(f"weft {version()}")
     return 0
 
 

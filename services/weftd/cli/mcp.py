@@ -24,11 +24,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def mcp(args: argparse.Namespace) -> int:
-    from importlib.metadata import version  # slow to import
+    from weft.version import version  # slow to import
 
     tools = [tool for tool in TOOLS if args.write or not tool.writes]
     async with connection.connected(args) as client:
-        server = AssistantServer(client, tools, version=version("weft-gpu"))
+        server = AssistantServer(client, tools, version=version())
         async for line in _lines():
             if line.strip() and (answer := await server.answer(line)) is not None:
                 page.write(answer + b"\n")

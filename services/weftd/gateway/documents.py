@@ -4,6 +4,7 @@ from aiohttp import web
 
 from weft.messages.http import Health
 from weft.store import StoreUnavailableError
+from weft.version import version
 from weftd.gateway.face import Face
 from weftd.gateway.route import JSON, Call, NoQuery, answer
 
@@ -26,7 +27,7 @@ async def of_dashboard(request: web.Request) -> web.StreamResponse:
 
 
 async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
-    return answer(Health(ok=True))
+    return answer(Health(ok=True, version=version()))
 
 
 async def readyz(call: Call[NoQuery]) -> web.StreamResponse:
@@ -35,5 +36,5 @@ async def readyz(call: Call[NoQuery]) -> web.StreamResponse:
     try:
         await call.gateway.snapshots.nodes.get()
     except StoreUnavailableError:
-        return answer(Health(ok=False, detail={**detail, "store": "away"}), status=503)
-    return answer(Health(ok=True, detail=detail))
+        return answer(Health(ok=False, version=version(), detail={**detail, "store": "away"}), status=503)
+    return answer(Health(ok=True, version=version(), detail=detail))

@@ -26,6 +26,7 @@ from weft.messages.nodes import RunProgressed
 from weft.messages.signals import CurvePoint, Finding, GpuSample, ShareSample
 from weft.planning.closed import silent_seconds
 from weft.store.tenants import Access
+from weft.version import version
 from weftd.gateway.cluster import LiveCluster
 from weftd.gateway.service_views import SHEDDING, UNATTAINABLE, service_view
 from weftd.gateway.sight import may_see, seen_of
@@ -245,6 +246,7 @@ def cluster_view(
     first = nsmallest(SHOWN_JOBS_MAX, mine_queued, key=lambda job: (-job.priority, job.seq))
     return ClusterView(
         at=now,
+        version=version(),
         totals=_totals(views),
         nodes=views,
         states=dict(Counter(job.state.value for job in (*mine_holding, *mine_queued))),

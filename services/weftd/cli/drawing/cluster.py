@@ -56,7 +56,8 @@ def _rows(nodes: int, jobs: int, height: int | None) -> tuple[int, int]:
 def _title(view: ClusterView, look: Look) -> Table:
     totals = view.totals
     away = sum(not node.ready for node in view.nodes)
-    line = Text.assemble(("weft", "bold"), "   ", count(totals.nodes, "node"))
+    version = f" {clean(view.version)}" if view.version and not look.narrow else ""
+    line = Text.assemble(("weft", "bold"), (version, "dim"), "   ", count(totals.nodes, "node"))
     if away:
         line.append(f" ({away} lost)", "bold red")
     line.append(f"   {totals.gpus_held} of {emulated_gpus(totals.gpus, totals.gpus_emulated)} held")
