@@ -1,0 +1,45 @@
+"""The public interface of `weft` as text; `python -m tests.support.public` records it after a change that is meant."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import weft
+
+RECORDED = Path(__file__).parents[1] / "architecture/public.txt"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function that is a default
+
+
+def interface() -> str:
+    """Every public name; each class with its public bases and the signatures of its public methods and properties."""
+    lines: list[str] = []
+    for name in sorted(weft.__all__):
+        value = getattr(weft, name)
+        lines += _class(name, value) if inspect.isclass(value) else [f"{name}: {type(value).__name__}"]
+    return "\n".join(lines) + "\n"
+
+
+def _class(name: str, kind: type) -> list[str]:
+    bases = "".join(f", a {base.__name__}" for base in kind.__bases__ if base.__name__ in weft.__all__)
+    made = "" if issubclass(kind, Exception) and not _is_ours(kind, "__init__") else _signature(kind)
+    lines = [f"class {name}{made}{bases}"]
+    for member, value in sorted(inspect.getmembers(kind)):
+        if not member.startswith("_") and _is_ours(kind, member):
+            lines.append(f"{name}.{member}{_signature(value)}")
+    return lines
+
+
+def _is_ours(kind: type, member: str) -> bool:
+    """Whether a class of this project defines the member, not Python."""
+    return any(member in vars(base) and base.__module__.startswith("weft") for base in kind.__mro__)
+
+
+def _signature(value: Any) -> str:
+    if isinstance(value, property):
+        return f": {inspect.signature(value.fget).return_annotation}" if value.fget else ""
+    return _ADDRESS.sub("", f"{inspect.signature(value)}") if callable(value) else ""
+
+
+if __name__ == "__main__":
+    RECORDED.write_text(interface())
