@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
 
-from weft.client.paths import NO_TEXT
 from weftd.cli.commands import COMMANDS, FAMILIES, load
 from weftd.cli.complaint import Complaint
 from weftd.cli.parsing import Parser, names_of, nothing_given, place_of, typed, unknown_options
@@ -39,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"weft: {clean_lines(str(complaint))}", file=sys.stderr)
         return complaint.status
     except UnicodeEncodeError:  # the word may be a secret, and is not shown
+        from weft.client.paths import NO_TEXT  # slow to import
+
         print(f"weft: {NO_TEXT}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
