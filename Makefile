@@ -13,31 +13,44 @@ N ?= 3
 ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mark\.alone' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up fmt check test nightly sim chaos bench fairness policies hosts clean
+.PHONY: help setup lock native demo up wheel fmt check test nightly sim chaos bench fairness policies hosts clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-$(VENV)/.done: requirements.lock pyproject.toml
+PIP := $(BIN)/pip --disable-pip-version-check install
+LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --quiet
+
+# What `weft demo` and `weft up` need; a compiler in a wheel only where the machine has none.
+$(VENV)/.demo: embedded.lock sharing.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) --require-hashes -r embedded.lock
+	command -v cc >/dev/null || $(PIP) --require-hashes -r sharing.lock
+	$(PIP) --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.done: requirements.lock $(VENV)/.demo
+	$(PIP) --require-hashes -r requirements.lock
 	touch $@
 
 setup: $(VENV)/.done ## make .venv from the locked, hashed requirements
 
-lock: ## resolve requirements.lock again from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml --extra embedded --extra sharing --extra report --extra dev --universal --python-version 3.11 \
-	  --generate-hashes --no-annotate --no-header --quiet --output-file requirements.lock
+lock: ## resolve the three locks again from pyproject.toml (needs uv)
+	$(LOCK) --extra embedded --extra sharing --extra report --extra dev --output-file requirements.lock
+	$(LOCK) --extra embedded --extra build --constraint requirements.lock --output-file embedded.lock
+	awk '/^[^ ]/ { mine = index($$0, "ziglang==") == 1 } mine' requirements.lock >sharing.lock
 
 native: setup ## compile what jobs that share a GPU are given, and the emulated driver (needs cc or ziglang)
 	@$(BIN)/python -m weft.sharing.native
 
-demo: setup ## the main job: real work on an embedded cluster, about two minutes
+demo: $(VENV)/.demo ## the main job: real work on an embedded cluster, about two minutes
 	@$(BIN)/weft demo
 
-up: setup ## a local cluster that stays until Ctrl-C
+up: $(VENV)/.demo ## a local cluster that stays until Ctrl-C
 	@$(BIN)/weft up
+
+wheel: setup ## build the wheel into dist/
+	$(BIN)/pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 fmt: setup ## format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

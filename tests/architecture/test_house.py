@@ -219,9 +219,6 @@ def catches_all(path: Path) -> Iterator[str]:
                 yield where(path, node)
 
 
-LOCKS = ("requirements.lock", "deploy/requirements.lock")
-
-
 def test_only_the_loop_of_a_service_catches_everything() -> None:
     paths = sources("libs/weft/**/*.py", "services/weftd/**/*.py")
     found = [line for path in paths for line in catches_all(path)]
@@ -406,11 +403,23 @@ def test_no_file_names_a_package_registry() -> None:
     assert found == []
 
 
-def test_the_image_is_locked_to_what_the_services_need() -> None:
-    """The image has its own lock, without tools; every dependency is in it, in the version that is tested."""
+@pytest.mark.parametrize(
+    ("lock", "extras"),
+    [
+        ("deploy/requirements.lock", ("cluster",)),
+        ("embedded.lock", ("cluster", "embedded", "build")),
+        ("sharing.lock", ("sharing",)),
+    ],
+)
+def test_what_is_installed_without_tools_has_a_lock_of_its_own(lock: str, extras: tuple[str, ...]) -> None:
+    """The image, and `make demo`: every dependency is in the lock, in the version that is tested."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["cluster"]]
-    needed = {re.split(r"[<>=;]", one)[0].lower() for one in wanted}
-    locks = [set(re.findall(r"^([\w.-]+==\S+)", (ROOT / path).read_text(), re.MULTILINE)) for path in LOCKS]
-    assert locks[1] <= locks[0]
-    assert needed <= {entry.partition("==")[0].lower() for entry in locks[1]}
+    wanted = [one for extra in extras for one in project["optional-dependencies"][extra]]
+    wanted += project["dependencies"] if "cluster" in extras else []
+    needed = {re.split(r"[<>=;]", one)[0].lower() for one in wanted if not one.startswith(project["name"])}
+    tested, locked = (
+        set(re.findall(r"^([\w.-]+==\S+)", (ROOT / path).read_text(), re.MULTILINE))
+        for path in ("requirements.lock", lock)
+    )
+    assert locked <= tested
+    assert needed <= {entry.partition("==")[0].lower() for entry in locked}
