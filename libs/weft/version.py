@@ -22,7 +22,7 @@ def version() -> str:
         from importlib.metadata import version as installed  # slow to import
 
         return installed("weft-gpu")
-    # The build of an image has no history: it is told.
+    # The build of an image has no history: its version comes from the environment.
     return os.environ.get("WEFT_VERSION") or of_checkout(root) or f"{FIRST}.dev0"
 
 
@@ -40,7 +40,7 @@ def of_checkout(root: Path) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """What Git prints; empty if there is no Git, or it refuses."""
+    """The output of Git; empty if there is no Git, or it refuses."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments],

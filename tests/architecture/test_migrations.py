@@ -28,7 +28,7 @@ FIRST = "0001_first.sql"
 
 
 def taken_away(name: str, text: str) -> dict[str, str]:
-    """What the migration takes from an earlier service, and why that is not allowed."""
+    """The objects that the migration takes from an earlier service, and the reason against each."""
     if "_contract_" in name or name == FIRST:  # before the first there is nothing
         return {}
     sql = _but_for_what_it_makes(re.sub(r"--[^\n]*", "", text))

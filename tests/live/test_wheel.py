@@ -45,7 +45,7 @@ class Project:
         (folder / "client.py").write_text(CLIENT)
 
     def run(self, program: str, *arguments: str) -> str:
-        """What a program of the environment prints, started in the project's folder."""
+        """The output of a program of the environment, started in the project's folder."""
         done = subprocess.run(
             [self.programs / program, *arguments],
             cwd=self.folder,

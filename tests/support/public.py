@@ -8,7 +8,7 @@ from typing import Any
 import weft
 
 RECORDED = Path(__file__).parents[1] / "architecture/public.txt"
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function that is a default
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # the address of a function that is a default
 
 
 def interface() -> str:
@@ -31,7 +31,7 @@ def _class(name: str, kind: type) -> list[str]:
 
 
 def _is_ours(kind: type, member: str) -> bool:
-    """Whether a class of this project defines the member, not Python."""
+    """Return True if a class of this project defines the member, not Python."""
     return any(member in vars(base) and base.__module__.startswith("weft") for base in kind.__mro__)
 
 

@@ -99,16 +99,16 @@ def test_the_orders_of_4096_ranks_take_a_twentieth_of_what_a_message_carries() -
     assert len(encode(answer)) < CARRIED_MAX / 20
 
 
-# what one message carries
+# the content of one message
 
 
 def loads_of(orders: list[JobOrder], *, ranks: int) -> dict[str, OrderBytes]:
-    """Orders of which so many ranks fill an answer, besides what they share."""
+    """Orders of which `ranks` ranks fill an answer, besides the part that they share."""
     return {order.job_id: OrderBytes(shared=0, rank=ANSWER_BYTES_MAX // ranks) for order in orders}
 
 
 def orders_of_two(first: int, second: int) -> list[JobOrder]:
-    """The orders of two jobs for one node, with so many ranks each."""
+    """The orders of two jobs for one node, with `first` and `second` ranks."""
     made, known = placed(max(first, second))
     order = orders_of(made, known)["node-0"]
     return [

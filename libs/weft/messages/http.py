@@ -488,7 +488,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     """The whole cluster at one time. Its jobs are those that are not over and that the caller may see.
 
     `states` counts them by state, `waiting` those in the queue by the code of their cause; `running` (those that hold
-    resources) and `queued` show the first of them, in order. `version`: of the gateway that answers.
+    resources) and `queued` show the first of them, in order. `version`: the version of the gateway that answers.
     """
 
     at: Seconds
@@ -519,7 +519,7 @@ class SpecificationsView(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """`version`: of the gateway that answers."""
+    """`version`: the version of the gateway that answers."""
 
     ok: bool
     version: str

@@ -33,7 +33,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     progress_socket: str = ""
     members: str = ""  # the file; for runs that have members
     own_address: str = ""  # at which other ranks reach this one; empty: not known
-    slowdowns: str = ""  # of the node's emulated GPUs, see libs/weft/gpus/emulated.py
+    slowdowns: str = ""  # the slowdowns of the node's emulated GPUs, see libs/weft/gpus/emulated.py
     python: str = ""  # the node's own, for jobs that are programs of ours
     master_address: str
     peers: Mapping[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""What Weft's autoscaler is compared with: itself without one of its parts, and the rules of others, with their
+"""The baselines of Weft's autoscaler: itself without one of its parts, and the rules of others, with their
 constants."""
 
 from collections.abc import Callable, Mapping
