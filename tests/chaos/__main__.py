@@ -27,7 +27,7 @@ def main() -> int:
 
 def _asked() -> Asked:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults come (default: 60)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of faults (default: 60)")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument(
         "--settle",

@@ -11,9 +11,13 @@ from tests.hosts.laboratory import HOSTS_MAX, Laboratory, why_no_laboratory
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hosts", description=__doc__)
-    parser.add_argument("--count", type=int, default=3, help="how many hosts (default: 3)")
+    parser.add_argument("--count", type=int, default=3, help="number of hosts (default: 3)")
     parser.add_argument(
-        "--images", nargs="*", default=[], metavar="IMAGE", help="of this machine's engine, for each host"
+        "--images",
+        nargs="*",
+        default=[],
+        metavar="IMAGE",
+        help="images of this machine's engine to load into each host",
     )
     asked = parser.parse_args()
     if not 1 <= asked.count <= HOSTS_MAX:

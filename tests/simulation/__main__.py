@@ -78,7 +78,7 @@ def say(line: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=50, help="how many")
+    parser.add_argument("--seeds", type=int, default=50, help="number of seeds")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, help="this one alone")

@@ -19,7 +19,7 @@ def env_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> N
 
 
 def venv_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    what = "in this shell's virtual environment: a process on this machine, or where its folder is the same"
+    what = "run in this shell's virtual environment: on this machine, or where its folder is the same"
     parser.add_argument("--venv", action="store_true", help=what)
 
 

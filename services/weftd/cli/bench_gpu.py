@@ -28,7 +28,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--seconds",
         type=_seconds,
         metavar="N",
-        help=f"of steady computing (default: {SECONDS:g}; where a GPU is emulated, {EMULATED_SECONDS:g})",
+        help=f"seconds of steady computing (default: {SECONDS:g}; where a GPU is emulated, {EMULATED_SECONDS:g})",
     )
     parser.add_argument(
         "--wait", action="store_true", help="measure one GPU of a node after the other, and show what was measured"

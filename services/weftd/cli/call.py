@@ -59,7 +59,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("job", metavar="JOB", help=SERVICE_HELP)
-    parser.add_argument("path", metavar="PATH", nargs="?", default="/", help="such as /v1/models (default: /)")
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", default="/", help="path to request, such as /v1/models (default: /)"
+    )
     parser.add_argument("-X", "--method", metavar="M", help="default: GET, or POST with -d")
     parser.add_argument("-d", "--data", metavar="DATA", help="the body; @FILE: of a file, @-: of stdin")
     parser.add_argument("-H", "--header", action="append", default=[], metavar="'NAME: VALUE'", help="repeat it")

@@ -31,9 +31,9 @@ _SEE = {
     **_commands("top", top="the cluster and its queue, live"),
     **_commands("describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("explain", explain="why a job waits, or why it is where it is"),
-    **_commands("logs", logs="what a job has written; -f to follow"),
+    **_commands("logs", logs="print the output of a job; -f to follow"),
     **_commands("usage", usage="GPU hours held, used and lost, and what they cost"),
-    **_commands("events", events="what has happened; -f to follow"),
+    **_commands("events", events="list the events of the cluster; -f to follow"),
 }
 _ACT = {
     **_commands(
@@ -59,7 +59,7 @@ _SERVE = {
     **_commands("update", update="change what a service runs, replica by replica"),
     **_commands(
         "endpoints",
-        endpoints="where a service's replicas are",
+        endpoints="list the replicas of a service, with their addresses",
         open="the URL of a service, for a browser",
     ),
     **_commands("call", call="send a request to a service"),
@@ -71,14 +71,14 @@ _CLUSTER = {
     **_commands("emulate", extra="embedded", emulate="have an emulated GPU be slow, or recover"),
     **_commands("demo", extra="embedded", demo="see real jobs share a cluster, in about two minutes"),
     **_commands("setup", setup="make the credentials of a cluster"),
-    **_commands("replay", replay="derive anew what the scheduler decided, and compare"),
+    **_commands("replay", replay="derive the scheduler's decisions again, and compare"),
     **_commands("migrate", extra="cluster", migrate="bring the database to this version"),
     **_commands("token", token="create, list and revoke access tokens"),
-    **_commands("quota", quota="what tenants are guaranteed, and may hold"),
+    **_commands("quota", quota="show and set guarantees and limits of tenants"),
     **_commands("webhook", webhook="have events posted to a URL"),
     **_commands("secret", secret="store values that jobs name"),
     **_commands("image", image="push images to nodes without a registry"),
-    **_commands("tenant", tenant="what each tenant may take, and has taken"),
+    **_commands("tenant", tenant="show and set limits on the submissions of tenants"),
 }
 _BEGIN = {
     **_commands("init", init="write a job file to begin with, each field explained"),
@@ -88,7 +88,7 @@ _BEGIN = {
 }
 _STUDY = {
     **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
-    **_commands("what_if", **{"what-if": "who would gain and who lose if something were different"}),
+    **_commands("what_if", **{"what-if": "compare the cluster with one that differs, job by job"}),
     **_commands(
         "simulate", extra="cluster", simulate="run a trace of jobs on a simulated cluster, and compare policies"
     ),

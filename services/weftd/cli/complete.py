@@ -29,7 +29,9 @@ _NAMES_MAX = 200
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("completion", help="the completion of a shell", description=__doc__)
     parser.add_argument("shell", nargs="?", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
-    parser.add_argument("--names", choices=(JOBS, NODES), metavar="WHAT", help="of the cluster: jobs, or nodes")
+    parser.add_argument(
+        "--names", choices=(JOBS, NODES), metavar="WHAT", help="names to print: jobs, or nodes of the cluster"
+    )
     connection.options(parser)
     parser.set_defaults(func=completion)
 

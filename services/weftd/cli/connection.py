@@ -53,10 +53,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the cluster")
     group.add_argument(
         "--url",
-        help="of the gateway (or WEFT_URL, or the cluster that `weft up` started); over https, WEFT_CA_FILE has the"
+        help="gateway URL (default: WEFT_URL, or the cluster that `weft up` started); over https, WEFT_CA_FILE has the"
         " authorities to believe, if not those of the system",
     )
-    group.add_argument("--token", help="to speak with (or WEFT_TOKEN)")
+    group.add_argument("--token", help="access token (default: WEFT_TOKEN)")
     group.add_argument("--json", action="store_true", help="print what the API answers, as JSON")
 
 

@@ -76,7 +76,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("source", type=place, metavar="SOURCE", help="a path, or JOB:PATH")
     parser.add_argument("target", type=place, metavar="TARGET", help="JOB:PATH, or a path")
     parser.add_argument(
-        "--size-max", default=SIZE_MAX, metavar="SIZE", help=f"of all that is copied (default: {SIZE_MAX})"
+        "--size-max",
+        default=SIZE_MAX,
+        metavar="SIZE",
+        help=f"maximum size of the copied files together (default: {SIZE_MAX})",
     )
     run_options(parser)
     parser.set_defaults(func=copy)

@@ -15,7 +15,7 @@ _NODES_SHOWN = 8
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("emulate", help="have an emulated GPU be slow", description=__doc__)
     parser.add_argument("node", metavar="NODE")
-    parser.add_argument("gpu", type=int, metavar="GPU", help="by index")
+    parser.add_argument("gpu", type=int, metavar="GPU", help="index of the GPU")
     parser.add_argument(
         "slowdown", type=_slowdown, metavar="SLOWDOWN", help="1.33: what took 1 s takes 1.33 s; 1: as it should be"
     )

@@ -1,4 +1,4 @@
-"""`weft endpoints`: where the replicas of a service are. `weft open`: its URL, for a browser."""
+"""`weft endpoints`: list the replicas of a service, with their addresses. `weft open`: its URL, for a browser."""
 
 import argparse
 import os
@@ -21,7 +21,9 @@ _OPEN = (
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
-        "endpoints", help="where a service's replicas are", description="where the replicas of a service are"
+        "endpoints",
+        help="list the replicas of a service, with their addresses",
+        description="list the replicas of a service, with their addresses",
     )
     parser.add_argument("job", metavar="JOB", help=SERVICE_HELP)
     connection.options(parser)

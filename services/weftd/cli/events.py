@@ -18,9 +18,9 @@ ELEMENTS_MAX = 50  # of an array whose events are shown as one story
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("events", help="what has happened; -f to follow", description=__doc__)
+    parser = commands.add_parser("events", help="list the events of the cluster; -f to follow", description=__doc__)
     parser.add_argument(
-        "job", nargs="?", metavar="JOB", help="of one job or array only: all its events, and with -f to its end"
+        "job", nargs="?", metavar="JOB", help="job or array to list: all its events, and with -f until its end"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on as it happens")
     parser.add_argument("-n", "--limit", type=int, metavar="N", help=f"the last N (default: {_SHOWN}; of one job: all)")

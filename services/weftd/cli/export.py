@@ -15,8 +15,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "export", help="the queue and the history as a trace, for `weft simulate`", description=__doc__
     )
-    parser.add_argument("--since", default="7d", metavar="TIME", help="how far back, such as 12h or 30d (default: 7d)")
-    parser.add_argument("--pool", default="", help="whose jobs (default: the default pool)")
+    parser.add_argument(
+        "--since", default="7d", metavar="TIME", help="length of the history, such as 12h or 30d (default: 7d)"
+    )
+    parser.add_argument("--pool", default="", help="pool to export (default: the default pool)")
     connection.options(parser)
     parser.set_defaults(func=export)
 

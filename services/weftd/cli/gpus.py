@@ -15,7 +15,7 @@ from weftd.cli.words import natural
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("gpus", help="every GPU, who holds it, and how fast it is", description=__doc__)
-    parser.add_argument("node", nargs="*", metavar="NODE", help="those of these nodes only")
+    parser.add_argument("node", nargs="*", metavar="NODE", help="show only GPUs of these nodes")
     connection.options(parser)
     parser.set_defaults(func=gpus)
 

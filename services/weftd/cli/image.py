@@ -22,7 +22,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="push|list|delete")
     pusher = verbs.add_parser("push", help="have an image on every node that starts a job of it and has none")
     pusher.add_argument("--from", dest="source", metavar="FILE", help="an archive of `docker save`")
-    pusher.add_argument("--engine", default="docker", metavar="COMMAND", help="what saves it: docker, or podman")
+    pusher.add_argument(
+        "--engine", default="docker", metavar="COMMAND", help="command that saves it: docker, or podman"
+    )
     lister = verbs.add_parser("list", help="the images that were pushed")
     deleter = verbs.add_parser("delete", help="forget a pushed image; nodes that have it keep it")
     for each in (pusher, deleter):

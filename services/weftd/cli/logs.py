@@ -30,18 +30,18 @@ Say = Callable[[bytes], None]
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("logs", help="what a job has written; -f to follow", description=__doc__)
+    parser = commands.add_parser("logs", help="print the output of a job; -f to follow", description=__doc__)
     parser.add_argument(
         "jobs", nargs="*", metavar="JOB", help="its id, its name (then the newest of that name), or a pattern of names"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
     parser.add_argument(
-        "--rank", type=_rank, metavar="N", help="of this rank, or `all` (default: the rank that failed first, else 0)"
+        "--rank", type=_rank, metavar="N", help="rank to print, or `all` (default: the rank that failed first, else 0)"
     )
     parser.add_argument("--role", help="count ranks within this role")
-    parser.add_argument("--epoch", type=int, metavar="N", help="of this epoch (default: the newest)")
-    parser.add_argument("-n", "--tail", type=int, metavar="LINES", help="only the last lines")
-    parser.add_argument("--raw", action="store_true", help="on a terminal too every byte as it is, escapes included")
+    parser.add_argument("--epoch", type=int, metavar="N", help="epoch to print (default: the newest)")
+    parser.add_argument("-n", "--tail", type=int, metavar="LINES", help="print only the last N lines")
+    parser.add_argument("--raw", action="store_true", help="do not filter escape sequences on a terminal")
     selection.options(parser)
     connection.options(parser)
     parser.set_defaults(func=logs)

@@ -26,7 +26,7 @@ _SUMMARIES = {
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add(commands, "cancel", cancel, _CANCEL)
     parser = _add(commands, "requeue", requeue, _REQUEUE)
-    parser.add_argument("--failed", action="store_true", help="of an array: only the elements that failed")
+    parser.add_argument("--failed", action="store_true", help="requeue only the failed elements of an array")
 
 
 def _add(

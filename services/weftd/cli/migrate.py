@@ -38,7 +38,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help="for Postgres (default: 60)")
+    parser.add_argument(
+        "--wait", type=float, default=60.0, metavar="SECONDS", help="seconds to wait for Postgres (default: 60)"
+    )
     parser.set_defaults(func=run)
 
 

@@ -29,7 +29,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("system", choices=_SYSTEMS, metavar="SYSTEM", help=" or ".join(_SYSTEMS))
     parser.add_argument("file", metavar="FILE", help="the script or configuration; `-` is stdin")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the job file (default: stdout)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="job file to write (default: stdout)")
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.set_defaults(func=migrate_from)
 

@@ -9,7 +9,7 @@ from weftd.cli.words import clean
 
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 HELP = (
-    "as it was then: 10m ago (-10m), 14:57 (the last time it was), 2026-01-31T12:00 (here) or …Z, @1769860800,"
+    "past time to show: 10m ago (-10m), 14:57 (the last time it was), 2026-01-31T12:00 (here) or …Z, @1769860800,"
     " or the cursor of an event"
 )
 

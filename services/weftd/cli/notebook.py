@@ -83,8 +83,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--image", metavar="I", help="a container image with jupyter; else as a process of the node")
     parser.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
     parser.add_argument("--gpu-model", metavar="M", help="only of this model")
-    parser.add_argument("--share", type=float, metavar="PART", help="of a GPU's time, such as 0.25; with --gpu-memory")
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="of that GPU, such as 8GiB")
+    parser.add_argument(
+        "--share", type=float, metavar="PART", help="part of a GPU's time, such as 0.25; needs --gpu-memory"
+    )
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory of that GPU, such as 8GiB")
     parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
     parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="default: 2GiB")
     parser.add_argument("--workdir", metavar="DIR", help="its folder; default: here, or the image's own")
@@ -103,7 +105,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--priority", type=int, metavar="N", help="higher goes first (default: 0)")
     parser.add_argument("--pool", metavar="P", help="default: default")
     parser.add_argument(
-        "--wait", type=seconds, default=WAIT_SECONDS_MAX, metavar="TIME", help="for it to answer (default: 10m; 0: not)"
+        "--wait",
+        type=seconds,
+        default=WAIT_SECONDS_MAX,
+        metavar="TIME",
+        help="maximum wait for its first answer (default: 10m; 0: do not wait)",
     )
     page.notes_option(parser)
     connection.options(parser)

@@ -33,7 +33,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these, whether they are over or not")
-    parser.add_argument("-a", "--all", action="store_true", help="those that are over too")
+    parser.add_argument("-a", "--all", action="store_true", help="list ended jobs as well")
     selection.options(parser)
     parser.add_argument("--benchmarks", action="store_true", help="the benchmarks of GPUs too")
     parser.add_argument("--elements", action="store_true", help="the elements of arrays each as a job")

@@ -14,7 +14,7 @@ NONE = "none"  # the word that takes a bound away
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("quota", help="what tenants are guaranteed, and may hold", description=__doc__)
+    parser = commands.add_parser("quota", help="show and set guarantees and limits of tenants", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|set|delete")
     lister = verbs.add_parser("list", help="every quota, and what its tenant or group holds")
     setter = verbs.add_parser(
@@ -23,12 +23,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog=f"`{NONE}` instead of GPUs: no guarantee, or no limit. GPUS is a number, or MODEL=NUMBER, and may be"
         " repeated: `--guaranteed 8 --guaranteed H100=4`.",
     )
-    setter.add_argument("name", metavar="NAME", help="of a tenant, or of a group with --is-group")
+    setter.add_argument("name", metavar="NAME", help="tenant, or group with --is-group")
     setter.add_argument("--guaranteed", metavar="GPUS", action="append", help="GPUs that it always gets back")
     setter.add_argument("--limit", metavar="GPUS", action="append", help="GPUs that it may hold at most")
-    setter.add_argument("--weight", metavar="N", type=int, help="how much it may borrow compared with others")
+    setter.add_argument("--weight", metavar="N", type=int, help="weight of its borrowing, compared with others")
     setter.add_argument("--group", metavar="GROUP", help=f"the group it belongs to, or `{NONE}`")
-    setter.add_argument("--is-group", action="store_true", help="it is a group of tenants")
+    setter.add_argument("--is-group", action="store_true", help="make it a group of tenants")
     deleter = verbs.add_parser("delete", help="take a quota away")
     deleter.add_argument("name", metavar="NAME")
     for each, func in ((lister, list_), (setter, set_), (deleter, delete)):

@@ -49,12 +49,12 @@ class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
-        "replay", help="derive anew what the scheduler decided, and compare", description=__doc__
+        "replay", help="derive the scheduler's decisions again, and compare", description=__doc__
     )
-    parser.add_argument("--pool", default="default", help="whose history (default: default)")
+    parser.add_argument("--pool", default="default", help="pool to replay (default: default)")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--save", type=Path, metavar="FILE", help="keep the history there, too")
-    files.add_argument("--file", type=Path, metavar="FILE", help="one that was saved, instead of the cluster's")
+    files.add_argument("--file", type=Path, metavar="FILE", help="saved history to replay, instead of the cluster's")
     connection.options(parser)
     parser.set_defaults(func=replay)
 

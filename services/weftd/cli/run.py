@@ -41,14 +41,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="weft run [options] -- command ...",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run; may be left out with --image")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="command to run; optional with --image")
     _what(parser)
     _needs(parser)
     _how(parser)
     _many(parser)
     _serves(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
-    parser.add_argument("--key", help="submitted again with the same key, it is the same job")
+    parser.add_argument("--key", help="idempotency key: submitting again with it returns the same job")
     page.notes_option(parser)
     connection.options(parser)
     parser.set_defaults(func=run)
@@ -56,7 +56,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def _what(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what runs")
-    group.add_argument("--image", metavar="I", help="in this container image; else as a process of the node")
+    group.add_argument("--image", metavar="I", help="container image to run in; without it: a process of the node")
     group.add_argument("--name", dest="job_name", metavar="NAME", help="default: after the script or program")
     group.add_argument("--kind", choices=[kind.value for kind in Kind], help="default: training")
     env_option(group)
@@ -70,7 +70,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FOLDER[:TARGET][:ro]",
         help="a volume that nodes offer, or a folder of the node; repeat it",
     )
-    group.add_argument("--workdir", metavar="DIR", help="where it runs; default: here, or the image's own")
+    group.add_argument("--workdir", metavar="DIR", help="working directory (default: this folder, or the image's own)")
     group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")
 
 
@@ -78,27 +78,33 @@ def _needs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what it needs, per replica")
     group.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
     group.add_argument("--gpu-model", metavar="M", help="only of this model")
-    group.add_argument("--replicas", type=int, metavar="N", help="how many; they start together (default: 1)")
+    group.add_argument("--replicas", type=int, metavar="N", help="number of replicas; they start together (default: 1)")
     group.add_argument("--replicas-min", type=int, metavar="N", help="start with fewer if there is no more room")
-    group.add_argument("--replicas-max", type=int, metavar="N", help="it may grow to so many: see --resize")
+    group.add_argument(
+        "--replicas-max", type=int, metavar="N", help="maximum number of replicas it may grow to: see --resize"
+    )
     group.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
-    group.add_argument("--memory", metavar="SIZE", help="such as 16GiB (default: 1GiB)")
-    group.add_argument("--shm", metavar="SIZE", help="of /dev/shm (default: half of the memory)")
+    group.add_argument("--memory", metavar="SIZE", help="memory, such as 16GiB (default: 1GiB)")
+    group.add_argument("--shm", metavar="SIZE", help="size of /dev/shm (default: half of the memory)")
 
 
 def _how(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how it is treated")
     group.add_argument("--priority", type=int, metavar="N", help="-1000 to 1000; higher goes first (default: 0)")
     group.add_argument("--no-preempt", action="store_true", help="never stop it to make room for another")
-    group.add_argument("--grace", metavar="TIME", help="between SIGTERM and SIGKILL (default: 30s)")
+    group.add_argument("--grace", metavar="TIME", help="time between SIGTERM and SIGKILL (default: 30s)")
     group.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 1h30m")
-    group.add_argument("--retries", type=int, metavar="N", help="how often to try again when it fails (default: 0)")
-    group.add_argument("--resize", choices=[how.value for how in ResizeHow], help="how it takes another size")
-    group.add_argument("--checkpoints", metavar="TIME", help="it writes one so often, such as 10m; stop: when stopped")
+    group.add_argument("--retries", type=int, metavar="N", help="number of further tries after a failure (default: 0)")
+    group.add_argument(
+        "--resize", choices=[how.value for how in ResizeHow], help="way to change its size while it runs"
+    )
+    group.add_argument(
+        "--checkpoints", metavar="TIME", help="interval of its checkpoints, such as 10m; stop: when stopped"
+    )
     group.add_argument(
         "--progress",
         metavar="PATTERN",
-        help="how its output tells its steps, such as `epoch (?P<step>[0-9]+)`; default: step=7 in $WEFT_PROGRESS",
+        help="pattern of the steps in its output, such as `epoch (?P<step>[0-9]+)`; default: step=7 in $WEFT_PROGRESS",
     )
     group.add_argument(
         "--tuning",
@@ -124,13 +130,17 @@ def _many(parser: argparse.ArgumentParser) -> None:
 
 def _serves(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a service (--kind inference); --replicas-min 0: none while nobody asks")
-    group.add_argument("--service-port", type=int, metavar="N", help="where a container listens (WEFT_PORT says it)")
-    group.add_argument("--ready", metavar="PATH", help="it answers this with 200 once it takes requests, as /healthz")
+    group.add_argument("--service-port", type=int, metavar="N", help="port on which a container listens (in WEFT_PORT)")
+    group.add_argument("--ready", metavar="PATH", help="path that returns 200 once it is ready, such as /healthz")
     group.add_argument("--concurrency", type=int, metavar="N", help="requests at one replica at once (default: 100)")
-    group.add_argument("--public", action="store_true", help="its requests need no token")
-    group.add_argument("--objective-latency", metavar="TIME", help="to the first byte of an answer, such as 200ms")
-    group.add_argument("--objective-rate", type=float, metavar="N", help="kept up to so many requests per second")
-    group.add_argument("--objective-percentile", type=float, metavar="N", help="of the requests (default: 99)")
+    group.add_argument("--public", action="store_true", help="accept requests without a token")
+    group.add_argument("--objective-latency", metavar="TIME", help="time to the first byte of an answer, such as 200ms")
+    group.add_argument(
+        "--objective-rate", type=float, metavar="N", help="requests per second up to which that latency holds"
+    )
+    group.add_argument(
+        "--objective-percentile", type=float, metavar="N", help="percentile of the requests within it (default: 99)"
+    )
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -68,20 +68,20 @@ class Filter(Struct, frozen=True, kw_only=True):
 def options(parser: argparse.ArgumentParser) -> None:
     """The options that select jobs."""
     group = parser.add_argument_group("which jobs; of several options all must hold")
-    group.add_argument("--name", default="", metavar="NAME", help="of this name; `*` is any characters, `?` is one")
-    group.add_argument("--label", action="append", default=[], metavar="K[=V]", help="with this label; repeat it")
-    group.add_argument("--tenant", default="", metavar="T", help="of this tenant; for an administrator")
+    group.add_argument("--name", default="", metavar="NAME", help="job name; `*` is any characters, `?` is one")
+    group.add_argument("--label", action="append", default=[], metavar="K[=V]", help="label of the jobs; repeat it")
+    group.add_argument("--tenant", default="", metavar="T", help="tenant of the jobs; for administrators")
     group.add_argument(
         "--kind", action="append", default=[], choices=[kind.value for kind in Kind], metavar="KIND", help="repeat it"
     )
-    group.add_argument("--node", default="", metavar="NODE", help="with a rank on this node, or last there")
+    group.add_argument("--node", default="", metavar="NODE", help="node on which a rank runs, or ran last")
     group.add_argument(
         "--state",
         action="append",
         default=[],
         choices=[state.value for state in JobState],
         metavar="STATE",
-        help="in this state; repeat it",
+        help="state of the jobs; repeat it",
     )
     group.add_argument("--since", metavar="TIME", help=_SINCE)
 

@@ -22,7 +22,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="the hosts of the servers of one NATS cluster, each as HOST or HOST:PORT of its routes (docs/failover.md)",
     )
     parser.add_argument(
-        "--mode", type=_mode, default=0o600, help="of each file, octal; 644 where other users read them (default: 600)"
+        "--mode", type=_mode, default=0o600, help="octal mode of each file; 644 if other users read them (default: 600)"
     )
     parser.set_defaults(func=setup)
 

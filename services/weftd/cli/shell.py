@@ -55,7 +55,7 @@ def which_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rank", type=_rank, default=0, metavar="N", help="of this rank (default: 0)")
+    parser.add_argument("--rank", type=_rank, default=0, metavar="N", help="rank to use (default: 0)")
     parser.add_argument("--role", default="", help="count ranks within this role")
     connection.options(parser)
 

@@ -29,7 +29,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     venv_option(parser)
     secret_option(parser)
     sync_option(parser)
-    parser.add_argument("--key", help="submitted again with the same key, it is the same job")
+    parser.add_argument("--key", help="idempotency key: submitting again with it returns the same job")
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     page.notes_option(parser)
     connection.options(parser)

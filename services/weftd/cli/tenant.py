@@ -18,7 +18,9 @@ DEFAULT = "default"  # the word that takes a choice back
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("tenant", help="what tenants may take", description=__doc__)
+    parser = commands.add_parser(
+        "tenant", help="show and set limits on the submissions of tenants", description=__doc__
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|set")
     lister = verbs.add_parser("list", help="every tenant, what it may take and what it has taken")
     setter = verbs.add_parser(

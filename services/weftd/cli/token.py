@@ -21,18 +21,18 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="create|list|revoke")
     maker = verbs.add_parser("create", aliases=["make"], help="make a token; it is shown this once")
-    maker.add_argument("tenant", metavar="TENANT", help="who may use it; made with the first token")
-    maker.add_argument("--label", default="default", help="to tell it from the tenant's others (default: default)")
+    maker.add_argument("tenant", metavar="TENANT", help="tenant that uses it; created with its first token")
+    maker.add_argument("--label", default="default", help="name of the token within the tenant (default: default)")
     maker.add_argument("--admin", action="store_true", help="let it see and do everything")
-    maker.add_argument("--expires", type=_seconds, metavar="30d", help="after so long it is worth nothing")
+    maker.add_argument("--expires", type=_seconds, metavar="30d", help="lifetime, after which it is refused")
     lister = verbs.add_parser(
-        "list", help="whose tokens there are, and when each was used; never the tokens themselves"
+        "list", help="list the tokens of each tenant, and when each was used; never the tokens themselves"
     )
-    lister.add_argument("tenant", nargs="?", default="", metavar="TENANT", help="of this tenant alone")
+    lister.add_argument("tenant", nargs="?", default="", metavar="TENANT", help="tenant to list (default: all)")
     lister.add_argument("--all", action="store_true", help="also those that were revoked or have expired")
     revoker = verbs.add_parser("revoke", help="make tokens worth nothing")
     revoker.add_argument("tenant", metavar="TENANT")
-    revoker.add_argument("--label", default="default", help="of the token (default: default)")
+    revoker.add_argument("--label", default="default", help="name of the token (default: default)")
     for each, func in ((maker, create), (lister, list_), (revoker, revoke)):
         connection.options(each)
         each.set_defaults(func=func)

@@ -31,8 +31,10 @@ class TopView(Struct, frozen=True, kw_only=True):
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("top", help="the cluster and its queue, live", description=__doc__)
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between looks (default: 1)")
-    parser.add_argument("--once", action="store_true", help="look once and end")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="seconds between refreshes (default: 1)"
+    )
+    parser.add_argument("--once", action="store_true", help="print once and exit")
     connection.options(parser)
     parser.set_defaults(func=top)
 

@@ -23,9 +23,13 @@ NODES = 2
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser("up", help="start a cluster on this machine, or attach to it", description=__doc__)
-    parser.add_argument("--home", type=Path, metavar="DIR", help="for its data (or WEFT_HOME; default: in your home)")
-    parser.add_argument("--port", type=int, help="of the gateway; 0 for any (default: 8470, or any if it is taken)")
-    parser.add_argument("--router-port", type=int, help="of the router; 0 for any (default: 8480, or any)")
+    parser.add_argument(
+        "--home", type=Path, metavar="DIR", help="folder of its data (or WEFT_HOME; default: in your home)"
+    )
+    parser.add_argument(
+        "--port", type=int, help="port of the gateway; 0 for any (default: 8470, or any if it is taken)"
+    )
+    parser.add_argument("--router-port", type=int, help="port of the router; 0 for any (default: 8480, or any)")
     parser.add_argument("--nodes", type=int, metavar="N", help=f"default: {NODES}, or 1 with real GPUs")
     parser.add_argument(
         "--gpus", choices=("auto", "real", "emulated"), default="auto", help="auto: the real ones where there are any"

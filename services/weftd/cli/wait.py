@@ -27,7 +27,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "jobs", nargs="+", metavar="JOB", help="a job or an array: its id, or its name: then the newest of it"
     )
-    parser.add_argument("--timeout", type=seconds, metavar="TIME", help="at most this long, such as 90 or 1h30m")
+    parser.add_argument("--timeout", type=seconds, metavar="TIME", help="maximum wait, such as 90 or 1h30m")
     parser.add_argument("--any", action="store_true", help="until the first of them has ended; its exit status counts")
     connection.options(parser)
     parser.set_defaults(func=wait)

@@ -19,10 +19,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     adder.add_argument("address", metavar="URL")
     adder.add_argument(
-        "--events", default="", metavar="NAMES", help="such as begin,end,fail (default: all; by mail begin,end,requeue)"
+        "--events",
+        default="",
+        metavar="NAMES",
+        help="events to post, such as begin,end,fail (default: all; by mail begin,end,requeue)",
     )
-    adder.add_argument("--all-tenants", action="store_true", help="for administrators: of all jobs, and of nodes")
-    lister = verbs.add_parser("list", help="where events are posted, and how that goes")
+    adder.add_argument(
+        "--all-tenants", action="store_true", help="post events of all jobs and of nodes; for administrators"
+    )
+    lister = verbs.add_parser("list", help="list the webhooks and their deliveries")
     on = verbs.add_parser("on", help="switch one on again that was switched off")
     remover = verbs.add_parser("remove", help="post nothing there any more")
     for each in (on, remover):

@@ -59,7 +59,7 @@ def main() -> int:
 
 def _asked(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m weftd.executor.beside", description=__doc__)
-    parser.add_argument("name", help="of the process; one of each name runs on a host")
+    parser.add_argument("name", help="name of the process; one of each name runs on a host")
     parser.add_argument("--network", choices=("host", "none"), default="host")
     parser.add_argument("--passwords", metavar="FILE", help="lines USER:PASSWORD, of which WEFT_NATS_USER's is given")
     parser.add_argument(

@@ -70,7 +70,7 @@ def _real(durations: Durations, compute: ComputeWork, memory: MemoryWork, *, vis
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m weft.gpus.bench", description=__doc__)
     parser.add_argument(
-        "--seconds", type=_seconds, default=SECONDS, help="of steady computing; half of it before, to warm up"
+        "--seconds", type=_seconds, default=SECONDS, help="seconds of steady computing; half of it before, to warm up"
     )
     work = parser.add_argument_group("the fixed amount of work", "other amounts cannot be compared with these")
     work.add_argument("--blocks", type=_count, default=ComputeWork().blocks)

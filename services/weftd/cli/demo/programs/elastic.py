@@ -182,7 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--idle", action="store_true", help="a piece takes time, but no processor: emulated work")
     parser.add_argument("--pieces", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=0.1, metavar="N", help="of CPU time for one piece")
+    parser.add_argument("--seconds", type=float, default=0.1, metavar="N", help="seconds of CPU time for one piece")
     parser.add_argument(
         "--until-it-gave-back", action="store_true", help="go on until ranks joined and some of them left again"
     )

@@ -53,7 +53,7 @@ class Driver:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, metavar="N", help="how long to go on")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="N", help="seconds of work")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     driver = Driver()

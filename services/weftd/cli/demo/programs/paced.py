@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000_000)
     parser.add_argument("--base", type=float, default=0.5, help="seconds of a step at a slowdown of 1")
-    parser.add_argument("--samples", type=int, default=32, help="in a step")
+    parser.add_argument("--samples", type=int, default=32, help="number of samples in a step")
     args = parser.parse_args()
     rng = random.Random(f"{os.environ.get('WEFT_JOB_ID')}/{os.environ.get('WEFT_RANK')}")
     for number in range(1, args.steps + 1):
