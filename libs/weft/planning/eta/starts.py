@@ -189,9 +189,9 @@ class _Waiting(Sequence[WaitingJob]):
 
 
 class PoolToCome(LookAhead):
-    """The same from what is stored of a pool. `durations`: those of jobs that ended; `steps`: the steps that running jobs report
-    lately; `places`: those that an earlier look at the queue found; `minimum_run`: how long each job runs before it may
-    be pre-empted."""
+    """The same from what is stored of a pool. `durations`: those of jobs that ended; `steps`: the steps that running
+    jobs report lately; `places`: those that an earlier look at the queue found; `minimum_run`: how long each job runs
+    before it may be pre-empted."""
 
     def __init__(
         self,
