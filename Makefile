@@ -81,7 +81,7 @@ bench: setup ## what Weft is for, measured on this machine
 fairness: setup ## SEED=7: what a quiet tenant notices of a hostile one, about fifteen minutes
 	@$(BIN)/python -m tests.bench fairness --seed $(SEED)
 
-policies: setup ## the tables of docs/measurements/pal.md, from WEFT_DATA: about an hour
+policies: setup ## the tables of tests/bench/measured/pal.md, from WEFT_DATA: about an hour
 	@$(BIN)/python -m tests.bench.policies
 
 chaos: setup ## faults, a hostile tenant and a rogue node on real servers, then an audit: make chaos SECONDS=60 SEED=7 FAILOVER=1 HOSTS=3

@@ -41,7 +41,7 @@ def _asked() -> Asked:
         "--hosts", type=int, choices=(0, 3), default=0, help="all of that on hosts of a laboratory (root)"
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs of all services and jobs there")
-    parser.add_argument("--markdown", action="store_true", help="print the row for docs/measurements/chaos.md too")
+    parser.add_argument("--markdown", action="store_true", help="print the row for tests/bench/measured/chaos.md too")
     parser.add_argument("--quiet", action="store_true", help="say nothing of single faults")
     found = parser.parse_args()
     if found.hosts and found.fencing == "off":

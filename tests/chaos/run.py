@@ -60,7 +60,7 @@ class Result(Struct, frozen=True, kw_only=True):
         return not any(self.figures[kind] for kind in FAULTY)
 
     def row(self) -> str:
-        """One line of the table in docs/measurements/chaos.md, whose head is `head()`."""
+        """One line of the table in tests/bench/measured/chaos.md, whose head is `head()`."""
         shown = {**self.figures, "kills": _listed(self.figures["kills"])}
         return _line([str(shown[name]) for name in COLUMNS])
 

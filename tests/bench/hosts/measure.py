@@ -2,7 +2,7 @@
 
 Pools of 1,000 emulated nodes with 8 GPUs, up to ten of them, over a real NATS, a real Postgres, real schedulers and a
 real gateway; in each size: nodes join, rest, get jobs, and one is switched off. Then a scheduler is killed.
-What is measured, what the aims are and whence, and where it bends: docs/measurements/hosts.md.
+The method, the aims with their reasons, and the limits are in tests/bench/measured/hosts.md.
 
 The seed draws the node that is switched off and the sizes of the jobs. The last line is one JSON object with the aims.
 """

@@ -20,7 +20,7 @@ from tests.bench.nearchus.scenarios import SCENARIOS
 from tests.bench.nearchus.sides import run_side
 from tests.support.corpus import CORPUS
 
-PAGE = Path("docs/measurements/nearchus.md")
+PAGE = Path("tests/bench/measured/nearchus.md")
 EVERY = (*SCENARIOS, *TRACES)
 
 

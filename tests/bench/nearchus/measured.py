@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 R = TypeVar("R")
-RESULTS = Path("docs/measurements/nearchus")
+RESULTS = Path("tests/bench/measured/nearchus")
 BUSY_ELSEWHERE = 0.5  # cores, on average: above it the run is disturbed. Fixed before the first comparison.
 
 

@@ -1,1 +1,1 @@
-"""Placement policies compared on measured traces and GPU profiles: the tables of docs/measurements/pal.md."""
+"""Placement policies compared on measured traces and GPU profiles: the tables of tests/bench/measured/pal.md."""

@@ -48,7 +48,7 @@ def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.policies", description=__doc__)
     parser.add_argument("--part", choices=(*PARTS, ALL), default=ALL)
     parser.add_argument("--jobs", type=int, default=2, help="simulations at once")
-    parser.add_argument("--out", type=Path, default=Path("docs/measurements/pal.md"))
+    parser.add_argument("--out", type=Path, default=Path("tests/bench/measured/pal.md"))
     parser.add_argument("--quick", action="store_true", help="a little of everything, to see that it works")
     return parser.parse_args()
 
