@@ -277,3 +277,30 @@ def test_a_page_that_names_its_tests_names_tests_that_exist(page: str) -> None:
     for path, test in named:
         assert (ROOT / path).is_file(), path
         assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+# decisions and measurements
+
+SECTIONS = ["Context", "Decision", "Alternatives", "Consequences"]
+RECORDS = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+
+
+def test_every_decision_record_has_the_same_form() -> None:
+    form = re.compile(r"# \d+ · [A-Z].+\n\nDate: \d{4}-\d{2}-\d{2}\n\nStatus: (accepted|superseded by \d+|removed)\b")
+    wrong = {
+        path.name: headings
+        for path in RECORDS
+        if (headings := re.findall(r"^## (.+)$", path.read_text(), flags=re.MULTILINE)) != SECTIONS
+        or not form.match(path.read_text())
+    }
+    assert not wrong
+
+
+def test_the_index_lists_every_decision_record() -> None:
+    listed = re.findall(r"^\| \[(\d+)\]\((\d{4})(-\S+\.md)\) \|", page("decisions/README.md"), flags=re.MULTILINE)
+    assert [f"{number}{name}" for _, number, name in listed] == [path.name for path in RECORDS]
+    assert all(int(shown) == int(number) for shown, number, _ in listed)
+
+
+def test_a_page_of_measurements_has_at_most_sixty_lines() -> None:
+    assert not [path.name for path in (ROOT / "docs/measurements").glob("*.md") if path.read_text().count("\n") > 60]
