@@ -206,10 +206,10 @@ def test_nobody_to_move_is_no_move() -> None:
 # many jobs: one by one
 
 
-def many(count: int, free: int, *, slow: float = 2.0) -> tuple[Room, list[Movable]]:
+def many(count: int, free: int, *, slow: float = 2.0, cost_s: float = 30.0) -> tuple[Room, list[Movable]]:
     """`count` jobs on slow GPUs, and `free` fast ones."""
     room = room_of(count, free, scores={"A": [[slow] * count, [1.0] * free]})
-    return room, [running(room, f"j-{number:03d}", ("n1", number)) for number in range(count)]
+    return room, [running(room, f"j-{number:03d}", ("n1", number), cost_s=cost_s) for number in range(count)]
 
 
 def test_of_many_jobs_those_move_that_gain_by_what_is_free() -> None:
@@ -227,6 +227,8 @@ def test_of_many_jobs_only_so_many_move_at_once() -> None:
 def test_of_many_jobs_none_moves_whose_gain_is_not_worth_it() -> None:
     room, jobs = many(JOINT_MOST + 5, 5, slow=1.001)
     assert found(room, *jobs) == {}
+    room, jobs = many(JOINT_MOST + 5, 5, cost_s=HORIZON_S / 2 + 1)
+    assert found(room, *jobs) == {}, "it saves half of the horizon"
 
 
 def test_those_of_many_move_first_that_gain_most() -> None:

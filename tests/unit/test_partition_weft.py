@@ -13,7 +13,9 @@ from tests.support.partitions import elastic_job, instance, server
 from tests.support.tier import examples
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.partition.fair import resources, whole_of
+from weft.planning.partition.levels import Levels
 from weft.planning.partition.named import PARTITIONERS
+from weft.planning.partition.packing import Packer
 from weft.planning.partition.weft import fast, weft
 
 CPU = (0.0, 1.0, 1.0)
@@ -211,6 +213,14 @@ def test_where_the_running_jobs_do_not_fit_all_stays_as_it_is() -> None:
     found = weft(jobs, [server("s1", cpus=1, memory=1)], Rules())
     assert found.kept
     assert found.sizes == {"a": 2}
+
+
+def test_replicas_leave_the_server_where_most_is_free_so_that_free_gpus_lie_together() -> None:
+    servers = [server("full", gpus=4, cpus=9, memory=9), server("free", gpus=4, cpus=9, memory=9)]
+    job = elastic_job("j", (1.0, 1.0, 1.0), 1, 6, on={"full": 4, "free": 1})
+    packer = Packer([job], servers, Levels(servers, 0.05))
+    packer.shrink(job, 3)
+    assert packer.where() == {"j": {"full": 3}}
 
 
 def test_no_jobs_and_no_servers_are_no_error() -> None:

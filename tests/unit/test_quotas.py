@@ -10,7 +10,9 @@ from msgspec import Struct
 from tests.support.tier import of_tier
 from weft.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
 from weft.planning.preemption import Holder
-from weft.planning.quota.ledger import Ledger, TenantHolds
+from weft.planning.quota.due import due_of
+from weft.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
+from weft.planning.quota.ranks import may_start
 from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 
 TREES = of_tier(500, 10_000)
@@ -40,6 +42,18 @@ def test_a_job_fits_inside_its_guarantee_then_inside_that_of_its_group_then_by_b
     ledger.hold("j-1", held("speech", 4))
     assert ledger.fit("vision", {ALL: 2}).level == 0
     assert ledger.fit("vision", {ALL: 3}).level is None
+
+
+def test_a_job_that_cannot_give_back_starts_inside_its_own_guarantee_only() -> None:
+    own, of_group, borrows = QuotaFit(0), QuotaFit(1), QuotaFit(None)
+    assert [may_start(fit, preemptible=False) for fit in (own, of_group, borrows)] == [True, False, False]
+    assert [may_start(fit, preemptible=True) for fit in (own, of_group, borrows)] == [True, True, True]
+
+
+def test_a_tenant_is_due_its_guarantee_and_its_part_of_what_no_guarantee_takes() -> None:
+    tree = Ledger([quota("vision", 4), quota("speech", 0, weight=2)]).tree
+    assert due_of(tree, ["vision", "speech"], 10.0) == {"vision": 6.0, "speech": 4.0}
+    assert due_of(tree, ["vision", "speech"], 4.0) == {"vision": 4.0, "speech": 1.0}, "a weight is never nothing"
 
 
 def test_a_limit_of_any_group_above_holds_a_job_back_and_says_which() -> None:

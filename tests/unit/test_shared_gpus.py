@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from tests.support.builders import GIB, spec
+from tests.support.builders import GIB, capacity, spec
 from tests.support.shared_gpus import MODELS, NAMES, node_of, shape, single
 from tests.support.tier import examples
 from weft.domain.job import Allocation
 from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
 from weft.planning.capacity import Room
 from weft.planning.finding import find
+from weft.planning.gpus_left import GpusLeft
 from weft.planning.placement.packed import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.scores import Scores
@@ -254,6 +255,25 @@ def test_gpus_that_are_occupied_or_kept_give_no_share() -> None:
     room = Room()
     room.add(node_of("node-0", gpus=2, model="A"), occupied=frozenset({0}), kept=frozenset({1}))
     assert find(room, shape(1)) is None
+
+
+def test_a_gpu_that_is_withheld_is_not_given_when_its_last_share_comes_back() -> None:
+    gpus, share = GpusLeft(capacity(gpus=2).gpus, frozenset({0})), Share(request=500, memory=GIB)
+    for index in (0, 1):
+        gpus.take_share(index, share)
+    assert gpus.whole == []
+    for index in (0, 1):
+        gpus.give_share_back(index, share)
+    assert (gpus.whole, dict(gpus.shared)) == ([1], {})
+
+
+def test_a_share_of_a_gpu_that_one_job_holds_as_a_whole_counts_as_more_than_there_is() -> None:
+    gpus, share = GpusLeft(capacity(gpus=1).gpus, frozenset()), Share(request=500, memory=GIB)
+    gpus.take([0])
+    gpus.take_share(0, share)
+    assert gpus.shared[0].time == -500
+    gpus.give_back([0])
+    assert gpus.shared[0].time == 500
 
 
 def test_as_few_replicas_as_fit_start() -> None:

@@ -1,6 +1,6 @@
 """The walk over the waiting jobs: what it decides of each, in order, and when it ends."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 from msgspec import structs
@@ -25,15 +25,26 @@ def wants(least: int, most: int = 0, *, lasts_s: float | None = None, pinned: bo
 
 
 class Free:
-    """A number of free GPUs, and a queue of jobs in the order of the mapping: each is a group of its own."""
+    """A number of free GPUs, and a queue of jobs in the order of the mapping. Each is a group of its own, unless it is
+    in `group`."""
 
-    def __init__(self, gpus: int, jobs: Mapping[str, Wants | None], *, backfill: str, ends_s: float | None) -> None:
+    def __init__(
+        self,
+        gpus: int,
+        jobs: Mapping[str, Wants | None],
+        *,
+        backfill: str,
+        ends_s: float | None,
+        group: Collection[str] = (),
+    ) -> None:
         self.gpus = gpus
         self.jobs = jobs
         self.impossible = 1000  # what would not fit in an empty pool
         self.queue = Queue(FIFO)
         for seq, job_id in enumerate(jobs):
-            self.queue.add(Standing(id=job_id, seq=seq, gpus=1, priority=0, tenant="t"), job_id)
+            self.queue.add(
+                Standing(id=job_id, seq=seq, gpus=1, priority=0, tenant="t"), "group" if job_id in group else job_id
+            )
         policy = Policy("fifo", "packed", backfill)
         endings = [] if ends_s is None else [Ending(ends_s, 8)]
         self.walk = Walk(
@@ -97,6 +108,22 @@ def test_a_job_that_would_not_fit_in_an_empty_pool_or_is_pinned_holds_nobody_bac
     assert decided(4, {"a": wants(1000), "b": wants(4)}) == ["a (in nobody's way)", "b 4"]
     assert decided(4, {"a": wants(8, pinned=True), "b": wants(4)}) == ["a", "b 4"]
     assert decided(4, {"a": wants(8, pinned=True), "b": wants(4)}, backfill="none") == ["a"]
+
+
+def test_a_pinned_job_makes_no_reservation_that_holds_others_back() -> None:
+    assert decided(4, {"a": wants(12, pinned=True), "b": wants(4)}) == ["a", "b 4"]
+    assert decided(4, {"a": wants(12), "b": wants(4)}) == ["a", "b < a"], "nothing is spare once it starts"
+
+
+def test_those_that_overtake_take_from_what_the_reservation_leaves() -> None:
+    assert decided(4, {"a": wants(11), "few": wants(1), "more": wants(1)}) == ["a", "few 1", "more < a"]
+
+
+def test_a_job_that_quotas_hold_back_holds_its_group_back_and_no_other() -> None:
+    jobs = {"a": structs.replace(wants(1), held=True), "b": wants(1), "other": wants(4)}
+    one = Free(4, jobs, backfill="none", ends_s=None, group=("a", "b"))
+    assert one.decided() == ["other 4"]
+    assert one.walk.ahead == ""
 
 
 def test_a_job_that_is_not_to_be_placed_now_is_passed() -> None:
