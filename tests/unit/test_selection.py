@@ -1,4 +1,4 @@
-"""Patterns of names, and labels as a query has them."""
+"""Patterns of names, labels as a query has them, and the jobs that a selection holds."""
 
 import time
 from fnmatch import fnmatchcase
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.domain.selection import LABELS_MAX, labels_of, names_match, simplified
+from tests.support.builders import job
+from weft.domain.selection import LABELS_MAX, Selection, labels_of, names_match, simplified
 
 
 @given(st.text("ab*?-", max_size=12), st.text("ab-", max_size=12))
@@ -40,3 +41,9 @@ NO_LABELS = ["=", "=x", ",", "a,", "-a=1", "a b=1", "a\0=1", "a=\0", "x" * 64, "
 def test_what_is_no_label_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- any sentence will do
         labels_of(text)
+
+
+def test_a_selection_by_time_holds_the_jobs_submitted_then_or_later() -> None:
+    made = job("j-1")
+    assert made.submitted_at == 0.0
+    assert [Selection(since=since).holds(made) for since in (None, -1.0, 0.0, 1.0)] == [True, True, True, False]
