@@ -112,6 +112,14 @@ def test_a_job_in_its_cool_down_or_that_cannot_resize_keeps_its_size(fields: dic
     assert plan([elastic("j-1", has=2, **fields)], []) == {}
 
 
+def test_a_job_that_restarts_is_left_alone_for_ten_times_what_a_restart_costs_it() -> None:
+    spec = {"resize": {"how": "restart"}, "checkpoints": {"on_stop": True}}
+    cost = SizePlanner(ON, weft).restart_cost(elastic("j-1", has=2, spec=spec))
+    assert 10.0 * cost > ON.cool_down_seconds + 10.0
+    assert plan([elastic("j-1", has=2, spec=spec, sized_at=NOW - ON.cool_down_seconds - 10.0)], []) == {}
+    assert plan([elastic("j-1", has=2, spec=spec, sized_at=NOW - 10.0 * cost)], []) == {"j-1": {"worker": 4}}
+
+
 def test_jobs_on_a_drained_node_are_left_as_they_are() -> None:
     drained = node(gpus=8, drained=True)
     planned = SizePlanner(ON, weft).plan(
