@@ -7,6 +7,7 @@ import pytest
 from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.spec import TuningMode
+from weft.messages.asks import AskKind
 from weft.planning.partition.weft import weft
 from weftd.reallocator.thinking.partitioning import Plans, SizePlanner
 from weftd.scheduler.thinking.returned import FIRST_SECONDS
@@ -326,3 +327,18 @@ def test_a_borrowed_replica_that_ends_and_begins_again_is_still_borrowed() -> No
     rounds(w, 8)
     assert (count(w, "j-s"), lent(w)) == (2, [("j-t", 2, 1.0, 1)])
     assert of(w, "j-s").loans[0].since == since
+
+
+def test_a_service_borrows_nothing_while_a_job_of_higher_priority_waits_for_room() -> None:
+    w = world(nodes=2, gpus=4)
+    running(w, "j-x", {"priority": 9, "preemptible": False}, gpus=4)
+    running(w, "j-s", service())
+    running(w, "j-t", elastic(want=3))
+    w.submit("j-w", gpus=4, replicas=2, spec={"priority": 5})
+    rounds(w)
+    assert w.state("j-w") is S.QUEUED
+    scaled(w, "j-s", 2)
+    assert (count(w, "j-s"), count(w, "j-t")) == (1, 3), "what is lent would go to the job that is ahead"
+    w.ask(AskKind.CANCEL, "j-w")
+    rounds(w)
+    assert (count(w, "j-s"), count(w, "j-t")) == (2, 2)

@@ -461,3 +461,31 @@ def test_a_run_that_vanished_waits_no_longer_because_its_job_was_moved_often_bef
     job = w.core.picture.jobs["j-1"]
     assert (job.state, job.epoch) == (S.QUEUED, 13)
     assert 0 < job.not_before - w.now <= 30
+
+
+def test_a_job_that_is_being_cancelled_is_not_cancelled_a_second_time() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    assert [step.event for step in w.ask(AskKind.CANCEL, "j-1")] == [E.STOPPING]
+    assert w.ask(AskKind.CANCEL, "j-1") == []
+    w.round()
+    assert w.told("j-1")[-2:] == [E.STOPPING, E.CANCELLED]
+
+
+def test_a_job_that_stops_for_another_reason_is_cancelled_once_its_user_asks() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    w.ask(AskKind.REQUEUE, "j-1")
+    assert [step.event for step in w.ask(AskKind.CANCEL, "j-1")] == [E.STOPPING]
+    assert w.ask(AskKind.REQUEUE, "j-1") == []
+    w.round()
+    assert w.state("j-1") is S.CANCELLED
+
+
+def test_a_report_that_comes_a_second_time_is_refused() -> None:
+    w = world()
+    report = w.nodes["node-1"].report()
+    assert w.core.report(report, w.now) == ""
+    assert "a newer report of node-1 was heard" in w.core.report(report, w.now)

@@ -7,8 +7,10 @@ from msgspec import structs
 
 from tests.support.scheduler import World, world
 from weft.domain.checkpoints import CHECKPOINTS_LABEL
+from weft.domain.classes import CLASS_LABEL
 from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
+from weft.messages.nodes import EndReason
 from weft.messages.signals import GpuScore
 from weft.planning.moves import Move
 from weft.planning.policy import Policy
@@ -266,3 +268,28 @@ def test_jobs_that_change_places_move_together() -> None:
     swap = [Move("a", at(1), 30.0), Move("b", at(0), -10.0)]
     assert together(swap, held, most=2) == [swap]
     assert together(swap, held, most=1) == []
+
+
+def test_a_job_that_moves_onto_the_gpu_of_another_waits_until_that_one_has_left() -> None:
+    w = moving(gpus=2)
+    submit(w, "j-1", gpus=1, labels={CHECKPOINTS_LABEL: "0s", CLASS_LABEL: "compute"})
+    submit(w, "j-2", gpus=1, labels={CHECKPOINTS_LABEL: "0s", CLASS_LABEL: "memory"})
+    w.round()
+    first, second = gpus_of(w, "j-1"), gpus_of(w, "j-2")
+    w.nodes["node-1"].unkillable.add(("j-2", 0, 0))
+    slowdowns = {"compute": {first[0]: 2.0, second[0]: 1.0}, "memory": {first[0]: 1.0, second[0]: 2.0}}
+    w.core.picture.rescore(
+        [
+            GpuScore(node_id=node_id, gpu_index=gpu, job_class=job_class, score=score)
+            for job_class, scores in slowdowns.items()
+            for (node_id, gpu), score in scores.items()
+        ]
+    )
+    long_run(w)
+    assert sorted(moved(w)) == ["j-1", "j-2"]
+    w.round()
+    assert (w.state("j-1"), w.core.picture.jobs["j-1"].epoch) == (S.QUEUED, 1), "its new place is not free yet"
+    w.nodes["node-1"].end(("j-2", 0, 0), 143, reason=EndReason.STOPPED)
+    w.round()
+    assert (gpus_of(w, "j-1"), gpus_of(w, "j-2")) == (second, first)
+    assert "; moved to node-1: slowdown 2.00 → 1.00" in str(w.core.picture.jobs["j-1"].placement)

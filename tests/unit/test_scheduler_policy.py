@@ -7,6 +7,7 @@ from msgspec import structs
 
 from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobState
+from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
 from weft.planning.explain import explain
 from weft.planning.order.las import PATIENCE_SECONDS
@@ -317,3 +318,17 @@ def test_a_score_counts_as_much_as_it_is_sure() -> None:
     scores = w.core.picture.pool.room.scores.of("compute")
     assert scores["node-1", 0] == pytest.approx(1.05)
     assert scores["node-1", 1] == 1.2
+
+
+def test_a_job_starts_once_no_room_is_kept_any_more_for_the_one_ahead_though_no_job_has_ended() -> None:
+    w = led("fifo", backfill="easy", patience_seconds=100.0)
+    w.submit("j-0", gpus=3)
+    w.round()
+    w.submit("j-big", gpus=4)
+    w.tick(101)
+    w.submit("j-late", gpus=1)
+    w.round()
+    assert w.state("j-late") is S.QUEUED
+    w.ask(AskKind.CANCEL, "j-big")
+    w.round()
+    assert w.state("j-late") is S.RUNNING

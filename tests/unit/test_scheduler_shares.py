@@ -364,3 +364,19 @@ def test_what_one_gives_back_another_gets() -> None:
     w.share("j-1", request=500)
     w.round()
     assert w.state("j-2") is S.RUNNING
+
+
+def test_on_a_node_that_is_kept_for_a_waiting_job_a_share_grows_back_to_what_was_asked_for_and_no_further() -> None:
+    w = world(gpus=1, settings=Settings(patience_seconds=100.0))
+    submit(w, "j-1", 0.5)
+    w.round()
+    w.share("j-1", request=300)
+    w.submit("j-whole", gpus=1)
+    w.round()
+    w.tick(101.0)
+    w.round()
+    assert w.state("j-whole") is S.QUEUED
+    w.share("j-1", request=800)
+    (one,) = held(w, "j-1")
+    assert one.share is not None
+    assert one.share.request == 500

@@ -340,3 +340,38 @@ def test_gpu_seconds_are_those_that_were_held_at_every_size() -> None:
     w.tick(50.0)
     assert of(w).gpu_seconds(w.now) == (grew - began) * 1 + (w.now - grew) * 4
     assert w.core.picture.holdings.shares.of("alice") == 1.0
+
+
+def test_no_rank_joins_a_live_job_while_others_still_leave_it() -> None:
+    w = world(gpus=6)
+    running(w, live(1, 3, 4))
+    w.nodes["node-1"].unkillable.add(("j-1", 0, 2))
+    w.scale("j-1", worker=2)
+    rounds(w)
+    w.scale("j-1", worker=4)
+    rounds(w)
+    assert (of(w).granted, runs(w)) == ({"worker": 2}, [(0, 0), (0, 1), (0, 2)])
+    w.nodes["node-1"].end(("j-1", 0, 2), 143, reason=EndReason.STOPPED)
+    rounds(w)
+    assert (of(w).granted, len(runs(w))) == ({"worker": 4}, 4)
+
+
+def test_a_job_whose_next_node_is_lost_before_it_has_stopped_goes_back_to_the_queue() -> None:
+    w = world(nodes=2, gpus=2)
+    running(w, restarting(1, 2, 4))
+    for rank in (0, 1):
+        w.nodes["node-1"].unkillable.add(("j-1", 0, rank))
+    w.scale("j-1", worker=4)
+    w.tick()
+    following = of(w).next_placement
+    assert following is not None
+    assert {one.node_id for one in following.allocations} == {"node-1", "node-2"}
+    w.nodes["node-2"].leaving = True
+    w.sync("node-2")
+    assert not w.core.picture.pool.nodes["node-2"].ready
+    for rank in (0, 1):
+        w.nodes["node-1"].end(("j-1", 0, rank), 143, reason=EndReason.STOPPED)
+    w.sync("node-1")
+    told = w.told("j-1")
+    assert E.RESTARTED not in told
+    assert E.REQUEUED in told
