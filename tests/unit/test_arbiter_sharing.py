@@ -2,6 +2,9 @@
 
 import pytest
 
+from services.arbiter.thinking.core import Arbiter
+from services.arbiter.thinking.slot import Terms
+from services.arbiter.thinking.turns import Grant
 from tests.support.sharing import SECOND, Node, Process
 
 TWO_POINTS = 0.02
@@ -242,3 +245,44 @@ def test_what_is_borrowed_is_lent_by_another() -> None:
     assert other.borrowed_us == pytest.approx(0.59 * 4 * SECOND, rel=0.1)
     assert owner.lent_us == pytest.approx(other.borrowed_us, rel=0.05)
     assert owner.borrowed_us == other.lent_us == 0
+
+
+def test_a_slot_that_was_idle_is_owed_nothing_for_that_time() -> None:
+    node = Node(seed=21)
+    node.serve("busy", 500)
+    node.serve("late", 500)
+    Process(node, "busy")
+    node.run(3 * SECOND)
+    Process(node, "late")
+    node.run(4 * SECOND)
+    for name in ("busy", "late"):
+        assert abs(node.used(name, 3 * SECOND, 4 * SECOND) / SECOND - 0.5) <= TWO_POINTS
+
+
+def test_a_slot_that_held_the_gpu_too_long_pays_for_no_more_than_half_a_second() -> None:
+    node = Node(seed=22)
+    node.serve("stuck", 500)
+    node.serve("other", 500)
+    stuck, _ = Process(node, "stuck"), Process(node, "other")
+    node.run(2 * SECOND)
+    stuck.deaf = True  # as a process that is stopped
+    while not node.core.slot("stuck").overruns:  # type: ignore[union-attr]
+        node.run(node.now + 10_000)
+    node.kill(stuck)
+    began = node.now
+    Process(node, "stuck")
+    node.run(began + SECOND)
+    assert 0.2 * SECOND <= node.used("stuck", began, began + SECOND) <= 0.3 * SECOND
+
+
+def test_a_slot_is_charged_for_no_more_time_than_passed_whatever_its_process_reports() -> None:
+    core = Arbiter()
+    core.serve("a", Terms(gpu="gpu", request=500), 0)
+    core.connected(1, "a")
+    core.want(1, 1_000, 0)
+    (order,) = core.decide(0)
+    assert isinstance(order, Grant)
+    core.returned(1, order.turn, 400_000, 0, 2_000)
+    slot = core.slot("a")
+    assert slot is not None
+    assert slot.device_us == 2_000

@@ -492,3 +492,37 @@ def test_a_hundred_thousand_odd_loads_in_a_row_raise_nothing() -> None:
         sized = rule.decide(load)
         assert 0 <= sized.replicas <= 50
         assert sized.share is None or 200 <= sized.share <= 1000
+
+
+def shrinks_at(seconds: int, *, queued: int = 0, silent: range = range(0)) -> int | None:
+    """The second in which six replicas that serve one request a second become fewer; None: they do not.
+
+    `queued`: requests that wait all the time; `silent`: the seconds in which no router reports."""
+    rule = Weft(structs.replace(GOAL, rate=None), at=AT, start=20.0)
+    there = tuple(replica(rank, began=AT - 1000.0) for rank in range(6))
+    for second in range(seconds):
+        load = ServiceLoad(
+            at=AT + second,
+            replicas=there,
+            wanted=6,
+            arrived=second,
+            services=answers(second, 0.5),
+            queued=queued,
+            silent=second in silent,
+        )
+        if rule.decide(load).replicas < 6:
+            return second
+    return None
+
+
+def test_nothing_shrinks_for_a_while_after_no_router_reported() -> None:
+    usual = shrinks_at(3600)
+    assert usual is not None
+    later = shrinks_at(3600, silent=range(usual - 2, usual))
+    assert later is not None
+    assert later >= usual + 50
+
+
+def test_nothing_shrinks_while_requests_wait() -> None:
+    assert shrinks_at(3600) is not None
+    assert shrinks_at(3600, queued=1) is None
