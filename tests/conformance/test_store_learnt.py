@@ -372,3 +372,12 @@ async def test_costs_of_restarts_are_forgotten_by_age_and_beyond_so_many(world: 
     assert await store.restart_costs(pool="default", limit=9) == costs[:1:-1]
     assert await store.forget_restart_costs(pool="default", before=AT + 9, keep=9) == 3
     assert len(await store.restart_costs(pool="other", limit=9)) == 5
+
+
+async def test_no_size_is_asked_for_a_job_that_is_over(world: World) -> None:
+    lease = await world.lead()
+    job = await running_job(world, lease, "j-1")
+    assert await world.reallocator.ask_sizes({"j-1": SCALE}, pool="other", at=AT + 10) == []
+    await go(world.scheduler, lease, job, _E.SUCCEEDED, at=AT + 11)
+    assert await world.reallocator.ask_sizes({"j-1": SCALE}, pool="default", at=AT + 12) == []
+    assert await world.scheduler.asks(pool="default", limit=10) == []

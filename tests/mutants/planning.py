@@ -1,0 +1,182 @@
+"""Mutants of the planning: order, backfill, quotas, placement, preemption, moves and sizes."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        path="libs/weft/planning/walk.py",
+        old=('        if wants.pinned and self._rule != "none":\n            return\n'),
+        new="",
+        breaks="A pinned job that waits holds back the jobs behind it.",
+        tests=("tests/unit/test_walk.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/walk.py",
+        old=("            if wants.held:\n                self._served.blocked()\n"),
+        new=("            if wants.held:\n                self._served.passed()\n"),
+        breaks="A job that quotas hold back leaves the rest of its group free to start.",
+        tests=("tests/unit/test_walk.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/walk.py",
+        old="backfill.started(gpus_in(place), wants.lasts_s)",
+        new="pass",
+        breaks="Several jobs overtake on the same spare GPUs and delay the job ahead of them.",
+        tests=("tests/unit/test_walk.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/walk.py",
+        old="limits = backfill if self.ahead and wants.gpus and wants.may_fit else None",
+        new="limits = None",
+        breaks="Jobs overtake although they delay the job ahead of them.",
+        tests=("tests/unit/test_walk.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/backfill/easy.py",
+        old="self._spare = max(0, free - gpus)",
+        new="self._spare = free",
+        breaks="EASY counts the GPUs of its reservation as spare.",
+        tests=("tests/unit/test_backfill.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/backfill/easy.py",
+        old="return ends <= self._reserved_at or gpus <= self._spare + GPU_GRAIN",
+        new="return ends <= self._reserved_at",
+        breaks="EASY lets no long job use GPUs that the reservation leaves free.",
+        tests=("tests/unit/test_backfill.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/backfill/conservative.py",
+        old="self._take(max(start, self._times[0]), gpus, lasts)",
+        new="pass",
+        breaks="Conservative backfill reserves nothing: later jobs delay those that wait.",
+        tests=("tests/unit/test_backfill.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/gpus_left.py",
+        old="if left.time >= WHOLE and index not in self.withheld:",
+        new="if left.time >= WHOLE:",
+        breaks="A withheld GPU is given to a job once its last share comes back.",
+        tests=(
+            "tests/unit/test_shared_gpus.py::test_a_gpu_that_is_withheld_is_not_given_when_its_last_share_comes_back",
+        ),
+    ),
+    Mutant(
+        path="libs/weft/planning/gpus_left.py",
+        old="left = Left(0, 0) if is_held else Left(WHOLE, make.memory)",
+        new="left = Left(WHOLE, make.memory)",
+        breaks="A GPU that one job holds as a whole has room for shares of others.",
+        tests=("tests/unit/test_shared_gpus.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/quota/ranks.py",
+        old="return fit.over is None and (preemptible or fit.level == 0)",
+        new="return fit.over is None and (preemptible or fit.level is not None)",
+        breaks="A job that cannot be preempted starts on what its group lends it, and never gives it back.",
+        tests=("tests/unit/test_quotas.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/quota/due.py",
+        old="rest = max(0.0, millis - sum(path[0].guarantee(ALL) for path in paths.values()))",
+        new="rest = millis",
+        breaks="A tenant is due its guarantee a second time, as a part of the rest.",
+        tests=("tests/unit/test_quotas.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/quota/reclaim.py",
+        old=("    if any(branch.key == own for branch in ledger.tree.path(held.tenant)):\n        return False\n"),
+        new="",
+        breaks="A group takes back from its own members what they are guaranteed together.",
+        tests=("tests/unit/test_quotas.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/quota/reclaim.py",
+        old="if level is None or held is None or not held.preemptible or now - held.since < runtime_s:",
+        new="if level is None or held is None or not held.preemptible:",
+        breaks="A borrower loses its GPUs before the guaranteed time is over.",
+        tests=("tests/unit/test_quotas.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/placement/apart.py",
+        old=("            if not on[node.node.id]:\n                fewest = (0, node)\n                break\n"),
+        new=("            fewest = (0, node)\n            break\n"),
+        breaks="All replicas of a service are put on one node, and end with it.",
+        tests=("tests/unit/test_service_places.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/partition/packing.py",
+        old="j = max(here, key=lambda j: (self._wasted(job, j), self._part_free(j), -here[j], -j))",
+        new="j = min(here, key=lambda j: (self._wasted(job, j), self._part_free(j), -here[j], -j))",
+        breaks="A job that shrinks leaves the fullest server, and free GPUs lie scattered.",
+        tests=(
+            "tests/unit/test_partition_weft.py::test_replicas_leave_the_server_where_most_is_free_so_that_free_gpus_lie_together",
+        ),
+    ),
+    Mutant(
+        path="libs/weft/planning/preemption.py",
+        old=(
+            "            if find(room, shape, asked) is None:\n"
+            "                room.give_back_all(holder.allocations)\n"
+            "                victims.append(holder)\n"
+        ),
+        new=("            room.give_back_all(holder.allocations)\n            victims.append(holder)\n"),
+        breaks="More jobs are preempted than have to go.",
+        tests=(
+            "tests/unit/test_making_room.py",
+            "tests/unit/test_giving_way.py",
+            "tests/unit/test_scheduler_policy.py",
+        ),
+    ),
+    Mutant(
+        path="libs/weft/planning/minimum_run.py",
+        old="doubled = self.seconds if reclaimed else self.seconds * 2.0 ** min(job.epoch, 16)",
+        new="doubled = self.seconds",
+        breaks="A job without checkpoints is preempted again and again before it gets on.",
+        tests=("tests/unit/test_minimum_run.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/giving_way.py",
+        old="return (float(gave_way), float(not extra), seconds, -job.held_since)",
+        new="return (0.0, float(not extra), seconds, -job.held_since)",
+        breaks="A job that gave way a moment ago is the next victim again.",
+        tests=("tests/unit/test_giving_way.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/giving_way.py",
+        old="return held if mean is None else min(held, mean)",
+        new="return 0.0 if mean is None else min(held, mean)",
+        breaks="A job without checkpoints counts as one that loses nothing, and is preempted first.",
+        tests=("tests/unit/test_giving_way.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/moves.py",
+        old="return job.gpus * (faster * min(HORIZON_S, job.left_s * slowdown) - margin * job.cost_s)",
+        new="return job.gpus * (faster * min(HORIZON_S, job.left_s * slowdown))",
+        breaks="A job moves although the move costs more than it gains.",
+        tests=("tests/unit/test_moves.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/lending.py",
+        old=('    if job.priority > service.priority:\n        return "of higher priority"\n'),
+        new="",
+        breaks="A service takes ranks from a job of higher priority.",
+        tests=("tests/unit/test_loans.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/resizing.py",
+        old="extras = of_role[least:]",
+        new="extras = of_role",
+        breaks="Ranks of the core leave a job that shrinks.",
+        tests=("tests/unit/test_resizing.py",),
+    ),
+    Mutant(
+        path="libs/weft/planning/order/las.py",
+        old="return None if level(job) == 0 else max(PATIENCE_SECONDS, PATIENCE * job.attained_s) - job.waited_s",
+        new="return None",
+        breaks="A job that has had much never returns to the first level, and starves.",
+        tests=(
+            "tests/unit/test_orders.py",
+            "tests/unit/test_scheduler_policy.py::test_las_forgets_what_one_had_who_went_without_for_long_also_under_another_leader",
+        ),
+    ),
+)
