@@ -218,6 +218,9 @@ async def test_the_database_itself_refuses_what_is_no_step(real: postgres.Stores
             "UPDATE jobs SET last_event = 'waiting', version = 2, epoch = 1",
             "UPDATE jobs SET last_event = 'placed', state = 'placed', version = 2",
             "UPDATE jobs SET last_event = 'lost', state = 'nowhere', version = 2",
+            "UPDATE jobs SET last_event = 'requeued', version = 2, epoch = 1",  # it waits already
+            "UPDATE jobs SET last_event = 'succeeded', state = 'succeeded', version = 2, ended_at = now()",
+            "UPDATE jobs SET last_event = 'cancelled', state = 'failed', version = 2, ended_at = now()",
             "INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since, placement)"
             " VALUES ('j-2', 'alice', 'default', 'running', 'started', 0, 1, 0, now(), '{}')",
             "INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since)"
