@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import StrEnum
@@ -21,6 +21,8 @@ COPIED = ("libs", "services", "tests")
 TIMEOUT_SECONDS = 600.0
 PASSED, FAILED = 0, 1  # exit statuses of pytest; every other one says that it could not run the tests
 SEED = 0  # of Python's hashes and of the examples of hypothesis
+
+Tests = tuple[str, ...]
 
 
 class Outcome(StrEnum):
@@ -97,16 +99,12 @@ def try_mutants(
 ) -> list[Tried]:
     """Try each mutant, `jobs` of them at a time. `tell` is called with each result.
 
-    Each set of tests runs first without any mutant: a test that fails then says nothing about its mutants.
+    All tests run first without any mutant: a test that fails then says nothing about its mutants.
     """
     with tempfile.TemporaryDirectory(prefix="weft-mutants-") as folder, ThreadPoolExecutor(jobs) as threads:
         trees: SimpleQueue[SourceTree] = SimpleQueue()
         for number in range(jobs):
             trees.put(SourceTree(Path(folder) / str(number)))
-
-        def unmutated(tests: tuple[str, ...]) -> tuple[int, str]:
-            with _one_of(trees) as tree:
-                return tree.run(tests, keep_bytecode=True)
 
         def trial(mutant: Mutant) -> Tried:
             with _one_of(trees) as tree:
@@ -114,9 +112,17 @@ def try_mutants(
             tell(tried)
             return tried
 
-        sets = list(dict.fromkeys(mutant.tests for mutant in mutants))
-        before = dict(zip(sets, threads.map(unmutated, sets), strict=True))
+        with _one_of(trees) as tree:
+            before = _unmutated(tree, {mutant.tests for mutant in mutants})
         return list(threads.map(trial, mutants))
+
+
+def _unmutated(tree: SourceTree, sets: Collection[Tests]) -> dict[Tests, tuple[int, str]]:
+    """The result of each set of tests without a mutant: all of them at once, or one by one if any test fails."""
+    together = tree.run(sorted({test for tests in sets for test in tests}), keep_bytecode=True)
+    if together[0] == PASSED:
+        return dict.fromkeys(sets, together)
+    return {tests: tree.run(tests) for tests in sets}
 
 
 @contextmanager
