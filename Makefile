@@ -13,7 +13,7 @@ N ?= 3
 ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mark\.alone' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up fmt check test nightly mutants sim chaos bench fairness policies hosts clean
+.PHONY: help setup lock native demo up wheel fmt check test nightly mutants sim chaos bench fairness policies hosts clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -68,7 +68,7 @@ test: check ## check, then the tests of each push: under twenty minutes on two c
 
 nightly: check ## check, then every test, each with all its seeds and variants: hours
 	WEFT_TESTS=nightly $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone"
-	WEFT_TESTS=nightly $(BIN)/pytest --durations 30 -m alone
+	WEFT_TESTS=nightly $(BIN)/pytest --durations 30 -m alone $(ALONE)
 	$(MAKE) --no-print-directory mutants
 	$(MAKE) --no-print-directory sim SEEDS=1000
 	$(MAKE) --no-print-directory chaos SECONDS=300 FAILOVER=1

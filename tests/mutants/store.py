@@ -61,7 +61,7 @@ MUTANTS = (
         tests=("tests/conformance/test_store_database.py::test_the_database_itself_refuses_what_is_no_step[embedded]",),
     ),
     Mutant(
-        path="libs/store/sql/functions/law.sql",
+        path="libs/weft/store/sql/functions/law.sql",
         old="WHERE from_state = OLD.state AND event = NEW.last_event AND to_state = NEW.state;",
         new="WHERE from_state = OLD.state AND event = NEW.last_event;",
         breaks="The database takes a step to a state to which it does not lead.",

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 
 import pytest
-from msgspec import structs
-
 from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
 from libs.messages.asks import RankTuning
 from libs.tuning.cause import Stood
@@ -16,6 +14,8 @@ from libs.tuning.state import Measure, Phase, Trial, TunerState, is_kept, is_sta
 from libs.tuning.tuner import advance
 from libs.tuning.verdict import Reading, Verdict
 from libs.tuning.window import JobWindow, Window
+from msgspec import structs
+
 from tests.support.builders import GIB, job
 
 MIB = 1 << 20
