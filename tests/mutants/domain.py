@@ -33,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/domain/job.py",
-        old="return self.nodes is None or node_id in self.nodes",
+        old="return node_id in self.nodes",
         new="return True",
         breaks="A node that never had a job keeps it waiting by a claim to run it.",
         tests=("tests/unit/test_scheduler_nodes.py",),

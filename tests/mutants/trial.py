@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("libs", "services", "tests")
 TIMEOUT_SECONDS = 600.0
 PASSED, FAILED = 0, 1  # exit statuses of pytest; every other one says that it could not run the tests
-SEED = 0  # of Python's hashes and of the examples of hypothesis
+SEED = 0  # the seed of Python's hashes and of the examples of hypothesis
 
 Tests = tuple[str, ...]
 
@@ -44,8 +44,8 @@ def occurrences(mutant: Mutant, root: Path = ROOT) -> int:
 
 
 class SourceTree:
-    """A copy of the source tree under `folder`, in which tests run and files change. What this process imports from the
-    source tree, they import from the copy."""
+    """A copy of the source tree under `folder`, in which tests run and files change. They import from the copy the
+    packages that this process imports from the source tree."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
