@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `partition`, `serving` and `sharing`
-too: each has a docstring.
+`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `house`, `partition`, `serving` and
+`sharing` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -21,6 +21,7 @@ from tests.bench.eta import main as eta
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
 from tests.bench.hosts.measure import main as hosts
+from tests.bench.house import main as house
 from tests.bench.partition.measure import main as partition
 from tests.bench.routing import main as routing
 from tests.bench.serving.measure import main as serving
@@ -61,6 +62,7 @@ OWN = {
     "whatif": whatif,
     "dashboards": dashboards,
     "hosts": hosts,
+    "house": house,
     "daily": daily,
 }
 
