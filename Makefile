@@ -73,7 +73,7 @@ nightly: check ## check, then every test, each with all its seeds and variants: 
 	$(MAKE) --no-print-directory sim SEEDS=1000
 	$(MAKE) --no-print-directory chaos SECONDS=300 FAILOVER=1
 
-mutants: setup ## ONLY="walk.py": small mistakes in the product, each of which its tests must find, about twenty minutes
+mutants: setup ## ONLY="walk.py": small mistakes in the product, each of which its tests must find, about five minutes
 	@$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
 
 sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed with its own troubles

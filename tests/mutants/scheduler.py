@@ -7,7 +7,7 @@ MUTANTS = (
         path="services/weftd/scheduler/thinking/lives.py",
         old=("        if cause.code not in CANCELS or job.stopping_for.code in CANCELS:\n            return []\n"),
         new=("        if cause.code not in CANCELS:\n            return []\n"),
-        breaks="A job that is being cancelled is told to stop a second time.",
+        breaks="A job that is being cancelled gets a second order to stop.",
         tests=("tests/unit/test_scheduler_core.py::test_a_job_that_is_being_cancelled_is_not_cancelled_a_second_time",),
     ),
     Mutant(
