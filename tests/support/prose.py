@@ -280,13 +280,17 @@ class Added(Struct, frozen=True):
     def has(self, sentence: Sentence) -> bool:
         """Return True if a line of the sentence is new, and not moved from elsewhere."""
         lines = self.lines.get(sentence.path, {})
-        touched = [lines[number] for number in range(sentence.line, sentence.last + 1) if number in lines]
-        return any(f" {words} " not in self.removed for line in touched if (words := _words(line)))
+        numbers = range(sentence.line, sentence.last + 1)
+        parts = sentence.text.rstrip().split("\n")  # its part of each line: a line may hold other sentences too
+        if len(parts) != len(numbers):
+            parts = [lines.get(number, "") for number in numbers]
+        touched = [part for number, part in zip(numbers, parts, strict=True) if number in lines]
+        return any(f" {words} " not in self.removed for part in touched if (words := _words(part)))
 
 
 def _words(line: str) -> str:
-    """The words of a line without its code, so that a line in which only a code name changed compares as equal."""
-    return " ".join(re.findall(r"\w+", re.sub(r"`[^`]*`|\{[^}]*\}", " ", line)))
+    """The words of a line without code, paths and dotted names, so that a line with a renamed module is not new."""
+    return " ".join(re.findall(r"\w+", re.sub(r"`[^`]*`|\{[^}]*\}|\S*\w[/.]\w\S*", " ", line)))
 
 
 def added(diff: str) -> Added:

@@ -134,23 +134,25 @@ DIFF = """diff --git a/old.md b/old.md
 +++ /dev/null
 @@ -1,2 +0,0 @@
 -What moves from
--`here` and stays.
+-`here` and libs/here and stays.
 diff --git a/page.md b/page.md
 --- a/page.md
 +++ b/page.md
 @@ -1 +1 @@
 --- a line of two dashes
-+What is new.
++What is new. What moves from
 @@ -3,0 +4,2 @@
 +What moves
-+from `there` and stays.
++from `there` and libs/there and stays.
 """
-PAGE = "What is new.\n\nWhat is old.\nWhat moves\nfrom `there` and stays.\n"
+PAGE = "What is new. What moves from\n\nWhat is old.\nWhat moves\nfrom `there` and libs/there and stays.\n"
 
 
 def test_only_sentences_on_added_lines_are_new_and_moved_ones_are_not() -> None:
     new = added(DIFF)
-    assert new.lines == {"page.md": {1: "What is new.", 4: "What moves", 5: "from `there` and stays."}}
+    assert new.lines == {
+        "page.md": {1: "What is new. What moves from", 4: "What moves", 5: "from `there` and libs/there and stays."}
+    }
     assert [each.text.strip() for each in sentences("page.md", PAGE) if new.has(each)] == ["What is new."]
 
 
