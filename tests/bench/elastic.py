@@ -340,7 +340,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench elastic", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less than half of the work")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--as", dest="kind", choices=("containers", "processes"), help="what the jobs are run as")
+    parser.add_argument("--as", dest="kind", choices=("containers", "processes"), help="runtime of the jobs")
     asked = parser.parse_args(arguments)
     there = asked.kind != "processes" and has_base()
     if asked.kind == "containers" and not there:

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="leave out the clauses that take longest")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the order of the clauses (default: 0)")
     parser.add_argument("--only", default="", metavar="WORDS", help="the clauses whose `runtime.name` has these words")
-    parser.add_argument("--runtime", choices=RUNTIMES, help="on this runtime alone (default: both)")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="runtime to measure (default: both)")
     asked = parser.parse_args(arguments)
     names = [name for name in CLAUSES if not asked.quick or name in QUICK]
     Random(asked.seed).shuffle(names)

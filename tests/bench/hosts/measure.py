@@ -281,9 +281,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="pools of 100 nodes, at most three")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pools", type=int, action="append", help="only this size; may be given again")
-    parser.add_argument("--nodes", type=int, help="of each pool")
-    parser.add_argument("--schedulers", type=int, help="how many share the pools")
-    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="for a profile (cProfile) of each scheduler")
+    parser.add_argument("--nodes", type=int, help="number of nodes of each pool")
+    parser.add_argument("--schedulers", type=int, help="number of schedulers that share the pools")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FOLDER", help="folder for a profile (cProfile) of each scheduler"
+    )
     chosen = parser.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL
     plan = structs.replace(

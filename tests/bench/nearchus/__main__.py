@@ -76,13 +76,13 @@ def _asked() -> argparse.Namespace:
     run.add_argument(
         "--grid", type=float, default=Lengths().grid, help="seconds at each point of the oracle's grid; 0: no oracle"
     )
-    run.add_argument("--steps", type=int, default=STEPS, help="of each job of S4")
-    run.add_argument("--cores", type=float, default=CPUS, help="that each job of S4 asks for")
+    run.add_argument("--steps", type=int, default=STEPS, help="steps of each job of S4")
+    run.add_argument("--cores", type=float, default=CPUS, help="cores that each job of S4 asks for")
     run.add_argument("--outscale", action="store_true", help="one side more: ours, which may try more replicas")
-    run.add_argument("--minutes", type=float, default=30.0, help="of S6")
+    run.add_argument("--minutes", type=float, default=30.0, help="duration of S6 in minutes")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the services")
     run.add_argument("--out", type=Path, default=RESULTS)
-    recording = verbs.add_parser("record", help="make the corpus of labelled windows anew")
+    recording = verbs.add_parser("record", help="make the corpus of labelled windows again")
     recording.add_argument("--label", action="append", help="only these: labels, or names such as io-bound-2")
     recording.add_argument("--seconds", type=float, default=25.0)
     recording.add_argument("--out", type=Path, default=CORPUS)

@@ -57,6 +57,9 @@ def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=[], type=lambda text: text.split(","), help="some parts, with commas")
     parser.add_argument(
-        "--live", default=[], type=lambda text: text.split(","), help="of the real part only zero,changes,day,hundred"
+        "--live",
+        default=[],
+        type=lambda text: text.split(","),
+        help="phases of the real part to run: zero,changes,day,hundred",
     )
     return parser.parse_args(arguments)

@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--direct", action="store_true", help="read them from the disk each time")
     parser.add_argument("--writes", type=int, default=0, help="blocks of 64 KiB written and synced each step")
     parser.add_argument("--held-mib", type=int, default=0, help="memory that is held, and touched again and again")
-    parser.add_argument("--threads", type=int, default=1, help="that compute the same beside each other")
+    parser.add_argument("--threads", type=int, default=1, help="threads that each compute the same")
     parser.add_argument("--send-kib", type=int, default=0, help="sent each step to --sink")
     parser.add_argument("--sink", default="", help="host:port that takes whatever comes")
     parser.add_argument("--steps", type=int, default=1 << 60)

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--batch", type=int, default=64, help="samples of one micro-batch")
     parser.add_argument("--worker-work", type=int, default=1, help="micro-batches of a step")
-    parser.add_argument("--slow-rank", type=int, default=-1, help="one that works longer for the same")
+    parser.add_argument("--slow-rank", type=int, default=-1, help="rank that takes longer for the same work")
     parser.add_argument("--slow-factor", type=int, default=2)
     parser.add_argument("--pause-ms", type=float, default=0.0, help="each step's wait, as for a device")
     parser.add_argument("--steps", type=int, default=1 << 60)

@@ -141,7 +141,9 @@ def _pull(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=192)
-    parser.add_argument("--layers", type=int, default=1, help="with --server-work at least as many as servers")
+    parser.add_argument(
+        "--layers", type=int, default=1, help="number of layers; with --server-work at least one a server"
+    )
     parser.add_argument("--batch", type=int, default=64, help="samples of one micro-batch")
     parser.add_argument("--worker-work", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--server-work", type=int, default=0, help="Newton–Schulz iterations; 0: plain momentum")
