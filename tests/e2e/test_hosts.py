@@ -61,7 +61,7 @@ dist.destroy_process_group()
 """
 CHATTER = "while :; do echo beat; sleep 1; done"
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.docker, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 class Walk:
