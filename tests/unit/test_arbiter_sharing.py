@@ -1,11 +1,11 @@
 """What the turns of the arbiter come to: the core with modelled processes and a modelled GPU, in virtual time."""
 
 import pytest
-from services.arbiter.thinking.core import Arbiter
-from services.arbiter.thinking.slot import Terms
-from services.arbiter.thinking.turns import Grant
 
 from tests.support.sharing import SECOND, Node, Process
+from weftd.arbiter.thinking.core import Arbiter
+from weftd.arbiter.thinking.slot import Terms
+from weftd.arbiter.thinking.turns import Grant
 
 TWO_POINTS = 0.02
 

@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 
 import pytest
-from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
-from libs.messages.asks import RankTuning
-from libs.tuning.cause import Stood
-from libs.tuning.cpus import more, split
-from libs.tuning.envelope import bounds_of
-from libs.tuning.limits import may_shrink_to, more_memory
-from libs.tuning.proposal import Case, Free, Proposal
-from libs.tuning.state import Measure, Phase, Trial, TunerState, is_kept, is_stable
-from libs.tuning.tuner import advance
-from libs.tuning.verdict import Reading, Verdict
-from libs.tuning.window import JobWindow, Window
 from msgspec import structs
 
 from tests.support.builders import GIB, job
+from weft.domain.job import Allocation, CauseCode, Job, JobState, Placement
+from weft.messages.asks import RankTuning
+from weft.tuning.cause import Stood
+from weft.tuning.cpus import more, split
+from weft.tuning.envelope import bounds_of
+from weft.tuning.limits import may_shrink_to, more_memory
+from weft.tuning.proposal import Case, Free, Proposal
+from weft.tuning.state import Measure, Phase, Trial, TunerState, is_kept, is_stable
+from weft.tuning.tuner import advance
+from weft.tuning.verdict import Reading, Verdict
+from weft.tuning.window import JobWindow, Window
 
 MIB = 1 << 20
 ASKED = Proposal(
