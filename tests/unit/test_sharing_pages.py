@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from weft.sharing import pages, slots, wire
@@ -73,6 +73,7 @@ def test_the_fields_of_the_limits_page_lie_where_the_hook_reads_them() -> None:
     assert {at: int.from_bytes(page[at : at + 8], "little") for at in wide} == wide
 
 
+@settings(suppress_health_check=[HealthCheck.large_base_example])  # a page is never smaller
 @given(data=st.binary(min_size=PAGE_BYTES, max_size=PAGE_BYTES))
 def test_any_bytes_of_a_use_page_give_numbers_in_bounds(data: bytes) -> None:
     use = pages.read_use(pages.empty_use_bytes()[:8] + data[8:])
