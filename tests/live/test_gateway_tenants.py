@@ -141,6 +141,11 @@ async def test_updates_count_against_the_bytes_of_a_tenant_and_beyond_them_nothi
         assert f"have {taken[1]} bytes, this request would add 60" in reason
         assert "together they may have 150000" in reason
         assert (await world.submit(env={"A": "x" * 30_000}))[0] == 429
+        large = {"env": dict.fromkeys("CDE", "x" * 30_000)}
+        assert (await world.ask("POST", f"/v1/jobs/{job.id}/update", json=large))[0] == 429
+        status, answer, _ = await world.ask("POST", f"/v1/jobs/{job.id}/update", json="x" * 100_000)
+        assert (status, answer["error"]["field"]) == (429, "env"), "it was read, though one of its size had no room"
+        assert (await world.ask("POST", f"/v1/jobs/{job.id}/update", json="x" * 80_000))[0] == 400
         assert await world.stored() == before
         assert (await world.ask("POST", f"/v1/jobs/{job.id}/cancel"))[0] == 202
         assert (await world.ask("POST", f"/v1/jobs/{job.id}/update", json={"env": {"A": "1"}}))[0] == 202

@@ -28,7 +28,7 @@ def refused(of: Job, wanted: UpdateWanted) -> tuple[int, str]:
 
 def test_what_is_asked_of_the_scheduler_is_what_was_sent() -> None:
     wanted = UpdateWanted(image="a:2", command=("serve",), env={"B": ""})
-    assert check_update(service(), wanted, DOCKER) == Update(image="a:2", command=("serve",), env={"B": ""})
+    assert check_update(service(), wanted, DOCKER).update == Update(image="a:2", command=("serve",), env={"B": ""})
 
 
 def test_variables_are_counted_with_those_that_there_are_now_and_without_those_taken_away() -> None:

@@ -1,5 +1,7 @@
 """How much one turn takes in: as much as it has time for."""
 
+import pytest
+
 from weftd.scheduler.thinking.appetite import Appetite
 
 
@@ -43,3 +45,13 @@ def test_a_few_or_a_clock_that_stands_still_say_nothing() -> None:
     hungry.took(0.0, 50)
     hungry.took(-1.0, 50)
     assert hungry.limit == 100
+
+
+def test_a_few_that_take_long_leave_a_pause_and_the_next_ones_end_it() -> None:
+    hungry = appetite()
+    hungry.took(0.1, 2)
+    assert hungry.pause == pytest.approx(0.3)
+    hungry.took(0.01, 2)
+    assert hungry.pause == 0.0
+    hungry.took(0.5, 50)
+    assert hungry.pause == 0.0, "of many each is quick: fewer of them are taken"

@@ -448,6 +448,31 @@ async def test_a_turn_that_is_too_much_to_be_stored_becomes_smaller_until_it_is(
     assert failed > 0
 
 
+async def test_after_an_ask_that_took_long_others_wait_and_submissions_do_not() -> None:
+    w = World()
+    for name in ("j-1", "j-2"):
+        await w.submit(name)
+    await w.turns(2)
+
+    def slow(step: Step) -> bool:
+        w.now += 0.2 if step.event is JobEvent.CANCELLED else 0.0
+        return False
+
+    w.store.refuses = slow
+    await w.ask(AskKind.CANCEL, "j-1")
+    await w.turns()
+    assert await w.state("j-1") is JobState.CANCELLED
+    await w.ask(AskKind.CANCEL, "j-2")
+    await w.submit("j-3")
+    w.now += 0.5
+    await w.desk.turn()
+    assert await w.state("j-2") is not JobState.CANCELLED
+    assert "j-3" in w.desk.core.picture.jobs
+    w.now += 0.2
+    await w.desk.turn()
+    assert await w.state("j-2") is JobState.CANCELLED
+
+
 async def test_records_have_no_long_text_of_an_update_and_are_derived_again_all_the_same() -> None:
     w = World()
     role = {"server": {"gpus": 8, "replicas": {"min": 1, "want": 1, "max": 2}}}

@@ -45,7 +45,7 @@ from weft.store.tuning import TuningStore
 from weft.store.uploads import UploadStore
 from weft.store.webhooks import WebhookStore
 
-ASKS_BYTES_MAX = 1 << 20  # of asks that are read at once: what follows from a large one takes long to store
+ASKS_BYTES_MAX = 1 << 18  # bytes of asks that are read at once, but for the last: a large one takes long to store
 EVENTS_BYTES_MAX = 1 << 20  # bytes of one page of events
 LISTED_BYTES_MAX = 16 << 20  # of specifications and revisions of the jobs of one page
 UNSENT_BYTES_MAX = 1 << 20  # bytes of the events that are published at once

@@ -1,9 +1,14 @@
 """A tenant's allowance, from its token or else from the settings; administrators have none."""
 
+from msgspec import Struct
+
 from weft.domain.spec import JobSpec
-from weft.domain.tenants import Allowance, beyond
-from weft.store.tenants import Access
+from weft.domain.tenants import Allowance, Use, beyond
+from weft.store.tenants import Access, TenantStore
+from weftd.gateway.cluster import Newest
 from weftd.gateway.errors import RejectedError
+
+FULL_MAX = 1000  # tenants of which it is known that they have no room
 
 FULL_RETRY_SECONDS = 10.0  # open jobs have to end first: an immediate retry is of no use
 
@@ -25,6 +30,47 @@ def check(spec: JobSpec, allowance: Allowance | None, *, priority: int | None = 
         raise RejectedError(403, *found)
 
 
-def too_much(reason: str, *, field: str = "") -> RejectedError:
-    """The refusal of a tenant that has as much open as it may."""
-    return RejectedError(429, field, reason, retry_after=FULL_RETRY_SECONDS)
+class NoRoomError(RejectedError):
+    """The tenant has as much open as it may; `field` is the part of the request that is too large."""
+
+    def __init__(self, reason: str, *, field: str = "") -> None:
+        super().__init__(429, field, reason, retry_after=FULL_RETRY_SECONDS)
+
+
+class _Refused(Struct, frozen=True):
+    """A large body for which its tenant had no room, and what the tenant had open then."""
+
+    size: int
+    use: Use
+    allowance: Allowance | None
+    reason: str
+    field: str
+
+
+class NoRoom:
+    """The large bodies that were refused, so that another one is refused before it is read while its tenant has as
+    much open as then."""
+
+    def __init__(self, *, store: TenantStore, allowances: Allowances) -> None:
+        self._store = store
+        self._allowances = allowances
+        self._refused: Newest[_Refused] = Newest(FULL_MAX)
+
+    async def check(self, who: Access, size: int) -> None:
+        """Raises NoRoomError, as the last time, if a body of `size` bytes would be refused as well."""
+        known = self._refused.get(who.tenant)
+        if known is None or size < known.size or self._allowances.of(who) != known.allowance:
+            return
+        use = await self._use(who.tenant)
+        if use is not None and use.jobs >= known.use.jobs and use.spec_bytes >= known.use.spec_bytes:
+            raise NoRoomError(known.reason, field=known.field)
+        self._refused.forget(who.tenant)
+
+    async def note(self, who: Access, size: int, refusal: NoRoomError) -> None:
+        """A body of `size` bytes was refused, as its tenant has too much open."""
+        if (use := await self._use(who.tenant)) is not None:
+            self._refused.put(who.tenant, _Refused(size, use, self._allowances.of(who), refusal.reason, refusal.field))
+
+    async def _use(self, tenant: str) -> Use | None:
+        kept = await self._store.tenants(tenant=tenant, limit=1)
+        return kept[0].use if kept else None

@@ -14,7 +14,7 @@ from weft.messages.http import ArrayAsked, ArraysView, ArrayView, ElementsWanted
 from weft.planning.shape import gpus_least, shape_of
 from weft.store import TenantFullError
 from weft.store.arrays import ArrayKept
-from weftd.gateway.allowances import check, too_much
+from weftd.gateway.allowances import NoRoomError, check
 from weftd.gateway.dependencies import array_id
 from weftd.gateway.endings import endings
 from weftd.gateway.errors import TOKEN_WORDS, RejectedError
@@ -106,7 +106,7 @@ async def _ask(
             allowance=allowance,
         )
     except TenantFullError as error:
-        raise too_much(str(error)) from None
+        raise NoRoomError(str(error)) from None
     if not asked:
         raise RejectedError(409, "indices" if wanted.indices else "array", f"nothing is left to {kind}: {none}")
     gateway.hints.asked(found.pool)

@@ -13,7 +13,7 @@ from weft.messages.accounts import OWN_TENANT
 from weft.messages.asks import AskKind, Reshare, Scale, Update
 from weft.messages.http import PRIORITY_MAX, Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
 from weft.store import TenantFullError, may_go_on
-from weftd.gateway.allowances import check, too_much
+from weftd.gateway.allowances import NoRoomError, check
 from weftd.gateway.endings import TOLD, EventCause, endings
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.explanations import explanation
@@ -167,7 +167,7 @@ async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
             job_id=found.id, pool=found.pool, tenant=call.who.tenant, at=gateway.now(), allowance=allowance
         )
     except TenantFullError as error:
-        raise too_much(str(error)) from None
+        raise NoRoomError(str(error)) from None
     return _asked(call, AskKind.REQUEUE, found)
 
 
@@ -226,7 +226,7 @@ async def ask(
             allowance=gateway.allowances.of(call.who),
         )
     except TenantFullError as error:
-        raise too_much(str(error), field=field) from None
+        raise NoRoomError(str(error), field=field) from None
     return _asked(call, kind, job, size=adds_bytes)
 
 

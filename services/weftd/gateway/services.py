@@ -2,18 +2,18 @@
 
 import asyncio
 
-import msgspec
 from aiohttp import web
 
-from weft.messages.asks import AskKind, Update
+from weft.messages.asks import AskKind
 from weft.messages.http_services import UpdateWanted
+from weftd.gateway.allowances import NoRoomError
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import RECEIVED_SECONDS_PER_BYTE
 from weftd.gateway.jobs import ask
 from weftd.gateway.revalidation import tags_of
 from weftd.gateway.route import LARGE_BYTES, Call, NoQuery, answer, body_of, decoded
 from weftd.gateway.service_views import endpoints_view
-from weftd.gateway.thinking.updating import bytes_after, check_update
+from weftd.gateway.thinking.updating import check_update
 
 
 async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
@@ -35,7 +35,13 @@ async def update(call: Call[NoQuery]) -> web.StreamResponse:
     if len(body) <= LARGE_BYTES:
         return await _update(call, body)
     async with call.gateway.submissions.large.one(call.who.tenant, patient=True):
-        return await _update(call, body)
+        no_room = call.gateway.submissions.no_room
+        await no_room.check(call.who, len(body))
+        try:
+            return await _update(call, body)
+        except NoRoomError as error:
+            await no_room.note(call.who, len(body), error)
+            raise
 
 
 async def _update(call: Call[NoQuery], body: bytes) -> web.StreamResponse:
@@ -43,11 +49,7 @@ async def _update(call: Call[NoQuery], body: bytes) -> web.StreamResponse:
     wanted = await decoded(body, UpdateWanted)
     found = await gateway.job(call.who, call.path("job"))
     admission = (await gateway.snapshots.nodes.get()).admission
-    asked = await asyncio.to_thread(check_update, found, wanted, admission)
-    adds_bytes = bytes_after(found, asked)
-    return await ask(call, AskKind.UPDATE, found, update=asked, adds_bytes=adds_bytes, field=_largest(asked))
-
-
-def _largest(update: Update) -> str:
-    """The field of an update that has the most bytes."""
-    return max(("env", "command", "image"), key=lambda name: len(msgspec.json.encode(getattr(update, name))))
+    checked = await asyncio.to_thread(check_update, found, wanted, admission)
+    return await ask(
+        call, AskKind.UPDATE, found, update=checked.update, adds_bytes=checked.bytes_after, field=checked.largest
+    )

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.contract import own_values
@@ -12,13 +10,12 @@ from weft.domain.elements import ArrayTooLargeError, elements_of
 from weft.domain.sizes import how_resized, why_never
 from weft.domain.spec import JobSpec, Kind, ResizeHow
 from weft.domain.spec_decoder import SpecError, decode_spec
-from weft.domain.tenants import Allowance, Use
+from weft.domain.tenants import Allowance
 from weft.messages import http
 from weft.store import GatewayStore, KeyReusedError, TenantFullError
 from weft.store.submissions import StoredSubmission
 from weft.store.tenants import Access
-from weftd.gateway.allowances import Allowances, check, too_much
-from weftd.gateway.cluster import Newest
+from weftd.gateway.allowances import Allowances, NoRoom, NoRoomError, check
 from weftd.gateway.dependencies import check_element_wise, named
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.giving import check_stored
@@ -30,7 +27,6 @@ DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
 LARGE_AT_ONCE = 2
 _NAMES_SHOWN_MAX = 20  # in one note
-FULL_MAX = 1000  # tenants of which it is known that they have no room
 KEY_CHARACTERS_MAX = 255
 ID_BEGINS = "j-"
 ID_CHARACTERS = 10
@@ -45,15 +41,6 @@ CONTENTS = {
     "application/x-yaml": "yaml",
     "text/yaml": "yaml",
 }
-
-
-class _Full(Struct, frozen=True):
-    """A large body for which its tenant had no room, and what the tenant had open then."""
-
-    size: int
-    use: Use
-    allowance: Allowance | None
-    reason: str
 
 
 class Submissions:
@@ -73,7 +60,7 @@ class Submissions:
         self.documents = Turns("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
         self.large = Turns("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
         self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
-        self._full: Newest[_Full] = Newest(FULL_MAX)
+        self.no_room = NoRoom(store=store, allowances=allowances)
         self._hints = hints
         self._now = now
         self._characters = characters
@@ -85,7 +72,7 @@ class Submissions:
             return await self._submit(who, body, content_type=content_type, key=key)
         async with self.large.one(who.tenant, patient=True):
             if key is None:
-                await self._refuse_unread(who, len(body))
+                await self.no_room.check(who, len(body))
             return await self._submit(who, body, content_type=content_type, key=key)
 
     async def _submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
@@ -102,9 +89,10 @@ class Submissions:
         try:
             stored, elements = await self._stored(spec, who, key, allowance)
         except TenantFullError as error:
-            if len(body) > LARGE_BYTES and (use := await self._use(who.tenant)) is not None:
-                self._full.put(who.tenant, _Full(len(body), use, allowance, str(error)))
-            raise too_much(str(error)) from None
+            refusal = NoRoomError(str(error))
+            if len(body) > LARGE_BYTES:
+                await self.no_room.note(who, len(body), refusal)
+            raise refusal from None
         except KeyReusedError as error:
             raise RejectedError(409, "Idempotency-Key", str(error)) from None
         if stored.created:
@@ -112,21 +100,6 @@ class Submissions:
         return http.Submitted(
             id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements
         )
-
-    async def _refuse_unread(self, who: Access, size: int) -> None:
-        """Refuse again, before it is read, what is no smaller than what its tenant had no room for a moment ago, if the
-        tenant has as much as then. Raises RejectedError."""
-        known = self._full.get(who.tenant)
-        if known is None or size < known.size or self._allowances.of(who) != known.allowance:
-            return
-        use = await self._use(who.tenant)
-        if use is not None and use.jobs >= known.use.jobs and use.spec_bytes >= known.use.spec_bytes:
-            raise too_much(known.reason)
-        self._full.forget(who.tenant)
-
-    async def _use(self, tenant: str) -> Use | None:
-        kept = await self._store.tenants(tenant=tenant, limit=1)
-        return kept[0].use if kept else None
 
     async def _stored(
         self, spec: JobSpec, who: Access, key: str | None, allowance: Allowance | None

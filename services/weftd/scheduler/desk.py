@@ -117,6 +117,7 @@ class Desk:
         self._admits = Appetite(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
         self._does = Appetite(seconds=INTAKE_SECONDS, least=ASKS_LEAST, most=ASKS_MAX)
         self._done = 0  # asks that this turn took in
+        self._asks_from = 0.0  # no asks but submissions are taken in before
         self._took_in = False  # did this turn take in asks or submissions?
         self._asked = True
         self._polled_at = 0.0
@@ -239,6 +240,8 @@ class Desk:
         began = self._clock()
         await self._commit(lease, steps, changes, now)
         self._does.took(intake_seconds + self._clock() - began, self._done)
+        if self._done:
+            self._asks_from = self._clock() + self._does.pause
         if self._took_in:
             self._does.stored()
             self._admits.stored()
@@ -391,6 +394,10 @@ class Desk:
         self._asked, self._polled_at = False, now
         await self._admit(lease)
         steps: list[Step] = []
+        if (pause := self._asks_from - now) > 0:
+            self._asked = True
+            asyncio.get_running_loop().call_later(pause, self.wake.set)
+            return steps
         done: list[int] = []
         decided: set[str] = set()
         limit, bytes_max = self._does.limit, int(ASKS_BYTES_MAX * self._does.part)

@@ -1,5 +1,6 @@
 """The queue of asks, on a real Postgres."""
 
+import asyncio
 from collections.abc import Sequence
 
 from weft.domain.lease import Lease
@@ -9,6 +10,8 @@ from weft.store import ASKS_BYTES_MAX, TenantFullError
 from weft.store.asking import Asking
 from weft.store.postgres.decoding import decoded
 from weft.store.rows import as_json, ask_of
+
+LARGE_BYTES = 64 << 10  # are encoded in a thread, so that no other task waits
 
 
 class PostgresAsks:
@@ -30,8 +33,9 @@ class PostgresAsks:
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
-        what = [None if one is None else as_json(one) for one in (scale, share, update, entry)]
-        size = max(adds_bytes, sum(len(text.encode()) for text in what if text is not None))
+        parts = (scale, share, update, entry)
+        what, size = await asyncio.to_thread(_encoded, parts) if adds_bytes > LARGE_BYTES else _encoded(parts)
+        size = max(adds_bytes, size)
         most = None if allowance is None else allowance.spec_bytes_max
         row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, size, most)
         assert row is not None, "what is used is always told"
@@ -44,3 +48,9 @@ class PostgresAsks:
 
     async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
         await self.asking.row("drop_asks", lease.name, lease.holder, lease.epoch, list(ask_ids))
+
+
+def _encoded(parts: Sequence[object]) -> tuple[list[str | None], int]:
+    """The parts as JSON, and their bytes together."""
+    what = [None if part is None else as_json(part) for part in parts]
+    return what, sum(len(text.encode()) for text in what if text is not None)

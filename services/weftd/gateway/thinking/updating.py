@@ -1,7 +1,7 @@
 """The refusals of an update of a service, before it is stored. Pure."""
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from weft.domain.job import FINAL, REVISIONS_BYTES_MAX, REVISIONS_MAX, Job, JobState, Revision
 from weft.domain.spec import JobSpec
@@ -14,8 +14,16 @@ from weftd.gateway.thinking.admission import Admission
 ENV_MAX = 1024  # variables, as in a specification
 
 
-def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Update:
-    """What is asked of the scheduler. The job that would follow is checked like a submission. Raises RejectedError."""
+class Checked(Struct, frozen=True):
+    """The update to ask the scheduler for, the bytes of the revision that would follow, and the largest field."""
+
+    update: Update
+    bytes_after: int
+    largest: str
+
+
+def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Checked:
+    """Check the job that would follow like a submission. Raises RejectedError."""
     if not job.spec.is_service:
         why = "only a service (kind inference with `service`) is updated"
         raise RejectedError(409, "job", f"{job.id} is no service: {why}")
@@ -35,11 +43,13 @@ def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Update
     except SpecError as error:
         raise RejectedError(400, error.field, error.reason) from None
     admission.check_runtime(following)
-    return Update(image=wanted.image, command=wanted.command, env=wanted.env)
+    update = Update(image=wanted.image, command=wanted.command, env=wanted.env)
+    largest = max(("env", "command", "image"), key=lambda name: len(msgspec.json.encode(getattr(update, name))))
+    return Checked(update, _bytes_after(job, update), largest)
 
 
-def bytes_after(job: Job, update: Update) -> int:
-    """The bytes of the revision that would follow: the newest one with what the update changes."""
+def _bytes_after(job: Job, update: Update) -> int:
+    """The bytes of the newest revision with what the update changes."""
     newest = job.revisions[-1] if job.revisions else Revision(number=0)
     env = {**(newest.env or {}), **(update.env or {})}
     image, command = update.image or newest.image, update.command or newest.command

@@ -1,5 +1,7 @@
 """How much of what waits one turn takes in: as much as it has time for, so that the next need not wait long. Pure.
 
+A few that take long, such as large updates, cannot be made fewer: after them a pause lets other input go first.
+
 A turn that could not be stored is followed by a smaller one: half as much, down to a single one, and twice as much
 again after each turn that could.
 """
@@ -7,6 +9,7 @@ again after each turn that could.
 COUNTED_LEAST = 8  # of fewer the time says little about each
 NEWEST_WEIGHT = 0.3
 PART_LEAST = 2.0**-10
+PAUSE_PART = 3.0  # times as long as the few took
 
 
 class Appetite:
@@ -18,6 +21,7 @@ class Appetite:
         self._least, self._most = least, most
         self._each: float | None = None
         self.part = 1.0
+        self.pause = 0.0  # seconds for which the next turns should take none
 
     @property
     def limit(self) -> int:
@@ -36,7 +40,10 @@ class Appetite:
 
     def took(self, seconds: float, count: int) -> None:
         """So many took so long."""
+        self.pause = 0.0
         if count < COUNTED_LEAST:
+            if count and seconds > self._seconds / 2:
+                self.pause = PAUSE_PART * seconds
             return
         each = max(0.0, seconds) / count
         self._each = each if self._each is None else self._each + NEWEST_WEIGHT * (each - self._each)
