@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -15,14 +15,16 @@ from weft.client.errors import RefusedError
 from weft.client.events import EventRequests
 from weft.client.logs import LogRequests
 from weft.client.paths import job_path, without_empty
-from weft.client.sessions import RunSession
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import Accepted, JobsView, JobView, Submitted
 from weft.messages.http_services import EndpointsView
 from weft.messages.sessions import SessionKind
-from weft.planning.explain import Explanation
+
+if TYPE_CHECKING:
+    from weft.client.sessions import RunSession
+    from weft.planning.explain import Explanation
 
 RETRY_SECONDS_MAX = 30.0
 MEDIA = {"json": "application/json", "yaml": "application/yaml"}
@@ -155,8 +157,10 @@ class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, Adminis
         size: tuple[int, int] | None = None,
         term: str = "",
         port: int = 0,
-    ) -> RunSession:
+    ) -> "RunSession":
         """A shell, a command or a connection in a run; `async with` opens it. `size`: rows and columns."""
+        from weft.client.sessions import RunSession  # imports aiohttp
+
         rows, columns = size or (0, 0)
         given = {"role": role, "term": term, "port": str(port or ""), "tty": "1" if tty else ""}
         query = {
@@ -168,7 +172,9 @@ class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, Adminis
         }
         return RunSession(self._wire, job_path(job, "/attach"), query, command)
 
-    async def explain(self, job: str) -> Explanation:
+    async def explain(self, job: str) -> "Explanation":
+        from weft.planning.explain import Explanation  # slow to import
+
         return await self._wire.ask("GET", job_path(job, "/explain"), Explanation)
 
     async def openapi(self) -> bytes:

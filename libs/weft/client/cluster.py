@@ -7,7 +7,7 @@ import msgspec
 from weft.client.errors import RefusedError
 from weft.client.paths import path_part, without_empty
 from weft.client.sse import events_of
-from weft.client.wire import BROKEN, JSON_HEADERS, Wire, worth_another
+from weft.client.wire import JSON_HEADERS, Wire, worth_another
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import Accepted, ClusterView, GpusView, HistoryView, NodesView, SpecificationsView
@@ -54,7 +54,7 @@ class ClusterRequests:
                             yield msgspec.json.decode(data, type=LiveSnapshot)
                         elif kind == b"delta":
                             yield msgspec.json.decode(data, type=LiveDelta)
-            except BROKEN as error:
+            except OSError as error:
                 broken = error
             except RefusedError as error:
                 broken = worth_another(error)

@@ -7,7 +7,7 @@ import msgspec
 from weft.client.errors import RefusedError
 from weft.client.paths import job_path, without_empty
 from weft.client.sse import data_of
-from weft.client.wire import BROKEN, Wire, worth_another
+from weft.client.wire import Wire, worth_another
 from weft.domain.job import FINAL
 from weft.messages.http import EventView
 
@@ -69,7 +69,7 @@ class EventRequests:
                         yield event
                 if over:
                     return  # The stream of a job that is put back into the queue after its end goes on.
-            except BROKEN as error:
+            except OSError as error:
                 broken = error
             except RefusedError as error:
                 broken = worth_another(error)

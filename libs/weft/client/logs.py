@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from weft.client.errors import RefusedError
 from weft.client.paths import job_path, without_empty
-from weft.client.wire import BROKEN, Wire, worth_another
+from weft.client.wire import Wire, worth_another
 from weft.domain.job import FINAL
 from weft.messages.http import JobView
 
@@ -93,7 +93,7 @@ class LogRequests:
                         reached += len(chunk)
                         retrying.succeeded()
                 return
-            except BROKEN as error:
+            except OSError as error:
                 if reached is not None:
                     at = {"offset": str(reached)}
                 if end and reached is not None and reached >= end:
@@ -143,7 +143,7 @@ class LogRequests:
                         retrying.succeeded()
                         yield chunk
                 return
-            except BROKEN as error:
+            except OSError as error:
                 if not (connected and isinstance(error, TimeoutError)):  # Silence: check that the gateway is there.
                     await retrying.pause(error)
             except RefusedError as error:

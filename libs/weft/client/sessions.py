@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from weft.client.errors import ClientError, RefusedError, UnreachableError
-from weft.client.wire import BROKEN, Wire
+from weft.client.wire import Wire
 from weft.messages.sessions import (
     ALIVE_SECONDS,
     DEAD_SECONDS,
@@ -30,6 +30,7 @@ PAUSE_SECONDS = 0.5
 PIECE_BYTES = 32 << 10
 ACK_BYTES = 64 << 10
 CLOSE_SECONDS_MAX = 2.0
+BROKEN = (aiohttp.ClientError, OSError)
 FINAL = frozenset({400, 401, 403, 404, 409, 410, 426})
 _encode = msgspec.json.Encoder().encode
 

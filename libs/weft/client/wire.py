@@ -2,18 +2,23 @@
 
 import asyncio
 import io
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
-import aiohttp
 import msgspec
 
 from weft.client.errors import ClientError, RefusedError, UnreachableError
+from weft.client.http_get import Gets, Reply
 from weft.client.paths import checked_text
 from weft.messages.http import ErrorView
 from weft.messages.tolerant import TolerantDecoder
+
+if TYPE_CHECKING:
+    import aiohttp
 
 T = TypeVar("T")
 
@@ -29,12 +34,14 @@ RETRY_AFTER_SECONDS_MAX = 60.0
 SOCKET_BYTES_MAX = 256 << 10  # of one frame
 
 JSON_HEADERS = {"Content-Type": "application/json"}
-BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+_NEXT = re.compile(r'<([^>]*)>; rel="next"')
 
 
 class Wire:
-    """One session. `retry_seconds`: how long it repeats a request while the gateway is away; `first_seconds`: the same
-    for one that has not answered yet."""
+    """The connections to one gateway. aiohttp, which is slow to import, is imported by what needs it.
+
+    `retry_seconds`: how long it repeats a request while the gateway is away; `first_seconds`: the same for one
+    that has not answered yet."""
 
     def __init__(
         self,
@@ -52,21 +59,22 @@ class Wire:
         self._retry_seconds = retry_seconds
         self._clock = clock
         self._ca_file = ca_file
+        self._tls: ssl.SSLContext | None = None
+        self._gets: Gets | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
         try:
-            tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file) if self._ca_file else True
+            if self._ca_file or self._url.startswith("https:"):
+                self._tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file or None)
         except (OSError, ValueError) as error:
             raise ClientError(f"{self._ca_file} is not a file of certificates: {_words(error)}") from error
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls),
-            headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX, sock_connect=CONNECT_SECONDS_MAX),
-            auto_decompress=True,
-        )
+        self._gets = Gets(self._url, self._headers, lambda: self._tls)
 
     async def close(self) -> None:
+        if self._gets is not None:
+            self._gets.close()
+            self._gets = None
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -95,8 +103,9 @@ class Wire:
 
     async def page(self, path: str, kind: type[T], *, query: Mapping[str, str]) -> tuple[T, dict[str, str]]:
         """One page of a list, and the query of the next page; an empty one if there is none."""
-        answer, links = await self._answered("GET", path, query=query)
-        return self._decoded(path, kind, answer), dict(links["next"]["url"].query) if "next" in links else {}
+        answer, headers = await self._answered("GET", path, query=query)
+        following = _NEXT.search(headers.get("link", ""))
+        return self._decoded(path, kind, answer), dict(parse_qsl(urlsplit(following[1]).query)) if following else {}
 
     def _decoded(self, path: str, kind: type[T], answer: bytes) -> T:
         try:
@@ -133,56 +142,86 @@ class Wire:
         once: bool = False,
         seconds: float = ANSWER_SECONDS_MAX,
         file: str | None = None,
-    ) -> tuple[bytes, Mapping[str, Any]]:
-        """The bytes of one answer, and its links."""
+    ) -> tuple[bytes, Mapping[str, str]]:
+        """The bytes of one answer, and its headers, their names in lower case."""
         retrying = self.retrying()
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS_MAX)
         while True:
             try:
-                async with self._open.request(
-                    method,
-                    f"{self._url}{path}",
-                    params=_checked(query),
-                    data=_content(body, file),
-                    headers=headers,
-                    timeout=timeout,
-                    allow_redirects=False,
-                    expect100=file is not None or (body is not None and len(body) > ASKED_FIRST_BYTES),
-                ) as response:
-                    self._seconds = self._retry_seconds
-                    answer = await response.read()
-                    if response.status < 300:
-                        return answer, response.links
-                    error: Exception = _refused(response.status, answer, response.headers)
-                    if response.status not in AGAIN:
-                        raise error
-            except aiohttp.ClientConnectorCertificateError as untrusted:
+                async with asyncio.timeout(seconds):
+                    reply = await self._reply(
+                        method, path, query=_checked(query), headers=headers, body=body, file=file
+                    )
+                self._seconds = self._retry_seconds
+                if reply.status < 300:
+                    return reply.body, reply.headers
+                error: Exception = _refused(reply.status, reply.body, reply.headers)
+                if reply.status not in AGAIN:
+                    raise error
+            except ssl.SSLCertVerificationError as untrusted:
                 raise self._untrusted(untrusted) from untrusted
-            except BROKEN as broken:
+            except OSError as broken:
                 error = broken
-                if once and not isinstance(broken, aiohttp.ClientConnectorError):
+                if once and not _never_sent(broken):
                     raise UnreachableError(f"{self._url}: {_words(broken)}; it may have been done") from broken
             await retrying.pause(error)
+
+    async def _reply(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        body: bytes | None,
+        file: str | None,
+    ) -> Reply:
+        """One try. Raises OSError."""
+        if method == "GET":
+            assert self._gets is not None, "use it inside `async with`"
+            return await self._gets.get(path, query or {}, headers or {}, connect_seconds=CONNECT_SECONDS_MAX)
+        async with (
+            _as_os_errors(),
+            self._open.request(
+                method,
+                f"{self._url}{path}",
+                params=query,
+                data=_content(body, file),
+                headers=headers,
+                timeout=_timeout(),
+                allow_redirects=False,
+                expect100=file is not None or (body is not None and len(body) > ASKED_FIRST_BYTES),
+            ) as response,
+        ):
+            self._seconds = self._retry_seconds
+            return Reply(response.status, _lowered(response.headers), await response.read())
 
     @asynccontextmanager
     async def stream(
         self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One answer that stays open; never repeated. Raises RefusedError, ClientError, or one of BROKEN."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=SILENCE_SECONDS_MAX)
+    ) -> AsyncIterator["aiohttp.ClientResponse"]:
+        """One answer that stays open; never repeated. Raises RefusedError, ClientError, or OSError."""
         try:
-            async with self._open.get(
-                f"{self._url}{path}", params=_checked(query), headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
+            async with (
+                _as_os_errors(),
+                self._open.get(
+                    f"{self._url}{path}",
+                    params=_checked(query),
+                    headers=headers,
+                    timeout=_timeout(silence=SILENCE_SECONDS_MAX),
+                    allow_redirects=False,
+                ) as response,
+            ):
                 self._seconds = self._retry_seconds
                 if response.status >= 300:
-                    raise _refused(response.status, await response.read(), response.headers)
+                    raise _refused(response.status, await response.read(), _lowered(response.headers))
                 yield response
-        except aiohttp.ClientConnectorCertificateError as untrusted:
+        except ssl.SSLCertVerificationError as untrusted:
             raise self._untrusted(untrusted) from untrusted
 
-    async def socket(self, path: str, *, query: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
-        """A WebSocket. Never repeated. Raises RefusedError, ClientError, or one of BROKEN."""
+    async def socket(self, path: str, *, query: Mapping[str, str]) -> "aiohttp.ClientWebSocketResponse":
+        """A WebSocket. Never repeated. Raises RefusedError, ClientError, aiohttp.ClientError, or OSError."""
+        import aiohttp
+
         timeout = aiohttp.ClientWSTimeout(ws_close=CONNECT_SECONDS_MAX)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
@@ -196,25 +235,32 @@ class Wire:
         except aiohttp.WSServerHandshakeError as refused:
             # The refusal's own words are not in that error; asked without the upgrade, the gateway says them again.
             async with self._open.get(f"{self._url}{path}", params=query, allow_redirects=False) as response:
-                again = _refused(response.status, await response.read(), response.headers)
+                again = _refused(response.status, await response.read(), _lowered(response.headers))
             if again.status == refused.status:
                 raise again from refused
             raise RefusedError(refused.status, "", f"refused with status {refused.status}: {refused.message}") from None
-        except aiohttp.ClientConnectorCertificateError as untrusted:
+        except ssl.SSLCertVerificationError as untrusted:
             raise self._untrusted(untrusted) from untrusted
         except aiohttp.ClientConnectorError as error:
             raise UnreachableError(f"{self._url}: {_words(error)}") from error
 
-    def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> ClientError:
+    def _untrusted(self, error: ssl.SSLCertVerificationError) -> ClientError:
         """A bad certificate: waiting does not help, and no token is sent to a server that cannot prove its name."""
-        return ClientError(f"{self._url}: its certificate is not to be believed: {error.certificate_error}")
+        return ClientError(f"{self._url}: its certificate is not to be believed: {_reason(error)}")
 
     def retrying(self) -> "Retrying":
         return Retrying(self._url, lambda: self._seconds, self._clock)
 
     @property
-    def _open(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "use it inside `async with`"
+    def _open(self) -> "aiohttp.ClientSession":
+        """The session of aiohttp, made when it is first needed."""
+        assert self._gets is not None, "use it inside `async with`"
+        if self._session is None:
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls or True), headers=self._headers, auto_decompress=True
+            )
         return self._session
 
 
@@ -265,6 +311,42 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+@asynccontextmanager
+async def _as_os_errors() -> AsyncIterator[None]:
+    """Raise each error of aiohttp that is no OSError as a ConnectionError."""
+    import aiohttp
+
+    try:
+        yield
+    except OSError:
+        raise
+    except aiohttp.ClientError as error:
+        raise ConnectionError(_words(error)) from error
+
+
+def _timeout(silence: float | None = None) -> "aiohttp.ClientTimeout":
+    """The bounds of one try, beside that of the whole."""
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=silence)
+
+
+def _never_sent(error: OSError) -> bool:
+    """Return True if no connection was made for the request, which aiohttp sent."""
+    import aiohttp
+
+    return isinstance(error, aiohttp.ClientConnectorError)
+
+
+def _reason(error: ssl.SSLCertVerificationError) -> object:
+    """The error of ssl, which aiohttp has inside its own."""
+    return getattr(error, "certificate_error", error)
+
+
+def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
 def _checked(query: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """The same query. Raises ClientError for a value with bytes that are no UTF-8."""
     return None if query is None else {name: checked_text(name, value) for name, value in query.items()}
@@ -278,7 +360,7 @@ def _content(body: bytes | None, file: str | None) -> IO[bytes] | None:
 
 
 def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedError:
-    asked = headers.get("Retry-After", "")
+    asked = headers.get("retry-after", "")
     later = float(asked) if asked.isascii() and asked.isdigit() else 0.0  # else it is a date
     try:
         error = msgspec.json.decode(answer, type=ErrorView).error

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
@@ -194,7 +193,7 @@ def complaint_of(error: BaseException, place: Place) -> BaseException:
 def _why_none(error: UnreachableError, place: Place) -> str:
     """The reason, in the system's words if the system refused."""
     cause = error.__cause__
-    if isinstance(cause, ssl.SSLError | aiohttp.ClientSSLError):
+    if isinstance(cause, ssl.SSLError):
         return f"{place.url}: what listens there does not speak TLS; try http:// in place of https://"
     if isinstance(cause, OSError) and cause.errno:
         return f"{place.url}: {os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}"

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -199,8 +198,3 @@ def _named_by(command: Sequence[str], image: str | None) -> str:
 
 def _token(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
-
-
-def command_text(command: Sequence[str]) -> str:
-    """The command as a person would type it."""
-    return shlex.join(command)

@@ -1,6 +1,7 @@
 """Jobs as a list, and one job in full."""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -30,7 +31,6 @@ from weftd.cli.drawing.sizes import is_sized, size_sentence, size_short
 from weftd.cli.drawing.story import NO_NAMES, story_table
 from weftd.cli.drawing.tuned import curve_table, tuning_lines
 from weftd.cli.failure import LastWords
-from weftd.cli.spec import command_text
 from weftd.cli.words import ago, count, cpus_text, emulated_gpus, indexes, number, share_text, some, span
 
 NO_STARTS: Mapping[str, Estimate] = {}
@@ -323,7 +323,7 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
     for name, role in spec.roles.items():
         lines.append(("asks for", plain(f"{role.replicas.want} x {name}: {_wanted(role, spec.gpu_model)}")))
         if command := role.command or spec.command:
-            lines.append(("command", plain(command_text(command))))
+            lines.append(("command", plain(shlex.join(command))))
         if image := role.image or spec.image:
             lines.append(("image", plain(image)))
     if spec.context:
