@@ -73,12 +73,15 @@ _CLUSTER = {
     **_commands("setup", setup="make the credentials of a cluster"),
     **_commands("replay", replay="derive the scheduler's decisions again, and compare"),
     **_commands("migrate", extra="cluster", migrate="bring the database to this version"),
-    **_commands("token", token="create, list and revoke access tokens"),
-    **_commands("quota", quota="show and set guarantees and limits of tenants"),
-    **_commands("webhook", webhook="have events posted to a URL"),
-    **_commands("secret", secret="store values that jobs name"),
+    **_commands(
+        "administration",
+        token="create, list and revoke access tokens",
+        quota="show and set guarantees and limits of tenants",
+        webhook="have events posted to a URL",
+        secret="store values that jobs name",
+    ),
     **_commands("image", image="push images to nodes without a registry"),
-    **_commands("tenant", tenant="show and set limits on the submissions of tenants"),
+    **_commands("administration", tenant="show and set limits on the submissions of tenants"),
 }
 _BEGIN = {
     **_commands("init", init="write a job file to begin with, each field explained"),
