@@ -22,8 +22,8 @@ from weft.store.accounts import Moment
 from weft.store.memory import MemoryStore
 from weftd.gateway import gateway as module
 from weftd.gateway.app import application
-from weftd.gateway.gateway import ASK_SECONDS, AT_WORK_PER_TENANT_MAX, STORED_SECONDS_PER_BYTE, Gateway
-from weftd.gateway.lanes import Lanes
+from weftd.gateway.gateway import AT_WORK_PER_TENANT_MAX, Gateway
+from weftd.gateway.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE, Lanes
 from weftd.gateway.logs import BROUGHT_SECONDS_PER_BYTE
 from weftd.gateway.over_nats import answer_submit
 from weftd.gateway.settings import GatewaySettings

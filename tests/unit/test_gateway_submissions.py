@@ -33,6 +33,7 @@ class World:
             snapshots=snapshots,
             allowances=Allowances(ROOM),
             hints=Hints(MemoryBus()),
+            charge=lambda tenant, seconds: None,
             now=lambda: self.now,
             characters=self._characters,
         )

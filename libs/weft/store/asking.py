@@ -127,30 +127,28 @@ class Asking:
             pool.terminate()
 
     async def rows(self, query: str, *arguments: Any) -> list[Row]:
+        async with self._counted(query), self._acquired() as connection:
+            try:
+                return await connection.fetch(QUERIES[query], *arguments)
+            except (asyncpg.DataError, TimeoutError):
+                # After an argument that fits no column, the connection stays between two steps, with locks; without an
+                # answer, it would be waited for again.
+                connection.terminate()
+                raise
+
+    @asynccontextmanager
+    async def _counted(self, query: str) -> AsyncIterator[None]:
+        """Count one query, and raise the driver's errors as errors of the store."""
         if self._waiting >= self._connections + (0 if self._failing else WAITING_MAX):
             reason = "Postgres does not answer" if self._failing else "too many wait for Postgres"
             raise StoreUnavailableError(f"{query}: {reason}")
         self._waiting += 1
         try:
-            rows = await self._fetched(query, *arguments)
+            yield
+            self._failing = False
         except StoreUnavailableError:
             self._failing = True
             raise
-        finally:
-            self._waiting -= 1
-        self._failing = False
-        return rows
-
-    async def _fetched(self, query: str, *arguments: Any) -> list[Row]:
-        try:
-            async with self._acquired() as connection:
-                try:
-                    return await connection.fetch(QUERIES[query], *arguments)
-                except (asyncpg.DataError, TimeoutError):
-                    # After an argument that fits no column, the connection stays between two steps, with locks; without
-                    # an answer, it would be waited for again.
-                    connection.terminate()
-                    raise
         except asyncpg.UniqueViolationError as error:
             if error.table_name == "gpu_slots":
                 raise DoubleAllocationError(str(error)) from error
@@ -165,11 +163,16 @@ class Asking:
             if error.sqlstate == "WL003":
                 raise RecordsLostError(str(error)) from error
             if isinstance(error, UNREACHABLE):
-                await self._forget(error)
+                self._failing = True
+                if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                    await self.pool.expire_connections()  # it was demoted: none of these connections can write again
                 raise StoreUnavailableError(f"{query}: {error}") from error
             raise
         except UNREACHABLE as error:
+            self._failing = True
             raise StoreUnavailableError(f"{query}: {type(error).__name__} {error}") from error
+        finally:
+            self._waiting -= 1
 
     @asynccontextmanager
     async def _acquired(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[Row]"]:
@@ -230,10 +233,6 @@ class Asking:
         """The `count` that a statement returns."""
         row = await self.row(query, *arguments)
         return 0 if row is None else int(row["count"])
-
-    async def _forget(self, error: BaseException) -> None:
-        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-            await self.pool.expire_connections()  # it was demoted: none of these connections can write again
 
 
 async def _look(hosts: Hosts, open_one: Open, pool: "asyncpg.Pool[Row]") -> None:

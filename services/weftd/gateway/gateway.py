@@ -13,7 +13,6 @@ from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.selection import ID_PREFIX_LEAST
 from weft.domain.spec import TOKEN_PATTERN
-from weft.messages.http import Submitted
 from weft.store import GatewayStore
 from weft.store.tenants import Access
 from weftd.gateway.access import AccessCache, source_of
@@ -57,9 +56,6 @@ AT_WORK_MAX = 256  # requests in work; the others wait for their tenant's turn
 AT_WORK_PER_TENANT_MAX = 8
 AT_WORK_WAITING_MAX = 4096  # of one tenant
 OVER_NATS_WAITING_MAX = 120  # submissions of one tenant
-RECEIVED_SECONDS_PER_BYTE = 5e-9  # of a specification, which is read from the wire outside of what is measured
-ASK_SECONDS = 0.002  # of the scheduler and the store, for a submission or an ask, which wait for them
-STORED_SECONDS_PER_BYTE = 3e-8  # of the store's processor: about 30 ms for a megabyte
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
@@ -160,6 +156,7 @@ class Gateway:
             snapshots=self.snapshots,
             allowances=self.allowances,
             hints=self.hints,
+            charge=lambda tenant, seconds: self.lanes.charge(tenant, seconds),
             now=now,
             characters=characters,
         )
@@ -182,15 +179,6 @@ class Gateway:
         if wait := rates.take(who.tenant, self.clock()):
             reason = f"tenant {who.tenant} may make {rates.rate.per_second:g} {what} a second here"
             raise too_fast("", reason, wait)
-
-    async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> Submitted:
-        """A submission. Its tenant pays for it as for an ask, and by its bytes. Raises RejectedError,
-        StoreUnavailableError."""
-        self.lanes.charge(who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
-        submitted = await self.submissions.submit(who, body, content_type=content_type, key=key)
-        if submitted.created:
-            self.lanes.charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * len(body))
-        return submitted
 
     async def sample(self) -> None:
         """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""

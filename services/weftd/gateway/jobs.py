@@ -17,7 +17,7 @@ from weftd.gateway.allowances import NoRoomError, check
 from weftd.gateway.endings import TOLD, EventCause, endings
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.explanations import explanation
-from weftd.gateway.gateway import ASK_SECONDS, STORED_SECONDS_PER_BYTE
+from weftd.gateway.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE
 from weftd.gateway.past import PastQuery, moment_of
 from weftd.gateway.revalidation import next_page
 from weftd.gateway.route import Call, NoQuery, answer, body_of, json_of
@@ -76,7 +76,7 @@ class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def submit(call: Call[NoQuery]) -> web.StreamResponse:
     request = call.request
-    submitted = await call.gateway.submit(
+    submitted = await call.gateway.submissions.submit(
         call.who,
         await body_of(request),
         content_type=request.headers.get("Content-Type", ""),

@@ -20,6 +20,9 @@ P = ParamSpec("P")
 
 PASS_SECONDS = 0.001  # of the processor, which each request is charged with before its work is measured
 WRITE_SECONDS = 0.0002  # and each write to a stream
+RECEIVED_SECONDS_PER_BYTE = 5e-9  # of a specification, which is read from the wire outside of what is measured
+ASK_SECONDS = 0.002  # of the scheduler and the store, for a submission or an ask, which wait for them
+STORED_SECONDS_PER_BYTE = 3e-8  # of the store's processor: about 30 ms for a megabyte
 LOOK_SECONDS = 0.1  # between two looks whether a lane may go on: others may have left
 WAITING_MAX = 1024  # requests of one tenant in its lane
 WAIT_SECONDS_MAX = 10.0

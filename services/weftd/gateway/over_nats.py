@@ -21,7 +21,7 @@ async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
             async with gateway.over_nats.one(who.tenant):
                 await gateway.lanes.go(who.tenant)
                 async with gateway.at_work.one(who.tenant):
-                    work = gateway.submit(
+                    work = gateway.submissions.submit(
                         who,
                         asked.payload,
                         content_type=headers.get("content-type", ""),

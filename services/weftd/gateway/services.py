@@ -8,8 +8,8 @@ from weft.messages.asks import AskKind
 from weft.messages.http_services import UpdateWanted
 from weftd.gateway.allowances import NoRoomError
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.gateway import RECEIVED_SECONDS_PER_BYTE
 from weftd.gateway.jobs import ask
+from weftd.gateway.lanes import RECEIVED_SECONDS_PER_BYTE
 from weftd.gateway.revalidation import tags_of
 from weftd.gateway.route import LARGE_BYTES, Call, NoQuery, answer, body_of, decoded
 from weftd.gateway.service_views import endpoints_view

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from weft.domain.checkpoints import lost_seconds
@@ -20,6 +21,7 @@ from weftd.gateway.dependencies import check_element_wise, named
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.giving import check_stored
 from weftd.gateway.hints import Hints
+from weftd.gateway.lanes import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
 from weftd.gateway.snapshots import Snapshots
 from weftd.gateway.turns import Turns
 
@@ -51,9 +53,11 @@ class Submissions:
         snapshots: Snapshots,
         allowances: Allowances,
         hints: Hints,
+        charge: Callable[[str, float], None],
         now: Callable[[], float],
         characters: Callable[[int], str],
     ) -> None:
+        """`charge` takes seconds of the processor from a tenant's part."""
         self._store = store
         self._snapshots = snapshots
         self._allowances = allowances
@@ -62,40 +66,40 @@ class Submissions:
         self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
         self.no_room = NoRoom(store=store, allowances=allowances)
         self._hints = hints
+        self._charge = charge
         self._now = now
         self._characters = characters
 
     async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
-        """Check a specification, store it, return when it is durable. Raises RejectedError."""
+        """Check a specification, store it, return when it is durable. Its tenant pays for it as for an ask, and by its
+        bytes. Raises RejectedError, StoreUnavailableError."""
+        self._charge(who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
         _check_key(key)
-        if len(body) <= LARGE_BYTES:
-            return await self._submit(who, body, content_type=content_type, key=key)
-        async with self.large.one(who.tenant, patient=True):
-            if key is None:
+        large = len(body) > LARGE_BYTES
+        async with self.large.one(who.tenant, patient=True) if large else nullcontext():
+            if large and key is None:
                 await self.no_room.check(who, len(body))
-            return await self._submit(who, body, content_type=content_type, key=key)
-
-    async def _submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
-        spec = await self._decoded(who.tenant, body, _content(content_type))
-        allowance = self._allowances.of(who)
-        try:
-            check(spec, allowance)
-            (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
-        except RejectedError:
-            # A repeat of an accepted submission is not refused, whatever became of the nodes.
-            if key is None or (before := await self._before(spec, who, key)) is None:
-                raise
-            return before
-        try:
-            stored, elements = await self._stored(spec, who, key, allowance)
-        except TenantFullError as error:
-            refusal = NoRoomError(str(error))
-            if len(body) > LARGE_BYTES:
-                await self.no_room.note(who, len(body), refusal)
-            raise refusal from None
-        except KeyReusedError as error:
-            raise RejectedError(409, "Idempotency-Key", str(error)) from None
+            spec = await self._decoded(who.tenant, body, _content(content_type))
+            allowance = self._allowances.of(who)
+            try:
+                check(spec, allowance)
+                (await self._snapshots.nodes.get()).admission.check(spec, who.tenant)
+            except RejectedError:
+                # A repeat of an accepted submission is not refused, whatever became of the nodes.
+                if key is None or (before := await self._before(spec, who, key)) is None:
+                    raise
+                return before
+            try:
+                stored, elements = await self._stored(spec, who, key, allowance)
+            except TenantFullError as error:
+                refusal = NoRoomError(str(error))
+                if large:
+                    await self.no_room.note(who, len(body), refusal)
+                raise refusal from None
+            except KeyReusedError as error:
+                raise RejectedError(409, "Idempotency-Key", str(error)) from None
         if stored.created:
+            self._charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * len(body))
             self._hints.asked(spec.pool, told=True)
         return http.Submitted(
             id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements

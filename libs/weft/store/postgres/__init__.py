@@ -7,13 +7,17 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import asyncpg
+
 from weft.domain.job import Job, JobChange
 from weft.domain.lease import Lease
 from weft.messages.history import Record
+from weft.store import UnlawfulError
 from weft.store.asking import Asking
 from weft.store.postgres.accounts import PostgresAccounts
 from weft.store.postgres.arrays import PostgresArrays
 from weft.store.postgres.asks import PostgresAsks
+from weft.store.postgres.batching import Batching
 from weft.store.postgres.contexts import PostgresContexts
 from weft.store.postgres.decoding import decoded
 from weft.store.postgres.events import PostgresEvents
@@ -26,7 +30,7 @@ from weft.store.postgres.quotas import PostgresQuotas
 from weft.store.postgres.retention import PostgresRetention
 from weft.store.postgres.secrets import PostgresSecrets
 from weft.store.postgres.serving import PostgresServing
-from weft.store.postgres.submissions import PostgresSubmissions, Submitting
+from weft.store.postgres.submissions import PostgresSubmissions
 from weft.store.postgres.tenants import PostgresTenants
 from weft.store.postgres.tuning import PostgresTuning
 from weft.store.postgres.uploads import PostgresUploads
@@ -61,7 +65,7 @@ class PostgresStore(
 
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
-        self.submitting = Submitting(asking)
+        self.batching = Batching(self.submit_together, alone_on=(UnlawfulError, asyncpg.UniqueViolationError))
 
     @classmethod
     @asynccontextmanager
