@@ -13,7 +13,7 @@ from weft.messages.events import Event, EventTold
 from weft.store import StoreUnavailableError
 from weft.store.memory import MemoryStore
 from weftd.gateway.feed import CATCHING_UP_PER_TENANT, WAITING_BYTES_MAX, Feed, Item, Reader
-from weftd.gateway.turns import Turns
+from weftd.gateway.turns import ConcurrencyLimit
 from weftd.scheduler.relay import Relay
 
 BEAT = 0.2
@@ -27,7 +27,7 @@ async def submit(store: MemoryStore, *job_ids: str, tenant: str = "alice") -> No
 
 @asynccontextmanager
 async def feeding(store: MemoryStore, *, waiting_max: int = 100) -> AsyncIterator[Feed]:
-    feed = Feed(store, Turns("reads", at_once=2, per_tenant=2), MemoryBus(), waiting_max=waiting_max)
+    feed = Feed(store, ConcurrencyLimit("reads", at_once=2, per_tenant=2), MemoryBus(), waiting_max=waiting_max)
     yield feed
     await feed.close()
 

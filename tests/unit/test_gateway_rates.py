@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftd.gateway.thinking.rates import Bucket, Rate, Rates, taken
+from weftd.gateway.thinking.rates import Bucket, Rate, RateLimit, taken
 
 RATE = Rate(per_second=10, burst=5)
 
 
 def test_a_burst_is_taken_and_then_the_rate() -> None:
-    rates = Rates(RATE)
+    rates = RateLimit(RATE)
     assert [rates.take("alice", 0.0) for _ in range(5)] == [0.0] * 5
     assert rates.take("alice", 0.0) == 0.1
     assert rates.take("alice", 0.1) == 0.0
@@ -17,7 +17,7 @@ def test_a_burst_is_taken_and_then_the_rate() -> None:
 
 
 def test_one_who_asks_too_fast_is_no_one_elses_trouble() -> None:
-    rates = Rates(RATE)
+    rates = RateLimit(RATE)
     for _ in range(100):
         rates.take("alice", 0.0)
     assert rates.take("bob", 0.0) == 0.0
@@ -25,14 +25,14 @@ def test_one_who_asks_too_fast_is_no_one_elses_trouble() -> None:
 
 def test_what_was_refused_costs_nothing() -> None:
     """Who asks again and again is let in as soon as who waited."""
-    rates = Rates(RATE)
+    rates = RateLimit(RATE)
     for _ in range(1000):
         rates.take("alice", 0.0)
     assert rates.take("alice", 0.1) == 0.0
 
 
 def test_what_is_owed_is_paid_off_first_and_is_never_more_than_a_burst() -> None:
-    rates = Rates(RATE)
+    rates = RateLimit(RATE)
     for _ in range(1000):
         rates.owe("here", 0.0)
     assert rates.wait("here", 0.0) == 0.6
@@ -40,14 +40,14 @@ def test_what_is_owed_is_paid_off_first_and_is_never_more_than_a_burst() -> None
 
 
 def test_no_rate_is_no_bound() -> None:
-    rates = Rates(Rate(0))
+    rates = RateLimit(Rate(0))
     assert not any(rates.take("alice", 0.0) for _ in range(1000))
     rates.owe("alice", 0.0)
     assert (rates.wait("alice", 0.0), len(rates)) == (0.0, 0)
 
 
 def test_it_remembers_so_many_and_no_more() -> None:
-    rates = Rates(RATE, kept_max=100)
+    rates = RateLimit(RATE, kept_max=100)
     for number in range(1000):
         rates.take(f"{number}", float(number))
     assert len(rates) == 100

@@ -6,11 +6,15 @@ from contextlib import AsyncExitStack
 import pytest
 
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.turns import Turns
+from weftd.gateway.turns import ConcurrencyLimit
 
 
-def turns(*, at_once: int = 2, per_tenant: int = 1, waiting_max: int = 4, wait_seconds: float = 20.0) -> Turns:
-    return Turns("reads", at_once=at_once, per_tenant=per_tenant, waiting_max=waiting_max, wait_seconds=wait_seconds)
+def turns(
+    *, at_once: int = 2, per_tenant: int = 1, waiting_max: int = 4, wait_seconds: float = 20.0
+) -> ConcurrencyLimit:
+    return ConcurrencyLimit(
+        "reads", at_once=at_once, per_tenant=per_tenant, waiting_max=waiting_max, wait_seconds=wait_seconds
+    )
 
 
 async def settled() -> None:
@@ -22,12 +26,12 @@ async def settled() -> None:
 class Reader:
     """One request, which has its turn until it is let go."""
 
-    def __init__(self, share: Turns, tenant: str, *, patient: bool = False) -> None:
+    def __init__(self, share: ConcurrencyLimit, tenant: str, *, patient: bool = False) -> None:
         self.has_turn = False
         self.go = asyncio.Event()
         self.task = asyncio.create_task(self._run(share, tenant, patient))
 
-    async def _run(self, share: Turns, tenant: str, patient: bool) -> None:
+    async def _run(self, share: ConcurrencyLimit, tenant: str, patient: bool) -> None:
         async with share.one(tenant, patient=patient):
             self.has_turn = True
             await self.go.wait()
@@ -101,3 +105,14 @@ async def test_who_leaves_while_it_waits_gives_its_place_back() -> None:
     for tenant in ("alice", "bob"):
         async with share.one(tenant):
             pass
+
+
+async def test_where_no_request_may_wait_one_without_a_free_turn_is_refused_and_leaves_nothing() -> None:
+    share = turns(at_once=2, per_tenant=1, wait_seconds=0)
+    async with share.one("alice"), share.one("bob"):
+        for tenant in ("alice", "carol"):
+            with pytest.raises(RejectedError, match="too many reads are open; end some, or ask again later") as caught:
+                await share.take(tenant)
+            assert caught.value.status == 503
+    async with share.one("carol"), share.one("alice"):
+        pass

@@ -13,7 +13,7 @@ from msgspec import Struct
 from weft.store import GatewayStore, StoreUnavailableError
 from weft.store.tenants import Access
 from weftd.gateway.errors import RejectedError, too_fast
-from weftd.gateway.thinking.rates import Rate, Rates
+from weftd.gateway.thinking.rates import Rate, RateLimit
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class AccessCache:
         self._store = store
         self._clock = clock
         self._now = now
-        self._refusals = Rates(refusals)
+        self._refusals = RateLimit(refusals)
         self._guessing = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
         self._known: dict[str, Remembered] = {}
         self._unknown: dict[str, float] = {}

@@ -72,7 +72,7 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
         await gateway.lanes.go(call.who.tenant)
         gateway.lanes.charge(call.who.tenant, SESSION_SECONDS)
     socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0)
-    with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):
+    async with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):
         if not socket.can_prepare(request).ok:
             raise RejectedError(400, "Upgrade", "not a request for a WebSocket that can be understood")
         await socket.prepare(request)

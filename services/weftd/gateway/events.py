@@ -110,7 +110,7 @@ async def _stream(
         beat=gateway.heartbeat_seconds,
     )
     call.turn.end()
-    with gateway.streams.one(call.who.tenant, request):
+    async with gateway.streams.one(call.who.tenant, request):
         try:
             await response.prepare(request)
             await write(response, OPENING)

@@ -12,7 +12,7 @@ import msgspec
 from weft.bus import Bus, BusError, Subscription
 from weft.messages.events import CloudEvent, Event, EventTold, cloud_event, place_of
 from weft.store import GatewayStore, StoreUnavailableError, is_full
-from weftd.gateway.turns import Turns
+from weftd.gateway.turns import ConcurrencyLimit
 
 logger = logging.getLogger(__name__)
 
@@ -117,11 +117,15 @@ class Reader:
 class Feed:
     """The feed of all events. It reads the store, and listens on the bus, only while it has readers."""
 
-    def __init__(self, store: GatewayStore, reading: Turns, bus: Bus, *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(
+        self, store: GatewayStore, reading: ConcurrencyLimit, bus: Bus, *, waiting_max: int = WAITING_MAX
+    ) -> None:
         self._store = store
         self._bus = bus
         self._reading_turns = reading
-        self._catching_up = Turns("streams that catch up", at_once=CATCHING_UP_MAX, per_tenant=CATCHING_UP_PER_TENANT)
+        self._catching_up = ConcurrencyLimit(
+            "streams that catch up", at_once=CATCHING_UP_MAX, per_tenant=CATCHING_UP_PER_TENANT
+        )
         self._waiting_max = waiting_max
         self._at = ""  # the cursor of the last event that the readers got
         self._readers: set[Reader] = set()

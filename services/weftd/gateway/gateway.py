@@ -20,7 +20,6 @@ from weftd.gateway.accounts import Accounts
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.cluster import LiveCluster
 from weftd.gateway.dependencies import array_id
-from weftd.gateway.entering.places import Entered
 from weftd.gateway.entering.records import Records
 from weftd.gateway.errors import RejectedError, too_fast
 from weftd.gateway.feed import Feed
@@ -39,9 +38,9 @@ from weftd.gateway.sight import may_see
 from weftd.gateway.snapshots import Snapshots
 from weftd.gateway.streams import Streams
 from weftd.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
-from weftd.gateway.thinking.rates import Rates
+from weftd.gateway.thinking.rates import RateLimit
 from weftd.gateway.thinking.telling.addresses import networks_of
-from weftd.gateway.turns import Turns
+from weftd.gateway.turns import ConcurrencyLimit
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +88,8 @@ class Gateway:
         self.characters = characters
         self.heartbeat_seconds = heartbeat_seconds
         self.access = AccessCache(store, clock=clock, now=now, refusals=settings.refusals)
-        self._reads = Rates(settings.reads)
-        self._changes = Rates(settings.changes)
+        self._reads = RateLimit(settings.reads)
+        self._changes = RateLimit(settings.changes)
         self.lanes = Lanes(settings.processor, clock=clock, processor=processor)
         self.snapshots = Snapshots(
             store,
@@ -112,25 +111,29 @@ class Gateway:
             clock=clock, router_url=settings.router_url
         )  # empty: for views of the past, which have no live data
         at_once = settings.reads_at_once_max
-        self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
-        self.at_work = Turns(
+        self.reading = ConcurrencyLimit(
+            "reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once
+        )
+        self.at_work = ConcurrencyLimit(
             "requests", at_once=AT_WORK_MAX, per_tenant=AT_WORK_PER_TENANT_MAX, waiting_max=AT_WORK_WAITING_MAX
         )
-        self.over_nats = Turns(
+        self.over_nats = ConcurrencyLimit(
             "submissions over NATS",
             at_once=AT_WORK_MAX,
             per_tenant=AT_WORK_PER_TENANT_MAX,
             waiting_max=OVER_NATS_WAITING_MAX,
         )
-        self.looking_back = Turns(
+        self.looking_back = ConcurrencyLimit(
             "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
-        self.adding_up = Turns(
+        self.adding_up = ConcurrencyLimit(
             "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
-        self.explaining = Turns("explanations", at_once=EXPLAINED_AT_ONCE, per_tenant=1)
-        self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
-        self.opening = Turns(
+        self.explaining = ConcurrencyLimit("explanations", at_once=EXPLAINED_AT_ONCE, per_tenant=1)
+        self.supposing = ConcurrencyLimit(
+            "what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX
+        )
+        self.opening = ConcurrencyLimit(
             "sessions that begin",
             at_once=OPENING_MAX,
             per_tenant=1,
@@ -142,8 +145,12 @@ class Gateway:
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.settings = settings
-        self.entered = Entered(settings.sessions_max, settings.sessions_per_tenant_max)
-        self.uploads = Entered(UPLOADS_MAX, UPLOADS_PER_TENANT_MAX, what="uploads")
+        self.entered = ConcurrencyLimit(
+            "sessions", at_once=settings.sessions_max, per_tenant=settings.sessions_per_tenant_max, wait_seconds=0
+        )
+        self.uploads = ConcurrencyLimit(
+            "uploads", at_once=UPLOADS_MAX, per_tenant=UPLOADS_PER_TENANT_MAX, wait_seconds=0
+        )
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.outlook = QueueOutlook(self.foresight, clock=clock)
         self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)

@@ -22,15 +22,14 @@ async def live(call: Call[LiveQuery]) -> web.StreamResponse:
             return web.Response(body=reader.snapshot(), content_type=JSON)
     response = web.StreamResponse(headers={"Content-Type": SSE, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
     call.turn.end()
-    with gateway.streams.one(call.who.tenant, request):
-        async with gateway.live.reader(call.who) as reader:
-            try:
-                await response.prepare(request)
-                await write(response, OPENING)
-                while not gone(request):
-                    frames = await reader.frames(gateway.heartbeat_seconds)
-                    await write(response, frames or HEARTBEAT)
-            except (ConnectionError, StoreUnavailableError):
-                if request.transport is not None:
-                    request.transport.abort()
+    async with gateway.streams.one(call.who.tenant, request), gateway.live.reader(call.who) as reader:
+        try:
+            await response.prepare(request)
+            await write(response, OPENING)
+            while not gone(request):
+                frames = await reader.frames(gateway.heartbeat_seconds)
+                await write(response, frames or HEARTBEAT)
+        except (ConnectionError, StoreUnavailableError):
+            if request.transport is not None:
+                request.transport.abort()
     return response

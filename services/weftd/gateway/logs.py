@@ -55,7 +55,7 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
     run = await _run(gateway, job, query)
     if query.follow:
         call.turn.end()
-    with gateway.streams.one(call.who.tenant, call.request):
+    async with gateway.streams.one(call.who.tenant, call.request):
         try:
             if asked_range is not None and not query.follow and (part := _part(asked_range)) is not None:
                 return await _send_part(call, run, *part)

@@ -70,7 +70,7 @@ async def receive(call: Call[Any], upload: Upload, stored: Callable[[], Awaitabl
     if not request.content_length:
         raise RejectedError(400, "", "the body is empty")
     call.turn.end()
-    with gateway.uploads.one(tenant), gateway.streams.one(tenant, request):
+    async with gateway.uploads.one(tenant), gateway.streams.one(tenant, request):
         found = await stored()
         if found is None or found.digest != upload.digest:
             await _store(gateway, upload, request, size=request.content_length)

@@ -1,14 +1,14 @@
 """Answers that stay open: how many there may be, and how all of them end when the gateway does."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.listening import HttpConnection
+from weftd.gateway.turns import ConcurrencyLimit
 
 WRITE_SECONDS_MAX = 30.0
 CLOSE_AGAIN_SECONDS = 0.5
@@ -16,9 +16,7 @@ CLOSE_AGAIN_SECONDS = 0.5
 
 class Streams:
     def __init__(self, most: int, most_per_tenant: int) -> None:
-        self._most = most
-        self._most_per_tenant = most_per_tenant
-        self._tenants: Counter[str] = Counter()
+        self._limit = ConcurrencyLimit("streams", at_once=most, per_tenant=most_per_tenant, wait_seconds=0)
         self._open: dict[asyncio.Task[object], web.Request] = {}
         self._closing = False
 
@@ -30,17 +28,15 @@ class Streams:
     def closing(self) -> bool:
         return self._closing
 
-    @contextmanager
-    def one(self, tenant: str, request: web.Request) -> Iterator[None]:
+    @asynccontextmanager
+    async def one(self, tenant: str, request: web.Request) -> AsyncIterator[None]:
         """Count the calling task as one stream. If it is cut, its reader sees that this is not the end."""
         if self._closing:
             raise RejectedError(503, "", "this gateway is stopping")
-        if len(self._open) >= self._most or self._tenants[tenant] >= self._most_per_tenant:
-            raise RejectedError(503, "", "too many streams are open; close some, or ask again later")
+        turn = await self._limit.take(tenant)
         task = asyncio.current_task()
         assert task is not None, "a stream is served by a task"
         self._open[task] = request
-        self._tenants[tenant] += 1
         connection = request.protocol
         if isinstance(connection, HttpConnection):
             connection.stream = task
@@ -54,9 +50,7 @@ class Streams:
             if isinstance(connection, HttpConnection):
                 connection.stream = None
             del self._open[task]
-            self._tenants[tenant] -= 1
-            if not self._tenants[tenant]:
-                del self._tenants[tenant]
+            turn.end()
 
     async def end_unless(self, may_go_on: Callable[[web.Request], Awaitable[bool]]) -> None:
         """Cut the streams whose request would no longer be admitted."""

@@ -23,7 +23,7 @@ from weftd.gateway.giving import check_stored
 from weftd.gateway.hints import Hints
 from weftd.gateway.lanes import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
 from weftd.gateway.snapshots import Snapshots
-from weftd.gateway.turns import Turns
+from weftd.gateway.turns import ConcurrencyLimit
 
 DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
@@ -61,8 +61,8 @@ class Submissions:
         self._store = store
         self._snapshots = snapshots
         self._allowances = allowances
-        self.documents = Turns("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
-        self.large = Turns("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
+        self.documents = ConcurrencyLimit("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
+        self.large = ConcurrencyLimit("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
         self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
         self.no_room = NoRoom(store=store, allowances=allowances)
         self._hints = hints

@@ -1,4 +1,9 @@
-"""Costly requests take turns: a bound in all, a bound for each tenant, and a bound on the wait."""
+"""Limits of what goes on at once: costly requests, which take turns, and streams, sessions and uploads, which stay.
+
+`ConcurrencyLimit` bounds a resource, and `RateLimit` (`thinking/rates.py`) the requests of a principal. Two limits are
+of neither kind. The cost of a request to the processor (`lanes.py`) is known only after the work, so its tenant owes
+it. A connection (`listening.py`) has no tenant yet, and may take the place of the oldest stranger.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -35,9 +40,10 @@ class Turn:
             end()
 
 
-class Turns:
+class ConcurrencyLimit:
     """Tenants are served in turn; none has more than `per_tenant` of the `at_once` turns, so one tenant's thousand
-    requests delay another's by one of them at most. `what` names the requests in a refusal."""
+    requests delay another's by one of them at most. `what` names the requests in a refusal. With 0 `wait_seconds` no
+    request waits: one that finds all turns taken is refused with 503."""
 
     def __init__(
         self,
@@ -65,11 +71,15 @@ class Turns:
             turn.end()
 
     async def take(self, tenant: str, *, patient: bool = False) -> "Turn":
-        """Raises NoTurnError if too many requests of this tenant wait, or this one has waited too long.
+        """Raises RejectedError if no turn is free and no request may wait. Raises NoTurnError if too many requests of
+        this tenant wait, or this one has waited too long.
 
         `patient` is for requests that are counted elsewhere: they wait longer, in any number.
         """
-        of = self._tenants.setdefault(tenant, _Tenant(self._per_tenant))
+        of = self._tenants.get(tenant) or _Tenant(self._per_tenant)
+        if not self._wait_seconds and (of.turns.locked() or self._all.locked()):
+            raise RejectedError(503, "", f"too many {self._what} are open; end some, or ask again later")
+        self._tenants[tenant] = of
         if not patient and of.count >= self._per_tenant + self._waiting_max:
             raise self._refusal(tenant)
         of.count += 1

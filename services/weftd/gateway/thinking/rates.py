@@ -34,7 +34,7 @@ def taken(bucket: Bucket, rate: Rate, now: float) -> tuple[Bucket, float]:
     return Bucket(there, now), (1 - there) / rate.per_second
 
 
-class Rates:
+class RateLimit:
     """One rate, a bucket for each name. The KEPT_MAX names used last are kept; a new name has its burst."""
 
     def __init__(self, rate: Rate, *, kept_max: int = KEPT_MAX) -> None:
