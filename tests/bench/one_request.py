@@ -65,7 +65,7 @@ async def measured(cpu_ms: Callable[..., float], weft: str) -> tuple[float, list
 def _since_handler(frame: FrameType) -> list[str]:
     """Empty if the handler is not on the stack."""
     names = list(_product(frame))
-    handler = jobs.submit.__qualname__
+    handler = jobs.submit.handler.__qualname__
     return names[names.index(handler) :] if handler in names else []
 
 

@@ -20,7 +20,7 @@ from weftd.gateway.endings import endings
 from weftd.gateway.errors import TOKEN_WORDS, RejectedError
 from weftd.gateway.jobs import STATES, states_of
 from weftd.gateway.revalidation import next_page
-from weftd.gateway.route import Call, NoQuery, answer, json_of
+from weftd.gateway.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.sight import may_see
 from weftd.gateway.views import job_view
 
@@ -42,6 +42,14 @@ class ElementsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
 
 
+@operation(
+    "GET /v1/arrays",
+    "jobs",
+    "List arrays, the newest first",
+    description="Each as one, with how many of its elements are in each state.",
+    answers={200: RouteAnswer(description="At most `limit` of them.", type=ArraysView)},
+    example="?open=1",
+)
 async def arrays(call: Call[ArraysQuery]) -> web.StreamResponse:
     query = call.query
     tenant = query.tenant if call.who.admin else call.who.tenant
@@ -52,10 +60,24 @@ async def arrays(call: Call[ArraysQuery]) -> web.StreamResponse:
     return answer(ArraysView(arrays=tuple(array_view(each) for each in found)))
 
 
+@operation(
+    "GET /v1/arrays/{array}",
+    "jobs",
+    "Look at an array",
+    answers={200: RouteAnswer(description="The array.", type=ArrayView)},
+)
 async def array(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(array_view(await the_array(call)))
 
 
+@operation(
+    "GET /v1/arrays/{array}/elements",
+    "jobs",
+    "List the elements of an array",
+    description="In the order of their indices; `before` of an answer is the `after` of the next request.",
+    answers={200: RouteAnswer(description="A page of them.", type=JobsView)},
+    example="?state=failed&limit=1000",
+)
 async def elements(call: Call[ElementsQuery]) -> web.StreamResponse:
     query = call.query
     states = states_of(query.state)
@@ -70,6 +92,17 @@ async def elements(call: Call[ElementsQuery]) -> web.StreamResponse:
     return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, after=before))
 
 
+ASKED = {202: RouteAnswer(description="Stored; the scheduler does it.", type=ArrayAsked)}
+
+
+@operation(
+    "POST /v1/arrays/{array}/cancel",
+    "jobs",
+    "Cancel an array, or some of its elements",
+    body=ElementsWanted,
+    answers=ASKED,
+    example="""-d '{"indices": "0-9,12"}'""",
+)
 async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     """Ask to cancel the elements that are not over."""
     wanted = await json_of(call.request, ElementsWanted)
@@ -78,6 +111,15 @@ async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.CANCEL, wanted, _OPEN, "each of them is over already")
 
 
+@operation(
+    "POST /v1/arrays/{array}/requeue",
+    "jobs",
+    "Run elements again that are over",
+    description="All of them, those of some indices, or those that failed. All are asked for, or none.",
+    body=ElementsWanted,
+    answers=ASKED,
+    example="""-d '{"failed": true}'""",
+)
 async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
     """Ask to run elements again that are over; with `failed` those that failed alone."""
     wanted = await json_of(call.request, ElementsWanted)

@@ -26,7 +26,7 @@ from weftd.gateway.entering.line import ANSWER_SECONDS_MAX, Over, SessionLine
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.logs import BROUGHT_SECONDS_PER_BYTE
-from weftd.gateway.route import Call
+from weftd.gateway.route import Call, RouteAnswer, operation
 from weftd.gateway.runs import RankRun
 
 ORDER_SECONDS_MAX = 10.0
@@ -56,6 +56,16 @@ class AttachQuery(Struct, frozen=True, forbid_unknown_fields=True):
     read: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="With `session`: how much of its output you have.")] = 0
 
 
+@operation(
+    "GET /v1/jobs/{job}/attach",
+    "jobs",
+    "A shell, a command or a connection in a run",
+    description="A WebSocket. Unless it is for a port or goes on with a session, its first text frame says the"
+    ' command: `{"command": ["ls", "-l"]}`, or `{}` for a shell. Binary frames to the run are its input, those from'
+    " it are a byte (1 output, 2 errors) and bytes of that. Text frames are JSON, as docs/shell.md has them.",
+    answers={101: RouteAnswer(description="The WebSocket is open.")},
+    example="?kind=exec&rank=0",
+)
 async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
     query, gateway, request = call.query, call.gateway, call.request
     job = await gateway.job(call.who, call.path("job"))

@@ -10,12 +10,13 @@ from msgspec import Meta, Struct
 
 from weft.domain.job import FINAL
 from weft.messages.events import Event
+from weft.messages.http import EventView
 from weft.store import StoreUnavailableError, is_full
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.feed import Item, told
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.revalidation import next_page
-from weftd.gateway.route import Call, answer
+from weftd.gateway.route import JSON, Call, Header, RouteAnswer, answer, operation
 from weftd.gateway.streams import gone, write
 from weftd.gateway.turns import NoTurnError
 
@@ -23,6 +24,8 @@ CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 NOW = "now"
 FIRST = "0-0"  # before all events
 SSE = "text/event-stream"
+LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last event received: go on behind it.")
+EVENTS = {200: RouteAnswer(description="CloudEvents.", type=list[EventView], media=(JSON, SSE))}
 FINAL_EVENTS = frozenset(state.value for state in FINAL)
 OPENING = b"retry: 1000\n\n"
 HEARTBEAT = b": beat\n\n"
@@ -56,6 +59,17 @@ class StoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 1000
 
 
+@operation(
+    "GET /v1/events",
+    "events",
+    "What happens",
+    description="The newest events, or those behind a cursor. Where there are more, `Link` leads to the next page."
+    " As a stream: from now, or from behind a cursor."
+    " A tenant hears of its own jobs, an administrator of all jobs and of nodes.",
+    headers=(LAST_EVENT,),
+    answers=EVENTS,
+    example="?follow=1",
+)
 async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
     """A page of the newest events, or of those behind `after`; as a stream: from now, or from behind `after`."""
     tenant = None if call.who.admin else call.who.tenant
@@ -70,6 +84,17 @@ async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
     return _answer(call, page, newest=newest)
 
 
+@operation(
+    "GET /v1/jobs/{job}/events",
+    "jobs",
+    "A job's story",
+    description="Each event with its cause, from the first one on, or the last ones `before` a cursor. Where there"
+    " are more, `Link` leads to the next page. As a stream (`Accept: text/event-stream`, or `follow=1`) it goes on"
+    " as things happen and ends after the job is over.",
+    headers=(LAST_EVENT,),
+    answers={**EVENTS, 204: RouteAnswer(description="The job is over and all was told: do not come back.")},
+    example="?follow=1",
+)
 async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:
     """A page of a job's story. As a stream it goes on with new events, and ends after the job is over."""
     after = await _after(call, tenant=None if call.who.admin else call.who.tenant)

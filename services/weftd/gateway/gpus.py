@@ -10,7 +10,7 @@ from weft.domain.spec import TOKEN_PATTERN
 from weft.messages.http import GpuScoreView, GpusView
 from weft.messages.signals import GpuScore
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.route import Call, answer
+from weftd.gateway.route import Call, RouteAnswer, answer, operation
 from weftd.gateway.views import node_views
 
 
@@ -19,6 +19,16 @@ class GpusQuery(Struct, frozen=True, forbid_unknown_fields=True):
     pool: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Those of one pool.")] | None = None
 
 
+@operation(
+    "GET /v1/gpus",
+    "cluster",
+    "List the GPUs",
+    description="What each is and does now, who holds it, and how fast it is for each class of jobs: what is"
+    " believed of that, from how many samples, how old, and from where. An emulated GPU is called so. Of another"
+    " tenant's job only the id is told.",
+    answers={200: RouteAnswer(description="All of them.", type=GpusView)},
+    example="?node=node-1",
+)
 async def gpus(call: Call[GpusQuery]) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
     nodes = [

@@ -8,10 +8,20 @@ from msgspec import Meta, Struct
 
 from weft.domain.job import FINAL, Job, JobState
 from weft.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN, Selection, is_pattern, labels_of
-from weft.domain.spec import TOKEN_PATTERN, Kind
+from weft.domain.spec import TOKEN_PATTERN, JobSpec, Kind
 from weft.messages.accounts import OWN_TENANT
 from weft.messages.asks import AskKind, Reshare, Scale, Update
-from weft.messages.http import PRIORITY_MAX, Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
+from weft.messages.http import (
+    PRIORITY_MAX,
+    Accepted,
+    JobsView,
+    JobView,
+    PriorityWanted,
+    ShareWanted,
+    SizeWanted,
+    Submitted,
+)
+from weft.planning.explain import Explanation
 from weft.store import TenantFullError, may_go_on
 from weftd.gateway.allowances import NoRoomError, check
 from weftd.gateway.endings import TOLD, EventCause, endings
@@ -20,7 +30,7 @@ from weftd.gateway.explanations import explanation
 from weftd.gateway.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE
 from weftd.gateway.past import PastQuery, moment_of
 from weftd.gateway.revalidation import next_page
-from weftd.gateway.route import Call, NoQuery, answer, body_of, json_of
+from weftd.gateway.route import ACCEPTED, JSON, Call, Header, NoQuery, RouteAnswer, answer, body_of, json_of, operation
 from weftd.gateway.service_views import whole_service
 from weftd.gateway.stories import job_at
 from weftd.gateway.thinking.resharing import check_share
@@ -74,6 +84,27 @@ class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
         return named and self.benchmarks and all(each is None for each in others)
 
 
+SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
+
+
+@operation(
+    "POST /v1/jobs",
+    "jobs",
+    "Submit a job",
+    description="Answered when it is durable: from then on it is not lost. With an `Idempotency-Key` it may be"
+    " sent again without harm: the same key is the same job. A tenant that has as much open as it may gets a 429.",
+    body=JobSpec,
+    body_media=SPEC_MEDIA,
+    headers=(
+        Header(name="Idempotency-Key", description="1 to 255 printable characters; kept with the job."),
+        Header(name="Location", description="Where the job is.", of_answer=True),
+    ),
+    answers={
+        201: RouteAnswer(description="Stored.", type=Submitted),
+        200: RouteAnswer(description="This key had submitted this job before.", type=Submitted),
+    },
+    example="""-d '{"name": "hello", "command": ["python3", "-c", "print(42)"]}'""",
+)
 async def submit(call: Call[NoQuery]) -> web.StreamResponse:
     request = call.request
     submitted = await call.gateway.submissions.submit(
@@ -86,6 +117,13 @@ async def submit(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(submitted, status=status, headers={"Location": f"/v1/jobs/{submitted.id}"})
 
 
+@operation(
+    "GET /v1/jobs",
+    "jobs",
+    "List jobs, the newest first",
+    answers={200: RouteAnswer(description="A page of them.", type=JobsView)},
+    example="?state=queued,running&limit=20",
+)
 async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     query = call.query
     tenant = query.tenant if call.who.admin else call.who.tenant
@@ -107,6 +145,15 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, before=before))
 
 
+@operation(
+    "GET /v1/jobs/{job}",
+    "jobs",
+    "Look at a job",
+    description="With its specification, its placement, what each rank has, against what it asked for, and does,"
+    " how fast it goes on, what holds it back, and how fast it was at other sizes.",
+    answers={200: RouteAnswer(description="The job.", type=JobView)},
+    example="?at=2026-01-31T12:00:00Z",
+)
 async def job(call: Call[PastQuery]) -> web.StreamResponse:
     """The job now, or as it was at a moment; of the past, live data such as progress is left out."""
     found = await call.gateway.job(call.who, call.path("job"))
@@ -129,6 +176,14 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
     )
 
 
+@operation(
+    "GET /v1/jobs/{job}/explain",
+    "jobs",
+    "Why it waits, or why it is where it is",
+    description="A stable code, a sentence, the numbers, who holds what it needs, and an estimate. Of another"
+    " tenant's job only the id is told.",
+    answers={200: RouteAnswer(description="The explanation.", type=Explanation)},
+)
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     gateway, allowance = call.gateway, call.gateway.allowances.of(call.who)
@@ -146,6 +201,7 @@ async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(explained)
 
 
+@operation("POST /v1/jobs/{job}/cancel", "jobs", "Cancel a job", answers=ACCEPTED)
 async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     if found.state in FINAL:
@@ -153,6 +209,13 @@ async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     return await ask(call, AskKind.CANCEL, found)
 
 
+@operation(
+    "POST /v1/jobs/{job}/requeue",
+    "jobs",
+    "Put a job back into the queue",
+    description="Also one that is over: it runs again, in its next epoch.",
+    answers=ACCEPTED,
+)
 async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     if found.state is JobState.QUEUED:
@@ -171,6 +234,14 @@ async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
     return _asked(call, AskKind.REQUEUE, found)
 
 
+@operation(
+    "POST /v1/jobs/{job}/priority",
+    "jobs",
+    "Change a job's priority",
+    body=PriorityWanted,
+    answers=ACCEPTED,
+    example="""-d '{"priority": 10}'""",
+)
 async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, PriorityWanted)
     found = await call.gateway.job(call.who, call.path("job"))
@@ -181,6 +252,17 @@ async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
     return await ask(call, AskKind.PRIORITISE, found, priority=wanted.priority)
 
 
+@operation(
+    "POST /v1/jobs/{job}/scale",
+    "jobs",
+    "Change a job's size",
+    description="Replicas by role, each between `min` and `max` of that role; a role that is not named stays as it"
+    " is. A job that waits starts with that size. One that runs takes it live, or by a restart from its checkpoint;"
+    " one that can do neither gets a 409. It grows as soon as there is room.",
+    body=SizeWanted,
+    answers=ACCEPTED,
+    example="""-d '{"size": {"worker": 4}}'""",
+)
 async def scale(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, SizeWanted)
     found = await call.gateway.job(call.who, call.path("job"))
@@ -190,6 +272,17 @@ async def scale(call: Call[NoQuery]) -> web.StreamResponse:
     return await ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size), field="size")
 
 
+@operation(
+    "POST /v1/jobs/{job}/share",
+    "jobs",
+    "Change a running job's share of a GPU",
+    description="`request` and `limit` of each rank of one role, as parts of a GPU; what is not given stays as it"
+    " is. The request grows only as far as its GPU has room: the job's event `tuned` says how far. A job that"
+    " begins anew has what its specification says.",
+    body=ShareWanted,
+    answers=ACCEPTED,
+    example="""-d '{"request": 0.5, "limit": 0.8}'""",
+)
 async def share(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, ShareWanted)
     found = await call.gateway.job(call.who, call.path("job"))

@@ -5,9 +5,10 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from weft.messages.live import LiveDelta, LiveSnapshot
 from weft.store import StoreUnavailableError
 from weftd.gateway.events import HEARTBEAT, OPENING, SSE
-from weftd.gateway.route import JSON, Call
+from weftd.gateway.route import JSON, Call, RouteAnswer, operation
 from weftd.gateway.streams import gone, write
 
 
@@ -15,6 +16,22 @@ class LiveQuery(Struct, frozen=True, forbid_unknown_fields=True):
     follow: Annotated[bool, Meta(description="0: the snapshot alone, as JSON.")] = True
 
 
+@operation(
+    "GET /v1/live",
+    "cluster",
+    "The cluster live, on one stream",
+    description="First `event: snapshot`, whose data are a LiveSnapshot; then `event: delta`, at most each quarter"
+    " of a second, with what changed (LiveDelta). Another snapshot comes in place of deltas that a slow reader did"
+    " not take. Of another tenant's job only the id is told, and the GPUs that it holds.",
+    answers={
+        200: RouteAnswer(
+            description="The stream; or the snapshot alone.",
+            type=LiveSnapshot,
+            streamed=(LiveSnapshot, LiveDelta),
+            media=(SSE, JSON),
+        )
+    },
+)
 async def live(call: Call[LiveQuery]) -> web.StreamResponse:
     gateway, request = call.gateway, call.request
     if not call.query.follow:

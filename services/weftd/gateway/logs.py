@@ -21,7 +21,7 @@ from weft.store import StoreUnavailableError
 from weftd.gateway import runs
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.route import Call
+from weftd.gateway.route import Call, Header, RouteAnswer, operation
 from weftd.gateway.runs import RankRun
 from weftd.gateway.streams import gone, write
 
@@ -46,6 +46,33 @@ class LogQuery(Struct, frozen=True, forbid_unknown_fields=True):
     tail: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="Only this many bytes from the end.")] | None = None
 
 
+LOG_HEADERS = (
+    Header(name="Range", description="`bytes=a-b`, `bytes=a-` or `bytes=-n`; not while following."),
+    Header(name="X-Weft-Epoch", description="The epoch whose log this is.", of_answer=True),
+    Header(name="X-Weft-Rank", description="The rank whose log this is.", of_answer=True),
+    Header(name="X-Weft-Node", description="The node that has it, once it is placed.", of_answer=True),
+    Header(name="X-Weft-Offset", description="The byte of the log that this begins with.", of_answer=True),
+    Header(
+        name="X-Weft-Begins",
+        description="How many bytes at the head of the log its node has dropped, by its limits.",
+        of_answer=True,
+    ),
+)
+
+
+@operation(
+    "GET /v1/jobs/{job}/logs",
+    "jobs",
+    "A run's log",
+    description="The bytes that one rank wrote to stdout and stderr. A stream that is cut off in the middle of"
+    " following was not at its end: go on with `offset`.",
+    headers=LOG_HEADERS,
+    answers={
+        200: RouteAnswer(description="The bytes.", type=bytes, media=("text/plain",)),
+        206: RouteAnswer(description="The part asked for.", type=bytes, media=("text/plain",)),
+    },
+    example="?follow=1",
+)
 async def logs(call: Call[LogQuery]) -> web.StreamResponse:
     query, gateway = call.query, call.gateway
     asked_range = call.request.headers.get("Range")

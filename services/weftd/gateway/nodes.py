@@ -6,17 +6,24 @@ from aiohttp import web
 
 from weft.domain.job import Job
 from weft.messages.asks import AskKind
-from weft.messages.http import Accepted, NodesView
+from weft.messages.http import Accepted, ClusterView, NodesView
 from weft.store.accounts import Moment
 from weft.store.tenants import Access
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.gpus import slowest_of
 from weftd.gateway.past import Past, PastQuery, moment_of, past_of
-from weftd.gateway.route import Call, NoQuery, answer
+from weftd.gateway.route import ACCEPTED, Call, NoQuery, RouteAnswer, Who, answer, operation
 from weftd.gateway.sight import seen_of
 from weftd.gateway.views import cluster_view, node_views, with_reasons
 
 
+@operation(
+    "GET /v1/nodes",
+    "cluster",
+    "List the nodes",
+    description="What each has, what of it is given away and to whom, and its live use. An emulated GPU is called so.",
+    answers={200: RouteAnswer(description="All of them.", type=NodesView)},
+)
 async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.snapshots.nodes.get()
     holding = await _holding(call.gateway)
@@ -25,6 +32,12 @@ async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(NodesView(nodes=views))
 
 
+@operation(
+    "GET /v1/cluster",
+    "cluster",
+    "The cluster and its queue at a glance",
+    answers={200: RouteAnswer(description="All of it at one time.", type=ClusterView)},
+)
 async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
     """The cluster now, or as it was at a moment; of the past, live data such as telemetry is left out."""
     gateway = call.gateway
@@ -58,10 +71,12 @@ async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
     return past
 
 
+@operation("POST /v1/nodes/{node}/drain", "cluster", "Give a node no new work", who=Who.ADMIN, answers=ACCEPTED)
 async def drain(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.DRAIN)
 
 
+@operation("POST /v1/nodes/{node}/resume", "cluster", "Let a node take work again", who=Who.ADMIN, answers=ACCEPTED)
 async def resume(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.RESUME)
 

@@ -2,12 +2,22 @@
 
 from aiohttp import web
 
+from weft.messages.live import QueueView
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.jobs import states_of
 from weftd.gateway.queue_lines import WAITS, QueueQuery
-from weftd.gateway.route import JSON, Call
+from weftd.gateway.route import JSON, Call, RouteAnswer, operation
 
 
+@operation(
+    "GET /v1/queue",
+    "cluster",
+    "The queue, in the order in which it is served",
+    description="Every job with its place, and why it waits. Jobs that the caller may not see are counted in the"
+    " places, and not shown. A reply is at most 200 kB: where rows are long there are fewer than `limit`.",
+    answers={200: RouteAnswer(description="A part of it.", type=QueueView)},
+    example="?text=train&limit=20",
+)
 async def queue(call: Call[QueueQuery]) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
     if not call.who.admin and query.tenant not in (None, call.who.tenant):

@@ -14,13 +14,22 @@ from weft.planning.quota.amounts import ledger_of, lendable
 from weft.planning.quota.ledger import Ledger
 from weft.planning.quota.tree import Branch
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.route import Call, NoQuery, answer, json_of
+from weftd.gateway.route import Call, NoQuery, RouteAnswer, Who, answer, json_of, operation
 
 
 class QuotasQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pool: Annotated[str, msgspec.Meta(pattern=TOKEN_PATTERN)] = "default"
 
 
+@operation(
+    "GET /v1/quotas",
+    "tenants",
+    "List quotas",
+    description="What each tenant and group of the pool is guaranteed, may hold, holds and borrows. A tenant sees"
+    " its own quota and those of its groups.",
+    answers={200: RouteAnswer(description="By name.", type=QuotasView)},
+    example="?pool=default",
+)
 async def quotas(call: Call[QuotasQuery]) -> web.StreamResponse:
     """Every quota of a pool; a tenant sees its own and those of its groups."""
     known = await call.gateway.store.quotas(pool=call.query.pool)
@@ -30,6 +39,17 @@ async def quotas(call: Call[QuotasQuery]) -> web.StreamResponse:
     return answer(QuotasView(quotas=tuple(shown), pool=call.query.pool, gpus=gpus / WHOLE))
 
 
+@operation(
+    "PUT /v1/quotas/{name}",
+    "tenants",
+    "Set a quota",
+    description="Of a tenant, or of a group of them. What it has beyond a lower limit goes on; the scheduler obeys"
+    " it within two seconds.",
+    who=Who.ADMIN,
+    body=QuotaWanted,
+    answers={200: RouteAnswer(description="The quota as it is now.", type=QuotaView)},
+    example="""-d '{"guaranteed": 8, "limit": 32}'""",
+)
 async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     name = _name(call)
     wanted = await json_of(call.request, QuotaWanted)
@@ -51,6 +71,15 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(_view(quota, ledger))
 
 
+@operation(
+    "DELETE /v1/quotas/{name}",
+    "tenants",
+    "Delete a quota",
+    description="Its tenant has no guarantee and no limit from then on. A group that has members stays.",
+    who=Who.ADMIN,
+    answers={200: RouteAnswer(description="Which.", type=QuotaDeleted)},
+    example="?pool=default",
+)
 async def delete(call: Call[QuotasQuery]) -> web.StreamResponse:
     name, pool = _name(call), call.query.pool
     known = await call.gateway.store.quotas(pool=pool)

@@ -1,4 +1,4 @@
-"""One operation of the API: its parameters, its callers, its answers. The documentation is made from the same table."""
+"""One operation of the API, described beside its handler. The server and the OpenAPI document are made from it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,6 +12,7 @@ from msgspec import Struct
 from weft.domain.doubled_names import doubled_name
 from weft.domain.mistakes import mistakes_of
 from weft.domain.spec_decoder import SPEC_BYTES_MAX
+from weft.messages.http import Accepted
 from weft.store.tenants import Access
 from weftd.gateway.errors import PATTERN_WORDS, RejectedError, from_decoder
 from weftd.gateway.turns import Turn
@@ -85,6 +86,51 @@ class Route(Struct, Generic[Q], frozen=True, kw_only=True):
     headers: tuple[Header, ...] = ()
     answers: Mapping[int, RouteAnswer]
     example: str = ""  # what follows `curl` and the usual options
+
+
+Handler = Callable[[Call[Q]], Coroutine[Any, Any, web.StreamResponse]]
+
+
+def operation(
+    asked: str,
+    group: str,
+    summary: str,
+    *,
+    description: str = "",
+    who: Who = Who.TENANT,
+    body: Any = None,
+    body_media: tuple[str, ...] = (JSON,),
+    body_bytes_max: int = SPEC_BYTES_MAX,
+    headers: tuple[Header, ...] = (),
+    answers: Mapping[int, RouteAnswer],
+    example: str = "",
+) -> Callable[[Handler[Q]], Route[Q]]:
+    """Make a route of its handler. `asked`: method and path; the handler's annotation has the type of the query."""
+
+    def route(handler: Handler[Q]) -> Route[Q]:
+        method, path = asked.split()
+        (query,) = next(iter(handler.__annotations__.values())).__args__
+        return Route(
+            method=method,
+            path=path,
+            group=group,
+            summary=summary,
+            description=description,
+            handler=handler,
+            query=query,
+            who=who,
+            body=body,
+            body_media=body_media,
+            body_bytes_max=body_bytes_max,
+            headers=headers,
+            answers=answers,
+            example=example,
+        )
+
+    return route
+
+
+ACCEPTED = {202: RouteAnswer(description="Stored; the scheduler does it.", type=Accepted)}
 
 
 def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

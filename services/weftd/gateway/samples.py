@@ -10,7 +10,7 @@ from weft.domain.cluster import GPUS_MAX
 from weft.domain.spec import TOKEN_PATTERN
 from weft.messages.series import SeriesView
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.route import Call, answer
+from weftd.gateway.route import Call, RouteAnswer, answer, operation
 from weftd.gateway.sampling import CLUSTER
 from weftd.gateway.thinking.rings import COARSE_SECONDS, FINE_SECONDS, FINE_STEPS, Series
 
@@ -29,6 +29,15 @@ class SamplesQuery(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[int, Meta(ge=60, le=SECONDS_MAX, description="The last so many seconds.")] = 900
 
 
+@operation(
+    "GET /v1/samples",
+    "cluster",
+    "Sampled figures of the last day",
+    description="Of one job, of one node with its GPUs, or of the whole cluster: the last quarter of an hour in"
+    " steps of 5 s, the last day in longer ones. This gateway sampled them; what it did not see is null.",
+    answers={200: RouteAnswer(description="The figures, by name.", type=SeriesView)},
+    example="?node=node-1&seconds=900",
+)
 async def samples(call: Call[SamplesQuery]) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
     named = [name for name in ("job", "node", "cluster") if getattr(query, name)]

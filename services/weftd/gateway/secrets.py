@@ -9,17 +9,34 @@ from weft.domain.spec import TOKEN_PATTERN
 from weft.messages.secrets import VALUE_BYTES_MAX, SecretDeleted, SecretsView, SecretView, SecretWanted
 from weft.store.secrets import SecretKept
 from weftd.gateway.errors import TOKEN_WORDS, RejectedError
-from weftd.gateway.route import Call, NoQuery, answer, json_of
+from weftd.gateway.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
 
 PER_TENANT_MAX = 256
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
+@operation(
+    "GET /v1/secrets",
+    "secrets",
+    "List secrets",
+    description="Their names; no request shows a value.",
+    answers={200: RouteAnswer(description="Those of the token's tenant, by name.", type=SecretsView)},
+)
 async def secrets(call: Call[NoQuery]) -> web.StreamResponse:
     kept = await call.gateway.store.secrets(call.who.tenant)
     return answer(SecretsView(secrets=tuple(_view(one) for one in kept)))
 
 
+@operation(
+    "PUT /v1/secrets/{name}",
+    "secrets",
+    "Store a secret",
+    description="Or replace its value: jobs that start from now on get the new one. Jobs of this tenant name it"
+    " below `secrets`: docs/secrets.md.",
+    body=SecretWanted,
+    answers={200: RouteAnswer(description="The secret, without its value.", type=SecretView)},
+    example="""-d '{"value": "hf_…"}'""",
+)
 async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     name, tenant, store = _name(call), call.who.tenant, call.gateway.store
     value = (await json_of(call.request, SecretWanted)).value
@@ -36,6 +53,13 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(next(_view(one) for one in await store.secrets(tenant) if one.name == name))
 
 
+@operation(
+    "DELETE /v1/secrets/{name}",
+    "secrets",
+    "Delete a secret",
+    description="A job that names it and starts later fails, and says so.",
+    answers={200: RouteAnswer(description="Which.", type=SecretDeleted)},
+)
 async def delete(call: Call[NoQuery]) -> web.StreamResponse:
     name = _name(call)
     if not await call.gateway.store.delete_secret(call.who.tenant, name):

@@ -5,17 +5,43 @@ import asyncio
 from aiohttp import web
 
 from weft.messages.asks import AskKind
-from weft.messages.http_services import UpdateWanted
+from weft.messages.http_services import EndpointsView, UpdateWanted
 from weftd.gateway.allowances import NoRoomError
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.jobs import ask
 from weftd.gateway.lanes import RECEIVED_SECONDS_PER_BYTE
 from weftd.gateway.revalidation import tags_of
-from weftd.gateway.route import LARGE_BYTES, Call, NoQuery, answer, body_of, decoded
+from weftd.gateway.route import (
+    ACCEPTED,
+    LARGE_BYTES,
+    Call,
+    Header,
+    NoQuery,
+    RouteAnswer,
+    answer,
+    body_of,
+    decoded,
+    operation,
+)
 from weftd.gateway.service_views import endpoints_view
 from weftd.gateway.thinking.updating import check_update
 
 
+@operation(
+    "GET /v1/jobs/{job}/endpoints",
+    "services",
+    "Where a service's replicas are",
+    description="Every replica that listens, with its address, and the URL of the service at the router. For those"
+    " who bring their own balancer: ask again with `If-None-Match`, or take `weft.endpoints.*` from NATS.",
+    headers=(
+        Header(name="If-None-Match", description="The `ETag` of an earlier answer."),
+        Header(name="ETag", description="Another one whenever the answer is different.", of_answer=True),
+    ),
+    answers={
+        200: RouteAnswer(description="All of them, by rank.", type=EndpointsView),
+        304: RouteAnswer(description="As it was."),
+    },
+)
 async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
     gateway = call.gateway
     found = await gateway.service(call.who, call.path("job"))
@@ -29,6 +55,17 @@ async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(view, headers=headers)
 
 
+@operation(
+    "POST /v1/jobs/{job}/update",
+    "services",
+    "Change what a service runs",
+    description="Another image, command or environment; what is not given stays as it is. Its replicas are replaced"
+    " one by one, the new one first, as soon as each is ready. If no new one becomes ready, what ran before comes"
+    " back: the job's event `updated` says so.",
+    body=UpdateWanted,
+    answers=ACCEPTED,
+    example="""-d '{"image": "ghcr.io/ada/model:2"}'""",
+)
 async def update(call: Call[NoQuery]) -> web.StreamResponse:
     body = await body_of(call.request)
     call.gateway.lanes.charge(call.who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))

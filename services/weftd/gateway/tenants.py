@@ -10,17 +10,36 @@ from weft.domain.tenants import NAMES, Allowance, AllowanceChange
 from weft.messages.http import TenantsView, TenantView, TenantWanted
 from weft.store.tenants import TenantKept
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.route import Call, NoQuery, answer, json_of
+from weftd.gateway.route import Call, NoQuery, RouteAnswer, Who, answer, json_of, operation
 
 LISTED_MAX = 10_000
 
 
+@operation(
+    "GET /v1/tenants",
+    "tenants",
+    "List tenants",
+    description="What each may take, and what it has taken.",
+    who=Who.ADMIN,
+    answers={200: RouteAnswer(description="All of them, by name.", type=TenantsView)},
+)
 async def tenants(call: Call[NoQuery]) -> web.StreamResponse:
     default = call.gateway.allowances.default
     kept = await call.gateway.store.tenants(limit=LISTED_MAX)
     return answer(TenantsView(tenants=tuple(_view(tenant, default) for tenant in kept)))
 
 
+@operation(
+    "PATCH /v1/tenants/{tenant}",
+    "tenants",
+    "Change what a tenant may take",
+    description="What it has open already goes on; what is beyond its limits is refused from now on, by every"
+    " gateway within two seconds.",
+    who=Who.ADMIN,
+    body=TenantWanted,
+    answers={200: RouteAnswer(description="The tenant as it is now.", type=TenantView)},
+    example="""-d '{"jobs_open_max": 1000, "priority_max": null}'""",
+)
 async def change(call: Call[NoQuery]) -> web.StreamResponse:
     name = call.path("tenant")
     if not re.fullmatch(TOKEN_PATTERN, name):

@@ -13,7 +13,7 @@ from weft.store import GatewayStore
 from weft.store.tenants import FILE_LABEL, TokenKept
 from weftd.gateway.access import TOKEN_PREFIX, token_hash
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.route import Call, NoQuery, answer, json_of
+from weftd.gateway.route import Call, NoQuery, RouteAnswer, Who, answer, json_of, operation
 
 TOKEN_CHARACTERS = 40
 ADMIN_TENANT = "admin"
@@ -25,6 +25,15 @@ class TokensQuery(Struct, frozen=True, forbid_unknown_fields=True):
     all: Annotated[bool, Meta(description="Also those that were revoked or have expired.")] = False
 
 
+@operation(
+    "GET /v1/tokens",
+    "tokens",
+    "List tokens",
+    description="The newest 1,000, without their secret; those in force alone, or `all`.",
+    who=Who.ADMIN,
+    answers={200: RouteAnswer(description="Whose they are, and when each was used last.", type=TokensView)},
+    example="?tenant=vision",
+)
 async def tokens(call: Call[TokensQuery]) -> web.StreamResponse:
     now = call.gateway.now()
     kept = await call.gateway.store.tokens(tenant=call.query.tenant, limit=LISTED_MAX)
@@ -32,6 +41,17 @@ async def tokens(call: Call[TokensQuery]) -> web.StreamResponse:
     return answer(TokensView(tokens=tuple(view for view in views if call.query.all or view.in_force)))
 
 
+@operation(
+    "POST /v1/tokens",
+    "tokens",
+    "Make a token",
+    description="It is told this once. A tenant that is new is made, and may have several: to change one, make"
+    " another, use it, and revoke the first by its label.",
+    who=Who.ADMIN,
+    body=TokenWanted,
+    answers={201: RouteAnswer(description="The token.", type=TokenMade)},
+    example="""-d '{"tenant": "vision", "label": "ci", "expires_in": 2592000}'""",
+)
 async def make(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, TokenWanted)
     gateway = call.gateway
@@ -54,6 +74,15 @@ async def make(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(made, status=201, headers={"Cache-Control": "no-store"})
 
 
+@operation(
+    "DELETE /v1/tokens/{tenant}/{label}",
+    "tokens",
+    "Revoke tokens",
+    description="All of this tenant with this label. They are refused everywhere within two seconds, and streams"
+    " that they opened end within five.",
+    who=Who.ADMIN,
+    answers={200: RouteAnswer(description="How many were in force.", type=TokensRevoked)},
+)
 async def revoke(call: Call[NoQuery]) -> web.StreamResponse:
     tenant, label = call.path("tenant"), call.path("label")
     for name, value in (("tenant", tenant), ("label", label)):

@@ -13,7 +13,7 @@ from weft.messages.series import TenantUsage, UsageView
 from weftd.gateway.accounts import Usage
 from weftd.gateway.billing import CSV, billed, csv_of
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.route import Call, answer
+from weftd.gateway.route import JSON, Call, RouteAnswer, answer, operation
 from weftd.gateway.thinking.accounting.rows import NANO
 from weftd.gateway.thinking.accounting.steps import TenantSteps, sum_of
 
@@ -40,6 +40,17 @@ class UsageQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=ROWS_MAX, description="With `by`: at most so many rows.")] = 1000
 
 
+@operation(
+    "GET /v1/usage",
+    "tenants",
+    "GPU-seconds by tenant",
+    description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
+    " and what would have been due to it. A tenant sees itself, an administrator all. With `by`, a row for each"
+    " tenant, job, epoch, kind, model, label, pool, day or hour: what was held, used, lost and costs, and, for"
+    " administrators, what became of the capacity; as CSV with `Accept: text/csv`.",
+    answers={200: RouteAnswer(description="The one that held most first.", type=UsageView, media=(JSON, CSV))},
+    example="?seconds=86400&by=tenant",
+)
 async def usage(call: Call[UsageQuery]) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
     if query.tenant not in (None, call.who.tenant) and not call.who.admin:

@@ -7,7 +7,7 @@ from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView, Webho
 from weft.store.webhooks import WebhookKept
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.route import Call, NoQuery, answer, json_of
+from weftd.gateway.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.sight import may_see
 from weftd.gateway.telling import WEBHOOKS_MAX
 from weftd.gateway.thinking.telling.mails import UNASKED, is_mail, mistaken_address
@@ -20,11 +20,28 @@ PER_TENANT_MAX = 20
 _SHOWN = tuple(name for name in WebhookView.__struct_fields__ if name != "next_try")
 
 
+@operation(
+    "GET /v1/webhooks",
+    "webhooks",
+    "List webhooks",
+    description="Without their secrets: what each has delivered, and how its last try failed.",
+    answers={200: RouteAnswer(description="A tenant's own; for an administrator all.", type=WebhooksView)},
+)
 async def webhooks(call: Call[NoQuery]) -> web.StreamResponse:
     kept = await call.gateway.store.webhooks(tenant=None if call.who.admin else call.who.tenant, limit=WEBHOOKS_MAX)
     return answer(WebhooksView(webhooks=tuple(_view(one) for one in kept)))
 
 
+@operation(
+    "POST /v1/webhooks",
+    "webhooks",
+    "Have events posted to a URL",
+    description="From now on, in order, each at least once and signed with a secret that is told this once:"
+    " docs/telling.md.",
+    body=WebhookWanted,
+    answers={201: RouteAnswer(description="The webhook and its secret.", type=WebhookMade)},
+    example="""-d '{"url": "https://example.org/hook", "events": ["begin", "end"]}'""",
+)
 async def add(call: Call[NoQuery]) -> web.StreamResponse:
     gateway = call.gateway
     wanted = await json_of(call.request, WebhookWanted)
@@ -67,12 +84,25 @@ def _mistake(url: str, gateway: Gateway) -> str:
     return mistaken_address(url, gateway.mail_domains) if is_mail(url) else mistake(url, gateway.networks)
 
 
+@operation(
+    "DELETE /v1/webhooks/{webhook}",
+    "webhooks",
+    "Remove a webhook",
+    answers={200: RouteAnswer(description="The webhook as it was.", type=WebhookView)},
+)
 async def remove(call: Call[NoQuery]) -> web.StreamResponse:
     known = await _known(call)
     await call.gateway.store.remove_webhook(known.id)
     return answer(_view(known))
 
 
+@operation(
+    "POST /v1/webhooks/{webhook}/on",
+    "webhooks",
+    "Switch a webhook on again",
+    description="It goes on from the event after the last that it took.",
+    answers={200: RouteAnswer(description="The webhook.", type=WebhookView)},
+)
 async def switch_on(call: Call[NoQuery]) -> web.StreamResponse:
     known = await _known(call)
     await call.gateway.store.switch_on(known.id)

@@ -27,7 +27,7 @@ from weft.store.tenants import Access
 from weftd.gateway.allowances import check
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.route import Call, NoQuery, answer, json_of
+from weftd.gateway.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.sight import may_see
 
 WORK_SECONDS_MAX = 20.0  # with the wait for a turn, less than clients wait for an answer
@@ -47,6 +47,17 @@ class WhatIfAsked(Struct, frozen=True, kw_only=True):
     assumed: dict[str, str]  # by job, by what it is known how long it lasts
 
 
+@operation(
+    "POST /v1/what-if",
+    "cluster",
+    "What would happen if something were different",
+    description="From the present queue on, by the walk that the scheduler takes, with and without it: which jobs"
+    " gain, which lose, by how much. Another policy, more nodes, drained nodes, jobs that are not there; nothing is"
+    " changed. How long jobs last is assumed, alike on both sides. Of another tenant's job only the id is told.",
+    body=WhatIfWanted,
+    answers={200: RouteAnswer(description="Both sides.", type=WhatIfView)},
+    example="""-d '{"order": "las", "add_nodes": 2}'""",
+)
 async def what_if(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, WhatIfWanted)
     gateway = call.gateway

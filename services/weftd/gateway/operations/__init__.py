@@ -1,13 +1,88 @@
-"""Every operation of the API, in one table: the server serves it, and the documentation is generated from it."""
+"""Every operation of the API, in the order of the documentation."""
 
 from typing import Any
 
-from weftd.gateway.operations.about import ABOUT
-from weftd.gateway.operations.arrays import ARRAYS
-from weftd.gateway.operations.cluster import CLUSTER
-from weftd.gateway.operations.jobs import JOBS
-from weftd.gateway.operations.services import SERVICES
-from weftd.gateway.operations.tenants import TENANTS
+from weftd.gateway import (
+    arrays,
+    attach,
+    documents,
+    events,
+    gpus,
+    history,
+    jobs,
+    live,
+    logs,
+    nodes,
+    queue,
+    quotas,
+    samples,
+    secrets,
+    services,
+    tokens,
+    trace,
+    usage,
+    webhooks,
+    whatif,
+)
+from weftd.gateway import (
+    tenants as of_tenants,
+)
+from weftd.gateway.operations.tenants import CONTEXTS, IMAGES
 from weftd.gateway.route import Route
 
-OPERATIONS: tuple[Route[Any], ...] = (*JOBS, *ARRAYS, *SERVICES, *CLUSTER, *TENANTS, *ABOUT)
+OPERATIONS: tuple[Route[Any], ...] = (
+    jobs.submit,
+    jobs.jobs,
+    jobs.job,
+    jobs.explain,
+    events.job_events,
+    logs.logs,
+    attach.attach,
+    jobs.cancel,
+    jobs.requeue,
+    jobs.prioritise,
+    jobs.scale,
+    jobs.share,
+    arrays.arrays,
+    arrays.array,
+    arrays.elements,
+    arrays.cancel,
+    arrays.requeue,
+    services.update,
+    services.endpoints,
+    events.all_events,
+    nodes.nodes,
+    gpus.gpus,
+    nodes.drain,
+    nodes.resume,
+    nodes.cluster,
+    queue.queue,
+    live.live,
+    samples.samples,
+    history.history,
+    history.specifications,
+    trace.trace,
+    whatif.what_if,
+    usage.usage,
+    tokens.make,
+    tokens.tokens,
+    tokens.revoke,
+    of_tenants.tenants,
+    of_tenants.change,
+    quotas.quotas,
+    quotas.set_,
+    quotas.delete,
+    webhooks.webhooks,
+    webhooks.add,
+    webhooks.switch_on,
+    webhooks.remove,
+    *CONTEXTS,
+    secrets.secrets,
+    secrets.set_,
+    secrets.delete,
+    *IMAGES,
+    documents.openapi,
+    documents.dashboard,
+    documents.healthz,
+    documents.readyz,
+)
