@@ -79,15 +79,9 @@ def _command(verb: Verb) -> Callable[[argparse.Namespace], Awaitable[int]]:
 def _rows(rows: Callable[[Any], Sequence[Any]], draw: Callable[[Any, Look], Table], none: str = "") -> Show:
     """Print a table; `none`: the note in place of an empty one."""
 
-    def show(args: argparse.Namespace, answer: Any) -> None:
-        if args.json:
-            page.json_line(answer)
-        elif rows(answer) or not none:
-            page.show(draw(rows(answer), page.look()))
-        else:
-            page.note(none)
-
-    return show
+    return lambda args, answer: page.drawn(
+        args, answer, lambda look: draw(rows(answer), look), "" if rows(answer) else none
+    )
 
 
 def _sentence(text: Callable[[Any], str]) -> Show:

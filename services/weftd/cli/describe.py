@@ -70,10 +70,7 @@ async def describe(args: argparse.Namespace) -> int:
 
 
 def _show_cluster(view: ClusterView, args: argparse.Namespace) -> None:
-    if args.json:
-        page.json_line(view)
-    else:
-        page.show(cluster_screen(view, structs.replace(page.look(), now=view.at)))
+    page.drawn(args, view, lambda look: cluster_screen(view, structs.replace(look, now=view.at)))
 
 
 async def _job(client: Client, wanted: str, at: str) -> JobView:

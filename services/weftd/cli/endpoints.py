@@ -38,10 +38,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def endpoints(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         view = await client.endpoints(args.job)
-    if args.json:
-        page.json_line(view)
-        return 0
-    page.show(endpoints_table(view, page.look()))
+    page.drawn(args, view, lambda look: endpoints_table(view, look))
     return 0
 
 

@@ -89,7 +89,4 @@ def _when(event: EventView) -> tuple[float, str, int]:
 
 
 def _say(event: EventView, args: argparse.Namespace) -> None:
-    if args.json:
-        page.json_line(event)
-    else:
-        page.show(event_line(event, page.look()))
+    page.drawn(args, event, lambda look: event_line(event, look))

@@ -26,10 +26,7 @@ async def gpus(args: argparse.Namespace) -> int:
     found = tuple(gpu for gpu in view.gpus if not args.node or gpu.node_id in args.node)
     if missing := sorted(set(args.node) - {gpu.node_id for gpu in found}):
         raise Complaint(f"there is no node {', '.join(missing)} with GPUs")
-    if args.json:
-        page.json_line(GpusView(gpus=found))
-    elif found:
-        page.show(table_of_gpus(sorted(found, key=lambda gpu: (natural(gpu.node_id), gpu.index)), page.look()))
-    else:
-        page.note("no GPUs yet: a node joins by starting its executor and telemetry")
+    none = "" if found else "no GPUs yet: a node joins by starting its executor and telemetry"
+    in_order = sorted(found, key=lambda gpu: (natural(gpu.node_id), gpu.index))
+    page.drawn(args, GpusView(gpus=found), lambda look: table_of_gpus(in_order, look), none)
     return 0

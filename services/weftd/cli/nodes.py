@@ -27,12 +27,9 @@ async def nodes(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         view = await client.nodes()
     wanted = _wanted(view.nodes, args.node)
-    if args.json:
-        page.json_line(NodesView(nodes=wanted))
-    elif wanted:
-        page.show(drawn(wanted, page.look(), gpus=args.gpus or len(wanted) <= _FEW))
-    else:
-        page.note("no nodes yet: one joins by starting its executor and telemetry")
+    none = "" if wanted else "no nodes yet: one joins by starting its executor and telemetry"
+    gpus = args.gpus or len(wanted) <= _FEW
+    page.drawn(args, NodesView(nodes=wanted), lambda look: drawn(wanted, look, gpus=gpus), none)
     return 0
 
 

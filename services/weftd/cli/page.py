@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 import msgspec
@@ -121,6 +121,16 @@ def answered(args: argparse.Namespace, value: object, text: str) -> None:
         json_line(value)
     else:
         print(clean_lines(text), flush=True)
+
+
+def drawn(args: argparse.Namespace, value: object, draw: Callable[[Look], RenderableType], none: str = "") -> None:
+    """Print the API's answer to a question: as JSON, drawn, or, of an empty one, the note `none`."""
+    if args.json:
+        json_line(value)
+    elif none:
+        note(none)
+    else:
+        show(draw(look()))
 
 
 def _lookalikes(error: UnicodeError) -> tuple[str, int]:

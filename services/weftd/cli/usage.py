@@ -50,10 +50,7 @@ async def usage(args: argparse.Namespace) -> int:
             page.text(await client.usage_csv(**wanted, until=until))
             return 0
         found = await client.usage(**wanted, until=until)
-    if args.json:
-        page.json_line(found)
-    else:
-        page.show(usage_page(found, page.look()))
+    page.drawn(args, found, lambda look: usage_page(found, look))
     return 0
 
 
