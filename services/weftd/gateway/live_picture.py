@@ -23,6 +23,7 @@ from weft.messages.signals import GpuSample, GpuScore, NodeSampled
 from weft.planning.closed import silent_seconds
 from weftd.gateway.cluster import LiveCluster
 from weftd.gateway.service_views import service_view
+from weftd.gateway.views import progress_shown, size_shown
 
 T = TypeVar("T", bound=float)
 
@@ -286,17 +287,16 @@ class LivePicture:
         )
 
     def _job(self, job: Job) -> LiveJob:
-        heard = self._cluster.progress(job)
-        allocations = job.placement.allocations if job.placement is not None else ()
+        gpus, replicas = size_shown(job)
         return LiveJob(
             name=job.name,
             tenant=job.tenant,
             kind=job.spec.kind,
             state=job.state,
-            gpus=job.gpus_held,
-            replicas=len(allocations),
+            gpus=gpus,
+            replicas=replicas,
             since=job.since,
-            progress=heard[min(heard)].progress if heard else job.progress,
+            progress=progress_shown(job, self._cluster.progress(job)),
             mine=True,
             service=self._service(job),
         )

@@ -25,7 +25,7 @@ from weftd.gateway.outlook import QueueOutlook
 from weftd.gateway.reasons import Reasons
 from weftd.gateway.sight import may_see
 from weftd.gateway.snapshots import SECONDS, Fresh, Snapshots
-from weftd.gateway.views import gpus_wanted
+from weftd.gateway.views import size_shown
 
 ROWS_MAX = 200
 REPLY_BYTES_MAX = 190_000  # of the rows; a reply is at most 200 kB
@@ -256,8 +256,7 @@ def _job_of(each: InQueue | Job) -> Job:
 
 
 def _row(job: Job, cause: tuple[str, str]) -> QueueRow:
-    allocations = job.placement.allocations if job.placement is not None else ()
-    code, sentence = cause
+    (gpus, replicas), (code, sentence) = size_shown(job), cause
     return QueueRow(
         place=None,
         id=job.id,
@@ -267,8 +266,8 @@ def _row(job: Job, cause: tuple[str, str]) -> QueueRow:
         kind=job.spec.kind,
         state=job.state,
         priority=job.priority,
-        gpus=job.gpus_held if allocations else gpus_wanted(job),
-        replicas=len(allocations) or sum(job.wanted.values()),
+        gpus=gpus,
+        replicas=replicas,
         submitted_at=job.submitted_at,
         since=job.since,
         code=code,

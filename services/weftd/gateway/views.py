@@ -50,6 +50,7 @@ def job_view(
     `service`: in place of what a list shows of a service."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
+    gpus, replicas = size_shown(job)
     sized = whole or is_elastic(spec)
     return JobView(
         id=job.id,
@@ -62,8 +63,8 @@ def job_view(
         version=job.version,
         priority=job.priority,
         preemptible=spec.preemptible,
-        gpus=job.gpus_held if allocations else gpus_wanted(job),
-        replicas=len(allocations) or sum(job.wanted.values()),
+        gpus=gpus,
+        replicas=replicas,
         seq=job.seq,
         submitted_at=job.submitted_at,
         since=job.since,
@@ -75,7 +76,7 @@ def job_view(
         waiting_for=job.waiting_for,
         stopping_for=job.stopping_for,
         nodes=tuple(dict.fromkeys(allocation.node_id for allocation in allocations)),
-        progress=heard[min(heard)].progress if heard else job.progress,
+        progress=progress_shown(job, heard),
         placement=job.placement if whole else None,
         runs=tuple(_run_view(job, allocation, heard, cluster) for allocation in allocations) if whole else (),
         spec=spec if whole else None,
@@ -95,9 +96,18 @@ def _findings(job: Job, cluster: LiveCluster) -> tuple[Finding, ...]:
     return tuple(finding for finding in cluster.findings_on(job) if finding.code not in (UNATTAINABLE, SHEDDING))
 
 
-def gpus_wanted(job: Job) -> int | float:
+def size_shown(job: Job) -> tuple[int | float, int]:
+    """The GPUs and replicas that a job holds, or held last; while it waits, those that it wants."""
+    if job.placement is not None and job.placement.allocations:
+        return job.gpus_held, len(job.placement.allocations)
     roles = [(job.spec.roles[name], count) for name, count in job.wanted.items()]
-    return sum(count * (role.gpus if role.share is None else role.share.request) for role, count in roles)
+    gpus = sum(count * (role.gpus if role.share is None else role.share.request) for role, count in roles)
+    return gpus, sum(job.wanted.values())
+
+
+def progress_shown(job: Job, heard: Mapping[int, RunProgressed]) -> dict[str, float]:
+    """The progress of the lowest rank that reported any, else the progress that is stored."""
+    return heard[min(heard)].progress if heard else job.progress
 
 
 def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgressed], cluster: LiveCluster) -> RunView:
