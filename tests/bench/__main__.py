@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `house`, `partition`, `serving` and
-`sharing` too: each has a docstring.
+`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `house`, `partition`, `serving`,
+`sharing` and `shipped` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -26,6 +26,7 @@ from tests.bench.partition.measure import main as partition
 from tests.bench.routing import main as routing
 from tests.bench.serving.measure import main as serving
 from tests.bench.sharing.measure import main as sharing
+from tests.bench.shipped import main as shipped
 from tests.bench.whatif import main as whatif
 
 PARTS = {
@@ -63,6 +64,7 @@ OWN = {
     "dashboards": dashboards,
     "hosts": hosts,
     "house": house,
+    "shipped": shipped,
     "daily": daily,
 }
 

@@ -129,8 +129,8 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/minimum_run.py",
-        old="doubled = self.seconds if reclaimed else self.seconds * 2.0 ** min(job.epoch, 16)",
-        new="doubled = self.seconds",
+        old="self.seconds * 2.0 ** min(tries, 16)",
+        new="self.seconds",
         breaks="A job without checkpoints is preempted again and again before it gets on.",
         tests=("tests/unit/test_minimum_run.py",),
     ),

@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         path="services/weftd/scheduler/thinking/moving.py",
         old=(
-            "                if not wanted.isdisjoint(_gpus(self._picture.jobs[job_id].held)):\n"
+            "                if not wanted.isdisjoint(gpus_of(self._picture.jobs[job_id].held)):\n"
             "                    return False\n"
         ),
         new=("                pass\n"),

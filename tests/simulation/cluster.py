@@ -27,6 +27,7 @@ from weft.domain.lease import Lease
 from weft.gpus import GpuWatch
 from weft.messages.nodes import NodeReported, ProgressSeen, RunState
 from weft.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
+from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
 from weft.service import AnswerRaw, Listen, serve
 from weft.store import StoreError
@@ -44,8 +45,6 @@ from weftd.reallocator.settings import ReallocatorSettings
 from weftd.scheduler import service as scheduler
 from weftd.scheduler.settings import SchedulerSettings
 from weftd.scheduler.thinking.core import Scheduler
-from weftd.scheduler.thinking.moving import MoveRules
-from weftd.scheduler.thinking.picture import POLICY
 from weftd.scorer import service as scorer
 from weftd.scorer.settings import ScorerSettings
 from weftd.scorer.thinking.scores import MeasuredGpus
@@ -80,7 +79,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     preemption_after_seconds: float = 20.0
     drift: float = 0.02  # clocks go wrong by at most this part
     fencing: bool = True
-    policy: Policy = POLICY
+    policy: Policy = Policy()
     scores: tuple[float, ...] = (1.0,)  # that a GPU may have for a class of jobs
     moves: MoveRules = MoveRules()
 

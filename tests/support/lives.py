@@ -17,6 +17,7 @@ from weft.messages.asks import AskKind, RankTuning, Tune
 from weft.messages.history import Record
 from weft.messages.nodes import RunSeen, RunState
 from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowdown, WorkloadClass
+from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreUnavailableError, UnlawfulError
 from weft.store.memory import MemoryStore
@@ -26,7 +27,6 @@ from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.history import JournalPace
-from weftd.scheduler.thinking.moving import MoveRules
 
 MIB, GIB = 1 << 20, 1 << 30
 TUNED_FOR = (CauseCode.UPSCALED, CauseCode.RECLAIMED, CauseCode.REBALANCED, CauseCode.ROLLED_BACK)

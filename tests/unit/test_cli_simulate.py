@@ -12,6 +12,7 @@ from msgspec import structs
 from rich.console import Console
 
 from weft.simulator.metrics import metrics
+from weft.simulator.model import World
 from weft.simulator.outcome import JobOutcome, Outcome, Spell
 from weft.simulator.report.compared import COLUMNS
 from weftd.cli.__main__ import INTERRUPTED, main, parse
@@ -79,7 +80,8 @@ def test_every_combination_of_the_names_is_run_in_the_order_they_were_said() -> 
 def test_what_is_not_said_is_as_the_world_has_it() -> None:
     (plan,) = plans_of(typed())
     assert plan == Planned(policy=plan.policy, world=plan.world)
-    assert (str(plan.policy), plan.world.penalty, plan.world.move_s) == ("fifo+packed+none", 1.7, 30.0)
+    assert (str(plan.policy), plan.world.penalty, plan.world.move_s) == ("priority+weft-best+easy", 1.7, 60.0)
+    assert plan.world == World()
     (plan,) = plans_of(typed("--drift", "2", "--move-cost", "0", "--penalty", "1", "--durations-known", "--seed", "9"))
     assert (plan.world.drift_s, plan.world.move_s, plan.world.penalty, plan.seed) == (7200.0, 0.0, 1.0, 9)
     assert plan.world.durations_known
@@ -98,7 +100,10 @@ def test_our_best_is_a_preset_and_parts_of_it_can_be_replaced() -> None:
         (("--placement", "nowhere"), "placement: no such placement as 'nowhere'"),
         (("--backfill", "magic"), "backfill: no such backfill as 'magic'; there are none, easy, conservative"),
         (("--partition", "best"), "--partition: no such planner as 'best'; there are weft, weft-fast, none"),
-        (("--partition", "weft"), "--placement packed places running jobs anew, which a partition does not allow"),
+        (
+            ("--placement", "packed", "--partition", "weft"),
+            "--placement packed places running jobs anew, which a partition does not allow",
+        ),
         (("--preset", "best"), "--preset: no such preset as 'best'; there are "),
     ],
 )
@@ -205,7 +210,7 @@ def test_a_report_is_drawn(trace: str, profile: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="comes with the extra `report`")
     out = tmp_path / "out.html"
     assert main(["simulate", "--trace", trace, "--profile", profile, *SMALL, "--report", str(out)]) == 0
-    assert "fifo+packed+none" in out.read_text()
+    assert "priority+weft-best+easy" in out.read_text()
 
 
 def test_elastic_jobs_are_planned_and_their_numbers_told(trace: str, tmp_path: Path, capsys: Said) -> None:

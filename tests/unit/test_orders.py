@@ -17,7 +17,7 @@ from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.queue import place_of
 
 
-def standing(name: str = "j", seq: int = 1, **fields: float | str | int | None) -> Standing:
+def standing(name: str = "j", seq: int = 1, **fields: float | str | int | bool | None) -> Standing:
     made = replace(Standing(id=name, seq=seq, gpus=1), **fields)
     return replace(made, attained_gpu_s=made.attained_s * made.gpus)
 
@@ -76,6 +76,22 @@ def test_the_more_important_comes_first_and_preempts_the_less_important() -> Non
     assert PRIORITY.preempts(high, low)
     assert not PRIORITY.preempts(low, high)
     assert not PRIORITY.preempts(standing("other", 2, priority=1), high)
+
+
+def test_within_one_priority_a_job_preempts_those_that_had_more_if_both_write_checkpoints() -> None:
+    had = {"attained_s": FIRST_GPU_SECONDS + 1}
+    old, fresh = standing("old", 1, checkpoints=True, **had), standing("fresh", 2, checkpoints=True)
+    assert served(PRIORITY, old, fresh) == ["fresh", "old"]
+    assert PRIORITY.preempts is not None
+    assert PRIORITY.preempts(fresh, old)
+    assert not PRIORITY.preempts(old, fresh)
+    loses_all = replace(old, id="loses-all", checkpoints=False)
+    assert not PRIORITY.preempts(fresh, loses_all), "it would lose all its work"
+    assert not PRIORITY.preempts(replace(fresh, checkpoints=False), old), "nothing could ever be had back from it"
+    assert PRIORITY.preempts(replace(fresh, checkpoints=False, priority=1), old)
+    assert PRIORITY.preempts(replace(old, priority=1), replace(fresh, checkpoints=False))
+    assert PRIORITY.changes_after_s(old) is not None
+    assert PRIORITY.changes_after_s(loses_all) is None, "its tier stays as it is"
 
 
 # shortest remaining time
@@ -185,7 +201,7 @@ def test_a_job_is_promoted_once_it_waited_long_against_what_it_had(attained_s: f
     assert after <= LAS.promotes_after_s(replace(job, waited_s=0.0))
 
 
-@pytest.mark.parametrize("name", [name for name in ORDERS if name != "las"])
+@pytest.mark.parametrize("name", [name for name in ORDERS if name not in ("las", "priority")])
 def test_no_other_order_promotes(name: str) -> None:
     assert Policy(order=name).ordering.promotes_after_s(standing(waited_s=1e12, attained_s=1e9)) is None
 

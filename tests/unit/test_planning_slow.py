@@ -8,9 +8,9 @@ from msgspec import structs
 from tests.support.scheduler import World, world
 from weft.domain.job import JobState
 from weft.messages.signals import GpuScore
+from weft.planning.moves import MoveRules
 from weft.planning.slow import SlowGpus, slow_text
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.moving import MoveRules
 
 NOW = 1000.0
 

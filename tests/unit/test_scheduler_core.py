@@ -277,11 +277,16 @@ def test_an_older_job_that_waited_long_is_not_overtaken_for_ever() -> None:
     w.submit("j-big", gpus=4)
     w.round()
     w.tick(101)
+    w.submit("j-1", gpus=1)
+    w.round()
+    assert w.state("j-1") is S.RUNNING, "three GPUs would be idle for as long again as j-0 has run"
+    w.nodes["node-1"].end(("j-0", 0, 0), 0)
+    w.round()
     w.submit("j-small", gpus=1)
     w.round()
-    assert w.state("j-small") is S.QUEUED
+    assert w.state("j-small") is S.QUEUED, "j-1 has just begun, and may end soon"
     assert w.core.picture.jobs["j-small"].waiting_for.code is CauseCode.HELD_BACK  # type: ignore[union-attr]
-    w.nodes["node-1"].end(("j-0", 0, 0), 0)
+    w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
     assert w.state("j-big") is S.RUNNING
 

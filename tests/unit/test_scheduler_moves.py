@@ -12,11 +12,11 @@ from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
 from weft.messages.signals import GpuScore
-from weft.planning.moves import Move
+from weft.planning.moves import Move, MoveRules, together
 from weft.planning.policy import Policy
 from weftd.scheduler.thinking.core import Settings
 from weftd.scheduler.thinking.keeping import pickled, unpickled
-from weftd.scheduler.thinking.moving import KEEP_SECONDS, MoveRules, together
+from weftd.scheduler.thinking.moving import KEEP_SECONDS
 
 S, E = JobState, JobEvent
 GRACE = 30.0

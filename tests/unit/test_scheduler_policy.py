@@ -12,6 +12,7 @@ from weft.messages.signals import GpuScore
 from weft.planning.explain import explain
 from weft.planning.order.las import PATIENCE_SECONDS
 from weft.planning.policy import ORDERS, PLACEMENTS, Policy
+from weft.planning.reserving import LONGEST_SECONDS
 from weft.service.config import SettingsError, load
 from weftd.scheduler.settings import SchedulerSettings
 from weftd.scheduler.thinking.core import Settings
@@ -138,6 +139,11 @@ def test_where_nobody_knows_how_long_jobs_take_easy_holds_nobody_back_until_one_
     assert w.state("j-small") is S.RUNNING
     end(w, "j-small")
     w.tick(101)
+    w.submit("j-1", gpus=1)
+    w.round()
+    assert w.state("j-1") is S.RUNNING, "three GPUs would be idle for as long again as j-0 has run"
+    end(w, "j-1")
+    w.tick(LONGEST_SECONDS)
     w.submit("j-late", gpus=1)
     w.round()
     cause = waiting_for(w, "j-late")
@@ -325,7 +331,7 @@ def test_a_job_starts_once_no_room_is_kept_any_more_for_the_one_ahead_though_no_
     w.submit("j-0", gpus=3)
     w.round()
     w.submit("j-big", gpus=4)
-    w.tick(101)
+    w.tick(LONGEST_SECONDS)
     w.submit("j-late", gpus=1)
     w.round()
     assert w.state("j-late") is S.QUEUED

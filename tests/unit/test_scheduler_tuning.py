@@ -12,6 +12,7 @@ from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind, RankTuning
+from weft.planning import reserving
 from weftd.scheduler.thinking.core import Settings
 from weftd.scheduler.thinking.keeping import pickled, unpickled
 from weftd.scheduler.thinking.tuning import MEMORY_BYTES_MIN
@@ -172,7 +173,8 @@ def test_memory_that_is_given_back_lets_a_waiting_job_start() -> None:
     assert w.state("j-2") is S.PLACED
 
 
-def test_what_is_kept_for_somebody_who_waits_is_not_given_to_a_running_job() -> None:
+def test_what_is_kept_for_somebody_who_waits_is_not_given_to_a_running_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserving, "WORTH", 0.0)  # nodes are earned by the patience alone
     w = world(4.0, gpus=2)
     running(w)
     w.submit("j-2", gpus=2, spec={"role": {"cpus": 1.0}})
@@ -182,7 +184,8 @@ def test_what_is_kept_for_somebody_who_waits_is_not_given_to_a_running_job() -> 
     assert len(w.tune("j-1", RankTuning(rank=0, cpus=0.5))) == 1
 
 
-def test_who_gave_something_back_may_have_it_again_before_somebody_who_waits() -> None:
+def test_who_gave_something_back_may_have_it_again_before_somebody_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserving, "WORTH", 0.0)  # nodes are earned by the patience alone
     w = world(4.0, gpus=2)
     running(w, cpus=2.0)
     w.tune("j-1", RankTuning(rank=0, cpus=1.0, memory=GIB // 2))

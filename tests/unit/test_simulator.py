@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tests.support.tier import examples, of_tier
 from weft.domain.job import Allocation
+from weft.planning.minimum_run import MinimumRun
 from weft.planning.order.las import FIRST_GPU_SECONDS, PATIENCE, PATIENCE_SECONDS
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.refusals import why_not
@@ -25,6 +26,8 @@ from weft.simulator.pool import node_id, room_of, shape_of
 from weft.simulator.run import simulate
 from weft.simulator.truth import BELIEFS
 from weft.simulator.workload import TraceJob, Workload
+
+AT_ONCE = MinimumRun()  # jobs may be evicted at any time
 
 ALL = [Policy(*names) for names in product(ORDERS, PLACEMENTS, BACKFILLS)]
 PEACEFUL = ("fifo", "drf")  # orders that preempt nobody
@@ -223,7 +226,7 @@ def test_without_variability_placing_by_score_gains_nothing(
 ) -> None:
     """All GPUs are alike, spanning nodes costs nothing and neither do moves: whoever places, every job ends as soon."""
     jobs = jobs_for(cluster, count, dice)
-    world = World(penalty=1.0, move_s=0.0, durations_known=known)
+    world = World(penalty=1.0, move_s=0.0, durations_known=known, patience_s=inf)
     ends = {
         placement: [job.completed_s for job in ran(jobs, cluster, Policy(order, placement, backfill), world).jobs]
         for placement in PLACEMENTS
@@ -351,7 +354,9 @@ def test_a_job_that_is_preempted_pays_for_its_restart_and_loses_no_work() -> Non
     low = TraceJob(id="low", arrival_s=0.0, gpus=1, work_s=100.0)
     high = TraceJob(id="high", arrival_s=40.0, gpus=1, work_s=10.0, priority=1)
     cluster = Cluster(nodes=1, gpus_per_node=1)
-    first, second = ran((low, high), cluster, Policy("priority", "packed", "none"), World(move_s=30.0)).jobs
+    first, second = ran(
+        (low, high), cluster, Policy("priority", "packed", "none"), World(move_s=30.0, minimum_run=AT_ONCE)
+    ).jobs
     assert second.completed_s == 50.0
     assert (first.completed_s, first.evictions, first.lost_s) == (140.0, 1, 30.0)
 
@@ -361,7 +366,7 @@ def test_a_job_at_the_head_preempts_others_under_any_backfill(backfill: str) -> 
     low = TraceJob(id="low", arrival_s=0.0, gpus=2, work_s=100.0)
     high = TraceJob(id="high", arrival_s=40.0, gpus=1, work_s=10.0, priority=1)
     cluster = Cluster(nodes=1, gpus_per_node=2)
-    _, second = ran((low, high), cluster, Policy("priority", "packed", backfill), World()).jobs
+    _, second = ran((low, high), cluster, Policy("priority", "packed", backfill), World(minimum_run=AT_ONCE)).jobs
     assert second.started_s == 40.0
 
 
@@ -375,7 +380,12 @@ def test_those_who_were_preempted_give_back_their_gpus_before_a_reservation_is_m
         TraceJob(id="small", arrival_s=10.0, gpus=1, work_s=500.0, priority=1),
     )
     cluster = Cluster(nodes=1, gpus_per_node=3)
-    told = ran(jobs, cluster, Policy("priority", "packed-sticky", "easy"), World(move_s=0.0, durations_known=True)).jobs
+    told = ran(
+        jobs,
+        cluster,
+        Policy("priority", "packed-sticky", "easy"),
+        World(move_s=0.0, durations_known=True, minimum_run=AT_ONCE),
+    ).jobs
     assert {job.id: job.started_s for job in told} == {
         "victim": 0.0,
         "long": 0.0,
@@ -383,6 +393,34 @@ def test_those_who_were_preempted_give_back_their_gpus_before_a_reservation_is_m
         "head": 100.0,
         "small": 110.0,
     }
+
+
+@pytest.mark.parametrize(("checkpoint_s", "left"), [(0.0, 500.0), (200.0, 600.0), (None, 1000.0)])
+def test_a_job_that_is_evicted_begins_again_at_its_last_checkpoint(checkpoint_s: float | None, left: float) -> None:
+    low = TraceJob(id="low", arrival_s=0.0, gpus=1, work_s=1000.0, checkpoint_s=checkpoint_s)
+    high = TraceJob(id="high", arrival_s=500.0, gpus=1, work_s=10.0, priority=1)
+    world = World(move_s=0.0)
+    first, second = ran(
+        (low, high), Cluster(nodes=1, gpus_per_node=1), Policy("priority", "packed", "none"), world
+    ).jobs
+    assert (second.started_s, first.evictions) == (500.0, 1)
+    assert first.completed_s == 510.0 + left
+
+
+def test_a_job_runs_for_the_minimum_before_it_is_evicted_and_one_without_checkpoints_never_moves() -> None:
+    low = TraceJob(id="low", arrival_s=0.0, gpus=1, work_s=1000.0, checkpoint_s=None)
+    high = TraceJob(id="high", arrival_s=10.0, gpus=1, work_s=10.0, priority=1)
+    policy, world = Policy("priority", "packed-sticky", "none"), World(move_s=0.0)
+    _, second = ran((low, high), Cluster(nodes=1, gpus_per_node=1), policy, world).jobs
+    assert second.started_s == 300.0
+    slow = Cluster(nodes=2, gpus_per_node=1, scores={"A": (1.0, 3.0)})
+    jobs = [
+        TraceJob(id=name, arrival_s=at, gpus=1, work_s=work) for name, at, work in (("a", 0.0, 100.0), ("b", 1.0, 9e4))
+    ]
+    moved = ran(tuple(jobs), slow, Policy(), world).jobs
+    stayed = ran(tuple(replace(job, checkpoint_s=None) for job in jobs), slow, Policy(), world).jobs
+    assert [job.moves for job in moved] == [0, 1]
+    assert [job.moves for job in stayed] == [0, 0]
 
 
 def test_a_move_at_the_moment_of_a_drift_has_its_cost() -> None:
@@ -429,7 +467,7 @@ def test_what_was_done_since_the_last_checkpoint_is_lost_with_a_node() -> None:
 
 def test_there_is_one_decision_in_each_stretch_of_time_at_most() -> None:
     jobs = tuple(TraceJob(id=f"j-{n}", arrival_s=n * 25.0, gpus=1, work_s=130.0) for n in range(12))
-    outcome = ran(jobs, Cluster(nodes=1, gpus_per_node=8), Policy(), World(decide_every_s=60.0))
+    outcome = ran(jobs, Cluster(nodes=1, gpus_per_node=8), Policy("fifo", "packed", "none"), World(decide_every_s=60.0))
     times = sorted({job.started_s for job in outcome.jobs})
     assert len({at // 60.0 for at in times}) == len(times)
     assert all(job.started_s - job.arrival_s <= 60.0 for job in outcome.jobs[:8])
@@ -437,7 +475,7 @@ def test_there_is_one_decision_in_each_stretch_of_time_at_most() -> None:
 
 def test_who_comes_between_two_decisions_is_not_forgotten_when_nothing_else_happens() -> None:
     jobs = (TraceJob(id="a", arrival_s=0.0, gpus=1, work_s=20.0), TraceJob(id="b", arrival_s=10.0, gpus=1, work_s=20.0))
-    outcome = ran(jobs, Cluster(nodes=1, gpus_per_node=1), Policy(), World(decide_every_s=60.0))
+    outcome = ran(jobs, Cluster(nodes=1, gpus_per_node=1), Policy("fifo", "packed", "none"), World(decide_every_s=60.0))
     assert [job.started_s for job in outcome.jobs] == [0.0, 60.0]
 
 

@@ -9,6 +9,7 @@ from tests.support.steps import placement
 from weft.domain.job import Job, JobState
 from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import WHOLE
+from weft.domain.spec import Checkpointing
 from weft.planning.eta.learnt import Lasted
 from weft.planning.policy import Policy
 from weft.simulator.whatif.compared import compared
@@ -74,8 +75,15 @@ def test_a_job_that_starts_on_one_side_alone_is_counted_and_lengthens_no_mean() 
 def test_a_more_important_job_pre_empts_where_the_order_says_so() -> None:
     jobs = holds("a", "10m"), waits("b", 2, "5m", priority=9)
     fates = Onward(pool(*(structs.replace(one, priority=one.spec.priority) for one in jobs), policy="priority")).fates()
-    assert fates["b"].starts_s == 0
-    assert fates["a"].ends_s == 900
+    assert fates["b"].starts_s == 300, "each start is given five minutes"
+    assert fates["a"].ends_s == 600 + 600, "it writes no checkpoints: its five minutes are lost"
+
+
+def test_a_job_with_checkpoints_gives_way_soon_and_loses_nothing() -> None:
+    saves = structs.replace(holds("a", "10m").spec, checkpoints=Checkpointing(on_stop=True))
+    jobs = structs.replace(holds("a", "10m"), spec=saves), waits("b", 2, "5m", priority=9)
+    fates = Onward(pool(*(structs.replace(one, priority=one.spec.priority) for one in jobs), policy="priority")).fates()
+    assert (fates["b"].starts_s, fates["a"].ends_s) == (60, 900)
 
 
 def under(*quotas: Quota, of: Present) -> Present:

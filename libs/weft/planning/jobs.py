@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
+from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import NOTHING_LEARNT, class_of
 from weft.domain.job import Job, JobState
 from weft.planning.order.standing import Order, Standing
@@ -30,6 +31,7 @@ def standing_of(job: Job, now: float, order: Order) -> Standing:
         attained_gpu_s=job.gpu_seconds(now),
         waited_s=0.0 if holds else max(0.0, now - job.since),
         left_s=None if limit is None else max(0.0, limit - held_s),
+        checkpoints=lost_seconds(job.spec) is not None,
     )
     if not is_promoted(standing, holds, order):
         return standing

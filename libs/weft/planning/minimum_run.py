@@ -15,6 +15,7 @@ from weft.domain.classes import is_benchmark
 from weft.domain.job import Job, JobState
 from weft.domain.quantity import duration_text
 
+SECONDS = 300.0  # the default of a pool
 LONGEST_SECONDS = 3600.0
 WITH_CHECKPOINTS = 0.2
 
@@ -29,12 +30,14 @@ class MinimumRun(Struct, frozen=True):
         way at any time."""
         if self.seconds <= 0.0 or is_benchmark(job.spec):
             return 0.0
-        lost = lost_seconds(job.spec)
-        if lost is None:
-            doubled = self.seconds if reclaimed else self.seconds * 2.0 ** min(job.epoch, 16)
-            return max(self.seconds, min(doubled, LONGEST_SECONDS))
+        return self.after(lost_seconds(job.spec), 0 if reclaimed else job.epoch, reclaimed=reclaimed)
+
+    def after(self, lost_s: float | None, tries: int, *, reclaimed: bool = False) -> float:
+        """Seconds for a job that was stopped `tries` times before, and loses `lost_s` of work by a stop (None: all)."""
+        if lost_s is None:
+            return max(self.seconds, min(self.seconds * 2.0 ** min(tries, 16), LONGEST_SECONDS))
         least = self.seconds * WITH_CHECKPOINTS
-        return least if reclaimed else max(least, min(2.0 * lost, LONGEST_SECONDS))
+        return least if reclaimed else max(least, min(2.0 * lost_s, LONGEST_SECONDS))
 
     def until(self, job: Job, now: float, *, reclaimed: bool = False) -> float:
         """When it may be stopped for another job. One that only starts has not run yet."""

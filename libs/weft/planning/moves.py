@@ -7,7 +7,7 @@ often than a move pays. If it is not known how long a job still runs, the caller
 has run: the heavier the tail of durations, the truer (the Lindy effect).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from msgspec import Struct
@@ -17,11 +17,26 @@ from weft.planning.capacity import Room
 from weft.planning.choosing_again import ChoosingAgain, Movable
 from weft.planning.finding import find
 from weft.planning.order.standing import Key
+from weft.planning.scores import GpuKey
 from weft.planning.shape import Shape
 
 HORIZON_S = 7200.0
 JOINT_MOST = 64  # up to so many jobs choose again together; if there are more, each by itself
 AT_ONCE_MOST = 16  # moves at once where each job chooses by itself
+REST = 10.0  # a job that was stopped before runs this many times the cost of a move before it moves
+
+
+class MoveRules(Struct, frozen=True, kw_only=True):
+    """`margin`: a move gains at least this many times its cost.
+
+    `cost_seconds`: the cost besides the job's grace and its work since the last checkpoint.
+    """
+
+    on: bool = True
+    margin: float = 2.0
+    at_once_max: int = 4
+    cost_seconds: float = 60.0
+    every_seconds: float = 10.0
 
 
 class Move(Struct, frozen=True):
@@ -42,6 +57,37 @@ def moves_for(
     if len(movable) > JOINT_MOST:
         return _one_by_one(room, movable, margin)
     return _together(room, movable, margin, choosing or ChoosingAgain())
+
+
+def together(moves: Sequence[Move], held: Mapping[str, tuple[Allocation, ...]], *, most: int) -> list[list[Move]]:
+    """The moves in independent groups: a job that moves onto another job's GPUs moves together with it. The groups that
+    gain most come first; no more than `most` moves in all, and no group without a gain.
+    """
+    by_job = {move.job_id: move for move in moves}
+    owner = {gpu: job_id for job_id in by_job for gpu in gpus_of(held[job_id])}
+    groups = {frozenset(_with_owners(job_id, by_job, owner)) for job_id in by_job}
+    gains = {group: sum(by_job[job_id].gain for job_id in group) for group in groups}
+    chosen: list[list[Move]] = []
+    taken: set[str] = set()
+    for group in sorted(groups, key=lambda group: (-gains[group], sorted(group))):
+        if gains[group] > 0 and taken.isdisjoint(group) and len(taken) + len(group) <= most:
+            taken |= group
+            chosen.append([by_job[job_id] for job_id in sorted(group)])
+    return chosen
+
+
+def _with_owners(job_id: str, moves: Mapping[str, Move], owner: Mapping[GpuKey, str]) -> set[str]:
+    found, ahead = {job_id}, [job_id]
+    while ahead:
+        owners = {owner[gpu] for gpu in gpus_of(moves[ahead.pop()].allocations) if gpu in owner} - found
+        found |= owners
+        ahead += owners
+    return found
+
+
+def gpus_of(allocations: Iterable[Allocation]) -> set[GpuKey]:
+    """The GPUs that these allocations hold."""
+    return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
 
 
 def _together(room: Room, jobs: Sequence[Movable], margin: float, choosing: ChoosingAgain) -> list[Move]:

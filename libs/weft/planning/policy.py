@@ -64,11 +64,11 @@ BACKFILLS = tuple(_BACKFILLS)
 
 
 class Policy(Struct, frozen=True):
-    """Raises ValueError for an unknown name."""
+    """Raises ValueError for an unknown name. The defaults are those of the scheduler and of `weft simulate`."""
 
-    order: str = "fifo"
-    placement: str = "packed"
-    backfill: str = "none"
+    order: str = "priority"
+    placement: str = "weft-best"
+    backfill: str = "easy"
 
     def __post_init__(self) -> None:
         for field, name, known in (

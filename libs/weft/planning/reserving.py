@@ -1,7 +1,27 @@
-"""Which nodes are kept for a job that has waited long, so that smaller jobs do not fill them for ever."""
+"""Which nodes are kept for a job that has waited long, so that smaller jobs do not fill them for ever.
+
+Kept nodes do nothing until all of them are free. So a job has to earn them: the GPU time that it has waited is set
+against the GPU time that would be idle. How long a job without a time limit still runs is not known: as long again as
+it has run.
+"""
+
+from collections.abc import Callable
 
 from weft.planning.capacity import Room
 from weft.planning.shape import Shape, gpus_least, is_pinned
+
+PATIENCE_SECONDS = 300.0  # the default of a pool: a job waits at least this long
+WORTH = 16.0  # seconds that its GPUs were waited for, for each second that a GPU would be idle
+LONGEST_SECONDS = 24 * 3600.0  # a job that waited so long has earned them, whatever is idle
+
+
+def nodes_to_keep(room: Room, shape: Shape, *, waited_s: float, left_on: Callable[[str], float]) -> tuple[str, ...]:
+    """The emptiest nodes that would hold the job's smallest gang; none if it has not waited long enough for them.
+    `left_on(node)`: for how many seconds its jobs are expected to run on."""
+    nodes = emptiest(room, shape)
+    idle = sum(len(room.nodes[node].gpus.whole) for node in nodes) * max(map(left_on, nodes), default=0.0)
+    earned = waited_s * gpus_least(shape) >= WORTH * idle or waited_s >= LONGEST_SECONDS
+    return nodes if earned else ()
 
 
 def emptiest(room: Room, shape: Shape) -> tuple[str, ...]:

@@ -12,12 +12,13 @@ class What(IntEnum):
     ARRIVES = 1
     CHANGES = 2  # its place in the order
     IS_PROMOTED = 3
-    DRIFTS = 4
-    IS_MEASURED = 5
-    FAILS = 6
-    IS_REPAIRED = 7
-    PARTITIONS = 8
-    SERVES = 9
+    MAY_LEAVE = 4  # it has run for long enough to be preempted
+    DRIFTS = 5
+    IS_MEASURED = 6
+    FAILS = 7
+    IS_REPAIRED = 8
+    PARTITIONS = 9
+    SERVES = 10
 
 
 class Agenda:

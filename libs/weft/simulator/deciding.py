@@ -7,11 +7,11 @@ from math import inf
 from weft.domain.job import Allocation
 from weft.planning.choosing_again import ChoosingAgain, Movable
 from weft.planning.finding import Place, find
-from weft.planning.moves import JOINT_MOST, moves_for
+from weft.planning.moves import JOINT_MOST, REST, moves_for, together
 from weft.planning.policy import ALWAYS, GAINFUL, Policy
 from weft.planning.preemption import clearing_for
 from weft.planning.queue import place_of
-from weft.planning.reserving import emptiest
+from weft.planning.reserving import nodes_to_keep
 from weft.planning.walk import Starts, Walk, Wants
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -77,9 +77,17 @@ class Deciding:
                     self._queue.remove(decision.job_id)
                     self.placements += 1
                     self._lives.settle(job, now, decision.place)
-                elif not keeps and now - job.waits_since >= self._world.patience_s:
+                elif not keeps and (nodes := self._kept_for(job, now)):
                     keeps = True
-                    kept.enter_context(self._room.without(emptiest(self._room, job.shape)))
+                    kept.enter_context(self._room.without(nodes))
+
+    def _kept_for(self, job: SimulatedJob, now: float) -> tuple[str, ...]:
+        waited = now - job.waits_since
+        if waited < self._world.patience_s:
+            return ()
+        return nodes_to_keep(
+            self._room, job.shape, waited_s=waited, left_on=lambda node_id: self._running.left_on(node_id, now)
+        )
 
     def _wants(self, job_id: str) -> Wants | None:
         job, lasts = self._jobs[job_id], self._lasts(self._jobs[job_id])
@@ -154,19 +162,29 @@ class Deciding:
                 allocations=job.allocations,
                 gpus=job.gpus_needed,
                 left_s=job.left_s(now, known=known) / job.speed,
-                cost_s=0.0 if job.settled_at == now else job.stop_s(self._world),
+                cost_s=0.0 if job.settled_at == now else job.move_cost_s(self._world),
                 slowdown=job.slowdown if self._sees_truth else None,
             )
             for job in jobs
-            if job.gpus_needed
+            if job.gpus_needed and self._may_move(job, now)
         ]
-        moves = moves_for(self._room, movable, choosing=self._choosing)
+        rules = self._world.moves
+        found = moves_for(self._room, movable, margin=rules.margin, choosing=self._choosing)
+        held = {job.job_id: job.allocations for job in movable}
+        moves = [move for group in together(found, held, most=rules.at_once_max) for move in group]
         for move in moves:
             self._room.give_back_all(self._jobs[move.job_id].allocations)
         for move in moves:
             self._room.take_all(move.allocations)
         for move in moves:
             self._resettle(self._jobs[move.job_id], now, move.allocations)
+
+    def _may_move(self, job: SimulatedJob, now: float) -> bool:
+        """It loses little by it, and has rested since it was stopped last."""
+        if job.trace.checkpoint_s is None:
+            return False
+        stopped_before = job.moves + job.evictions > 0 and job.settled_at < now
+        return not stopped_before or now >= job.settled_at + REST * job.move_cost_s(self._world)
 
     def _resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
         self.placements += 1

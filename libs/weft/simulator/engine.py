@@ -54,7 +54,9 @@ class Simulation:
         self._lives = Lives(
             room=room_of(cluster, world, placer=policy.placing.placer, scores=truth.believed),
             queue=Queue(policy.ordering),
-            running=Running(cluster.gpus, policy.ordering, durations_known=world.durations_known),
+            running=Running(
+                cluster.gpus, policy.ordering, durations_known=world.durations_known, minimum_run=world.minimum_run
+            ),
             agenda=self._agenda,
             order=policy.ordering,
             world=world,
@@ -155,7 +157,7 @@ class Simulation:
                 self._progress(len(self._lives.ended), len(self._jobs))
         elif what is What.CHANGES:
             self._lives.rank(job, now)
-        else:
+        elif what is What.IS_PROMOTED:
             self._lives.promote(job, now)
         return True
 

@@ -32,6 +32,7 @@ class SimulatedJob:
         "evictions",
         "gpus_needed",
         "held_s",
+        "kept_least_s",
         "lost_s",
         "moves",
         "number",
@@ -63,6 +64,7 @@ class SimulatedJob:
         self.allocations: tuple[Allocation, ...] = ()
         self.slowdown = 1.0
         self.done_s = 0.0  # work
+        self.kept_least_s = 0.0  # work that no stop takes away: below 0 if the job began before the simulation
         self.held_s = 0.0  # with GPUs
         self.attained_s = 0.0  # the same, since it was promoted last
         self.counted_s = self.counted_gpu_s = 0.0  # of that, until its size changed last, and its GPU-seconds
@@ -144,7 +146,22 @@ class SimulatedJob:
             attained_gpu_s=self.counted_gpu_s + (attained_s - self.counted_s) * self.gpus_needed,
             waited_s=0.0 if holds else now - self.waits_since,
             left_s=self.left_s(now, known=known) if said else None,
+            checkpoints=self.trace.checkpoint_s is not None,
         )
+
+    def move_cost_s(self, world: World) -> float:
+        """The mean cost of a move, as the scheduler counts it."""
+        return self.stop_s(world) + world.grace_s + (self.trace.checkpoint_s or 0.0) / 2
+
+    def lose(self, *, stopped: bool, else_every_s: float = 0.0) -> None:
+        """Drop the work since the last checkpoint. `stopped`: it could write one first, if it does that; else it wrote
+        one every `else_every_s`."""
+        every = self.trace.checkpoint_s
+        if every == 0.0 and not stopped:
+            every = else_every_s
+        kept = self.kept_least_s if every is None else self.done_s - self.done_s % every if every else self.done_s
+        self.lost_s += (self.done_s - kept) * self.stretch
+        self.done_s = kept
 
     def stop_s(self, world: World) -> float:
         """For how long it makes no progress if it stops and starts again."""
@@ -159,7 +176,8 @@ class SimulatedJob:
     @property
     def group(self) -> tuple[object, str]:
         """The group of the job: jobs of one group fit, or do not, alike."""
-        return (self.trace.gpus if self.trace.elastic is None else self.shape, self.trace.job_class)
+        size = self.trace.gpus if self.trace.elastic is None else self.shape
+        return ((size, self.trace.checkpoint_s is None), self.trace.job_class)
 
     def outcome(self, now: float) -> JobOutcome:
         """The outcome of a job that ends now."""

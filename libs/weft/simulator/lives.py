@@ -61,6 +61,7 @@ class Lives:
         fresh = job.begun is None
         if job.allocations:
             self._close_spell(job, now)
+            job.lose(stopped=True)
             job.moves += 1
         else:
             job.take_place(allocations)
@@ -72,14 +73,22 @@ class Lives:
         job.settled_at = job.spell_begin = now
         job.spell_pause = pause
         self._hold(job, allocations)
+        self._protect(job, now)
 
-    def goes_on(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
+    def _protect(self, job: SimulatedJob, now: float) -> None:
+        """Foresee when the job has run for long enough to be evicted."""
+        if (until := job.settled_at + self.running.runs_at_least(job)) > now:
+            self._agenda.add(until, What.MAY_LEAVE, job.number, job.version)
+
+    def goes_on(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...], *, since: float) -> None:
         """The job holds these GPUs since before the simulation begins: it begins nothing, and loses nothing."""
         self.room.take_all(allocations)
         job.take_place(allocations)
         self.running.add(job)
-        job.since = job.settled_at = job.spell_begin = now
+        job.since = job.spell_begin = now
+        job.settled_at = since
         self._hold(job, allocations)
+        self._protect(job, now)
 
     def resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
         """The job moves; the room has that already. A job that had not begun there loses nothing."""
@@ -114,18 +123,13 @@ class Lives:
             job.spell_begin, job.slowdown = now, slowdown
             self._expect(job)
 
-    def evict(self, job: SimulatedJob, now: float) -> None:
+    def evict(self, job: SimulatedJob, now: float, *, stopped: bool = True) -> None:
+        """The job gives its GPUs back and waits. `stopped`: it had time to write a checkpoint."""
         self._leave(job, now)
+        job.lose(stopped=stopped, else_every_s=self._world.checkpoint_s)
         job.evictions += 1
         job.waits_since = now
         self.wait(job, now)
-
-    def lose_work(self, job: SimulatedJob, now: float) -> None:
-        """Drop the job's work since its last checkpoint."""
-        job.advance(now)
-        kept = job.done_s - job.done_s % self._world.checkpoint_s
-        job.lost_s += (job.done_s - kept) * job.stretch
-        job.done_s = kept
 
     def end(self, job: SimulatedJob, now: float) -> None:
         self._leave(job, now)

@@ -1,12 +1,16 @@
 """The simulated cluster, and the rules of its world."""
 
 from collections.abc import Mapping
-from math import inf
 
 from msgspec import Struct
 
+from weft.planning.minimum_run import SECONDS, MinimumRun
+from weft.planning.moves import MoveRules
+from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.shares import Amounts
 
+MOVES = MoveRules()
+GRACE_S = 30.0  # the default of a job
 LOCALITY_PENALTY = 1.7  # the PAL artifact's
 CPUS, MEMORY = 1e9, 1 << 60  # of a node, where nothing is said of them: never short
 
@@ -49,9 +53,11 @@ class World(Struct, frozen=True, kw_only=True):
     the same for its first.
     `decide_every_s`: the time between two decisions; 0: after each event. `review_s`: the time between two looks for
     jobs that would gain by moving, if more jobs run than are considered together.
-    `patience_s`: nodes are kept for the first job that does not fit and has waited so long, as the scheduler does.
+    `patience_s`: nodes may be kept for the first job that does not fit and has waited so long. `moves`: which moves
+    pay, at a cost of `move_s`, `grace_s` (in which a job writes its checkpoint) and the work that is lost.
+    `minimum_run`: how long a job runs before it may be evicted. The defaults of all of these are the scheduler's.
     `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; the work of its jobs since their last
-    checkpoint (every `checkpoint_s` of work) is lost.
+    checkpoint is lost, which jobs that write one when they are stopped write every `checkpoint_s` of work too.
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
     time, as a part of it; `sample_s`: how often each GPU at work is measured; `benchmark_s`: how often each idle
     one is, for every class.
@@ -62,9 +68,12 @@ class World(Struct, frozen=True, kw_only=True):
     penalties: Mapping[str, float] = {}
     rack_penalty: float = 1.0
     start_s: float = 0.0
-    move_s: float = 30.0
+    move_s: float = MOVES.cost_seconds
+    grace_s: float = GRACE_S
+    moves: MoveRules = MOVES
+    minimum_run: MinimumRun = MinimumRun(SECONDS)
     decide_every_s: float = 0.0
-    patience_s: float = inf
+    patience_s: float = PATIENCE_SECONDS
     review_s: float = 600.0
     failures_per_node_day: float = 0.0
     repair_s: float = 3600.0

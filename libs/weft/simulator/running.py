@@ -4,6 +4,7 @@ from bisect import bisect_left, insort
 
 from weft.domain.shares import WHOLE
 from weft.planning.backfill import Ending
+from weft.planning.minimum_run import MinimumRun
 from weft.planning.order.standing import Order
 from weft.planning.preemption import Holder
 from weft.planning.quota.decay import DecayedUse, FairRanks
@@ -14,13 +15,14 @@ from weft.simulator.job import SimulatedJob
 class Running:
     """The running jobs. `free`: the number of free GPUs on nodes that have not failed."""
 
-    def __init__(self, gpus: int, order: Order, *, durations_known: bool) -> None:
+    def __init__(self, gpus: int, order: Order, *, durations_known: bool, minimum_run: MinimumRun) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
         self.free: float = gpus
         self.endings: list[Ending] = []  # expected, the soonest first
         self._gpus = gpus
         self._order = order
         self._known = durations_known
+        self._minimum_run = minimum_run
         self.now = 0.0  # kept by the caller, for an order that goes by use
         self._held: dict[str, float] = {}  # GPUs by tenant
         self._use = DecayedUse()
@@ -78,7 +80,7 @@ class Running:
             return None
         self._unrank(job)
         standing = job.standing(now, known=self._known)
-        job.tier = self._order.tier(standing)
+        job.tier = self._order.tier_of_running(standing)
         insort(self._by_tier.setdefault(job.tier, []), (-job.number, job.trace.id))
         self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.gpus_needed
         after = self._order.changes_after_s(standing)
@@ -89,7 +91,8 @@ class Running:
         return now + max(after, 0.0)
 
     def last_in_order(self, tier: int, *, enough: float) -> list[Holder] | None:
-        """Jobs of higher tiers, the last in the order first, with `enough` GPUs; None: they have fewer."""
+        """Jobs of higher tiers that have run long enough, the last in the order first, with `enough` GPUs; None: they
+        have fewer."""
         higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
         if sum(self._held_by_tier[one] for one in higher) < enough:
             return None
@@ -97,11 +100,31 @@ class Running:
         for one in higher:
             for _, job_id in self._by_tier[one]:
                 job = self.jobs[job_id]
+                if self.now < job.settled_at + self.runs_at_least(job):
+                    continue
                 holders.append(Holder(job_id=job.trace.id, worth=(-one, -job.number), allocations=job.allocations))
                 enough -= job.gpus_needed
                 if enough <= 0:
                     return holders
-        return holders
+        return None
+
+    def runs_at_least(self, job: SimulatedJob) -> float:
+        """For how many seconds the job runs after it began or moved before it may be preempted; 0: nobody is."""
+        if self._order.tier is None or not self._minimum_run.seconds:
+            return 0.0
+        every = job.trace.checkpoint_s
+        return self._minimum_run.after(None if every is None else every / 2, job.evictions)
+
+    def left_on(self, node_id: str, now: float) -> float:
+        """For how many seconds the jobs on a node are expected to run on."""
+        return max(
+            (
+                job.left_s(now, known=self._known) * job.stretch
+                for job in self.jobs.values()
+                if any(one.node_id == node_id for one in job.allocations)
+            ),
+            default=0.0,
+        )
 
     def _unrank(self, job: SimulatedJob) -> None:
         if job.tier is not None:

@@ -58,8 +58,7 @@ class Troubles:
         name = node_id(node)
         running = self._lives.running
         for job in [job for job in running.jobs.values() if any(a.node_id == name for a in job.allocations)]:
-            self._lives.lose_work(job, now)
-            self._lives.evict(job, now)
+            self._lives.evict(job, now, stopped=False)
         self._lives.room.close([name])
         running.free -= self._gpus_of(node)
         self._agenda.add(now + self._world.repair_s, What.IS_REPAIRED, node)

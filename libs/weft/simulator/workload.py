@@ -1,6 +1,8 @@
 """The workload of a simulated cluster: jobs that arrive at their times."""
 
-from msgspec import Struct
+from random import Random
+
+from msgspec import Struct, structs
 
 from weft.planning.shares import Amounts
 
@@ -49,15 +51,18 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     """One job of a trace. All times in seconds, `arrival_s` since the trace's own beginning.
 
     `work_s`: how long it runs with the size it asks for, on GPUs of score 1.0 that are all in one node. `estimate_s`:
-    its user's estimate of that. `share`: the part of one GPU that it asked for, if less than a whole one (it gets a
-    whole one). `gpus`: how many GPUs it asks for, one a replica unless `elastic` has other replicas. `started_s`: when
-    it started in the cluster that the trace is of, where that is told; the simulation does not go by it.
+    its user's estimate of that. `checkpoint_s`: the work between two checkpoints; 0: it writes one when it is stopped;
+    None: it writes none, and begins again. `share`: the part of one GPU that it asked for, if less than a whole one (it
+    gets a whole one). `gpus`: how many GPUs it asks for, one a replica unless `elastic` has other replicas.
+    `started_s`: when it started in the cluster that the trace is of, where that is told; the simulation does not go by
+    it.
     """
 
     id: str
     arrival_s: float
     gpus: int
     work_s: float
+    checkpoint_s: float | None = 0.0
     job_class: str = MOST_SENSITIVE
     tenant: str = "default"
     priority: int = 0
@@ -74,6 +79,14 @@ class Workload(Struct, frozen=True, kw_only=True):
     name: str
     jobs: tuple[TraceJob, ...]
     notes: tuple[str, ...] = ()
+
+
+def with_checkpoints(workload: Workload, part: float, *, seed: int) -> Workload:
+    """The same jobs, of which `part` (0 to 1), chosen at random, write a checkpoint when they are stopped; the others
+    write none."""
+    dice = Random(seed)
+    jobs = tuple(structs.replace(job, checkpoint_s=0.0 if dice.random() < part else None) for job in workload.jobs)
+    return structs.replace(workload, jobs=jobs, notes=(*workload.notes, f"checkpoints: {part:.0%} of the jobs"))
 
 
 class InputError(Exception):

@@ -60,6 +60,7 @@ def told_settings(args: argparse.Namespace) -> dict[str, str]:
         "drift": None if args.drift is None else f"every {args.drift:g} h",
         "scores": args.scores,
         "noise": args.noise,
+        "checkpoints": args.checkpoints,
         "elastic": None if args.elastic is None else f"1 to {args.elastic:g} x",
         "exponent": args.exponent,
         "resize": args.resize,

@@ -6,14 +6,16 @@ import msgspec
 from msgspec import Meta
 
 from weft.messages.bounds import Token
+from weft.planning.minimum_run import SECONDS as MINIMUM_RUN_SECONDS
+from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
+from weft.planning.reserving import PATIENCE_SECONDS
 from weft.service.config import Connections
 from weftd.scheduler.thinking.core import Settings
 from weftd.scheduler.thinking.history import HistoryRetention
-from weftd.scheduler.thinking.moving import MoveRules
-from weftd.scheduler.thinking.picture import POLICY
 
+MOVES, POLICY = MoveRules(), Policy()
 DAY = 86400.0
 POOLS_MAX = 256
 
@@ -37,12 +39,12 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     start_seconds: float = 900.0
     stop_seconds: float = 300.0
     settle_seconds: float = 10.0
-    patience_seconds: float = 300.0
+    patience_seconds: float = PATIENCE_SECONDS
     moves: bool = True
     moves_max: Annotated[int, Meta(ge=0)] = 4
     moves_every_seconds: Annotated[float, Meta(gt=0)] = 10.0
-    move_margin: Annotated[float, Meta(ge=1)] = 2.0
-    move_cost_seconds: Annotated[float, Meta(ge=0)] = 60.0
+    move_margin: Annotated[float, Meta(ge=1)] = MOVES.margin
+    move_cost_seconds: Annotated[float, Meta(ge=0)] = MOVES.cost_seconds
     leader_seconds: float = 6.0
     even_seconds: Annotated[float, Meta(ge=0)] = 60.0  # until a pool goes over to one that leads fewer; 0: never
     holds_seconds: Annotated[float, Meta(ge=0)] = 3600.0  # while the store is away; 0: nodes are left to their fences
@@ -51,7 +53,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
     nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
     fair_half_life_seconds: Annotated[float, Meta(ge=60, le=365 * DAY)] = HALF_LIFE_SECONDS
-    preemption_after_seconds: Annotated[float, Meta(ge=0, le=3600)] = 300.0  # 0: at any time
+    preemption_after_seconds: Annotated[float, Meta(ge=0, le=3600)] = MINIMUM_RUN_SECONDS  # 0: at any time
     quotas: bool = True  # false: quotas that are set are not obeyed
     quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
     nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three

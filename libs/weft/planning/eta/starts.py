@@ -272,7 +272,7 @@ class PoolToCome(LookAhead):
         return WaitingJob(
             job_id=job.id,
             place=place_of(self.policy.ordering, standing),
-            group=(shape, asked.job_class, asked.is_service, job.spec.preemptible),
+            group=(shape, asked.job_class, asked.is_service, job.spec.preemptible, standing.checkpoints),
             shape=shape,
             asked=asked,
             gpus=gpus_least(shape),

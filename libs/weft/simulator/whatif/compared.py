@@ -45,7 +45,7 @@ def grain_for(policies: Sequence[Policy], jobs: int) -> float:
         return 0.0
     if any(policy.backfill == "conservative" for policy in policies):
         return GRAIN_OF_RESERVATIONS
-    return GRAIN_OF_TIERS if any(policy.order in ("las", "srtf") for policy in policies) else 0.0
+    return GRAIN_OF_TIERS if any(policy.order in ("las", "srtf", "priority") for policy in policies) else 0.0
 
 
 def compared(

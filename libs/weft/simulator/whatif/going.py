@@ -19,7 +19,8 @@ class GoingJob(SimulatedJob):
         self.now = now
         self.wants = Wants(now.shape, gpus_least(now.shape), now.limit_s, pinned=is_pinned(now.shape))
         self._asks_for = gpus_of(now.shape) or 1.0
-        self._group = (now.shape, now.asked.job_class, now.limit_s if backfills else None, now.gives_way)
+        lasts = now.limit_s if backfills else None
+        self._group = (now.shape, now.asked.job_class, lasts, now.gives_way, now.checkpoint_s is None)
         super().__init__(
             number,
             TraceJob(
@@ -31,6 +32,7 @@ class GoingJob(SimulatedJob):
                 tenant=now.tenant,
                 priority=now.priority,
                 estimate_s=now.limit_s,
+                checkpoint_s=now.checkpoint_s,
             ),
         )
         self.asked = now.asked
@@ -39,6 +41,7 @@ class GoingJob(SimulatedJob):
         self.attained_s = self.counted_s = now.attained_s
         self.counted_gpu_s = now.attained_gpu_s
         self.waits_since = now.since_s
+        self.kept_least_s = -now.attained_s if now.held else 0.0
 
     @property
     def group(self) -> tuple[object, str]:

@@ -16,7 +16,7 @@ from weft.planning.finding import Place, find
 from weft.planning.preemption import Holder, clearing_for
 from weft.planning.queue import Queue, Rank
 from weft.planning.quota.ahead import QuotasAhead
-from weft.planning.reserving import emptiest
+from weft.planning.reserving import PATIENCE_SECONDS, nodes_to_keep
 from weft.planning.scores import Scores
 from weft.planning.shape import Shape, smallest
 from weft.planning.walk import Starts, Walk, Wants
@@ -28,7 +28,6 @@ from weft.simulator.whatif.going import GoingJob, GoingLives
 from weft.simulator.whatif.present import Present
 
 DAY_S = 86400.0
-PATIENCE_S = 300.0  # a scheduler's, unless it is told another
 
 
 class Fate(Struct, frozen=True, kw_only=True):
@@ -63,8 +62,8 @@ class Onward:
         self._agenda = Agenda()
         self._quotas = QuotasAhead(present.quotas, present.nodes)
         self._queue = Queue(self._order, by_tenant=self._quotas.on)
-        self._running = Running(gpus, self._order, durations_known=False)
         world = World(move_s=0.0)
+        self._running = Running(gpus, self._order, durations_known=False, minimum_run=world.minimum_run)
         self._lives = GoingLives(
             room=self._room,
             queue=self._queue,
@@ -97,7 +96,7 @@ class Onward:
     def _begin(self) -> None:
         for job in self._jobs:
             if job.now.held:
-                self._lives.goes_on(job, 0.0, job.now.held)
+                self._lives.goes_on(job, 0.0, job.now.held, since=job.now.since_s)
                 self._quotas.hold(
                     job.now.id, job.now.tenant, job.now.held, since=job.now.since_s, preemptible=job.now.gives_way
                 )
@@ -122,7 +121,7 @@ class Onward:
             self._quotas.let_go(job.now.id)
         elif what is What.CHANGES:
             self._lives.rank(job, now)
-        else:
+        elif what is What.IS_PROMOTED:
             self._lives.promote(job, now)
         return True
 
@@ -151,8 +150,13 @@ class Onward:
                     self._quotas.hold(
                         job.now.id, job.now.tenant, decision.place, since=now, preemptible=job.now.gives_way
                     )
-                elif decision.in_the_way and not self._kept and now - job.waits_since >= PATIENCE_S:
-                    self._kept = emptiest(self._room, job.shape)
+                elif decision.in_the_way and not self._kept and now - job.waits_since >= PATIENCE_SECONDS:
+                    self._kept = nodes_to_keep(
+                        self._room,
+                        job.shape,
+                        waited_s=now - job.waits_since,
+                        left_on=lambda node_id: self._running.left_on(node_id, now),
+                    )
                     kept.enter_context(self._room.without(self._kept))
 
     def _rank(self, job: GoingJob, now: float) -> Rank:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from weft.domain.checkpoints import lost_seconds
 from weft.domain.cluster import Node
 from weft.domain.job import Allocation, CauseCode, Job, JobState
 from weft.domain.quotas import Quota
@@ -34,6 +35,7 @@ class JobNow(Struct, frozen=True, kw_only=True):
 
     `held`: what it holds; nothing, if it waits. `left_s`: how long it will hold GPUs from now on, or once it has them;
     infinite for one that never ends. `limit_s`: its time limit; `gives_way`: whether it may be preempted.
+    `checkpoint_s`: the time between two checkpoints, as `TraceJob` has it.
     """
 
     id: str
@@ -44,6 +46,7 @@ class JobNow(Struct, frozen=True, kw_only=True):
     asked: PlacementRequest
     limit_s: float | None
     gives_way: bool
+    checkpoint_s: float | None
     held: tuple[Allocation, ...]
     since_s: float
     not_before_s: float
@@ -100,6 +103,7 @@ def _now(job: Job, shape: Shape, left_s: float, learnt: Mapping[str, str], *, at
         asked=asked_by(job, learnt),
         limit_s=job.spec.time_limit_seconds,
         gives_way=job.spec.preemptible,
+        checkpoint_s=None if (lost := lost_seconds(job.spec)) is None else 2 * lost,
         held=job.held if holds else (),
         since_s=min(0.0, (job.held_since if holds else job.since) - at),
         not_before_s=max(0.0, job.not_before - at),

@@ -15,12 +15,13 @@ from weft.simulator.serving.file import read_services
 from weft.simulator.serving.service import Services
 from weft.simulator.traces import read
 from weft.simulator.traces.load import check_fits, scaled
-from weft.simulator.workload import InputError, Workload
+from weft.simulator.workload import InputError, Workload, with_checkpoints
 from weftd.cli.complaint import Complaint
 from weftd.cli.simulation.options import SEED
 
 NODES, GPUS_PER_NODE = 16, 4
 HOURS = 24.0
+OF_JOBS = ("format", "limit", "load", "jobs", "rate", "durations", "checkpoints", "elastic", "exponent", "resize")
 EXPONENT, RESIZE_S = 0.85, 30.0  # of jobs that are made elastic
 
 
@@ -32,6 +33,8 @@ def workload_of(args: argparse.Namespace, gpus: int) -> Workload:
         found = _generated(args) if args.trace is None else _read(args)
         if args.load is not None:
             found = scaled(found, args.load, gpus)
+        if args.checkpoints is not None:
+            found = with_checkpoints(found, args.checkpoints, seed=SEED if args.seed is None else args.seed)
         if args.elastic is not None:
             found = _elastic(args, found, gpus)
         check_fits(found, gpus, file=None if args.trace is None else str(args.trace))
@@ -66,7 +69,7 @@ def _check_source(args: argparse.Namespace) -> None:
     if args.trace is None and args.generate is None:
         if args.services is None:
             raise Complaint("one of the arguments --trace --generate --services is required", status=2)
-        for name in ("format", "limit", "load", "jobs", "rate", "durations", "elastic", "exponent", "resize"):
+        for name in OF_JOBS:
             if getattr(args, name) is not None:
                 raise Complaint(f"--{name} goes with --trace or --generate only: there are no jobs", status=2)
     wrong, source = (

@@ -33,6 +33,12 @@ def _workload(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--load", type=above_nothing, metavar="L", help="scale arrivals: 1.0 is as much as the GPUs can do"
     )
+    group.add_argument(
+        "--checkpoints",
+        type=part,
+        metavar="X",
+        help="part of the jobs that checkpoint when they are stopped (1)",
+    )
     group.add_argument("--jobs", type=at_least_one, metavar="N", help="number of jobs to generate (default: 1000)")
     group.add_argument("--rate", type=above_nothing, metavar="JOBS_PER_HOUR", help="arrival rate of the generated jobs")
     group.add_argument("--durations", choices=DURATIONS, help="duration distribution of the generated jobs")
@@ -55,9 +61,9 @@ def _cluster(group: "argparse._ArgumentGroup") -> None:
 
 def _policy(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--preset", metavar="NAME", help="a whole policy by one name: weft-best")
-    group.add_argument("--order", type=names, metavar="NAME", help="order of the queue (default: fifo)")
-    group.add_argument("--placement", type=names, metavar="NAME", help="placement policy (default: packed)")
-    group.add_argument("--backfill", type=names, metavar="NAME", help="backfill policy (default: none)")
+    group.add_argument("--order", type=names, metavar="NAME", help="order of the queue (default: priority)")
+    group.add_argument("--placement", type=names, metavar="NAME", help="placement policy (default: weft-best)")
+    group.add_argument("--backfill", type=names, metavar="NAME", help="backfill policy (default: easy)")
     group.add_argument("--partition", type=names, metavar="NAME", help="policy that sizes elastic jobs (default: none)")
     group.add_argument("--autoscaler", type=names, metavar="NAME", help="policy that sizes services (default: weft)")
     group.add_argument("--theta1", type=nothing_or_more, metavar="X", help="maximum unfairness of a partition (0.1)")
@@ -73,11 +79,11 @@ def _world(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--rack-penalty", type=one_or_more, metavar="X", help="further slowdown factor across racks (1.0)"
     )
-    group.add_argument("--move-cost", type=nothing_or_more, metavar="S", help="seconds per move and restart (30)")
+    group.add_argument("--move-cost", type=nothing_or_more, metavar="S", help="seconds per move and restart (60)")
     group.add_argument("--start-cost", type=nothing_or_more, metavar="S", help="seconds per first start (0)")
     group.add_argument("--decide-every", type=nothing_or_more, metavar="S", help="seconds (0: when something happens)")
     group.add_argument(
-        "--patience", type=nothing_or_more, metavar="S", help="nodes are kept for a job that waited so long (never)"
+        "--patience", type=nothing_or_more, metavar="S", help="nodes may be kept for a job that waited so long (300)"
     )
     group.add_argument("--failures", type=nothing_or_more, metavar="PER_NODE_DAY", help="failures of nodes (0)")
     group.add_argument("--repair", type=nothing_or_more, metavar="S", help="seconds that a failed node is away (3600)")
@@ -116,6 +122,16 @@ def at_least_one(text: str) -> int:
 
 
 at_least_one.__name__ = "int"  # as argparse names it where it is no number
+
+
+def part(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected 0 to 1, not {text}")
+    return value
+
+
+part.__name__ = "float"
 
 
 def _number(said: str, fits: Callable[[float], bool]) -> Callable[[str], float]:

@@ -23,15 +23,17 @@ from weft.messages.nodes import JobOrder, NodeReported, RunState
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.locality import Locality
 from weft.planning.minimum_run import MinimumRun
+from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.refusals import never_fits
+from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.shape import Shape, shape_of_job
 from weftd.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
 from weftd.scheduler.thinking.loans import Loans
-from weftd.scheduler.thinking.moving import MoveRules, Moving
-from weftd.scheduler.thinking.picture import POLICY, Picture
+from weftd.scheduler.thinking.moving import Moving
+from weftd.scheduler.thinking.picture import Picture
 from weftd.scheduler.thinking.pool import NodeChange
 from weftd.scheduler.thinking.reaper import Reaper
 from weftd.scheduler.thinking.settling import Settling
@@ -46,14 +48,14 @@ DEADLINES_SECONDS = 1.0  # between two checks of the deadlines
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of the core. Times are in seconds."""
 
-    policy: Policy = POLICY
+    policy: Policy = Policy()
     locality_penalty: float = 1.7  # a gang that is not all on one node takes this many times as long
     rack_penalty: float = 1.0  # this many times as long again if it is not all in one rack
     lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are requeued
     start_seconds: float = 900.0  # from placed to running, image pull included
     stop_seconds: float = 300.0  # from stopping to gone, besides the job's grace
     settle_seconds: float = 10.0  # how long a new leader waits for its nodes to report before it places anything
-    patience_seconds: float = 300.0  # a job that waited this long holds back the smaller ones behind it
+    patience_seconds: float = PATIENCE_SECONDS  # nodes may be kept for a job that waited this long
     steps_max: int = 500  # decided in one tick; the rest in the next
     moves: MoveRules = MoveRules()
     nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never

@@ -39,7 +39,7 @@ class Holders:
             worth: Key = LEAVES_FIRST
         elif job.spec.preemptible and self._order.tier is not None:
             standing = standing_of(job, now, self._order)
-            worth = (-float(self._order.tier(standing)), -job.held_since)
+            worth = (-float(self._order.tier_of_running(standing)), -job.held_since)
             after = self._order.changes_after_s(standing)
             if after is not None:
                 self._push(now + after, job.id)

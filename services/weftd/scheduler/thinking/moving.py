@@ -4,7 +4,7 @@
 docs/decisions/0008-how-a-running-job-moves.md describes how a move works.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 
@@ -17,10 +17,10 @@ from weft.domain.quantity import duration_text
 from weft.domain.spec import Kind
 from weft.planning.choosing_again import Movable
 from weft.planning.jobs import asked_by, ends_at, standing_of
-from weft.planning.moves import Move, moves_for
+from weft.planning.moves import REST, Move, MoveRules, gpus_of, moves_for, together
 from weft.planning.policy import GAINFUL
 from weft.planning.queue import place_of
-from weft.planning.scores import TYPICAL, GpuKey
+from weft.planning.scores import TYPICAL
 from weft.planning.shape import Shape, Want, shape_of
 from weftd.scheduler.thinking import lives
 from weftd.scheduler.thinking.picture import Picture
@@ -29,24 +29,10 @@ from weftd.scheduler.thinking.placing import place
 _S, _C = JobState, CauseCode
 
 KEEP_SECONDS = 60.0  # beyond the job's grace, how long GPUs are kept for a job that moves
-REST = 10.0  # a job that was stopped before runs this many times the cost of a move before it moves
 LOOKED_AT_MAX = 32  # jobs tried at once on every node: those with most to gain
 MOVING_KINDS = (Kind.TRAINING, Kind.BATCH)  # no user works in these jobs or waits for their answers
 
 _GRAIN = 1e-6  # rounding error of adding and subtracting cores
-
-
-class MoveRules(Struct, frozen=True, kw_only=True):
-    """`margin`: a move gains at least this many times its cost.
-
-    `cost_seconds`: the cost besides the job's grace and its work since the last checkpoint.
-    """
-
-    on: bool = True
-    margin: float = 2.0
-    at_once_max: int = 4
-    cost_seconds: float = 60.0
-    every_seconds: float = 10.0
 
 
 class Target(Struct, frozen=True):
@@ -254,10 +240,10 @@ class Moving:
 
     def _is_free(self, target: Target) -> bool:
         """Have all jobs that held the target's GPUs given them back?"""
-        wanted = _gpus(target.allocations)
+        wanted = gpus_of(target.allocations)
         for node_id in {allocation.node_id for allocation in target.allocations}:
             for job_id in self._picture.pool.runs.jobs_on(node_id):
-                if not wanted.isdisjoint(_gpus(self._picture.jobs[job_id].held)):
+                if not wanted.isdisjoint(gpus_of(self._picture.jobs[job_id].held)):
                     return False
         return True
 
@@ -281,36 +267,6 @@ class Moving:
     def _let_go(self, job_id: str) -> None:
         del self.targets[job_id]
         self._picture.pool.let_place_go(job_id)
-
-
-def together(moves: Sequence[Move], held: Mapping[str, tuple[Allocation, ...]], *, most: int) -> list[list[Move]]:
-    """The moves in independent groups: a job that moves onto another job's GPUs moves together with it. The groups that
-    gain most come first; no more than `most` moves in all, and no group without a gain.
-    """
-    by_job = {move.job_id: move for move in moves}
-    owner = {gpu: job_id for job_id in by_job for gpu in _gpus(held[job_id])}
-    groups = {frozenset(_with_owners(job_id, by_job, owner)) for job_id in by_job}
-    gains = {group: sum(by_job[job_id].gain for job_id in group) for group in groups}
-    chosen: list[list[Move]] = []
-    taken: set[str] = set()
-    for group in sorted(groups, key=lambda group: (-gains[group], sorted(group))):
-        if gains[group] > 0 and taken.isdisjoint(group) and len(taken) + len(group) <= most:
-            taken |= group
-            chosen.append([by_job[job_id] for job_id in sorted(group)])
-    return chosen
-
-
-def _with_owners(job_id: str, moves: Mapping[str, Move], owner: Mapping[GpuKey, str]) -> set[str]:
-    found, ahead = {job_id}, [job_id]
-    while ahead:
-        owners = {owner[gpu] for gpu in _gpus(moves[ahead.pop()].allocations) if gpu in owner} - found
-        found |= owners
-        ahead += owners
-    return found
-
-
-def _gpus(allocations: Iterable[Allocation]) -> set[GpuKey]:
-    return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
 
 
 def _on_its_way(job: Job, target: Target) -> bool:

@@ -47,7 +47,7 @@ from weftd.scheduler.thinking.waitlist import Waitlist
 
 _S, _E = JobState, JobEvent
 
-POLICY = Policy("priority", "weft-best", "easy")
+DEFAULT = Policy()
 
 
 class Picture:
@@ -55,7 +55,7 @@ class Picture:
 
     def __init__(
         self,
-        policy: Policy = POLICY,
+        policy: Policy = DEFAULT,
         locality: Locality | None = None,
         *,
         scores: Iterable[GpuScore] = (),

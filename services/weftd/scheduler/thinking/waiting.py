@@ -16,16 +16,15 @@ from weft.messages.nodes import RunSeen, RunState
 from weft.planning.backfill import GPU_GRAIN
 from weft.planning.capacity import Room, empty_room
 from weft.planning.finding import Place, find
-from weft.planning.jobs import asked_by, standing_of
+from weft.planning.jobs import asked_by, ends_at, standing_of
 from weft.planning.minimum_run import MinimumRun, why_not_yet
-from weft.planning.order.las import LAS
 from weft.planning.order.standing import Standing
 from weft.planning.pins import in_the_way, with_holders
 from weft.planning.preemption import Clearing, Holder, clearing_for
 from weft.planning.queue import Rank, ServedAt
 from weft.planning.quota.ranks import is_inside
 from weft.planning.refusals import why_not
-from weft.planning.reserving import emptiest
+from weft.planning.reserving import nodes_to_keep
 from weft.planning.shape import Shape, gpus_in, gpus_least, gpus_of, is_pinned, smallest
 from weft.planning.walk import Starts, Waits, Walk, Wants
 from weftd.scheduler.thinking import lives
@@ -100,7 +99,7 @@ class Waiting:
     def _stand_again(self, now: float) -> None:
         """Every `STAND_AGAIN_SECONDS`: sort the queue again if the order depends on how long jobs have waited."""
         waitlist = self._picture.waitlist
-        if waitlist.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
+        if waitlist.queue.order.promotes and now >= self._stood_at + STAND_AGAIN_SECONDS:
             self._stood_at = now
             for job in [job for job in self._picture.jobs.values() if job.id in waitlist.queue]:
                 waitlist.stand(job, now)
@@ -356,12 +355,21 @@ class Waiting:
         return self._picture.pool.runs.of(job).progress or {}
 
     def _claim(self, job: Job, shape: Shape, now: float) -> Nodes:
-        """The nodes reserved for `job`: those being cleared for it or, for the first that waited long, the emptiest."""
+        """The nodes reserved for `job`: those being cleared for it or, for the first that has earned them, the
+        emptiest."""
         if self._leaving_for(job):
             return self._making_room[job.id].nodes
-        if self.reserved or now - job.since < self._patience_seconds:
+        waited = now - job.since
+        if self.reserved or waited < self._patience_seconds:
             return ()
-        return emptiest(self._picture.pool.room, shape)
+        return nodes_to_keep(
+            self._picture.pool.room, shape, waited_s=waited, left_on=lambda node_id: self._left_on(node_id, now)
+        )
+
+    def _left_on(self, node_id: str, now: float) -> float:
+        """For how many seconds the jobs on a node are expected to run on."""
+        jobs = self._picture.jobs
+        return max((_left(jobs[job_id], now) for job_id in self._picture.pool.runs.jobs_on(node_id)), default=0.0)
 
     def _why_not(self, group: JobGroup, waits: Waits) -> Cause:
         """Why no job of this group is placed now."""
@@ -449,6 +457,12 @@ def _all_extra(holders: Sequence[Holder]) -> bool:
     return all(holder.extra for holder in holders)
 
 
+def _left(job: Job, now: float) -> float:
+    """The seconds that a job is expected to run on: until its limit, or as long again as it has run."""
+    ends = ends_at(job)
+    return now - job.held_since + job.attained_seconds if ends is None else max(0.0, ends - now)
+
+
 def _still_leaves(job: Job, victim: Holder) -> bool:
     if job.state is _S.STOPPING:
         return True
@@ -468,7 +482,7 @@ def _enough(shape: Shape, willing: Sequence[Holder], *, free: float) -> bool:
 
 def _why_preempted(order: str, waiting: Standing, running: Standing) -> str:
     match order:
-        case "las":
+        case "las" | "priority" if waiting.priority == running.priority or order == "las":
             had, has = duration_text(waiting.attained_gpu_s), duration_text(running.attained_gpu_s)
             return f"that one has had {had} of GPU time, this one {has}"
         case "srtf":

@@ -16,13 +16,15 @@ from weftd.scheduler.thinking.holds import HeldBack
 
 class JobGroup(Struct, frozen=True):
     """Waiting jobs that are alike in whether they fit, and in which jobs they may overtake. Where quotas are in force,
-    `tenant` and `preemptible` are theirs, else they are empty and true."""
+    `tenant` and `preemptible` are theirs, else they are empty and true. `checkpoints`: in an order in which jobs
+    without them preempt fewer."""
 
     shape: Shape
     job_class: str
     lasts_s: float | None
     tenant: str = ""
     preemptible: bool = True
+    checkpoints: bool = False
 
 
 class Waitlist:
@@ -83,7 +85,10 @@ class Waitlist:
         group = JobGroup(shape_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
         if self._by_quota:
             group = structs.replace(group, tenant=job.tenant, preemptible=job.spec.preemptible)
-        self.queue.add(standing_of(job, now, self.queue.order), group)
+        standing = standing_of(job, now, self.queue.order)
+        if self.queue.order.held_tier is not None:
+            group = structs.replace(group, checkpoints=standing.checkpoints)
+        self.queue.add(standing, group)
 
     def by_quota(self, on: bool, jobs: Iterable[Job], now: float) -> None:
         """Quotas are in force, or not any more; `jobs`: all that may wait. Each needs a new reason."""

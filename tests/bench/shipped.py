@@ -1,0 +1,148 @@
+"""The policy that a pool has if nothing is set: `python -m tests.bench shipped [--quick] [--seed N] [--data DIR]`.
+
+Sia-Philly (160 jobs in 8 hours, 64 simulated GPUs) under the default settings of the scheduler, read as the service
+reads them, against the rules of PAL's artifact. All jobs, half of them or none write a checkpoint when they are
+stopped; one that writes none stays where it is until it ends, as all jobs have the same priority here. A move is
+weighed, and paid, as the scheduler weighs it.
+
+The constants of the policy were chosen on the artifact's own draw of GPU speeds (seed 42) and on draw 7. `--seed` picks
+which jobs write checkpoints, and the other draws: a sample of 256 measured GPUs, Longhorn and Frontera.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from msgspec import Struct
+
+from tests.bench.figures import Aim, line_of
+from tests.bench.policies.rounds import simulate_rounds
+from tests.bench.policies.setups import SEED_42, cluster, data, sia, workload
+from tests.bench.policies.tables import geomean, table
+from weft.planning.minimum_run import MinimumRun
+from weft.service.config import load
+from weft.simulator.metrics import Metrics, metrics
+from weft.simulator.model import World
+from weft.simulator.run import simulate
+from weft.simulator.workload import with_checkpoints
+from weftd.scheduler.settings import SchedulerSettings
+
+PARTS = {"all jobs checkpoint": 1.0, "half of them": 0.5, "none": 0.0}
+AIMS = {"all jobs checkpoint": 0.13, "half of them": 0.17, "none": 0.25}
+ELSEWHERE = 1.2  # times the aim, on other draws
+WORKLOADS = ("1", "2", "3", "4")
+
+
+class Case(Struct, frozen=True):
+    """One simulation; `part` None: by the artifact's rules."""
+
+    cluster: str
+    workload: str
+    part: float | None
+    seed: int
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = _asked(arguments)
+    if asked.data is not None:
+        os.environ["WEFT_DATA"] = str(asked.data.resolve())
+    if not data().is_dir():
+        sys.exit("no measured data here: WEFT_DATA or --data names no folder")
+    workloads = WORKLOADS[:1] if asked.quick else WORKLOADS
+    elsewhere = [f"draw {asked.seed}", f"longhorn {asked.seed}", f"frontera {asked.seed}"]
+    clusters = [SEED_42] if asked.quick else [SEED_42, *elsewhere]
+    cases = [
+        Case(where, number, part, asked.seed)
+        for where in clusters
+        for number in workloads
+        for part in (None, *PARTS.values())
+    ]
+    with ProcessPoolExecutor(2) as executor:
+        found = dict(zip(cases, executor.map(ran, cases), strict=True))
+    aims = _aims(found, clusters, workloads, asked.seed)
+    print(
+        f"{_settings().core.policy}, the defaults of the scheduler, against PAL's artifact; every GPU is simulated.\n"
+    )
+    print(_shown(found, clusters, workloads, asked.seed))
+    print(line_of(aims, seed=asked.seed))
+    return 0 if all(aim.met for aim in aims.values()) else 1
+
+
+def ran(case: Case) -> Metrics:
+    jobs, there = workload(sia(case.workload)), cluster(case.cluster)
+    if case.part is None:
+        return metrics(simulate_rounds(jobs, there, "pal", penalty=_settings().locality_penalty))
+    jobs = with_checkpoints(jobs, case.part, seed=1000 * case.seed + int(case.workload))
+    core = _settings().core
+    world = World(
+        penalty=core.locality_penalty,
+        rack_penalty=core.rack_penalty,
+        move_s=core.moves.cost_seconds,
+        moves=core.moves,
+        patience_s=core.patience_seconds,
+        minimum_run=MinimumRun(core.preemption_after_seconds),
+    )
+    return metrics(simulate(jobs, there, core.policy, world, keep_spells=False))
+
+
+def _settings() -> SchedulerSettings:
+    return load(SchedulerSettings, prefix="SCHEDULER_", environ={})
+
+
+def _ratio(
+    found: Mapping[Case, Metrics], where: Sequence[str], workloads: Sequence[str], part: float, field: str, seed: int
+) -> float:
+    return geomean(
+        getattr(found[Case(name, number, part, seed)], field) / getattr(found[Case(name, number, None, seed)], field)
+        for name in where
+        for number in workloads
+    )
+
+
+def _aims(
+    found: Mapping[Case, Metrics], clusters: Sequence[str], workloads: Sequence[str], seed: int
+) -> dict[str, Aim]:
+    aims: dict[str, Aim] = {}
+    for name, part in PARTS.items():
+        ratio = _ratio(found, clusters[:1], workloads, part, "jct_mean_s", seed)
+        aims[f"JCT, {name}"] = Aim(value=round(ratio, 3), aim=AIMS[name])
+        for other in clusters[1:]:
+            ratio = _ratio(found, [other], workloads, part, "jct_mean_s", seed)
+            aims[f"JCT, {name}, {other}"] = Aim(value=round(ratio, 3), aim=round(ELSEWHERE * AIMS[name], 3))
+    everyone = [found[Case(clusters[0], number, 1.0, seed)] for number in workloads]
+    worst = max(one.slowdown_max for one in everyone)
+    aims["worst slowdown, all jobs checkpoint"] = Aim(value=round(worst, 1), aim=50.0)
+    p99 = _ratio(found, clusters[:1], workloads, 1.0, "jct_p99_s", seed)
+    aims["p99 JCT, all jobs checkpoint"] = Aim(value=round(p99, 3), aim=0.75)
+    return aims
+
+
+def _shown(found: Mapping[Case, Metrics], clusters: Sequence[str], workloads: Sequence[str], seed: int) -> str:
+    rows = []
+    for where in clusters:
+        for name, part in PARTS.items():
+            ours = [found[Case(where, number, part, seed)] for number in workloads]
+            rows.append(
+                [
+                    where,
+                    name,
+                    f"{_ratio(found, [where], workloads, part, 'jct_mean_s', seed):.3f}",
+                    f"{_ratio(found, [where], workloads, part, 'jct_p99_s', seed):.3f}",
+                    f"{max(one.slowdown_max for one in ours):,.0f}",
+                    str(sum(one.moves for one in ours)),
+                    str(sum(one.evictions for one in ours)),
+                ]
+            )
+    header = ("GPU speeds", "which jobs", "average JCT", "p99 JCT", "worst slowdown", "moves", "evictions")
+    return table(header, rows)
+
+
+def _asked(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench shipped", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one workload on one draw of GPU speeds")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", type=Path, help="the folder of measured data (default: WEFT_DATA)")
+    return parser.parse_args(arguments)
