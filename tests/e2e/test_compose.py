@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from weft.credentials import inbox_prefix
 from weft.domain.job import FINAL, JobState
 from weft.domain.spec_decoder import decode_spec
 from weft.messages.events import CloudEvent
+from weft.messages.images import ImageView
 
 ROOT = Path(__file__).parents[2]
 JOB_IMAGE = os.environ.get("WEFT_JOB_IMAGE_SMALL", "busybox:stable")
@@ -154,6 +156,13 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
         ended = await until(client, gang.id, lambda job: job.state in FINAL, seconds_max=90)
         assert ended.state is JobState.SUCCEEDED, await client.story(gang.id)
 
+        stored = await _pushed(JOB_IMAGE, url=f"http://127.0.0.1:{compose.port}", token=token)
+        own = await client.submit(_spec("own", "echo from the registry", image=stored))
+        ran = await until(client, own.id, lambda job: job.state in FINAL, seconds_max=90)
+        assert ran.state is JobState.SUCCEEDED, await client.story(own.id)
+        name, _, digest = (ran.spec.image or "").removeprefix("weft.internal/").partition("@")
+        await _docker("image", "rm", f"127.0.0.1:{compose.port}/{name.partition(':')[0]}@{digest}")
+
         refused = await client.submit(_spec("fails", "exit 7"))
         failed = await until(client, refused.id, lambda job: job.state in FINAL, seconds_max=60)
         assert (failed.state, failed.exit_code) == (JobState.FAILED, 7)
@@ -220,10 +229,24 @@ async def _measured(client: Client, gpus: int) -> None:
             await asyncio.sleep(1)
 
 
-def _spec(name: str, script: str, *, replicas: int = 1) -> bytes:
+async def _pushed(image: str, *, url: str, token: str) -> str:
+    """The name in the registry of an image of this engine."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "weftd.cli", "image", "push", image, "--json"),
+        env={**os.environ, "WEFT_URL": url, "WEFT_TOKEN": token},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    kept = msgspec.json.decode(out, type=ImageView)
+    return f"{kept.name}:{kept.tags[0]}"
+
+
+def _spec(name: str, script: str, *, replicas: int = 1, image: str = JOB_IMAGE) -> bytes:
     spec = {
         "name": name,
-        "image": JOB_IMAGE,
+        "image": image,
         "command": ["/bin/sh", "-c", script],
         "grace": "2s",
         "roles": {"worker": {"gpus": 1, "cpus": 0.1, "memory": "64MiB", "replicas": {"want": replicas}}},

@@ -1,103 +1,127 @@
-"""Images that an administrator pushes, from the command line to a container on a real engine that had none."""
+"""Images from `weft image push` to a container, on a real engine and through a real registry."""
 
-import hashlib
 import io
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from pathlib import Path
 
-import aiohttp
 import docker
 import docker.errors
 import pytest
+from msgspec import Struct
 
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.engine import need_images
+from tests.support.gateway import until
 from tests.support.person import Person
+from tests.support.registries import RegistryServer
+from weft.domain.job import JobState
 
 BASE = "weft-job-busybox:local"
+pytestmark = pytest.mark.docker
+
+
+class Contained(Struct, frozen=True):
+    cluster: Cluster
+    registry: RegistryServer
+    engine: docker.DockerClient
+
+    async def tenant(self, name: str) -> Person:
+        made = await self.cluster.client.make_token(name, label=uuid.uuid4().hex[:8])
+        return Person(self.cluster, made.token)
+
+    def forget(self, *names: str) -> None:
+        """Remove from the engine what nodes pulled: images of this cluster's registry."""
+        address = self.cluster.local.url.removeprefix("http://")
+        for image in self.engine.images.list(all=True):
+            for name in (*image.attrs["RepoTags"], *image.attrs["RepoDigests"]):
+                if name.startswith(f"{address}/") or name in names:
+                    with suppress(docker.errors.ImageNotFound):
+                        self.engine.images.remove(name)
 
 
 @pytest.fixture(scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    settings = {"GATEWAY_IMAGES_BYTES_MAX": "100000000"}
-    async with embedded_cluster(tmp_path_factory.mktemp("images"), nodes=1, gpus=0, settings=settings) as cluster:
-        yield cluster
+async def contained(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Contained]:
+    need_images(BASE)
+    folder = tmp_path_factory.mktemp("images")
+    registry, engine = RegistryServer(folder), docker.from_env()
+    settings = {"EXECUTOR_RUNTIME": "docker", "GATEWAY_REGISTRY_URL": registry.url}
+    try:
+        async with embedded_cluster(folder / "home", nodes=1, gpus=0, settings=settings) as cluster:
+            made = Contained(cluster, registry, engine)
+            yield made
+            made.forget()
+    finally:
+        registry.stop()
+        engine.close()
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
-    """A name that no engine knows."""
-    need_images(BASE)
+def name(contained: Contained) -> Iterator[str]:
+    """An image of the engine that no registry has."""
     made = f"weft-pushed-{uuid.uuid4().hex[:8]}:1"
+    contained.engine.images.get(BASE).tag(made)
     yield made
-    engine = docker.from_env()
     with suppress(docker.errors.APIError):
-        engine.images.remove(made)
-    engine.close()
+        contained.engine.images.remove(made)
 
 
-@pytest.mark.docker
-async def test_an_image_that_the_engine_does_not_have_comes_from_the_gateway_as_a_job_starts(
-    name: str, tmp_path_factory: pytest.TempPathFactory
+async def test_a_job_runs_an_image_that_its_tenant_pushed(contained: Contained, name: str) -> None:
+    alice, bob = await contained.tenant("alice"), await contained.tenant("bob")
+    pushed = await alice.types("image", "push", name)
+    stored = f"weft.internal/alice/{name}"
+    assert (pushed.status, stored in pushed.out) == (0, True), pushed.err
+    contained.engine.images.remove(name)
+    ran = await alice.types("run", "--image", stored, "-f", "--", "sh", "-c", "echo from what was pushed")
+    assert (ran.status, ran.out) == (0, "from what was pushed\n"), ran.err
+    listed = await alice.types("image", "list")
+    assert stored in listed.out
+    # The node has the image now: that lets no other tenant use it.
+    assert (await bob.types("image", "list")).out == ""
+    refused = await bob.types("run", "--image", stored, "--", "true")
+    assert (refused.status, "of another tenant" in refused.err) == (1, True), refused.err
+    address = contained.cluster.local.url.removeprefix("http://")
+    refused = await bob.types("run", "--image", f"{address}/alice/{name}", "--", "true")
+    assert (refused.status, "of another tenant" in refused.err) == (1, True), refused.err
+    (kept,) = [one for one in contained.engine.images.list() if f"{address}/alice/" in str(one.attrs["RepoDigests"])]
+    for guess in (kept.short_id, kept.id.removeprefix("sha256:")[:12], kept.id):
+        guessed = await bob.types("run", "--image", guess, "-f", "--", "true")
+        assert (guessed.status, "image-missing" in guessed.err) == (1, True), guessed.err
+    gone = await alice.types("image", "delete", stored)
+    assert (gone.status, stored in gone.out) == (0, True), gone.err
+    assert (await alice.types("image", "delete", stored)).status == 1
+    missing = await alice.types("run", "--image", stored, "--", "true")
+    assert (missing.status, "the registry has no image" in missing.err) == (1, True)
+
+
+async def test_a_job_keeps_its_image_when_the_tag_moves_and_waits_for_a_registry_that_is_away(
+    contained: Contained, name: str
 ) -> None:
-    engine = docker.from_env()
-    engine.images.get(BASE).tag(name)
-    settings = {"EXECUTOR_RUNTIME": "docker"}
-    async with embedded_cluster(tmp_path_factory.mktemp("contained"), nodes=1, gpus=0, settings=settings) as cluster:
-        person = Person(cluster, cluster.local.token)
-        pushed = await person.types("image", "push", name)
-        assert pushed.status == 0, pushed.err
-        engine.images.remove(name)
-        with pytest.raises(docker.errors.ImageNotFound):
-            engine.images.get(name)
-        ran = await person.types("run", "--image", name, "-f", "--", "sh", "-c", "echo from what was pushed")
-        assert (ran.status, ran.out) == (0, "from what was pushed\n"), ran.err
-        assert engine.images.get(name).tags
-        listed = await person.types("image", "list")
-        assert name in listed.out
-        assert not list(cluster.local.home.root.rglob("pushed/*"))
-        gone = await person.types("image", "delete", name)
-        assert gone.status == 0
-        assert (await person.types("image", "delete", name)).status == 1
-    engine.close()
-
-
-async def test_administrators_alone_push_and_what_lies_about_itself_is_refused(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    archive = tmp_path / "image.tar"
-    archive.write_bytes(b"x" * 1_300_000)
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    made = await cluster.client.make_token("other", label="test", admin=False)
-    other = Person(cluster, made.token)
-    for typed in (("push", "a:1", "--from", str(archive)), ("list",), ("delete", "a:1")):
-        refused = await other.types("image", *typed)
-        assert (refused.status, "needs an administrator" in refused.err) == (1, True), refused.err
-    admin = Person(cluster, cluster.local.token)
-    kept = await admin.types("image", "push", "a", "--from", str(archive))
-    assert kept.status == 0, kept.err
-    assert [(one.name, one.digest) for one in (await cluster.client.images()).images] == [("a:latest", digest)]
-    headers = {"Authorization": f"Bearer {cluster.local.token}"}
-    url = f"{cluster.local.url}/v1/images"
-    async with aiohttp.ClientSession(headers=headers) as http:
-        for path, name, body, status in (
-            (digest.upper(), "b:1", b"x", 400),
-            ("0" * 64, "b:1", b"not of this digest", 400),
-            ("0" * 64, "b:1", b"", 400),
-            ("0" * 64, "b 1", b"x", 400),
-            ("0" * 64, f"b@sha256:{digest}", b"x", 400),
-        ):
-            answered = await http.put(f"{url}/{path}", params={"name": name}, data=body)
-            assert answered.status == status, (name, await answered.text())
-        huge = await http.put(
-            f"{url}/{'0' * 64}", params={"name": "b:1"}, data=io.BytesIO(b"x" * 100_000_001), expect100=True
-        )
-        assert huge.status == 413
-        assert (await http.put(f"{url}/{digest}", data=b"x")).status == 400
-    assert [one.name for one in (await cluster.client.images()).images] == ["a:latest"]
-    missing = await admin.types("image", "push", "a:1", "--from", "/no/such.tar")
-    assert (missing.status, "cannot read /no/such.tar" in missing.err) == (1, True)
-    none = await admin.types("image", "push", "a:1", "--engine", "no-such-engine")
-    assert (none.status, "cannot be run here" in none.err) == (1, True)
+    cluster, alice = contained.cluster, await contained.tenant("alice")
+    stored = f"weft.internal/alice/{name}"
+    assert (await alice.types("image", "push", name)).status == 0
+    first = await alice.runs(
+        "--image", stored, "--", "sh", "-c", "until [ -e /weft/checkpoints/go ]; do sleep 0.1; done"
+    )
+    await cluster.state(first, JobState.RUNNING)
+    old = (await cluster.client.job(first)).spec.image
+    second = await alice.runs("--image", stored, "--after", first, "--", "sh", "-c", "echo $MADE")
+    contained.engine.images.build(fileobj=io.BytesIO(f"FROM {BASE}\nENV MADE=new".encode()), tag=name)
+    assert (await alice.types("image", "push", name)).status == 0
+    third = await alice.runs("--image", stored, "--", "sh", "-c", "echo $MADE")
+    images = [(await cluster.client.job(job)).spec.image for job in (second, third)]
+    assert images[0] == old != images[1]
+    assert (await cluster.ended(third)).state is JobState.SUCCEEDED
+    assert (await alice.types("logs", third)).out == "new\n"
+    contained.registry.stop()
+    contained.forget()
+    (cluster.local.home.checkpoints / first / "go").touch()
+    await cluster.state(second, JobState.STARTING)
+    log = cluster.local.home.log("executor-node-1")
+    await until(lambda: "the registry of this cluster does not answer" in log.read_text(), seconds_max=60.0)
+    for typed in (("image", "push", name), ("run", "--image", stored, "--", "true")):
+        away = await alice.types(*typed)
+        assert (away.status, "the registry of this cluster does not answer" in away.err) == (1, True), away.err
+    contained.registry.start()
+    assert (await cluster.ended(second)).state is JobState.SUCCEEDED
+    assert (await alice.types("logs", second)).out == "\n"

@@ -238,7 +238,7 @@ async def test_a_bad_header_is_named(world: World, headers: dict[str, str], stat
         ("POST", "/v1/nodes/no-such-node/drain", 404, "node"),
         ("DELETE", "/v1/tokens/alice/no-such-label", 404, "label"),
         ("DELETE", "/v1/tokens/a.b/c", 400, "tenant"),
-        ("GET", "/v2/jobs", 404, ""),
+        ("GET", "/v3/jobs", 404, ""),
         ("PUT", "/v1/jobs", 405, ""),
     ],
 )

@@ -31,7 +31,7 @@ def made_hands(
         tasks,
         with_secrets=with_secrets,
         bring_files=_nothing,
-        bring_image=_nothing,
+        bring_image=_as_it_is,
         permits=lambda _: True,
         done=lambda _: done(),
         failed=failed,

@@ -32,6 +32,7 @@ class World:
             store=self.store,
             snapshots=snapshots,
             allowances=Allowances(ROOM),
+            registry=None,
             hints=Hints(MemoryBus()),
             charge=lambda tenant, seconds: None,
             now=lambda: self.now,

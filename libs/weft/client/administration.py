@@ -9,13 +9,12 @@ from weft.messages.accounts import By
 from weft.messages.contexts import ContextView
 from weft.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView
 from weft.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
-from weft.messages.images import ImageDeleted, ImagesView, ImageView
+from weft.messages.images import ImageDeleted, ImagesView
 from weft.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from weft.messages.series import UsageView
 from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView, WebhookWanted
 
 UPLOAD_SECONDS_MAX = 1800.0
-IMAGE_SECONDS_MAX = 7200.0
 
 
 class AdministrationRequests:
@@ -127,20 +126,8 @@ class AdministrationRequests:
         )
 
     async def images(self) -> ImagesView:
-        """The images that were pushed, for an administrator."""
+        """The images of this token's tenant in the registry of the cluster."""
         return await self._wire.ask("GET", "/v1/images", ImagesView)
-
-    async def push_image(self, name: str, digest: str, archive: str) -> ImageView:
-        """Store an image: the path of an archive of `docker save`, and its SHA-256 as hexadecimal digits."""
-        return await self._wire.ask(
-            "PUT",
-            f"/v1/images/{path_part(digest)}",
-            ImageView,
-            query={"name": name},
-            headers={"Content-Type": "application/x-tar"},
-            seconds=IMAGE_SECONDS_MAX,
-            file=archive,
-        )
 
     async def delete_image(self, name: str) -> ImageDeleted:
         return await self._wire.ask("DELETE", "/v1/images", ImageDeleted, query={"name": name}, once=True)

@@ -6,7 +6,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -90,15 +90,12 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
         seconds: float = ANSWER_SECONDS_MAX,
-        file: str | None = None,
     ) -> T:
         """One answer, decoded. Repeated while none comes; with `once` only if the request surely had no effect.
 
         `seconds`: how long one try may take.
         """
-        answer = await self.read(
-            method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
-        )
+        answer = await self.read(method, path, query=query, body=body, headers=headers, once=once, seconds=seconds)
         return self._decoded(path, kind, answer)
 
     async def page(self, path: str, kind: type[T], *, query: Mapping[str, str]) -> tuple[T, dict[str, str]]:
@@ -123,11 +120,10 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
         seconds: float = ANSWER_SECONDS_MAX,
-        file: str | None = None,
     ) -> bytes:
-        """The bytes of one answer. `file`: the path of what is sent, in place of a body."""
+        """The bytes of one answer."""
         answer, _ = await self._answered(
-            method, path, query=query, body=body, headers=headers, once=once, seconds=seconds, file=file
+            method, path, query=query, body=body, headers=headers, once=once, seconds=seconds
         )
         return answer
 
@@ -141,16 +137,13 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
         seconds: float = ANSWER_SECONDS_MAX,
-        file: str | None = None,
     ) -> tuple[bytes, Mapping[str, str]]:
         """The bytes of one answer, and its headers, their names in lower case."""
         retrying = self.retrying()
         while True:
             try:
                 async with asyncio.timeout(seconds):
-                    reply = await self._reply(
-                        method, path, query=_checked(query), headers=headers, body=body, file=file
-                    )
+                    reply = await self._reply(method, path, query=_checked(query), headers=headers, body=body)
                 self._seconds = self._retry_seconds
                 if reply.status < 300:
                     return reply.body, reply.headers
@@ -173,7 +166,6 @@ class Wire:
         query: Mapping[str, str] | None,
         headers: Mapping[str, str] | None,
         body: bytes | None,
-        file: str | None,
     ) -> Reply:
         """One try. Raises OSError."""
         if method == "GET":
@@ -185,11 +177,11 @@ class Wire:
                 method,
                 f"{self._url}{path}",
                 params=query,
-                data=_content(body, file),
+                data=None if body is None else io.BytesIO(body),
                 headers=headers,
                 timeout=_timeout(),
                 allow_redirects=False,
-                expect100=file is not None or (body is not None and len(body) > ASKED_FIRST_BYTES),
+                expect100=body is not None and len(body) > ASKED_FIRST_BYTES,
             ) as response,
         ):
             self._seconds = self._retry_seconds
@@ -350,13 +342,6 @@ def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
 def _checked(query: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """The same query. Raises ClientError for a value with bytes that are no UTF-8."""
     return None if query is None else {name: checked_text(name, value) for name, value in query.items()}
-
-
-def _content(body: bytes | None, file: str | None) -> IO[bytes] | None:
-    """Opened anew for each try: what was sent is closed."""
-    if file is not None:
-        return open(file, "rb")
-    return None if body is None else io.BytesIO(body)
 
 
 def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedError:

@@ -1,46 +1,87 @@
-"""Images that an administrator pushed, for nodes that reach no registry which has them. docs/images.md."""
+"""Images in the registry of the cluster, which the gateway guards. docs/images.md."""
 
-from typing import Annotated, ClassVar
+import re
+from typing import ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from weft.domain.spec import Image, Token
 from weft.messages import Message
 from weft.messages.bounds import Epoch, JobId, Rank
-from weft.messages.contexts import PIECE_BYTES
-from weft.messages.http import Seconds
 
-IMAGE_BYTES_MAX = 32 << 30
-IMAGE_PIECES_MAX = IMAGE_BYTES_MAX // PIECE_BYTES
+OWN_HOST = "weft.internal"  # the host of an image that lies in the registry of the cluster, wherever that is reached
+SHARED_TENANT = "admin"  # every tenant may use its images
+COMPONENT = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+REPOSITORY = rf"{COMPONENT}(?:/{COMPONENT})+"
+REPOSITORY_CHARACTERS_MAX = 150  # with a digest it is still an image that a job can name
+TAG = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
+DIGEST = r"sha256:[0-9a-f]{64}"
+_matches = re.compile(rf"(?P<repository>{REPOSITORY})(?::(?P<tag>{TAG}))?(?:@(?P<digest>{DIGEST}))?").fullmatch
 
 
-def tagged(name: str) -> str:
-    """The name with its tag, `latest` if it says none."""
-    return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
+class RegistryImage(Struct, frozen=True, kw_only=True):
+    """An image in the registry. Its repository is TENANT/NAME; without a tag and a digest it is `latest`."""
+
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def tenant(self) -> str:
+        return self.repository.partition("/")[0]
+
+    def at(self, host: str) -> str:
+        """The name of exactly this image at a host. It needs a digest."""
+        return f"{host}/{self.repository}@{self.digest}"
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{OWN_HOST}/{self.repository}{tag}{f'@{self.digest}' if self.digest else ''}"
+
+
+def registry_image(image: str, *, address: str = "") -> RegistryImage | None:
+    """None for an image of any other registry. `address`: another host name of this one. Raises ValueError."""
+    host, _, rest = image.partition("/")
+    if host not in {OWN_HOST, address or OWN_HOST}:
+        return None
+    if (found := _matches(rest)) is None or len(found["repository"]) > REPOSITORY_CHARACTERS_MAX:
+        raise ValueError(f"expected {OWN_HOST}/TENANT/NAME with :TAG or @sha256:DIGEST, not {image}")
+    tag, digest = found["tag"] or "", found["digest"] or ""
+    return RegistryImage(repository=found["repository"], tag=tag if tag or digest else "latest", digest=digest)
+
+
+def may_read(tenant: str, repository: str) -> bool:
+    return repository.partition("/")[0] in (tenant, SHARED_TENANT)
 
 
 class ImageView(Struct, frozen=True, kw_only=True):
-    """An image as it was pushed. `digest`: of the archive; `bytes`: its size; `used_at`: when a node asked for it
-    last."""
+    """An image in the registry. `name`: for jobs, without a tag; `tags`: none where a newer image took its last one."""
 
     name: str
     digest: str
     bytes: int
-    pushed_at: Seconds
-    used_at: Seconds
+    tags: tuple[str, ...]
 
 
 class ImagesView(Struct, frozen=True, kw_only=True):
+    """The images of a tenant. `prefix`: the beginning of their names. `bytes`: their sum, at most `bytes_max`;
+    layers that several share are counted once."""
+
+    prefix: str
+    bytes: int
+    bytes_max: int
     images: tuple[ImageView, ...]
 
 
 class ImageDeleted(Struct, frozen=True, kw_only=True):
-    deleted: str
+    """The names that no image has any more."""
+
+    deleted: tuple[str, ...]
 
 
 class ReadImage(Message, frozen=True, kw_only=True):
-    """Executor → gateway, a request: one piece of the pushed image of a run that the node is to start and has no such
-    image for. Answered by `ImageRead`."""
+    """Executor → gateway, a request: the right to pull the image of a run that the node is to start. Answered by
+    `ImageRead`."""
 
     subject: ClassVar[str] = "weft.images.{node_id}"
     node_id: Token
@@ -48,15 +89,15 @@ class ReadImage(Message, frozen=True, kw_only=True):
     epoch: Epoch
     rank: Rank
     image: Image
-    number: Annotated[int, Meta(ge=0, lt=IMAGE_PIECES_MAX)]
 
 
 class ImageRead(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One piece, of the size of those of contexts unless it is the last. `size`: of all pieces, in bytes; `digest`:
-    the SHA-256 of them. `missing`: no such image was pushed. `refused`: why none is given to this node now."""
+    """The image as the node's engine pulls it, and a user and password for this repository alone, valid for a while.
+    `refused`: why this node gets none now. `away`: why no node gets any now. `missing`: why the image cannot be had."""
 
-    data: bytes = b""
-    size: int = 0
-    digest: str = ""
-    missing: bool = False
+    reference: str = ""
+    user: str = ""
+    password: str = ""
     refused: str = ""
+    away: str = ""
+    missing: str = ""

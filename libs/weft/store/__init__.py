@@ -35,7 +35,6 @@ from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from weft.store.accounts import AccountStore
 from weft.store.arrays import ArrayStore
 from weft.store.contexts import ContextStore
-from weft.store.images import ImageStore
 from weft.store.leases import LeaseStore
 from weft.store.quotas import QuotaStore
 from weft.store.secrets import SecretStore
@@ -148,7 +147,6 @@ class GatewayStore(
     WebhookStore,
     SecretStore,
     ContextStore,
-    ImageStore,
     UploadStore,
     Protocol,
 ):

@@ -80,7 +80,7 @@ _CLUSTER = {
         webhook="have events posted to a URL",
         secret="store values that jobs name",
     ),
-    **_commands("image", image="push images to nodes without a registry"),
+    **_commands("image", image="images in the cluster's registry"),
     **_commands("administration", tenant="show and set limits on the submissions of tenants"),
 }
 _BEGIN = {

@@ -1,54 +1,76 @@
-"""`weft image`: images for nodes that reach no registry which has them, pushed by an administrator. docs/images.md.
+"""`weft image`: images in the registry of the cluster, below the name of the token's tenant. docs/images.md.
 
-`push` takes the image of the container engine here (`docker save`), or an archive that was saved before.
+`push` lets the container engine here push an image of its own through the gateway, with this token for that alone.
 """
 
 import argparse
 import asyncio
-import hashlib
+import base64
+import json
 import os
+import re
+import sys
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from weft.messages.images import IMAGE_BYTES_MAX, ImagesView
+from weft.messages.images import OWN_HOST, ImageDeleted, registry_image
 from weftd.cli import connection, page
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.images import image_table
 
-READ_BYTES = 1 << 20
+_has_host = re.compile(r"(?:localhost|[^/]*[.:][^/]*)/").match
+_NOT_TRUSTED = ("server gave HTTP response to HTTPS client", "x509:", "certificate")
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("image", help="push images to the nodes", description=__doc__)
+    parser = commands.add_parser("image", help="images in the cluster's registry", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="push|list|delete")
-    pusher = verbs.add_parser("push", help="have an image on every node that starts a job of it and has none")
-    pusher.add_argument("--from", dest="source", metavar="FILE", help="an archive of `docker save`")
-    pusher.add_argument(
-        "--engine", default="docker", metavar="COMMAND", help="command that saves it: docker, or podman"
+    pusher = verbs.add_parser("push", help="store an image of the container engine here, for jobs of this tenant")
+    pusher.add_argument("--engine", default="docker", metavar="COMMAND", help="command that pushes: docker, or podman")
+    pusher.add_argument("name", metavar="IMAGE", help="name of the image in the engine here")
+    lister = verbs.add_parser("list", help="the images that this tenant has stored")
+    deleter = verbs.add_parser("delete", help="delete stored images; nodes that have them keep them")
+    deleter.add_argument(
+        "name", metavar="IMAGE", nargs="?", help="name that `weft image list` shows, with a tag or digest"
     )
-    lister = verbs.add_parser("list", help="the images that were pushed")
-    deleter = verbs.add_parser("delete", help="forget a pushed image; nodes that have it keep it")
-    for each in (pusher, deleter):
-        each.add_argument("name", metavar="IMAGE")
+    deleter.add_argument("--untagged", action="store_true", help="every image whose tags newer ones have taken")
     for each, func in ((pusher, push), (lister, list_), (deleter, delete)):
         connection.options(each)
         each.set_defaults(func=func)
 
 
 async def push(args: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="weft-image-") as folder:
-        path = args.source or f"{folder}/image.tar"
-        if args.source is None:
-            await _save(args.engine, args.name, path)
-        digest = await asyncio.to_thread(_digest, path)
-        async with connection.connected(args) as client:
-            kept = await client.push_image(args.name, digest, path)
-    page.answered(args, kept, f"{kept.name} is stored ({kept.bytes} bytes)")
+    place = connection.find_place(args, os.environ)
+    async with connection.connected(args) as client:
+        prefix = (await client.images()).prefix
+        name = _stored_name(args.name, prefix)
+        target = name.replace(OWN_HOST, _host(place.url), 1)
+        await _engine(args.engine, "tag", args.name, target)
+        try:
+            with tempfile.TemporaryDirectory(prefix="weft-image-") as folder:
+                _write_config(Path(folder), _host(place.url), place.token, os.environ)
+                file = f"{folder}/config.json"
+                await _engine(
+                    args.engine, "push", target, environ={"DOCKER_CONFIG": folder, "REGISTRY_AUTH_FILE": file}
+                )
+        finally:
+            with suppress(Complaint):
+                await _engine(args.engine, "rmi", target)
+        kept = next(
+            (one for one in (await client.images()).images if name in {f"{one.name}:{tag}" for tag in one.tags}), None
+        )
+    if kept is None:
+        raise Complaint(f"{name} was pushed, and another push or `weft image delete` took it away")
+    page.answered(args, kept, f"{name} is in the registry: jobs of this tenant name it so")
     return 0
 
 
 async def list_(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
-        found: ImagesView = await client.images()
+        found = await client.images()
     if args.json:
         page.json_line(found)
     elif found.images:
@@ -59,36 +81,75 @@ async def list_(args: argparse.Namespace) -> int:
 
 
 async def delete(args: argparse.Namespace) -> int:
+    if bool(args.name) == args.untagged:
+        raise Complaint("name an image, or give --untagged", field="IMAGE")
+    gone: list[str] = []
     async with connection.connected(args) as client:
-        gone = await client.delete_image(args.name)
-    page.answered(args, gone, f"{gone.deleted} is deleted")
+        names = [args.name]
+        if args.untagged:
+            names = [f"{one.name}@{one.digest}" for one in (await client.images()).images if not one.tags]
+        for name in names:
+            gone += (await client.delete_image(name)).deleted
+    deleted = ImageDeleted(deleted=tuple(gone))
+    page.answered(args, deleted, f"deleted: {', '.join(gone)}" if gone else "every image has a tag")
     return 0
 
 
-async def _save(engine: str, name: str, path: str) -> None:
-    if name.startswith("-"):
-        raise Complaint(f"{name} is no name of an image", field="IMAGE")
+def _stored_name(name: str, prefix: str) -> str:
+    """The name of a local image in the registry: without the host that it is from. Raises `Complaint`."""
+    host = _has_host(name)
+    found = f"{prefix}{name[host.end() if host else 0 :]}"
+    with suppress(ValueError):
+        image = registry_image(found)
+        if image is not None and not image.digest:
+            return str(image)
+    raise Complaint(f"{name} is no name of an image with a tag that can be stored as {found}", field="IMAGE")
+
+
+def _host(url: str) -> str:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{port}"
+
+
+def _write_config(folder: Path, host: str, token: str, environ: Mapping[str, str]) -> None:
+    """A configuration of the engine's client with this token, and its user's choice of an engine."""
+    own = Path(environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    chosen = {}
+    with suppress(OSError, ValueError, AttributeError):
+        context = json.loads((own / "config.json").read_text()).get("currentContext")
+        chosen = {"currentContext": context} if context else {}
+    if (own / "contexts").is_dir():
+        (folder / "contexts").symlink_to(own.absolute() / "contexts")
+    auth = base64.b64encode(f"weft:{token}".encode()).decode()
+    (folder / "config.json").touch(mode=0o600)
+    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": auth}}, **chosen}))
+
+
+async def _engine(engine: str, *words: str, environ: Mapping[str, str] | None = None) -> None:
+    """Run a command of the engine. Raises `Complaint`."""
+    if words[-1].startswith("-") or words[1].startswith("-"):
+        raise Complaint(f"{words[1]} is no name of an image", field="IMAGE")
+    shown = sys.stderr if sys.stderr.isatty() and words[0] == "push" else asyncio.subprocess.DEVNULL
     try:
-        saving = await asyncio.create_subprocess_exec(
-            engine, "save", "--output", path, name, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        running = await asyncio.create_subprocess_exec(
+            engine,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=shown,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **(environ or {})},
         )
     except OSError as error:
         raise Complaint(f"{engine} cannot be run here: {error.strerror}", field="--engine") from error
-    _, said = await saving.communicate()
-    if saving.returncode:
-        why = said.decode(errors="replace").strip().splitlines()
-        raise Complaint(f"{engine} save {name}: {why[-1] if why else f'status {saving.returncode}'}")
+    _, said = await running.communicate()
+    if running.returncode:
+        lines = said.decode(errors="replace").strip().splitlines()
+        why = lines[-1] if lines else f"status {running.returncode}"
+        hint = ": the engine must trust the gateway's certificate, docs/images.md" if _is_trust(why) else ""
+        raise Complaint(f"{engine} {' '.join(words)}: {why}{hint}")
 
 
-def _digest(path: str) -> str:
-    """Raises `Complaint`."""
-    try:
-        if (size := os.path.getsize(path)) > IMAGE_BYTES_MAX:
-            raise Complaint(f"{path} has {size} bytes; {IMAGE_BYTES_MAX} at most are stored")
-        with open(path, "rb") as file:
-            hashed = hashlib.sha256()
-            while data := file.read(READ_BYTES):
-                hashed.update(data)
-    except OSError as error:
-        raise Complaint(f"cannot read {path}: {error.strerror}") from error
-    return hashed.hexdigest()
+def _is_trust(why: str) -> bool:
+    return any(words in why for words in _NOT_TRUSTED)

@@ -5,7 +5,7 @@ Takes: NodeHinted, ReadLog, OpenSession, ReadSession and WriteSession (people in
        their share), and NodeDesired in answer to its own reports.
 Sends: NodeReported (every few seconds, and when something changed), ProgressSeen (news once a
        second at most, and every run's pace every few seconds), EndpointsSeen (the runs that serve requests; at
-       each change, and once a second), ReadSecrets (before it starts a run that has secrets), SessionLeft (how
-       sessions ended that lost their gateway).
+       each change, and once a second), ReadSecrets, ReadContext and ReadImage (before it starts a run that needs
+       them), SessionLeft (how sessions ended that lost their gateway).
 Owns:  nothing; it has no database access. The node's runs are its only state.
 """

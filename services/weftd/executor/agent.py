@@ -16,7 +16,7 @@ from weftd.executor.hands import Hands
 from weftd.executor.keeper import Keeper
 from weftd.executor.metrics import ExecutorGauges
 from weftd.executor.progress import ProgressSource
-from weftd.executor.pushed import PushedImages
+from weftd.executor.registry import RegistryImages
 from weftd.executor.runs import Run, Runtime, RuntimeUnavailableError
 from weftd.executor.secrets import SecretFiles, with_secrets
 from weftd.executor.serving.logends import LogEnds
@@ -57,7 +57,7 @@ class Agent:
             tasks,
             with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id, files=secret_files),
             bring_files=self._contexts.bring,
-            bring_image=PushedImages(settings.home.absolute(), bus, runtime, node_id=settings.node_id).bring,
+            bring_image=RegistryImages(bus, runtime, node_id=settings.node_id, clock=clock).bring,
             permits=lambda key: reconciler.permits(key, clock()),
             done=self._note_done,
             failed=reconciler.undo,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from weft.messages.nodes import StartRun
 from weftd.executor.contexts import BadContextError
-from weftd.executor.pushed import BadImageError
+from weftd.executor.registry import NoImageError
 from weftd.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from weftd.executor.secrets import MissingSecretsError
 from weftd.executor.thinking.core import Action, Hurry, Kill, Remove, Resize, Start, Terminate
@@ -37,7 +37,7 @@ class Hands:
         *,
         with_secrets: Callable[[StartRun], Awaitable[StartRun]],
         bring_files: Callable[[StartRun], Awaitable[None]],
-        bring_image: Callable[[StartRun], Awaitable[None]],
+        bring_image: Callable[[StartRun], Awaitable[StartRun]],
         permits: Callable[[RunKey], bool],
         done: Callable[[Action], None],
         failed: Callable[[Action], None],
@@ -121,8 +121,8 @@ class Hands:
                 why_not = str(error)
         if order.image and not why_not:
             try:
-                await self._bring_image(order)
-            except BadImageError as error:
+                order = await self._bring_image(order)
+            except NoImageError as error:
                 why_not = str(error)
         await self._runtime.start(order, permitted=lambda: self._permits(key), why_not=why_not)
         logger.info("started %s", key)

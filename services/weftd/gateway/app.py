@@ -18,6 +18,7 @@ from weftd.gateway.gateway import Gateway
 from weftd.gateway.listening import HttpConnection
 from weftd.gateway.openapi import document
 from weftd.gateway.operations import OPERATIONS
+from weftd.gateway.registry_api import registry_api
 from weftd.gateway.revalidation import revalidated
 from weftd.gateway.route import NOBODY, Call, Route, Who, check_length, query_of
 from weftd.gateway.turns import NoTurnError, Turn
@@ -34,6 +35,7 @@ def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIO
     app[DOCUMENT_KEY] = msgspec.json.encode(document(operations))
     app[FACE_KEY] = packaged()
     app.router.add_get("/face/{digest}/{name}", of_dashboard)
+    app.router.add_route("*", "/v2/{path:.*}", registry_api(gateway))
     for route in operations:
         app.router.add_route(
             route.method, route.path, _handler(gateway, route), expect_handler=_expected(route.body_bytes_max)

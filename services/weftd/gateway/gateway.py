@@ -32,6 +32,8 @@ from weftd.gateway.outlook import QueueOutlook
 from weftd.gateway.price_list import read_prices_file
 from weftd.gateway.queue_lines import Lines
 from weftd.gateway.reasons import Reasons
+from weftd.gateway.registry.tickets import Tickets, as_bearer
+from weftd.gateway.registry.upstream import Registry
 from weftd.gateway.sampling import Samples
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.sight import may_see
@@ -44,6 +46,7 @@ from weftd.gateway.turns import ConcurrencyLimit
 
 logger = logging.getLogger(__name__)
 
+TICKET_SECRET_CHARACTERS = 40
 UPLOADS_MAX = 64  # each has up to a MiB in memory
 UPLOADS_PER_TENANT_MAX = 8
 HEARTBEAT_SECONDS = 15.0  # between two signs of life on a stream that has nothing else to send
@@ -67,7 +70,8 @@ _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 class Gateway:
     """`now` is the time of day, `clock` does not jump, `characters` is a source of randomness, `processor` is the
-    processor's time of the calling thread: with `no_time` tenants pay for none."""
+    processor's time of the calling thread: with `no_time` tenants pay for none. `ticket_secret`: all gateways of the
+    cluster have the same; without one, each makes one of its own."""
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Gateway:
         settings: GatewaySettings,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         processor: Callable[[], float] = no_time,
+        ticket_secret: str = "",
     ) -> None:
         self.store = store
         self.bus = bus
@@ -145,6 +150,17 @@ class Gateway:
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.settings = settings
+        self.registry = (
+            Registry(
+                settings.registry_url,
+                settings.registry_address,
+                bytes_max=settings.tenant_images_bytes_max,
+                tickets=Tickets(ticket_secret or characters(TICKET_SECRET_CHARACTERS), now=now),
+                clock=clock,
+            )
+            if settings.registry_url
+            else None
+        )
         self.entered = ConcurrencyLimit(
             "sessions", at_once=settings.sessions_max, per_tenant=settings.sessions_per_tenant_max, wait_seconds=0
         )
@@ -162,6 +178,7 @@ class Gateway:
             store=store,
             snapshots=self.snapshots,
             allowances=self.allowances,
+            registry=self.registry,
             hints=self.hints,
             charge=lambda tenant, seconds: self.lanes.charge(tenant, seconds),
             now=now,
@@ -199,8 +216,12 @@ class Gateway:
         """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""
 
         async def may_go_on(request: web.Request) -> bool:
+            header = request.headers.get("Authorization")
+            if self.registry is not None and self.registry.tickets.of(header):
+                return True
+            header = as_bearer(header) if request.path.startswith("/v2/") else header
             try:
-                await self.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
+                await self.access.of(header, source=source_of(request.remote))
             except RejectedError as error:
                 return error.status != 401
             return True

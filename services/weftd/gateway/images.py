@@ -1,27 +1,15 @@
-"""Images over HTTP: archives that an administrator pushes, listed, replaced and deleted by name, and given to nodes as
-they start a run of a job which names them."""
+"""Images of the cluster's registry, listed and deleted by their tenant."""
 
 from aiohttp import web
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from weft.domain.spec import Image
-from weft.messages.images import (
-    IMAGE_BYTES_MAX,
-    ImageDeleted,
-    ImageRead,
-    ImagesView,
-    ImageView,
-    ReadImage,
-    tagged,
-)
-from weft.store import GatewayStore
-from weft.store.images import ImageKept
+from weft.messages.images import OWN_HOST, ImageDeleted, ImagesView, ImageView
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.giving import held, not_there
-from weftd.gateway.receiving import Upload, digest_of, receive
+from weftd.gateway.registry.manifests import Manifest
+from weftd.gateway.registry.pinning import parsed
+from weftd.gateway.registry.upstream import NO_REGISTRY, Registry, Stored
 from weftd.gateway.route import Call, NoQuery, answer
-
-WHOLE_SECONDS_MAX = 7200.0
 
 
 class ImageNamed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,55 +17,63 @@ class ImageNamed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 async def images(call: Call[NoQuery]) -> web.StreamResponse:
-    return answer(ImagesView(images=tuple(_view(one) for one in await call.gateway.store.images())))
-
-
-async def push(call: Call[ImageNamed]) -> web.StreamResponse:
-    digest, gateway, most = digest_of(call), call.gateway, call.gateway.settings.images_bytes_max
-    if "@" in call.query.name:
-        raise RejectedError(400, "name", "is a name with a tag: what is pushed has no digest of a registry")
-    name = tagged(call.query.name)
-
-    async def stored() -> ImageKept | None:
-        return await gateway.store.use_image(name, at=gateway.now())
-
-    upload = Upload(
-        kind="image",
-        owner=name,
-        digest=digest,
-        words="the archive",
-        bytes_max=min(most, IMAGE_BYTES_MAX),
-        seconds_max=WHOLE_SECONDS_MAX,
-        most=most,
-        apart=False,
-        full=f"all pushed images would have more than {most} bytes (GATEWAY_IMAGES_BYTES_MAX), and those that are"
-        " stored were used in the last hour: delete one",
+    registry, tenant = _registry(call.gateway.registry), call.who.tenant
+    stored = await registry.stored(tenant, fresh=True)
+    found: list[ImageView] = []
+    for repository, manifests in sorted(stored.manifests.items()):
+        tags = await _tags(registry, repository, stored)
+        children = {child for one in manifests for child in one.children}
+        found += [
+            ImageView(
+                name=f"{OWN_HOST}/{repository}",
+                digest=one.digest,
+                bytes=sum(_blobs(one, manifests).values()),
+                tags=tuple(tag for tag, digest in tags.items() if digest == one.digest),
+            )
+            for one in manifests
+            if one.digest not in children or one.digest in tags.values()
+        ]
+    return answer(
+        ImagesView(
+            prefix=f"{OWN_HOST}/{tenant}/", bytes=stored.bytes, bytes_max=registry.bytes_max, images=tuple(found)
+        )
     )
-    return answer(_view(await receive(call, upload, stored)))
 
 
 async def delete(call: Call[ImageNamed]) -> web.StreamResponse:
-    name = tagged(call.query.name)
-    if not await call.gateway.store.delete_image(name):
-        raise RejectedError(404, "name", f"no image {name} was pushed")
-    return answer(ImageDeleted(deleted=name))
+    registry, tenant = _registry(call.gateway.registry), call.who.tenant
+    image = parsed(call.query.name, "name", registry)
+    if image is None or image.tenant != tenant:
+        raise RejectedError(400, "name", f"expected an image of this tenant: {OWN_HOST}/{tenant}/NAME")
+    pinned = await registry.pinned(image)
+    if pinned is None:
+        raise RejectedError(404, "name", f"the registry has no image {image}")
+    stored = await registry.stored(tenant, fresh=True)
+    manifests = stored.manifests.get(image.repository, ())
+    tags = await _tags(registry, image.repository, stored)
+    gone = [one for one in manifests if one.digest == pinned.digest]
+    others = {child for one in manifests if one not in gone for child in one.children} | set(tags.values())
+    for digest in {pinned.digest, *(child for one in gone for child in one.children if child not in others)}:
+        await registry.delete(image.repository, digest)
+    registry.changed(tenant)
+    name = f"{OWN_HOST}/{image.repository}"
+    named = tuple(f"{name}:{tag}" for tag, digest in tags.items() if digest == pinned.digest)
+    return answer(ImageDeleted(deleted=named or (f"{name}@{pinned.digest}",)))
 
 
-async def read_image(store: GatewayStore, asked: ReadImage, *, at: float) -> ImageRead:
-    """A piece of the image that a job names, for a node on which it has that rank, in the epoch that it is in."""
-    if (job := await held(store, asked)) is None:
-        return ImageRead(refused=not_there(asked))
-    names = {job.spec.image, *(role.image for role in job.spec.roles.values()), *(one.image for one in job.revisions)}
-    if asked.image not in names:
-        return ImageRead(refused=f"{asked.job_id} names no image {asked.image}")
-    name = tagged(asked.image)
-    if not asked.number and await store.use_image(name, at=at) is None:
-        return ImageRead(missing=True)
-    found = await store.image_piece(name, asked.number)
-    if found is None:
-        return ImageRead(missing=True)
-    return ImageRead(data=found.data, size=found.bytes, digest=found.digest)
+def _registry(registry: Registry | None) -> Registry:
+    if registry is None:
+        raise RejectedError(404, "", NO_REGISTRY)
+    return registry
 
 
-def _view(kept: ImageKept) -> ImageView:
-    return ImageView(**structs.asdict(kept))
+async def _tags(registry: Registry, repository: str, stored: Stored) -> dict[str, str]:
+    """The digest of each tag."""
+    found = {tag: await registry.digest(repository, tag) for tag in stored.tags.get(repository, ())}
+    return {tag: digest for tag, digest in found.items() if digest is not None}
+
+
+def _blobs(manifest: Manifest, among: tuple[Manifest, ...]) -> dict[str, int]:
+    """Its own, and those of the images that it lists."""
+    parts = (one for one in among if one.digest in manifest.children)
+    return {**manifest.blobs, **{digest: size for one in parts for digest, size in one.blobs.items()}}

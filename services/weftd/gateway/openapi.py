@@ -232,7 +232,7 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield 403
     submits = route.path == "/v1/jobs" and route.method == "POST"
     of_one_thing = "{" in route.path or route.method == "DELETE" or route.path == "/v1/samples"
-    if of_one_thing or submits or route.path in _IN_A_POOL:
+    if of_one_thing or submits or route.path in _IN_A_POOL or route.group == "images":
         yield 404
     changes_a_job = route.method == "POST" and ("{job}" in route.path or "{array}" in route.path)
     if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:

@@ -16,20 +16,20 @@ from weft.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from weft.service.keys import ServerCertificate
 from weft.store import GatewayStore, StoreUnavailableError
 from weftd.gateway.app import application
+from weftd.gateway.contexts import forgetting_contexts
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from weftd.gateway.giving import read, read_context
-from weftd.gateway.images import read_image
 from weftd.gateway.lanes import PaidThreads, no_time
 from weftd.gateway.listening import listening
 from weftd.gateway.mailing import Mailer
 from weftd.gateway.over_nats import SUBMIT_SUBJECT, SUBMITS_AT_ONCE, answer_submit
 from weftd.gateway.posting import Poster
-from weftd.gateway.receiving import forgetting_uploads
+from weftd.gateway.registry.pinning import read_image
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.telling import BEAT_SECONDS, Teller
 from weftd.gateway.thinking.rings import FINE_SECONDS
 from weftd.gateway.thinking.telling.addresses import networks_of
-from weftd.gateway.tokens import keep_file_token
+from weftd.gateway.tokens import ADMIN_TENANT, keep_file_token
 from weftd.gateway.tracing import Tracing
 
 logger = logging.getLogger(__name__)
@@ -114,6 +114,7 @@ async def run(
         settings=settings,
         heartbeat_seconds=heartbeat_seconds,
         processor=processor or no_time,
+        ticket_secret=tokens.get(ADMIN_TENANT, ""),
     )
     if processor is not None:
         loop = asyncio.get_running_loop()
@@ -133,10 +134,9 @@ async def run(
         return await read_context(store, asked, at=now())
 
     async def give_image(asked: ReadImage) -> ImageRead:
-        return await read_image(store, asked, at=now())
+        return await read_image(store, gateway.registry, asked)
 
-    forget_contexts = forgetting_uploads(store, now, "context", kept_days=settings.contexts_kept_days)
-    forget_images = forgetting_uploads(store, now, "image", kept_days=settings.images_kept_days)
+    forget_contexts = forgetting_contexts(store, now, kept_days=settings.contexts_kept_days)
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
     # A mistake here must end no gateway: nothing is lost but that the next explanation takes longer.
     loops.append(Every(FORESEE_SECONDS, gateway.foresee, retry_on=(Exception,), name="foresight"))
@@ -147,7 +147,6 @@ async def run(
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
     loops.append(Every(FORGET_SECONDS, forget_contexts, retry_on=(StoreUnavailableError,), name="contexts"))
-    loops.append(Every(FORGET_SECONDS, forget_images, retry_on=(StoreUnavailableError,), name="images"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
     async with listening(
@@ -190,5 +189,7 @@ async def run(
             await gateway.streams.close()
             await gateway.entries.close()
             await gateway.live.close()
+            if gateway.registry is not None:
+                await gateway.registry.close()
             await gateway.outlook.close()
             await gateway.feed.close()

@@ -3,6 +3,7 @@
 import asyncio
 
 from aiohttp import web
+from msgspec import structs
 
 from weft.messages.asks import AskKind
 from weft.messages.http_services import EndpointsView, UpdateWanted
@@ -10,6 +11,7 @@ from weftd.gateway.allowances import NoRoomError
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.jobs import ask
 from weftd.gateway.lanes import RECEIVED_SECONDS_PER_BYTE
+from weftd.gateway.registry.pinning import pinned_image
 from weftd.gateway.revalidation import tags_of
 from weftd.gateway.route import (
     ACCEPTED,
@@ -85,6 +87,9 @@ async def _update(call: Call[NoQuery], body: bytes) -> web.StreamResponse:
     gateway = call.gateway
     wanted = await decoded(body, UpdateWanted)
     found = await gateway.job(call.who, call.path("job"))
+    if wanted.image is not None:
+        image = await pinned_image(gateway.registry, found.tenant, wanted.image, "image")
+        wanted = structs.replace(wanted, image=image)
     admission = (await gateway.snapshots.nodes.get()).admission
     checked = await asyncio.to_thread(check_update, found, wanted, admission)
     return await ask(

@@ -93,13 +93,14 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tenant_spec_bytes_max: Bound = 64 << 20
     tenant_context_bytes_max: Bound = 1 << 30  # of files that went along with jobs, packed
     contexts_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were used last; 0: for ever
-    images_bytes_max: Bound = 8 << 30  # of all pushed images; 0: none is taken
-    images_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after a node asked for them last; 0: for ever
+    tenant_images_bytes_max: Bound = 8 << 30  # in the registry
     tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     tenant_may_be_unpreemptible: bool = False
     tls_cert_file: str = ""
     tls_key_file: str = ""
     router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
+    registry_url: str = ""  # a registry for images, which gateways alone reach; empty: there is none
+    registry_address: str = ""  # host:port where the engines of the nodes reach a gateway
     prices_file: str = ""  # what a GPU costs by the hour, by model: TOML, see docs/accounting.md; empty: no costs
     webhooks: bool = True  # tenants may have their events posted to addresses of the Internet
     webhooks_networks: tuple[str, ...] = ()  # that webhooks may reach too, such as 10.1.0.0/16
@@ -114,6 +115,14 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"GATEWAY_VOLUMES_ALLOWED: {relative[0]} is not an absolute path")
         if self.router_url and not _is_address(self.router_url):
             raise ValueError(f"GATEWAY_ROUTER_URL: {self.router_url} is no address such as http://127.0.0.1:8480")
+        if self.registry_url and not _is_address(self.registry_url):
+            raise ValueError(f"GATEWAY_REGISTRY_URL: {self.registry_url} is no address such as http://127.0.0.1:5000")
+        if self.registry_url and not self.registry_address:
+            raise ValueError("GATEWAY_REGISTRY_URL needs GATEWAY_REGISTRY_ADDRESS, where nodes reach a gateway")
+        if self.registry_address and not _is_place(self.registry_address):
+            raise ValueError(
+                f"GATEWAY_REGISTRY_ADDRESS: {self.registry_address} is no host and port such as weft.example.org:8470"
+            )
         if self.otlp_url and not _is_address(self.otlp_url):
             raise ValueError(f"GATEWAY_OTLP_URL: {self.otlp_url} is no address such as http://127.0.0.1:4318")
         try:
@@ -147,6 +156,11 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
             priority_max=self.tenant_priority_max,
             may_be_unpreemptible=self.tenant_may_be_unpreemptible,
         )
+
+
+def _is_place(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return bool(host) and port.isdecimal() and "/" not in host and _is_address(f"http://{address}")
 
 
 def _is_address(url: str) -> bool:

@@ -22,6 +22,8 @@ from weftd.gateway.errors import RejectedError
 from weftd.gateway.giving import check_stored
 from weftd.gateway.hints import Hints
 from weftd.gateway.lanes import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
+from weftd.gateway.registry.pinning import names_registry, pinned_spec
+from weftd.gateway.registry.upstream import Registry
 from weftd.gateway.snapshots import Snapshots
 from weftd.gateway.turns import ConcurrencyLimit
 
@@ -52,6 +54,7 @@ class Submissions:
         store: GatewayStore,
         snapshots: Snapshots,
         allowances: Allowances,
+        registry: Registry | None,
         hints: Hints,
         charge: Callable[[str, float], None],
         now: Callable[[], float],
@@ -61,6 +64,7 @@ class Submissions:
         self._store = store
         self._snapshots = snapshots
         self._allowances = allowances
+        self._registry = registry
         self.documents = ConcurrencyLimit("documents in YAML", at_once=DOCUMENTS_AT_ONCE, per_tenant=1)
         self.large = ConcurrencyLimit("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
         self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
@@ -111,12 +115,13 @@ class Submissions:
         """Store a job, or the elements of an array, and tell how many these are. Raises RejectedError,
         TenantFullError, KeyReusedError."""
         name = self._characters(ID_CHARACTERS)
-        if key is not None and (spec.after or spec.is_array or spec.all_secrets or spec.context):
+        may_be_gone = spec.all_secrets or spec.context or names_registry(self._registry, spec)
+        if key is not None and (spec.after or spec.is_array or may_be_gone):
             before = await self._store.submitted(spec, tenant=who.tenant, key=key)  # what it names may be gone
             if before is not None:
                 return before, 0
         await check_stored(self._store, who.tenant, spec, at=self._now())
-        wanted = await named(self._store, who.tenant, spec)
+        wanted = await named(self._store, who.tenant, await pinned_spec(self._registry, who.tenant, spec))
         if not spec.is_array:
             job_id = f"{JOB_PREFIX}{name}"
             stored = await self._store.submit(

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from weft.domain.spec import TOKEN_PATTERN
 from weft.messages.http import TokenMade, TokensRevoked, TokensView, TokenView, TokenWanted
+from weft.messages.images import SHARED_TENANT
 from weft.store import GatewayStore
 from weft.store.tenants import FILE_LABEL, TokenKept
 from weftd.gateway.access import TOKEN_PREFIX, token_hash
@@ -16,7 +17,7 @@ from weftd.gateway.errors import RejectedError
 from weftd.gateway.route import Call, NoQuery, RouteAnswer, Who, answer, json_of, operation
 
 TOKEN_CHARACTERS = 40
-ADMIN_TENANT = "admin"
+ADMIN_TENANT = SHARED_TENANT
 LISTED_MAX = 1000
 
 

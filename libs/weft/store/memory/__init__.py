@@ -17,7 +17,6 @@ from weft.store.memory.arrays import MemoryArrays
 from weft.store.memory.asks import in_turn
 from weft.store.memory.contexts import MemoryContexts
 from weft.store.memory.history import MemoryHistory
-from weft.store.memory.images import MemoryImages
 from weft.store.memory.learnt import MemoryLearnt
 from weft.store.memory.quotas import MemoryQuotas
 from weft.store.memory.retention import MemoryRetention
@@ -41,7 +40,6 @@ class MemoryStore(
     MemoryWebhooks,
     MemorySecrets,
     MemoryContexts,
-    MemoryImages,
 ):
     """Every store Protocol of `weft.store`. A call runs to its end before the next begins, so each is atomic."""
 

@@ -1,12 +1,9 @@
 """Uploads, in memory."""
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 
 from weft.domain.job import FINAL, Job
 from weft.store.memory.times import micro
-from weft.store.uploads import UploadKind
 
 
 class MemoryUpload(Struct):
@@ -28,44 +25,36 @@ class MemoryUploads:
 
     def __init__(self) -> None:
         super().__init__()
-        self._uploads: dict[tuple[UploadKind, str], MemoryUpload] = {}
+        self._uploads: dict[str, MemoryUpload] = {}
 
-    async def begin_upload(
-        self, kind: UploadKind, upload: str, *, owner: str, digest: str, size: int, at: float, most: int
-    ) -> bool:
-        if kind == "context":
-            held = [one for one in self._all(kind) if one.owner == owner]
-        else:
-            held = [one for one in self._all(kind) if not (one.whole and one.owner == owner)]
+    async def begin_upload(self, upload: str, *, owner: str, digest: str, size: int, at: float, most: int) -> bool:
+        held = [one for one in self._uploads.values() if one.owner == owner]
         if sum(one.size for one in held) + size > most:
             return False
-        self._uploads[kind, upload] = MemoryUpload(owner, digest, size, micro(at), micro(at), {})
+        self._uploads[upload] = MemoryUpload(owner, digest, size, micro(at), micro(at), {})
         return True
 
-    async def add_piece(self, kind: UploadKind, upload: str, number: int, data: bytes, *, at: float) -> bool:
-        found = self._uploads.get((kind, upload))
+    async def add_piece(self, upload: str, number: int, data: bytes, *, at: float) -> bool:
+        found = self._uploads.get(upload)
         if found is None or found.whole:
             return False
         found.pieces[number] = data
         found.used_at = micro(at)
         return True
 
-    async def finish_upload(self, kind: UploadKind, upload: str, *, at: float) -> None:
-        if (found := self._uploads.get((kind, upload))) is None:
+    async def finish_upload(self, upload: str, *, at: float) -> None:
+        if (found := self._uploads.get(upload)) is None:
             return
-        if kind == "context" and self._whole(kind, found.owner, found.digest) is not None:
-            del self._uploads[kind, upload]
+        if self._whole(found.owner, found.digest) is not None:
+            del self._uploads[upload]
             return
-        if kind == "image":
-            self._remove(kind, found.owner)
         found.whole, found.used_at, found.stored_at = True, micro(at), micro(at)
 
-    async def drop_upload(self, kind: UploadKind, upload: str) -> None:
-        self._uploads.pop((kind, upload), None)
+    async def drop_upload(self, upload: str) -> None:
+        self._uploads.pop(upload, None)
 
     async def forget_uploads(
         self,
-        kind: UploadKind,
         *,
         whole_before: float,
         begun_before: float,
@@ -77,25 +66,14 @@ class MemoryUploads:
         old = sorted(
             (one.used_at, key)
             for key, one in self._uploads.items()
-            if key[0] == kind
-            and owner in (None, one.owner)
+            if owner in (None, one.owner)
             and one.used_at < (whole_before if one.whole else begun_before)
-            and not (kind == "context" and one.whole and (one.owner, one.digest) in named)
+            and not (one.whole and (one.owner, one.digest) in named)
         )[:most]
         for _, key in old:
             del self._uploads[key]
         return len(old)
 
-    def _all(self, kind: UploadKind) -> Iterator[MemoryUpload]:
-        return (one for (of, _), one in self._uploads.items() if of == kind)
-
-    def _whole(self, kind: UploadKind, owner: str, digest: str | None = None) -> MemoryUpload | None:
-        found = (one for one in self._all(kind) if one.whole and one.owner == owner)
-        return next((one for one in found if digest in (None, one.digest)), None)
-
-    def _remove(self, kind: UploadKind, owner: str) -> bool:
-        """Remove those of an owner that are whole."""
-        gone = [key for key, one in self._uploads.items() if key[0] == kind and one.whole and one.owner == owner]
-        for key in gone:
-            del self._uploads[key]
-        return bool(gone)
+    def _whole(self, owner: str, digest: str) -> MemoryUpload | None:
+        found = (one for one in self._uploads.values() if one.whole and one.owner == owner)
+        return next((one for one in found if one.digest == digest), None)

@@ -22,7 +22,6 @@ from weft.store.postgres.contexts import PostgresContexts
 from weft.store.postgres.decoding import decoded
 from weft.store.postgres.events import PostgresEvents
 from weft.store.postgres.history import PostgresHistory
-from weft.store.postgres.images import PostgresImages
 from weft.store.postgres.learnt import PostgresLearnt
 from weft.store.postgres.leases import PostgresLeases
 from weft.store.postgres.nodes import PostgresNodes
@@ -58,7 +57,6 @@ class PostgresStore(
     PostgresWebhooks,
     PostgresSecrets,
     PostgresContexts,
-    PostgresImages,
     PostgresUploads,
 ):
     """Every store Protocol of `weft.store`; how Postgres is asked is `Asking`'s."""

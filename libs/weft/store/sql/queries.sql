@@ -746,50 +746,6 @@ DELETE FROM contexts WHERE id IN (
      ORDER BY used_at LIMIT $4::int)
 RETURNING 1;
 
--- name: images
-SELECT name, digest, bytes, extract(epoch FROM pushed_at)::float8 AS pushed_at, extract(epoch FROM used_at)::float8 AS used_at
-  FROM pushed_images WHERE whole ORDER BY name;
-
--- name: use_image
-UPDATE pushed_images SET used_at = greatest(used_at, to_timestamp($2::float8)) WHERE id = (
-    SELECT id FROM pushed_images WHERE name = $1 AND whole ORDER BY pushed_at DESC, id LIMIT 1)
-RETURNING name, digest, bytes, extract(epoch FROM pushed_at)::float8 AS pushed_at,
-          extract(epoch FROM used_at)::float8 AS used_at;
-
--- name: begin_image
-INSERT INTO pushed_images (id, name, digest, bytes, pushed_at, used_at)
-SELECT $1, $2, $3, $4::bigint, to_timestamp($5::float8), to_timestamp($5::float8)
- WHERE (SELECT coalesce(sum(bytes), 0) FROM pushed_images WHERE NOT (whole AND name = $2)) + $4::bigint <= $6::bigint
-RETURNING 1;
-
--- name: add_image_piece
-WITH begun AS (UPDATE pushed_images SET used_at = to_timestamp($4::float8) WHERE id = $1 AND NOT whole RETURNING id)
-INSERT INTO pushed_image_pieces (image, number, data) SELECT id, $2::int, $3::bytea FROM begun RETURNING 1;
-
--- name: finish_image
-UPDATE pushed_images SET whole = true, pushed_at = to_timestamp($2::float8), used_at = to_timestamp($2::float8) WHERE id = $1;
-
--- name: drop_images_before
-DELETE FROM pushed_images o USING pushed_images n WHERE n.id = $1 AND n.whole AND o.name = n.name AND o.whole AND o.id <> n.id;
-
--- name: drop_image
-DELETE FROM pushed_images WHERE id = $1;
-
--- name: delete_image
-DELETE FROM pushed_images WHERE name = $1 AND whole RETURNING 1;
-
--- name: image_piece
-SELECT p.data, i.bytes, i.digest FROM pushed_images i JOIN pushed_image_pieces p ON p.image = i.id
- WHERE i.name = $1 AND i.whole AND p.number = $2::int ORDER BY i.pushed_at DESC, i.id LIMIT 1;
-
--- name: forget_images
-DELETE FROM pushed_images WHERE id IN (
-    SELECT id FROM pushed_images
-     WHERE ($3::text IS NULL OR name = $3)
-       AND used_at < CASE WHEN whole THEN to_timestamp($1::float8) ELSE to_timestamp($2::float8) END
-     ORDER BY used_at LIMIT $4::int)
-RETURNING 1;
-
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
        turns, steps, body

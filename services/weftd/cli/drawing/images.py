@@ -1,4 +1,4 @@
-"""Pushed images: their names and sizes, and when they were pushed and used."""
+"""Images in the registry: their names, sizes and digests."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,15 @@ from rich.table import Table
 from weft.domain.quantity import size_text
 from weft.messages.images import ImageView
 from weftd.cli.drawing.look import Look, plain, table
-from weftd.cli.words import ago
+
+DIGEST_CHARACTERS = len("sha256:") + 12
 
 
 def image_table(images: Sequence[ImageView], look: Look) -> Table:
-    made = table("NAME", "SIZE", "PUSHED", "USED", "DIGEST", look=look, right=("SIZE",), flexible="NAME")
+    """A row for each tag; an image that has none any more is shown by its whole digest, by which it can be deleted."""
+    made = table("NAME", "SIZE", "DIGEST", look=look, right=("SIZE",), flexible="NAME")
     for one in images:
-        used = ago(look.now - one.used_at)
-        made.add_row(
-            plain(one.name, "bold"), size_text(one.bytes), ago(look.now - one.pushed_at), used, plain(one.digest[:12])
-        )
+        names = [f"{one.name}:{tag}" for tag in one.tags] or [f"{one.name}@{one.digest}"]
+        for name in names:
+            made.add_row(plain(name, "bold"), size_text(one.bytes), plain(one.digest[:DIGEST_CHARACTERS]))
     return made

@@ -101,6 +101,7 @@ def _gateway(options: Options, credentials: Credentials, addresses: Addresses) -
         **router,
         "GATEWAY_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(addresses.port),
+        "GATEWAY_REGISTRY_ADDRESS": f"127.0.0.1:{addresses.port}",
         "GATEWAY_ADMIN_TOKEN_FILE": str(credentials.admin_token_file),
         "GATEWAY_SCORER_TOKEN_FILE": str(credentials.scorer_token_file),
     }

@@ -3,9 +3,9 @@
 from typing import Any
 
 from weft.messages.contexts import PACKED_BYTES_MAX, ContextView
-from weft.messages.images import IMAGE_BYTES_MAX, ImageDeleted, ImagesView, ImageView
+from weft.messages.images import ImageDeleted, ImagesView
 from weftd.gateway import contexts, images
-from weftd.gateway.route import NoQuery, Route, RouteAnswer, Who
+from weftd.gateway.route import NoQuery, Route, RouteAnswer
 
 CONTEXTS: tuple[Route[Any], ...] = (
     Route(
@@ -40,38 +40,23 @@ IMAGES: tuple[Route[Any], ...] = (
         method="GET",
         path="/v1/images",
         group="images",
-        summary="List pushed images",
+        summary="List images in the registry",
+        description="Those of the token's tenant. They are pushed through `/v2/`, the API of registries of containers:"
+        " docs/images.md.",
         handler=images.images,
         query=NoQuery,
-        who=Who.ADMIN,
-        answers={200: RouteAnswer(description="Those that are stored, by name.", type=ImagesView)},
-    ),
-    Route(
-        method="PUT",
-        path="/v1/images/{digest}",
-        group="images",
-        summary="Push an image",
-        description="An archive as `docker save` writes it, under its SHA-256, in the place of any other of its name. A"
-        " node that starts a run of a job which names it, and has no such image, loads it: docs/images.md.",
-        handler=images.push,
-        query=images.ImageNamed,
-        who=Who.ADMIN,
-        body=bytes,
-        body_media=("application/x-tar",),
-        body_bytes_max=IMAGE_BYTES_MAX,
-        answers={200: RouteAnswer(description="It is stored.", type=ImageView)},
-        example="--data-binary @image.tar",
+        answers={200: RouteAnswer(description="By name, with how many bytes all of them have.", type=ImagesView)},
     ),
     Route(
         method="DELETE",
         path="/v1/images",
         group="images",
-        summary="Forget a pushed image",
-        description="Nodes that have it keep it.",
+        summary="Delete an image in the registry",
+        description="By its digest, or by a tag with all others that it has. Nodes that have it keep it; a job that"
+        " names it and starts elsewhere fails, and says so.",
         handler=images.delete,
         query=images.ImageNamed,
-        who=Who.ADMIN,
-        answers={200: RouteAnswer(description="Its name.", type=ImageDeleted)},
-        example="?name=base:1",
+        answers={200: RouteAnswer(description="The names that are gone.", type=ImageDeleted)},
+        example="?name=weft.internal/vision/train:7",
     ),
 )

@@ -161,26 +161,6 @@ CREATE TABLE context_pieces (
 );
 ALTER TABLE context_pieces ALTER COLUMN data SET STORAGE EXTERNAL;  -- it is compressed already
 
--- Images that an administrator pushed, for nodes that reach no registry which has them. The gateway alone writes and
--- reads them.
-CREATE TABLE pushed_images (
-    id        text PRIMARY KEY,
-    name      text NOT NULL,
-    digest    text NOT NULL CHECK (digest ~ '^[0-9a-f]{64}$'),  -- SHA-256 of all pieces in a row
-    bytes     bigint NOT NULL CHECK (bytes > 0),
-    whole     boolean NOT NULL DEFAULT false,
-    pushed_at timestamptz NOT NULL,
-    used_at   timestamptz NOT NULL                              -- of what is not whole: when a piece came last
-);
-CREATE INDEX pushed_images_by_name ON pushed_images (name);
-
-CREATE TABLE pushed_image_pieces (
-    image  text NOT NULL REFERENCES pushed_images ON DELETE CASCADE,
-    number integer NOT NULL CHECK (number >= 0),
-    data   bytea NOT NULL CHECK (octet_length(data) <= 524288),
-    PRIMARY KEY (image, number)
-);
-
 -- scheduler ----------------------------------------------------------------------------------------------------------
 
 -- What a leader has pledged for the time in which it cannot reach the store: docs/decisions/0012-keep-jobs-running-without-postgres.md.
@@ -553,8 +533,8 @@ GRANT UPDATE (jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible)
 GRANT UPDATE (revoked_at, used_at), DELETE ON tokens TO weft_gateway;
 GRANT SELECT, INSERT, UPDATE ON tenant_submitted, duties TO weft_gateway;
 GRANT INSERT, UPDATE, DELETE ON quotas TO weft_gateway;
-GRANT SELECT, INSERT, UPDATE, DELETE ON webhooks, secrets, contexts, pushed_images TO weft_gateway;
-GRANT SELECT, INSERT ON context_pieces, pushed_image_pieces TO weft_gateway;
+GRANT SELECT, INSERT, UPDATE, DELETE ON webhooks, secrets, contexts TO weft_gateway;
+GRANT SELECT, INSERT ON context_pieces TO weft_gateway;
 
 GRANT SELECT ON submissions, asks, leases, job_steps, jobs, gpu_slots, nodes, events, outbox, gpu_scores, workload_classes,
     curves, class_slowdowns, quotas, all_jobs TO weft_scheduler;

@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 import docker
 import requests.exceptions
@@ -82,18 +82,18 @@ class DockerEngine:
         work = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._calls, lambda: _translated(lambda: _steady(work)))
 
-    async def pull(self, image: str, *, seconds_max: float) -> str:
-        """Pull an image. Empty, or why that failed."""
+    async def pull(self, image: str, *, seconds_max: float, auth: dict[str, str] | None = None) -> str:
+        """Pull an image. Empty, or why that failed. `auth`: a user name and a password for its registry."""
         return await asyncio.get_running_loop().run_in_executor(
-            self._pulls, lambda: _translated(lambda: self._pull(image, seconds_max))
+            self._pulls, lambda: _translated(lambda: self._pull(image, seconds_max, auth))
         )
 
-    def _pull(self, image: str, seconds_max: float) -> str:
+    def _pull(self, image: str, seconds_max: float, auth: dict[str, str] | None) -> str:
         """Pull an image. Empty, or why that failed. The time limit is checked at each progress message."""
         repository, tag = _reference(image)
         deadline = time.monotonic() + seconds_max
         try:
-            for news in self.puller.pull(repository, tag=tag, stream=True, decode=True):
+            for news in self.puller.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
                 if "error" in news:
                     return str(news["error"])
                 if self._closed or time.monotonic() > deadline:
@@ -102,25 +102,6 @@ class DockerEngine:
             return _words(error)
         except requests.exceptions.ReadTimeout:
             return "the registry sends nothing more"
-        return ""
-
-    async def load(self, archive: str, *, seconds_max: float) -> str:
-        """Load an archive of `docker save`. Empty, or why that failed."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._pulls, lambda: _translated(lambda: self._load(archive, seconds_max))
-        )
-
-    def _load(self, archive: str, seconds_max: float) -> str:
-        deadline = time.monotonic() + seconds_max
-        try:
-            with open(archive, "rb") as file:
-                for news in cast(Any, self.puller).load_image(file):
-                    if "error" in news:
-                        return str(news["error"])
-                    if self._closed or time.monotonic() > deadline:
-                        return f"not loaded within {seconds_max:g} s"
-        except APIError as error:
-            return _words(error)
         return ""
 
     async def remove(self, container: str) -> None:

@@ -174,13 +174,12 @@ class DockerRuntime:
             return True
         return True
 
-    async def load_image(self, name: str, archive: str) -> str:
-        if why := await self._engine.load(archive, seconds_max=self._settings.pull_seconds_max):
-            return why
-        if not await self.has_image(name):
-            return "the engine has no image of that name after it"
-        await self._images.fetched(name)
-        return ""
+    async def pull_image(self, name: str, *, user: str, password: str) -> str:
+        auth = {"username": user, "password": password}
+        why = await self._engine.pull(name, seconds_max=self._settings.pull_seconds_max, auth=auth)
+        if not why:
+            await self._images.fetched(name)
+        return why
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         key = RunKey.of(order)

@@ -26,7 +26,7 @@ from weftd.executor.runtime.docker.container import (
     with_first_process,
 )
 from weftd.executor.runtime.docker.doors import served
-from weftd.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
+from weftd.executor.runtime.docker.engine import CONFLICT, NOT_FOUND, DockerEngine, EngineRefusedError, MissingError
 from weftd.executor.runtime.docker.images import Images
 from weftd.executor.runtime.docker.inspected import Container
 from weftd.executor.runtime.docker.labels import key_of, stop_signal_of
@@ -164,6 +164,8 @@ class Starter:
     def _created(self, arguments: Mapping[str, Any], order: StartRun) -> "_Made":
         client = self._engine.client
         inspected: dict[str, Any] = cast(Any, client).inspect_image(arguments["image"])
+        if _is_by_id(arguments["image"], inspected):
+            raise MissingError(f"no such image: {arguments['image']}", NOT_FOUND)
         image = inspected.get("Config") or {}
         of_image = {pair.partition("=")[0] for pair in image.get("Env") or ()}
         if THREAD_NAMES[0] in of_image:  # the others follow it
@@ -222,6 +224,14 @@ def keep(home: Home, key: RunKey, container: "_Made | Container", grace: float) 
         kept.keep(home, kept.GuardedContainer(key=key, container=container.id, grace=grace, stop_signal=stop_signal))
     except OSError as error:
         raise RuntimeUnavailableError(f"cannot keep which container {key} is: {error}") from error
+
+
+def _is_by_id(name: str, inspected: Mapping[str, Any]) -> bool:
+    """Return True if the engine took the name for the beginning of an id: a job may not guess its way to images that
+    others brought to this node."""
+    names = (*(inspected.get("RepoTags") or ()), *(inspected.get("RepoDigests") or ()))
+    is_id = str(inspected.get("Id", "")).removeprefix("sha256:").startswith(name.removeprefix("sha256:"))
+    return is_id and not any(each.startswith((f"{name}:", f"{name}@")) for each in names)
 
 
 def _refused(why: str, order: StartRun) -> Refusal:

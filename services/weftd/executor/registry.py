@@ -1,0 +1,84 @@
+"""Images of the cluster's registry: each start of a run asks a gateway for the right to pull its image, even where the
+engine has it, and the engine pulls it with that alone."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from msgspec import structs
+
+from weft.bus import Bus, BusError
+from weft.messages.images import OWN_HOST, ImageRead, ReadImage
+from weft.messages.nodes import StartRun
+from weftd.executor.runs import RunKey, RuntimeUnavailableError
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS_MAX = 10.0
+AWAY_SECONDS_MAX = 300.0  # a start waits so long for the registry, which is away while it sweeps
+AWAY_MAX = 1000  # starts that are counted as waiting
+
+
+class NoImageError(Exception):
+    """The image cannot be had, for a reason that its user should read."""
+
+
+@runtime_checkable
+class PullsImages(Protocol):
+    """A runtime whose runs have images."""
+
+    async def has_image(self, name: str) -> bool: ...
+
+    async def pull_image(self, name: str, *, user: str, password: str) -> str:
+        """Empty, or why the engine cannot pull it."""
+        ...
+
+
+class RegistryImages:
+    """`clock` does not jump."""
+
+    def __init__(self, bus: Bus, runtime: object, *, node_id: str, clock: Callable[[], float]) -> None:
+        self._bus, self._node_id, self._clock = bus, node_id, clock
+        self._runtime = runtime if isinstance(runtime, PullsImages) else None
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._away: dict[RunKey, float] = {}  # since when the registry has been away for a start
+
+    async def bring(self, order: StartRun) -> StartRun:
+        """The order with its image under the name that the engine has it by. Raises NoImageError;
+        RuntimeUnavailableError if it cannot be had now, so that the start is tried again."""
+        image = order.image or ""
+        if self._runtime is None or not image.startswith(f"{OWN_HOST}/"):
+            return order
+        read = await self._ask(order, image)
+        lock = self._locks.setdefault(read.reference, asyncio.Lock())
+        try:
+            async with lock:
+                if not await self._runtime.has_image(read.reference):
+                    logger.info("pulling the image %s", read.reference)
+                    why = await self._runtime.pull_image(read.reference, user=read.user, password=read.password)
+                    if why:
+                        await self._ask(order, image)  # the registry may have gone meanwhile
+                        raise NoImageError(f"image-missing: {image}: {why}")
+        finally:
+            if not lock.locked():
+                self._locks.pop(read.reference, None)
+        return structs.replace(order, image=read.reference)
+
+    async def _ask(self, order: StartRun, image: str) -> ImageRead:
+        key = RunKey.of(order)
+        asked = ReadImage(node_id=self._node_id, job_id=order.job_id, epoch=order.epoch, rank=order.rank, image=image)
+        try:
+            read = await self._bus.request(asked, ImageRead, seconds_max=ANSWER_SECONDS_MAX)
+        except (BusError, ValueError) as error:
+            raise RuntimeUnavailableError(f"no gateway gives its image: {error}") from error
+        since = self._away.pop(key, self._clock())
+        if read.away and self._clock() - since < AWAY_SECONDS_MAX:
+            if len(self._away) < AWAY_MAX:
+                self._away[key] = since
+            raise RuntimeUnavailableError(f"its image is not given now: {read.away}")
+        if read.missing or read.away:
+            raise NoImageError(f"image-missing: {image}: {read.missing or read.away}")
+        if read.refused:
+            raise RuntimeUnavailableError(f"its image is not given: {read.refused}")
+        return read

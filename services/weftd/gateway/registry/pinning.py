@@ -1,0 +1,84 @@
+"""The images of the registry that jobs name: pinned to a digest at submission, given to the node that starts a run."""
+
+from msgspec import structs
+
+from weft.domain.spec import JobSpec
+from weft.messages.images import OWN_HOST, ImageRead, ReadImage, RegistryImage, may_read, registry_image
+from weft.store import GatewayStore
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.giving import held, not_there
+from weftd.gateway.registry.tickets import TICKET_USER
+from weftd.gateway.registry.upstream import NO_REGISTRY, Registry
+
+IMAGE_CHARACTERS_MAX = 255  # as of every image of a job
+
+
+async def pinned_spec(registry: Registry | None, tenant: str, spec: JobSpec) -> JobSpec:
+    """The specification with the digest of each image of the registry: a tag that moves changes no job. Raises
+    RejectedError."""
+    pinned = {
+        image: await pinned_image(registry, tenant, image, field)
+        for field, image in _named(spec).items()
+        if image is not None
+    }
+    if all(before == after for before, after in pinned.items()):
+        return spec
+    roles = {
+        name: structs.replace(role, image=pinned.get(role.image or "", role.image)) for name, role in spec.roles.items()
+    }
+    return structs.replace(spec, image=pinned.get(spec.image or "", spec.image), roles=roles)
+
+
+async def pinned_image(registry: Registry | None, tenant: str, image: str, field: str) -> str:
+    """The image with its digest; one of another registry as it is. Raises RejectedError."""
+    found = parsed(image, field, registry)
+    if found is None:
+        return image
+    if registry is None:
+        raise RejectedError(400, field, NO_REGISTRY)
+    if not may_read(tenant, found.repository):
+        raise RejectedError(400, field, f"{image} is an image of another tenant")
+    pinned = await registry.pinned(found)
+    if pinned is None:
+        raise RejectedError(400, field, f"the registry has no image {found}; `weft image push` stores one")
+    whole = str(pinned)
+    return whole if len(whole) <= IMAGE_CHARACTERS_MAX else str(structs.replace(pinned, tag=""))
+
+
+def names_registry(registry: Registry | None, spec: JobSpec) -> bool:
+    """Return True if it has an image that may be gone by now."""
+    hosts = {OWN_HOST, registry.address if registry is not None else OWN_HOST}
+    return any(image.partition("/")[0] in hosts for image in _named(spec).values() if image is not None)
+
+
+async def read_image(store: GatewayStore, registry: Registry | None, asked: ReadImage) -> ImageRead:
+    """The right to pull the image that a job names, for a node on which it has that rank, in the epoch that it is
+    in."""
+    if (job := await held(store, asked)) is None:
+        return ImageRead(refused=not_there(asked))
+    names = {*_named(job.spec).values(), *(one.image for one in job.revisions)}
+    if asked.image not in names:
+        return ImageRead(refused=f"{asked.job_id} names no image {asked.image}")
+    try:
+        pinned = registry_image(await pinned_image(registry, job.tenant, asked.image, "image"))
+    except RejectedError as error:
+        return ImageRead(away=error.reason) if error.status == 503 else ImageRead(missing=error.reason)
+    if registry is None or pinned is None:
+        return ImageRead(missing=NO_REGISTRY)
+    return ImageRead(
+        reference=pinned.at(registry.address),
+        user=TICKET_USER,
+        password=registry.tickets.made(job.tenant, pinned.repository),
+    )
+
+
+def _named(spec: JobSpec) -> dict[str, str | None]:
+    """The images of a specification, by their field."""
+    return {"image": spec.image, **{f"roles.{name}.image": role.image for name, role in spec.roles.items()}}
+
+
+def parsed(image: str, field: str, registry: Registry | None) -> RegistryImage | None:
+    try:
+        return registry_image(image, address=registry.address if registry is not None else "")
+    except ValueError as error:
+        raise RejectedError(400, field, str(error)) from None
