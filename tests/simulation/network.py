@@ -10,24 +10,20 @@ import contextvars
 import itertools
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from tests.simulation.history import History
 from tests.simulation.place import Place
-from weft.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent
-from weft.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
-from weft.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
-from weft.messages import Message
+from weft.bus import BusClosedError, NoAnswerError, StreamEvent
+from weft.bus.handling import HandlerQueue, Heard
+from weft.bus.typed import TypedBus
+from weft.bus.wire import check_event, matches
 from weft.messages.connection import Connection
-
-M = TypeVar("M", bound=Message)
-R = TypeVar("R", bound=msgspec.Struct)
 
 STORE_SECONDS_MAX = 5.0
 FLUSH_SECONDS_MAX = 2.0
@@ -317,11 +313,11 @@ class SimSubscription:
         await self._hands.finish()
 
 
-class SimBus:
+class SimBus(TypedBus):
     """The bus as one process has it."""
 
     def __init__(self, network: Network, place: Place) -> None:
-        self.counts: Counter[str] = Counter()
+        super().__init__()
         self.place = place
         self.link = Link(network, place.name)
         self.subscriptions: list[SimSubscription] = []
@@ -338,24 +334,16 @@ class SimBus:
     def connection(self) -> Connection | None:
         return self.link.connection if self.link.alive else None
 
-    async def publish(self, message: Message) -> None:
+    async def _send(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         await self.place.point("publish")
         self._check_open()
-        self._say(subject_of(message), encode(message))
-
-    def _say(self, subject: str, payload: bytes) -> None:
         if not self.link.alive:
             self.counts["dropped"] += 1
-        self.link.carry("out", partial(self._network.route, subject, payload, {}, None, of=self))
+        self.link.carry("out", partial(self._network.route, subject, payload, dict(headers or {}), None, of=self))
 
     async def respond(self, reply: Reply, payload: bytes) -> None:
         await self.place.point("respond")
         self.link.carry("out", partial(self._network.answer, reply, payload, of=self.place.name, by=self))
-
-    async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
-        subject = subject_of(message)
-        answer = await self.request_raw(subject, encode(message), seconds_max=seconds_max)
-        return decode_answer(subject, reply, answer)
 
     async def request_raw(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
@@ -397,39 +385,6 @@ class SimBus:
 
         self.place.call(settled)
 
-    async def subscribe(
-        self,
-        kind: type[M],
-        handler: Callable[[M], Awaitable[None]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-        apart_seconds: float = 0.0,
-        **tokens: str,
-    ) -> SimSubscription:
-        return await self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once, apart_seconds)
-
-    async def answer(
-        self,
-        kind: type[M],
-        handler: Callable[[M], Awaitable[msgspec.Struct | None]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-        **tokens: str,
-    ) -> SimSubscription:
-        return await self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
-
-    async def answer_raw(
-        self,
-        subject: str,
-        handler: Callable[[RawRequest], Awaitable[msgspec.Struct]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-    ) -> SimSubscription:
-        return await self._listen(subject, answering_raw(handler), group, at_once)
-
     async def ensure_stream(self) -> str:
         found = await self._ask("stream info", self._network.tell_of_stream, seconds_max=STORE_SECONDS_MAX)
         if not found:
@@ -462,13 +417,10 @@ class SimBus:
             self.subscriptions.remove(subscription)
             self.link.carry("out", partial(self._network.unlisten, subscription), surely=True)
 
-    async def _listen(
-        self, pattern: str, work: Work, group: str, at_once: int, apart_seconds: float = 0.0
-    ) -> SimSubscription:
+    async def _listen(self, subject: str, hands: HandlerQueue, group: str) -> SimSubscription:
         await self.place.point("listen")
         self._check_open()
-        hands = handler_queue(work, at_once=at_once, counts=self.counts, apart_seconds=apart_seconds)
-        subscription = SimSubscription(self, pattern, group, hands)
+        subscription = SimSubscription(self, subject, group, hands)
         self.subscriptions.append(subscription)
         self.link.carry("out", partial(self._network.listen, subscription), surely=True)
         if self.link.alive:

@@ -3,18 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar
 
-import msgspec
-
-from weft.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent
-from weft.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
-from weft.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
-from weft.messages import Message
+from weft.bus import BusClosedError, NoAnswerError, StreamEvent
+from weft.bus.handling import HandlerQueue, Heard
+from weft.bus.typed import TypedBus
+from weft.bus.wire import check_event, matches
 from weft.messages.connection import Connection
-
-M = TypeVar("M", bound=Message)
-R = TypeVar("R", bound=msgspec.Struct)
 
 SUBJECTS_REMEMBERED = 10_000
 
@@ -31,11 +25,11 @@ class MemorySubscription:
         await self.hands.finish()
 
 
-class MemoryBus:
+class MemoryBus(TypedBus):
     """A bus for all that share this object. `events` is the stored stream; None before it was made."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+        super().__init__()
         self.events: list[StreamEvent] | None = None
         self._event_ids: set[str] = set()
         self._streams = 0  # made so far
@@ -52,64 +46,22 @@ class MemoryBus:
     def connection(self) -> Connection | None:
         return None if self._closed else Connection(server="memory", number=1)
 
-    async def publish(self, message: Message) -> None:
-        self._say(subject_of(message), encode(message))
-
-    async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
-        subject = subject_of(message)
-        answer = await self.request_raw(subject, encode(message), seconds_max=seconds_max)
-        return decode_answer(subject, reply, answer)
-
     async def request_raw(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
     ) -> bytes:
-        """Request with a payload that is not one of our messages. Errors as `request`."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         async def respond(said: bytes) -> None:
             if not answer.done():
                 answer.set_result(said)
 
-        if not self._say(subject, payload, headers, respond):
+        if not self._deliver(subject, payload, headers, respond):
             raise NoAnswerError(f"nobody listens on {subject}")
         try:
             async with asyncio.timeout(seconds_max):
                 return await answer
         except TimeoutError:
             raise NoAnswerError(f"no answer on {subject} within {seconds_max} s") from None
-
-    async def subscribe(
-        self,
-        kind: type[M],
-        handler: Callable[[M], Awaitable[None]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-        apart_seconds: float = 0.0,
-        **tokens: str,
-    ) -> MemorySubscription:
-        return self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once, apart_seconds)
-
-    async def answer(
-        self,
-        kind: type[M],
-        handler: Callable[[M], Awaitable[msgspec.Struct | None]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-        **tokens: str,
-    ) -> MemorySubscription:
-        return self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
-
-    async def answer_raw(
-        self,
-        subject: str,
-        handler: Callable[[RawRequest], Awaitable[msgspec.Struct]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-    ) -> MemorySubscription:
-        return self._listen(subject, answering_raw(handler), group, at_once)
 
     async def ensure_stream(self) -> str:
         self._check_open()
@@ -129,7 +81,7 @@ class MemoryBus:
             if self.events is not None and event.id not in self._event_ids:
                 self._event_ids.add(event.id)
                 self.events.append(event)
-            self._say(event.subject, event.payload, event.headers)  # subscribers get a repeat too
+            self._deliver(event.subject, event.payload, event.headers)  # subscribers get a repeat too
 
     def forget(self, subscription: MemorySubscription) -> None:
         if subscription in self._subscriptions:
@@ -142,17 +94,17 @@ class MemoryBus:
             await subscription.drain()
         self._closed = True
 
-    def _listen(
-        self, pattern: str, work: Work, group: str, at_once: int, apart_seconds: float = 0.0
-    ) -> MemorySubscription:
+    async def _listen(self, subject: str, hands: HandlerQueue, group: str) -> MemorySubscription:
         self._check_open()
-        hands = handler_queue(work, at_once=at_once, counts=self.counts, apart_seconds=apart_seconds)
-        subscription = MemorySubscription(self, pattern, group, hands)
+        subscription = MemorySubscription(self, subject, group, hands)
         self._subscriptions.append(subscription)
         self._listening.clear()
         return subscription
 
-    def _say(
+    async def _send(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self._deliver(subject, payload, headers)
+
+    def _deliver(
         self,
         subject: str,
         payload: bytes,

@@ -5,8 +5,7 @@ import logging
 import random
 import re
 import ssl
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -16,17 +15,17 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from weft.bus import BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent
-from weft.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, handler_queue, hearing
+from weft.bus import BusClosedError, BusError, NoAnswerError, StreamEvent
+from weft.bus.handling import HandlerQueue, Heard, count_loss
 from weft.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from weft.bus.nats_stream import emit, ensure_reader, ensure_stream
 from weft.bus.nats_waiting import Unanswered, cancels, within
-from weft.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
+from weft.bus.typed import TypedBus
+from weft.bus.wire import check_event, decode_answer, encode, subject_of
 from weft.credentials.permissions import inbox_prefix
 from weft.messages import Message
 from weft.messages.connection import Connection
 
-M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=msgspec.Struct)
 
 logger = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ INBOXES = "_INBOX"
 INBOX_PARTS = 2  # `_INBOX` and the connection's own letters; the number of the request follows
 
 
-class NatsBus:
+class NatsBus(TypedBus):
     """One connection. `counts` of: dropped, overrun, undecodable, failed, forbidden, refused, left, reconnects."""
 
     def __init__(
@@ -81,7 +80,7 @@ class NatsBus:
         replicas: int,
         leaves_after_seconds: float | None = None,
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        super().__init__()
         self._client = client
         self._on_closed = on_closed
         self._replicas = replicas
@@ -140,9 +139,6 @@ class NatsBus:
         found = self._client.server_and_number
         return None if found is None else Connection(server=found[0], number=found[1])
 
-    async def publish(self, message: Message) -> None:
-        await self._say(subject_of(message), encode(message))
-
     async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
         subject = subject_of(message)
         try:
@@ -183,39 +179,6 @@ class NatsBus:
             raise asyncio.CancelledError
         return answer.data
 
-    async def subscribe(
-        self,
-        kind: type[M],
-        handler: Callable[[M], Awaitable[None]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-        apart_seconds: float = 0.0,
-        **tokens: str,
-    ) -> NatsSubscription:
-        return await self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once, apart_seconds)
-
-    async def answer(
-        self,
-        kind: type[M],
-        handler: Callable[[M], Awaitable[msgspec.Struct | None]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-        **tokens: str,
-    ) -> NatsSubscription:
-        return await self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
-
-    async def answer_raw(
-        self,
-        subject: str,
-        handler: Callable[[RawRequest], Awaitable[msgspec.Struct]],
-        *,
-        group: str = "",
-        at_once: int = 64,
-    ) -> NatsSubscription:
-        return await self._listen(subject, answering_raw(handler), group, at_once)
-
     async def ensure_stream(self) -> str:
         stream_id = await ensure_stream(self.request_raw, replicas=self._replicas)
         if stream_id != self._stream_with_reader:
@@ -226,13 +189,13 @@ class NatsBus:
     async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:
             check_event(event)
-        await emit(self._say_with_room, self.request_raw, events)
+        await emit(self._send_with_room, self.request_raw, events)
 
-    async def _say_with_room(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
+    async def _send_with_room(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
         await self._until_room(subject, payload)
-        await self._say(subject, payload, headers)
+        await self._send(subject, payload, headers)
 
-    async def _say(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+    async def _send(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         if not self._client.is_connected:
             self._check_open()
             # The client would keep the message, and send it later, when it is no longer true.
@@ -269,7 +232,7 @@ class NatsBus:
 
     def _heard(self, message: Msg) -> Heard:
         async def respond(answer: bytes) -> None:
-            await self._say(message.reply, answer)
+            await self._send(message.reply, answer)
 
         return Heard(
             subject=message.subject,
@@ -280,12 +243,9 @@ class NatsBus:
             sender=".".join(message.reply.split(".")[:INBOX_PARTS]),
         )
 
-    async def _listen(
-        self, subject: str, work: Work, group: str, at_once: int, apart_seconds: float = 0.0
-    ) -> NatsSubscription:
+    async def _listen(self, subject: str, hands: HandlerQueue, group: str) -> NatsSubscription:
         """Return when the server has the subscription; one made while it is away is sent when it is back."""
         self._check_open()
-        hands = handler_queue(work, at_once=at_once, counts=self.counts, apart_seconds=apart_seconds)
 
         async def hear(message: Msg) -> None:
             hands.give(self._heard(message))
