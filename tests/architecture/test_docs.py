@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from tests.support.scheduler import world
 from tests.support.story import documents, tell_everything
 from weft.credentials.permissions import SERVICE_PERMISSIONS, Permissions, node_permissions
 from weft.domain.job import STEPS, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.events import NODE_EVENTS
-from weft.store.memory import MemoryStore
 from weftd.scheduler.thinking.core import Settings
 
 ROOT = Path(__file__).parents[2]

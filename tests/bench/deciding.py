@@ -11,8 +11,8 @@ from msgspec import structs
 
 from tests.bench.figures import Figures, milliseconds, quantile
 from tests.support.builders import node, spec
+from tests.support.doubles.bus import MemoryBus
 from tests.support.nodes import ScriptedNode
-from weft.bus.memory import MemoryBus
 from weft.credentials import provision
 from weft.domain.classes import JOB_CLASSES
 from weft.domain.job import Allocation, Job, JobState, Placement

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import postgres
+from tests.support.doubles.store import MemoryStore
 from tests.support.rig import Rig, opened
 from tests.support.stores import REAL, Servers, World, simulated, world_of
-from weft.store.memory import MemoryStore
 
 HERE = Path(__file__).parent
 

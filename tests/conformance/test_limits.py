@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from tests.support.doubles.runtime import FakeRuntime
 from tests.support.rig import MEBIBYTE, Rig, opened
 from tests.support.runs import find, in_state, killed_for_memory, logged
 from weft.messages.nodes import RunState, StartRun
 from weftd.executor.runs import NO_LIMIT, Limits, RunKey, Runtime
-from weftd.executor.runtime.fake import FakeRuntime
 from weftd.executor.thinking.rounding import lacking
 
 KILOBYTE = 1000

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.doubles.runtime import FakeRuntime
 from tests.support.rig import Rig, opened
 from tests.support.runs import find, in_state, logged, whole_log
 from weft.messages.nodes import Member, Members, RunState, StartRun
 from weftd.executor.home import Home
 from weftd.executor.runs import RunKey
-from weftd.executor.runtime.fake import FakeRuntime
 
 HEARS = """
 sleep 345 &

@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from tests.support import postgres
 from tests.support.builders import spec
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.steps import go
 from tests.support.trained import Kindred, Model, Trained, node_of
-from weft.bus.memory import MemoryBus
 from weft.domain.job import STEPS, Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step, changed
 from weft.domain.lease import Lease
 from weft.domain.spec import TuningMode
@@ -22,7 +23,6 @@ from weft.messages.asks import AskKind, AskStored
 from weft.messages.http import EventData
 from weft.messages.signals import PoolReviewed
 from weft.store import GatewayStore, ReviewStore, SchedulerStore
-from weft.store.memory import MemoryStore
 from weftd.reallocator.aside import Aside
 from weftd.reallocator.service import Review
 from weftd.reallocator.thinking.core import Reallocator

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support import postgres
 from tests.support.builders import node, spec
+from tests.support.doubles.store import MemoryStore
 from tests.support.steps import changes_of, placement
 from tests.support.stores import AT, told, world_of
 from tests.support.tier import examples
@@ -21,7 +22,6 @@ from weft.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, J
 from weft.domain.lease import Lease
 from weft.messages.events import Event
 from weft.store import DoubleAllocationError, LoadedSinceError, StoreUnavailableError, UnlawfulError
-from weft.store.memory import MemoryStore
 from weft.store.postgres import PostgresStore
 from weft.store.sql import QUERIES
 

@@ -9,6 +9,8 @@ import pytest
 from msgspec import structs
 
 from tests.support.builders import node, spec
+from tests.support.doubles.store import MemoryStore
+from tests.support.doubles.store import events as memory_events
 from tests.support.steps import go
 from tests.support.stores import AT, World, told
 from tests.support.story import documents, tell_everything
@@ -16,8 +18,6 @@ from weft.domain.job import Cause, CauseCode, Job, JobEvent
 from weft.messages.events import Event
 from weft.store import is_full
 from weft.store.accounts import Moment
-from weft.store.memory import MemoryStore
-from weft.store.memory import events as memory_events
 from weft.store.postgres import events as postgres_events
 
 

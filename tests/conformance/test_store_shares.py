@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.support import postgres
+from tests.support.doubles.store import MemoryStore
 from tests.support.steps import GIB, changes_of, go, step
 from tests.support.stores import AT, World, world_of
 from tests.support.tier import examples
@@ -19,7 +20,6 @@ from weft.domain.lease import Lease
 from weft.domain.shares import WHOLE, Share
 from weft.messages.asks import AskKind, Reshare
 from weft.store import DoubleAllocationError
-from weft.store.memory import MemoryStore
 
 _E = JobEvent
 

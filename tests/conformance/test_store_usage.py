@@ -4,11 +4,11 @@ import random
 
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from tests.support.held_story import tell_at_random
 from tests.support.stores import World
 from tests.support.story import BEGAN, tell_everything
 from weft.store import GatewayStore
-from weft.store.memory import MemoryStore
 
 
 async def test_no_more_jobs_are_named_than_asked_for(world: World) -> None:

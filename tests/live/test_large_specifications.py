@@ -10,8 +10,8 @@ import pytest
 
 from tests.support import postgres
 from tests.support.builders import capacity, spec
+from tests.support.doubles.bus import MemoryBus
 from tests.support.nodes import ScriptedNode
-from weft.bus.memory import MemoryBus
 from weft.domain.job import JobState
 from weft.domain.tenants import Allowance
 from weft.messages.asks import AskKind, Update

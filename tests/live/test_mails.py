@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import receivers
 from tests.support.builders import spec
+from tests.support.doubles.store import MemoryStore
 from tests.support.gateway import Place
 from tests.support.gateway_world import SETTINGS, World, error_of, opened
 from tests.support.mail_server import Mailbox, drip, flood, mail_server, port_of
@@ -20,7 +21,6 @@ from tests.support.tls import Authority
 from weft.client import RefusedError
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
-from weft.store.memory import MemoryStore
 from weft.store.webhooks import WebhookKept
 from weftd.gateway.mailing import Mailer, MailError
 from weftd.gateway.settings import MailSettings, MailTls

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.builders import node, spec
+from tests.support.doubles.store import MemoryStore
 from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy
 from tests.support.steps import go, placement
@@ -19,7 +20,6 @@ from weft.bus.nats import NatsBus
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.asks import OutboxFilled
 from weft.store import StoreUnavailableError, Unsent
-from weft.store.memory import MemoryStore
 from weftd.scheduler.relay import LOOK_SECONDS, Relay
 
 NOW = 1000.0

@@ -14,8 +14,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.support.doubles.bus import MemoryBus
 from tests.support.tree import PYTHONPATH
-from weft.bus.memory import MemoryBus
 from weft.service import Every, serve
 
 SECONDS_MAX = 15
@@ -23,7 +23,7 @@ SECONDS_MAX = 15
 SERVICE = """
 import asyncio, os, sys
 import msgspec
-from weft.bus.memory import MemoryBus
+from tests.support.doubles.bus import MemoryBus
 from weft.service import Every, load, main, serve
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ import aiohttp
 import docker.errors
 import pytest
 
+from tests.support.doubles.bus import MemoryBus
 from tests.support.engine import need_engine
-from weft.bus.memory import MemoryBus
 from weft.gpus import GpuWatch, inventory
 from weft.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
 from weftd.telemetry.processes import read_groups, read_process

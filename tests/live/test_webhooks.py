@@ -10,13 +10,13 @@ import pytest
 
 from tests.support import receivers
 from tests.support.builders import spec
+from tests.support.doubles.store import MemoryStore
 from tests.support.gateway_world import World, error_of
 from tests.support.receivers import receiving, serving
 from tests.support.story import tell_everything
 from weft.client import RefusedError
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
-from weft.store.memory import MemoryStore
 from weft.store.webhooks import WebhookKept
 from weftd.gateway.posting import NOT_FOUND, Poster, PostError
 from weftd.gateway.telling import Teller

@@ -18,6 +18,8 @@ from tests.simulation.network import Network
 from tests.simulation.place import Place
 from tests.simulation.witness import Witness
 from tests.simulation.workload import TOKEN
+from tests.support.doubles.runtime import FakeProgress
+from tests.support.doubles.store import MemoryStore
 from tests.support.virtual_time import Process, this_process
 from weft.bus import BusError
 from weft.domain.classes import JOB_CLASSES
@@ -31,11 +33,9 @@ from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
 from weft.service import AnswerRaw, Listen, serve
 from weft.store import StoreError
-from weft.store.memory import MemoryStore
 from weftd.executor import service as executor
 from weftd.executor.guard.thinking import FenceTimings
 from weftd.executor.runs import RuntimeUnavailableError
-from weftd.executor.runtime.fake import FakeProgress
 from weftd.executor.settings import ExecutorSettings
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.over_nats import SUBMIT_SUBJECT, answer_submit

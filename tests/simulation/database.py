@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from tests.simulation.history import History
 from tests.simulation.place import Place
+from tests.support.doubles.store import MemoryStore
 from weft.store import StoreError, StoreUnavailableError
-from weft.store.memory import MemoryStore
 
 COMMAND_SECONDS_MAX = 5.0
 QUIET = frozenset({"access", "asks", "lease", "nodes", "unsent", "story", "events", "scores", "open_jobs", "job"})

@@ -13,9 +13,9 @@ from tests.simulation.history import dice
 from tests.simulation.machine import DO, Plan
 from tests.simulation.simulate import Variation, World
 from tests.simulation.workload import Client
+from tests.support.doubles.store import MemoryStore
 from weft.domain.job import Cause, CauseCode, Job, JobState
 from weft.messages.asks import AskKind, Scale
-from weft.store.memory import MemoryStore
 
 NODES, GPUS = 3, 4
 GRACE_SECONDS = 5

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from tests.simulation.history import History
 from tests.simulation.place import Place
 from tests.simulation.witness import Witness
+from tests.support.doubles.runtime import FakeHost, FakeRuntime, Program
 from tests.support.memory_keeper import MemoryKeeper
 from weft.domain.cluster import Capacity
 from weft.messages.nodes import EndReason, StartRun
 from weftd.executor.channel import Channel, SessionWanted
 from weftd.executor.guard import thinking as guard
 from weftd.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
-from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from weftd.executor.thinking.core import Kill, Memory
 
 ENGINE_SECONDS = (0.001, 0.05)

@@ -19,10 +19,11 @@ from msgspec import Struct
 
 from tests.simulation.history import History
 from tests.simulation.place import Place
+from tests.support.doubles.bus import matches
 from weft.bus import BusClosedError, NoAnswerError, StreamEvent
 from weft.bus.handling import HandlerQueue, Heard
 from weft.bus.typed import TypedBus
-from weft.bus.wire import check_event, matches
+from weft.bus.wire import check_event
 from weft.messages.connection import Connection
 
 STORE_SECONDS_MAX = 5.0

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from tests.simulation.history import History
 from tests.simulation.machine import Host
 from tests.simulation.witness import Witness
+from tests.support.doubles.store import MemoryStore
 from weft.domain.job import Job, JobState
 from weft.domain.shares import WHOLE, Share
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow, Role
-from weft.store.memory import MemoryStore
 from weftd.executor.runs import RunKey
 from weftd.scheduler.thinking.returned import FIRST_SECONDS
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from tests.simulation.history import History
 from tests.simulation.workload import Client, size_of
+from tests.support.doubles.store import MemoryStore
 from weft.domain.job import Cause, CauseCode, Job
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
 from weft.messages.asks import AskKind, Scale
-from weft.store.memory import MemoryStore
 
 
 class Scaler:

@@ -15,9 +15,9 @@ import msgspec
 from tests.simulation.history import History
 from tests.simulation.machine import DO, Plan
 from tests.simulation.workload import Client
+from tests.support.doubles.store import MemoryStore
 from weft.domain.job import Cause, CauseCode
 from weft.messages.asks import AskKind, Scale, Update
-from weft.store.memory import MemoryStore
 
 LIVES = 0.4  # the part of all lives that have services
 LENDING = 0.6  # of those, the part with training that holds whatever is free

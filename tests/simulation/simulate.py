@@ -23,13 +23,13 @@ from tests.simulation.trouble import Trouble
 from tests.simulation.tuner import Tuner
 from tests.simulation.witness import Witness
 from tests.simulation.workload import ELASTIC, SHARED, Client, job
+from tests.support.doubles.store import MemoryStore
 from tests.support.virtual_time import Process, VirtualTimeLoop
 from weft.bus import BusError
 from weft.messages.asks import AskKind
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreError
-from weft.store.memory import MemoryStore
 from weftd.executor.runs import RuntimeUnavailableError
 from weftd.scheduler import service as scheduler_service
 from weftd.scheduler.thinking.replay import Replay

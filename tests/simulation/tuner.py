@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable
 
 from tests.simulation.history import History
+from tests.support.doubles.store import MemoryStore
 from weft.domain.job import Cause, CauseCode, Job, JobState
 from weft.messages.asks import RankTuning, Tune
-from weft.store.memory import MemoryStore
 from weft.store.tuning import Envelope
 
 GIB = 1 << 30

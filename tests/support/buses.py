@@ -10,8 +10,8 @@ from typing import Any
 from tests.simulation.history import History
 from tests.simulation.network import Network, SimBus
 from tests.simulation.place import Place
+from tests.support.doubles.bus import MemoryBus
 from tests.support.virtual_time import Process
-from weft.bus.memory import MemoryBus
 from weft.bus.nats import NatsBus
 from weft.credentials.permissions import STREAM
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from tests.support.builders import capacity, spec
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.nodes import ScriptedNode
-from weft.bus.memory import MemoryBus
 from weft.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
 from weft.domain.job import Cause, CauseCode, JobChange, JobState
 from weft.domain.lease import Lease
@@ -20,7 +21,6 @@ from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, PairSlowd
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreUnavailableError, UnlawfulError
-from weft.store.memory import MemoryStore
 from weft.store.tuning import Envelope
 from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tests.simulation.machine import Engine, SimRuntime
 from tests.simulation.place import Place
+from tests.support.doubles.runtime import FakeHost, FakeRuntime, Program
 from tests.support.engine import need_images
 from tests.support.runs import in_state, order
 from tests.support.virtual_time import Process
@@ -23,7 +24,6 @@ from weft.messages.nodes import RunState, StartRun
 from weftd.executor.home import Home
 from weftd.executor.node import NodeFacts
 from weftd.executor.runs import Runtime
-from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from weftd.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
 from weftd.executor.runtime.process.runtime import ProcessRuntime
 from weftd.executor.volumes import OwnedVolume

@@ -14,13 +14,13 @@ from tests.simulation.history import History
 from tests.simulation.place import Place
 from tests.support import postgres
 from tests.support.builders import spec
+from tests.support.doubles.store import MemoryStore
 from tests.support.steps import changes_of
 from tests.support.virtual_time import Process
 from weft.domain.job import Job, Step
 from weft.domain.lease import Lease
 from weft.messages.events import Event
 from weft.store import GatewayStore, RelayStore, ReviewStore, RouterStore, SchedulerStore, ScorerStore
-from weft.store.memory import MemoryStore
 
 AT = 1_700_000_000.0
 

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.support.builders import job, spec
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.runtime import FakeHost, FakeProgress, FakeRuntime
+from tests.support.doubles.store import MemoryStore
 from tests.support.memory_keeper import MemoryKeeper
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world
 from tests.support.virtual_time import run_virtually
-from weft.bus.memory import MemoryBus
 from weft.bus.wire import decode, encode
 from weft.domain.cluster import Capacity, Node
 from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.messages.asks import RankTuning
 from weft.messages.nodes import JobOrder, NodeDesired, NodeReported
-from weft.store.memory import MemoryStore
 from weftd.executor import service as executor
-from weftd.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
 from weftd.executor.settings import ExecutorSettings
 from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
 from weftd.executor.thinking.orders import runs_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from tests.support.doubles.bus import MemoryBus
 from tests.support.runs import order, until
-from weft.bus.memory import MemoryBus
 from weft.messages.contexts import PIECE_BYTES, ContextRead, ReadContext
 from weftd.executor import contexts
 from weftd.executor.contexts import BadContextError, Contexts

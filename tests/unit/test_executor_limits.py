@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.support.doubles.runtime import Program
 from tests.support.runs import desired, order
 from tests.unit.test_executor_service import World, story
 from weft.domain.cluster import Gpu
@@ -20,7 +21,6 @@ from weftd.executor.home import Home
 from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.rates import UNSURE, EgressRates
 from weftd.executor.runtime.docker.resizing import held_of, safe_update
-from weftd.executor.runtime.fake import Program
 from weftd.executor.runtime.limits.groups import change, find_groups, read_limits, working_set
 from weftd.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, Terminate
 from weftd.executor.thinking.rounding import fault, lacking, settled

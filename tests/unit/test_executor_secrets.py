@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.runtime import FakeHost, FakeRuntime, Program
 from tests.support.hands import made_hands
 from tests.support.runs import order, until
 from tests.support.virtual_time import run_virtually
-from weft.bus.memory import MemoryBus
 from weft.messages.nodes import EndReason, ReadSecrets, SecretsRead, StartRun
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
-from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from weftd.executor.secrets import MissingSecretsError, SecretFiles, folder_in_memory, with_secrets
 from weftd.executor.thinking.core import Action, Start
 

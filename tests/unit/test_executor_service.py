@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.control_plane import ControlPlane
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.runtime import FakeHost, FakeProgress, FakeRuntime, Program
 from tests.support.memory_keeper import MemoryKeeper
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
-from weft.bus.memory import MemoryBus
 from weft.domain.cluster import Capacity
 from weft.messages.nodes import EndReason, LogRead, ProgressSeen, ReadLog, StartRun
 from weftd.executor import service
 from weftd.executor.runs import RunKey
-from weftd.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
 from weftd.executor.settings import ExecutorSettings
 
 KEY = RunKey("job-1", 1, 0)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.doubles.runtime import Program
 from tests.support.runs import order
 from tests.unit.test_executor_service import KEY, World, story
 from weft.messages.nodes import (
@@ -22,7 +23,6 @@ from weft.messages.serving import WHY_CHARS_MAX, EndpointsSeen, ReplicaServed, S
 from weftd.executor.environment import RunFacts, environment
 from weftd.executor.ports import PortRange, free_port, lane_of
 from weftd.executor.runs import Run, RunKey
-from weftd.executor.runtime.fake import Program
 from weftd.executor.serving.logends import CHARS_MAX, LINES_MAX, last_lines
 from weftd.executor.thinking.orders import runs_of
 from weftd.executor.thinking.serving import (

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.doubles.runtime import FakeHost, FakeRuntime
 from weft.messages.sessions import WINDOW_BYTES, OpenSession, ReadSession, WriteSession
 from weftd.executor.channel import Channel, SessionWanted
 from weftd.executor.runs import RunKey
-from weftd.executor.runtime.fake import FakeHost, FakeRuntime
 from weftd.executor.sessions.sessions import (
     KEPT_SECONDS,
     UNASKED_SECONDS_MAX,

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from weft.store import GatewayStore, StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weft.store.tenants import Access
 from weftd.gateway.access import LOOKED_UP_AT_ONCE, REMEMBERED_SECONDS, AccessCache, source_of, token_hash
 from weftd.gateway.errors import RejectedError

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from tests.support.held_story import tell_at_random
 from tests.support.lives import Life
 from tests.support.tier import some
 from weft.messages.accounts import By
-from weft.store.memory import MemoryStore
 from weftd.gateway.accounts import account_of, usage_of
 from weftd.gateway.billing import billed
 from weftd.gateway.thinking.accounting.prices import read_prices

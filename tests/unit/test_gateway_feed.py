@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from tests.support.builders import spec
-from weft.bus.memory import MemoryBus
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from weft.messages.events import Event, EventTold
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.gateway.feed import CATCHING_UP_PER_TENANT, WAITING_BYTES_MAX, Feed, Item, Reader
 from weftd.gateway.turns import ConcurrencyLimit
 from weftd.scheduler.relay import Relay

@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from tests.support import builders
+from tests.support.doubles.store import MemoryStore
 from tests.support.steps import go, placement
 from tests.support.stores import AT, World
 from weft.domain.job import Job, JobEvent, JobState
@@ -18,7 +19,6 @@ from weft.planning.eta.learnt import kinds_of
 from weft.planning.eta.record import Range
 from weft.planning.eta.starts import Foreseen
 from weft.planning.shape import Shape
-from weft.store.memory import MemoryStore
 from weftd.gateway.cluster import LiveCluster
 from weftd.gateway.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
 from weftd.gateway.snapshots import Snapshots

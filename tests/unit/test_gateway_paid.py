@@ -11,15 +11,15 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from tests.support.builders import node, spec
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.lives import Life
 from weft.bus import RawRequest
-from weft.bus.memory import MemoryBus
 from weft.domain.job import JobState
 from weft.messages.asks import SubmitAnswered
 from weft.messages.events import Event
 from weft.messages.nodes import LogRead, ReadLog
 from weft.store.accounts import Moment
-from weft.store.memory import MemoryStore
 from weftd.gateway import gateway as module
 from weftd.gateway.app import application
 from weftd.gateway.gateway import AT_WORK_PER_TENANT_MAX, Gateway

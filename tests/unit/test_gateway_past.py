@@ -4,13 +4,13 @@ import math
 
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from tests.support.lives import Life
 from tests.support.story import tell_everything
 from tests.support.tier import some
 from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.store.accounts import Moment
-from weft.store.memory import MemoryStore
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.past import Past, job_then, moment_of, past_of
 from weftd.gateway.stories import job_at

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.builders import node
-from weft.bus.memory import MemoryBus
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from weft.domain.tenants import Allowance, AllowanceChosen
-from weft.store.memory import MemoryStore
 from weft.store.tenants import Access
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.errors import RejectedError

@@ -8,11 +8,11 @@ import random
 import msgspec
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from tests.support.held_story import tell_at_random
 from tests.support.story import tell_everything
 from weft.messages.accounts import JobFacts
 from weft.messages.events import Event
-from weft.store.memory import MemoryStore
 from weftd.gateway.thinking.accounting.lost import kind_of, lost_since
 from weftd.gateway.thinking.accounting.prices import HOUR, PricesError, cost, read_prices
 from weftd.gateway.thinking.accounting.stretches import EpochStretch, Part

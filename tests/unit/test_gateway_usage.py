@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.support.builders import node, spec
+from tests.support.doubles.store import MemoryStore
 from tests.support.held_story import TENANTS, tell_at_random
 from tests.support.steps import go, placement
 from tests.support.tier import some
 from weft.domain.job import JobEvent
 from weft.store.accounts import Moment
-from weft.store.memory import MemoryStore
 from weftd.gateway.accounts import JOBS_AT_ONCE, JOBS_MAX, Accounts, account_of, usage_of
 from weftd.gateway.past import Past, past_of
 from weftd.gateway.thinking.accounting.steps import STEPS_MAX, by_step, fair, sum_of, window_of

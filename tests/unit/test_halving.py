@@ -11,18 +11,18 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from tests.support.builders import spec
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.scheduler import world
 from tests.support.service_lives import rounds
 from tests.support.tier import examples
 from tests.support.virtual_time import run_virtually
-from weft.bus.memory import MemoryBus
 from weft.domain.elements import elements_of
 from weft.domain.job import CauseCode, Job, JobState
 from weft.domain.spec_decoder import SpecError
 from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import ProgressSeen, RunProgressed
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.reallocator.halving import EarlyStops
 from weftd.reallocator.thinking.halving import AtRung, Halving
 

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
+from tests.support.doubles.runtime import FakeHost, FakeRuntime, Program
 from tests.support.hands import made_hands
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 from weft.messages.nodes import StartRun
 from weftd.executor.hands import RETRY_SECONDS, RETRY_SECONDS_MAX
 from weftd.executor.runs import RunKey
-from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from weftd.executor.thinking.core import Action, Start
 
 ODD, EVEN = order("job-odd"), order("job-even")

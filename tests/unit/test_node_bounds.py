@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import capacity
+from tests.support.doubles.bus import MemoryBus
 from tests.support.nodes import ScriptedNode
 from tests.support.tier import examples
-from weft.bus.memory import MemoryBus
 from weft.bus.wire import decode, encode, subject_of
 from weft.messages.nodes import EndReason, NodeDesired, NodeReported, ProgressSeen, RunProgressed, RunSeen, RunState
 from weft.messages.signals import GpuSample, GpuScore, GpusScored, HostSample, NodeSampled

@@ -8,16 +8,16 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from tests.support.builders import node
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.served import bucket
 from tests.support.service_loads import seen, served, service_job, told
 from tests.support.steps import go
-from weft.bus.memory import MemoryBus
 from weft.domain.job import Job, JobEvent, Placement
 from weft.domain.lease import Lease
 from weft.domain.spec import TuningMode
 from weft.serving.autoscaler import Weft
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.reallocator.aside import ASIDE_SECONDS, Aside
 from weftd.reallocator.service import Review
 from weftd.reallocator.serving import ServiceReview

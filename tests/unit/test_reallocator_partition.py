@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from tests.support.builders import GIB, job, node
-from weft.bus.memory import MemoryBus
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from weft.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
 from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import WHOLE
@@ -19,7 +20,6 @@ from weft.messages.signals import Curve, CurvePoint, GpuScore
 from weft.planning.partition import Change, ElasticJob, Partition, Rules, Server
 from weft.planning.partition.weft import weft
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.reallocator.settings import ReallocatorSettings
 from weftd.reallocator.sizes import COSTS_KEPT_SECONDS, RECALL_SECONDS, Sizes
 from weftd.reallocator.thinking.partitioning import RESTARTS_KEPT, Plans, SizePlanner, speeds_of, without

@@ -2,11 +2,11 @@
 
 import pytest
 
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.service_loads import service_job
-from weft.bus.memory import MemoryBus
 from weft.domain.job import JobEvent
 from weft.messages.events import EventTold
-from weft.store.memory import MemoryStore
 from weftd.router.service import MOVES, OPENS, Shell
 from weftd.router.settings import RouterSettings
 

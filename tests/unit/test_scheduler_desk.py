@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.builders import capacity, spec
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.nodes import ScriptedNode
 from tests.support.steps import go, placement
-from weft.bus.memory import MemoryBus
 from weft.domain.cluster import Node
 from weft.domain.job import CauseCode, Job, JobChange, JobEvent, JobState, Step
 from weft.domain.lease import Lease
@@ -21,7 +22,6 @@ from weft.messages.history import Record
 from weft.messages.nodes import NodeDesired
 from weft.messages.signals import GpuScore, GpusScored
 from weft.store import StoreError, StoreUnavailableError, UnlawfulError
-from weft.store.memory import MemoryStore
 from weftd.scheduler.desk import SCORES_SECONDS, Desk
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.tally import Tally

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from weft.domain.lease import Lease
 from weft.store import LeaseLostError
-from weft.store.memory import MemoryStore
 from weftd.scheduler.forgetting import AT_ONCE, Forgetting
 from weftd.scheduler.leadership import Leadership
 

@@ -6,15 +6,15 @@ import contextlib
 from msgspec import structs
 
 from tests.support.builders import capacity
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world
-from weft.bus.memory import MemoryBus
 from weft.domain.job import JobState
 from weft.domain.lease import Lease, Pledge
 from weft.messages.connection import Connection
 from weft.messages.nodes import NodeDesired, NodeReported
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.tally import Tally

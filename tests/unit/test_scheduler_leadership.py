@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.support.doubles.store import MemoryStore
 from weft.domain.lease import Lease, Pledge
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.scheduler.leadership import Leadership
 
 LEADER_SECONDS = 6.0

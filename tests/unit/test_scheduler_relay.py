@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from tests.support.builders import spec
-from weft.bus.memory import MemoryBus
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
+from tests.support.doubles.store import events as memory_events
 from weft.store import StoreUnavailableError, Unsent
-from weft.store.memory import MemoryStore
-from weft.store.memory import events as memory_events
 from weftd.scheduler import relay as relay_module
 from weftd.scheduler.relay import LOOK_SECONDS, Relay
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 from tests.support.builders import capacity
+from tests.support.doubles.store import MemoryStore
 from tests.support.nodes import ScriptedNode
 from weft.domain.job import Job
 from weft.messages.nodes import NodeDesired
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.scheduler.standin import FRESH_SECONDS, StandIn
 
 NODES = 100

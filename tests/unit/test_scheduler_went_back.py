@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 
 from tests.support.builders import capacity, spec
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.nodes import ScriptedNode
-from weft.bus.memory import MemoryBus
 from weft.domain.job import CauseCode, JobState
 from weft.domain.lease import Lease, Pledge
 from weft.messages.nodes import Leader, NodeDesired
 from weft.store import ASKS_BYTES_MAX, StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
 from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 from tests.support.builders import job
+from tests.support.doubles.store import MemoryStore
 from weft.bus import NoAnswerError
 from weft.domain.job import Job
 from weft.domain.spec import JobSpec
@@ -18,7 +19,6 @@ from weft.messages.asks import SubmitAnswered
 from weft.messages.signals import NodeSampled
 from weft.service.config import read_secret
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.scorer.measuring import Measuring
 from weftd.scorer.settings import ScorerSettings
 

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
+from tests.support.doubles.bus import MemoryBus
+from tests.support.doubles.store import MemoryStore
 from tests.support.fleet import Fleet
 from tests.support.virtual_time import run_virtually
 from tests.unit.test_scorer_interference import share_all, told
-from weft.bus.memory import MemoryBus
 from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, NodeSampled, PacesSeen, ScorerPresent
 from weft.store import StoreUnavailableError
-from weft.store.memory import MemoryStore
 from weftd.scorer import service
 from weftd.scorer.settings import ScorerSettings
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.support.doubles.bus import MemoryBus
 from tests.support.virtual_time import DeadlockError, run_virtually
 from weft.bus import BusError, NoAnswerError, RawRequest
-from weft.bus.memory import MemoryBus
 from weft.messages import Message
 from weft.service import Answer, AnswerRaw, Every, Listen, Meters, serve
 from weft.service.admin import Probes

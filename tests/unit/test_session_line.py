@@ -5,7 +5,7 @@ from typing import cast
 
 from aiohttp import WSMessage, WSMsgType, web
 
-from weft.bus.memory import MemoryBus
+from tests.support.doubles.bus import MemoryBus
 from weft.messages.sessions import ReadSession, SessionRead, SessionWritten, WriteSession
 from weftd.gateway.entering.line import Over, SessionLine
 

@@ -6,12 +6,12 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.doubles.runtime import FakeHost, FakeRuntime, Program
 from tests.support.hands import made_hands
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 from weft.messages.nodes import StartRun
 from weftd.executor.hands import STARTS_AT_ONCE, STARTS_PER_TENANT_MAX
-from weftd.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from weftd.executor.thinking.core import Start
 from weftd.executor.turns import StartTurns
 

@@ -1,6 +1,6 @@
 """The bus: publish, subscribe, request and answer. Postgres is truth, the bus is news: any message may be lost.
 
-Two kinds: `weft.bus.nats` for a real server, `weft.bus.memory` for one process. One conformance suite holds both.
+`weft.bus.nats` has the one for a real server; tests have one in memory. One conformance suite holds both.
 
 Errors: BusError
         ├── NoAnswerError     no answer came within the time given (the request may still have had its effect)

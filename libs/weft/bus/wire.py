@@ -35,17 +35,6 @@ def subject_for(kind: type[Message], tokens: Mapping[str, str]) -> str:
     return ".".join((_plain(name, tokens[name]) if name in tokens else "*") if name else text for text, name in parts)
 
 
-def matches(pattern: str, subject: str) -> bool:
-    """Whether a subscriber of `pattern` gets a message published on `subject`."""
-    wanted, tokens = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        wanted.pop()
-        if len(tokens) <= len(wanted):
-            return False
-        tokens = tokens[: len(wanted)]
-    return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
-
-
 def check_event(event: StreamEvent) -> None:
     """Raise ValueError if JetStream would not store the event, or could not recognise a second copy by its id."""
     if not event.subject.startswith(EVENTS) or not all(map(TOKEN.fullmatch, event.subject.split("."))):

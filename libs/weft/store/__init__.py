@@ -1,7 +1,7 @@
 """The stored state: jobs, allocations, nodes, events. Postgres is the truth, every message is only news of it.
 
-Two kinds: `weft.store.postgres` for a real server, `weft.store.memory` for one process. One conformance suite holds
-both. Every write is one guarded statement that records its event with it; a guard that fails is a value, not an error.
+`weft.store.postgres` has the one for a real server; tests have one in memory. One conformance suite holds both. Every
+write is one guarded statement that records its event with it; a guard that fails is a value, not an error.
 
 Errors: StoreError
         ├── StoreUnavailableError   cannot be reached, or did not answer in time: whether a write happened is unknown

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from tests.support.doubles.store.times import micro
 from weft.domain.cluster import Node
 from weft.messages.events import Event, JobEventData, place_of
 from weft.store import EVENTS_BYTES_MAX, UNSENT_BYTES_MAX, Unsent
-from weft.store.memory.times import micro
 
 
 class MemoryEvents:

@@ -1,11 +1,11 @@
 """Forgets jobs that ended long ago, in memory."""
 
+from tests.support.doubles.store.nodes import MemoryNodes
+from tests.support.doubles.store.submissions import MemorySubmissions
+from tests.support.doubles.store.times import micro
+from tests.support.doubles.store.tuning import MemoryTuning
 from weft.domain.lease import Lease
 from weft.store import JobsKept
-from weft.store.memory.nodes import MemoryNodes
-from weft.store.memory.submissions import MemorySubmissions
-from weft.store.memory.times import micro
-from weft.store.memory.tuning import MemoryTuning
 
 
 class MemoryRetention(MemorySubmissions, MemoryTuning, MemoryNodes):

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
+from tests.support.doubles.store.asks import MemoryAsks
+from tests.support.doubles.store.events import MemoryEvents
+from tests.support.doubles.store.slots import Gpu
+from tests.support.doubles.store.times import micro
 from weft.domain.cluster import Node
 from weft.domain.lease import Lease
 from weft.messages.events import Event
-from weft.store.memory.asks import MemoryAsks
-from weft.store.memory.events import MemoryEvents
-from weft.store.memory.slots import Gpu
-from weft.store.memory.times import micro
 
 
 class MemoryNodes(MemoryAsks, MemoryEvents):

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from tests.support.doubles.store.jobs import MemoryJobs
 from weft.domain.job import HOLDING, Job
 from weft.store import OpenService
-from weft.store.memory.jobs import MemoryJobs
 
 
 class MemoryServing(MemoryJobs):

@@ -4,13 +4,13 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 
+from tests.support.doubles.store.leases import MemoryLeases
+from tests.support.doubles.store.times import micro
 from weft.domain.job import Cause
 from weft.domain.lease import Lease
 from weft.domain.tenants import Allowance, Use, too_large
 from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from weft.store import ASKS_BYTES_MAX, TenantFullError
-from weft.store.memory.leases import MemoryLeases
-from weft.store.memory.times import micro
 from weft.store.rows import as_json
 
 

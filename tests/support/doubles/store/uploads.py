@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
+from tests.support.doubles.store.times import micro
 from weft.domain.job import FINAL, Job
-from weft.store.memory.times import micro
 
 
 class MemoryUpload(Struct):

@@ -2,11 +2,11 @@
 
 from msgspec import structs
 
+from tests.support.doubles.store.leases import MemoryLeases
+from tests.support.doubles.store.times import micro
 from weft.domain.lease import Lease
 from weft.messages.history import Record
 from weft.store import RecordsLostError
-from weft.store.memory.leases import MemoryLeases
-from weft.store.memory.times import micro
 
 
 class MemoryHistory(MemoryLeases):

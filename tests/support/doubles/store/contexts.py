@@ -1,7 +1,7 @@
 """Contexts, in memory."""
 
+from tests.support.doubles.store.uploads import MemoryUploads
 from weft.store.contexts import ContextKept
-from weft.store.memory.uploads import MemoryUploads
 
 
 class MemoryContexts(MemoryUploads):

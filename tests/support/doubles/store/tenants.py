@@ -2,9 +2,9 @@
 
 from msgspec import UNSET, structs
 
+from tests.support.doubles.store.jobs import MemoryJobs
+from tests.support.doubles.store.times import micro
 from weft.domain.tenants import NAMES, AllowanceChange, AllowanceChosen, Use
-from weft.store.memory.jobs import MemoryJobs
-from weft.store.memory.times import micro
 from weft.store.tenants import FILE_LABEL, Access, TenantKept, TokenKept
 
 

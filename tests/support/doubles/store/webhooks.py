@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from weft.store.memory.times import micro
+from tests.support.doubles.store.times import micro
 from weft.store.webhooks import WebhookKept
 
 

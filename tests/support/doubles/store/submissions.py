@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
+from tests.support.doubles.store.jobs import MemoryJobs, bytes_of, bytes_of_revisions
+from tests.support.doubles.store.times import micro
 from weft.domain.job import Job, JobEvent
 from weft.domain.spec import JobSpec
 from weft.domain.tenants import Allowance, full
 from weft.messages.asks import AskKind
 from weft.messages.events import submission_data
 from weft.store import KeyReusedError, TenantFullError
-from weft.store.memory.jobs import MemoryJobs, bytes_of, bytes_of_revisions
-from weft.store.memory.times import micro
 from weft.store.rows import hash_of
 from weft.store.submissions import StoredSubmission
 

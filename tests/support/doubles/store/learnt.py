@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from tests.support.doubles.store.nodes import MemoryNodes
+from tests.support.doubles.store.times import micro
 from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
-from weft.store.memory.nodes import MemoryNodes
-from weft.store.memory.times import micro
 
 
 class MemoryLearnt(MemoryNodes):

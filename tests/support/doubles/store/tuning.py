@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
+from tests.support.doubles.store.jobs import MemoryJobs
+from tests.support.doubles.store.times import micro
 from weft.domain.job import Cause, JobState
 from weft.domain.sizes import RestartCost
 from weft.domain.sweeps import RungReached
 from weft.messages.asks import AskKind, Reshare, Scale, Tune
-from weft.store.memory.jobs import MemoryJobs
-from weft.store.memory.times import micro
 from weft.store.tuning import Envelope
 
 

@@ -1,8 +1,8 @@
 """Quotas, in memory, and what tenants used of late."""
 
+from tests.support.doubles.store.jobs import MemoryJobs
 from weft.domain.quotas import Quota
 from weft.planning.quota.decay import decayed
-from weft.store.memory.jobs import MemoryJobs
 
 
 class MemoryQuotas(MemoryJobs):

@@ -6,26 +6,26 @@ It has no clock and no randomness: the same calls in the same order leave the sa
 from collections.abc import Sequence
 from itertools import compress
 
+from tests.support.doubles.store.accounts import MemoryAccounts
+from tests.support.doubles.store.arrays import MemoryArrays
+from tests.support.doubles.store.asks import in_turn
+from tests.support.doubles.store.contexts import MemoryContexts
+from tests.support.doubles.store.history import MemoryHistory
+from tests.support.doubles.store.learnt import MemoryLearnt
+from tests.support.doubles.store.quotas import MemoryQuotas
+from tests.support.doubles.store.retention import MemoryRetention
+from tests.support.doubles.store.secrets import MemorySecrets
+from tests.support.doubles.store.serving import MemoryServing
+from tests.support.doubles.store.slots import Slots, slots_after
+from tests.support.doubles.store.tenants import MemoryTenants
+from tests.support.doubles.store.times import micro
+from tests.support.doubles.store.webhooks import MemoryWebhooks
 from weft.domain.job import Job, JobChange, after
 from weft.domain.lease import Lease
 from weft.messages.asks import AskKind
 from weft.messages.events import step_data
 from weft.messages.history import Record
 from weft.store import UnlawfulError
-from weft.store.memory.accounts import MemoryAccounts
-from weft.store.memory.arrays import MemoryArrays
-from weft.store.memory.asks import in_turn
-from weft.store.memory.contexts import MemoryContexts
-from weft.store.memory.history import MemoryHistory
-from weft.store.memory.learnt import MemoryLearnt
-from weft.store.memory.quotas import MemoryQuotas
-from weft.store.memory.retention import MemoryRetention
-from weft.store.memory.secrets import MemorySecrets
-from weft.store.memory.serving import MemoryServing
-from weft.store.memory.slots import Slots, slots_after
-from weft.store.memory.tenants import MemoryTenants
-from weft.store.memory.times import micro
-from weft.store.memory.webhooks import MemoryWebhooks
 
 
 class MemoryStore(

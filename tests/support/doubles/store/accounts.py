@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from tests.support.doubles.store.jobs import MemoryJobs
+from tests.support.doubles.store.times import micro
 from weft.domain.job import Job, JobEvent
 from weft.domain.shares import WHOLE
 from weft.messages.accounts import JobFacts
 from weft.messages.events import Event
 from weft.store.accounts import Moment
-from weft.store.memory.jobs import MemoryJobs
-from weft.store.memory.times import micro
 from weft.store.rows import as_micros
 
 _ENDS = frozenset({JobEvent.SUCCEEDED, JobEvent.FAILED, JobEvent.CANCELLED})

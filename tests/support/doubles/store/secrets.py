@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from weft.store.memory.times import micro
+from tests.support.doubles.store.times import micro
 from weft.store.secrets import SecretKept
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from weft.bus import BusClosedError, NoAnswerError, StreamEvent
 from weft.bus.handling import HandlerQueue, Heard
 from weft.bus.typed import TypedBus
-from weft.bus.wire import check_event, matches
+from weft.bus.wire import check_event
 from weft.messages.connection import Connection
 
 SUBJECTS_REMEMBERED = 10_000
@@ -141,3 +141,14 @@ class MemoryBus(TypedBus):
     def _check_open(self) -> None:
         if self._closed:
             raise BusClosedError("this bus is closed")
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subscriber of `pattern` gets a message published on `subject`."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted.pop()
+        if len(tokens) <= len(wanted):
+            return False
+        tokens = tokens[: len(wanted)]
+    return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))

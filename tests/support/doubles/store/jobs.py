@@ -6,14 +6,14 @@ from itertools import accumulate
 
 import msgspec
 
+from tests.support.doubles.store.asks import MemoryAsks
+from tests.support.doubles.store.events import MemoryEvents
 from weft.domain.job import HOLDING, Job, JobState
 from weft.domain.selection import Selection
 from weft.domain.spec import JobSpec
 from weft.domain.tenants import Use
 from weft.messages.asks import AskKind
 from weft.store import LISTED_BYTES_MAX, bytes_of_job
-from weft.store.memory.asks import MemoryAsks
-from weft.store.memory.events import MemoryEvents
 
 
 class MemoryJobs(MemoryAsks, MemoryEvents):

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+from tests.support.doubles.store.jobs import MemoryJobs, bytes_of
+from tests.support.doubles.store.times import micro
 from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.dependencies import Ends
 from weft.domain.job import Job, JobState
@@ -11,8 +13,6 @@ from weft.domain.tenants import Allowance, full
 from weft.messages.asks import AskKind
 from weft.store import TenantFullError
 from weft.store.arrays import ARRAYS_BYTES_MAX, ArrayKept
-from weft.store.memory.jobs import MemoryJobs, bytes_of
-from weft.store.memory.times import micro
 
 
 class MemoryArrays(MemoryJobs):
