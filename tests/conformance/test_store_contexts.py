@@ -1,9 +1,11 @@
-"""What every store promises of contexts: whole or not there, by tenant and digest, and kept while a job needs them."""
+"""Contexts: whole or not there, by tenant and digest, and kept while a job needs them."""
 
 from tests.conformance.test_store_secrets import born
 from tests.support.builders import spec
-from tests.support.stores import AT, World
+from tests.support.stores import AT, ONLY_POSTGRES, World
 from weft.store.contexts import ContextKept
+
+pytestmark = ONLY_POSTGRES
 
 ONE, TWO = "1" * 64, "2" * 64
 

@@ -1,7 +1,9 @@
-"""What every store promises of secrets: a tenant's own, as many as it may have, by name."""
+"""Secrets: a tenant's own, as many as it may have, by name."""
 
-from tests.support.stores import AT, World
+from tests.support.stores import AT, ONLY_POSTGRES, World
 from weft.store.secrets import SecretKept
+
+pytestmark = ONLY_POSTGRES
 
 
 async def born(world: World) -> None:

@@ -1,9 +1,11 @@
-"""What every store promises of webhooks: as many as a tenant may have, moved by the holder of the duty alone."""
+"""Webhooks: as many as a tenant may have, moved by the holder of the duty alone."""
 
 from msgspec.structs import replace
 
-from tests.support.stores import AT, World
+from tests.support.stores import AT, ONLY_POSTGRES, World
 from weft.store.webhooks import WebhookKept
+
+pytestmark = ONLY_POSTGRES
 
 HOOK = WebhookKept(
     id="w-1",

@@ -15,6 +15,7 @@ from tests.support.routers import Town, town
 from tests.support.scripted_arbiter import ScriptedArbiter
 from weft.bus.nats import NatsBus
 from weft.sharing.native import Built, NotBuilt, build
+from weft.store import GatewayStore
 
 
 @pytest.fixture
@@ -37,6 +38,15 @@ async def control(server: NatsServer) -> AsyncIterator[ControlPlane]:
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
     async with place(tmp_path_factory.mktemp("gateway")) as made:
         yield made
+
+
+@pytest.fixture
+async def store(servers: Place) -> GatewayStore:
+    """A store with two tenants and nothing else."""
+    await servers.stores.clear()
+    for tenant in ("alice", "bob"):
+        await servers.stores.gateway.add_token(tenant.encode().ljust(32), tenant=tenant, admin=False, label="", at=0.0)
+    return servers.stores.gateway
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support import receivers
 from tests.support.builders import spec
-from tests.support.doubles.store import MemoryStore
 from tests.support.gateway import Place
 from tests.support.gateway_world import SETTINGS, World, error_of, opened
 from tests.support.mail_server import Mailbox, drip, flood, mail_server, port_of
@@ -21,6 +20,7 @@ from tests.support.tls import Authority
 from weft.client import RefusedError
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
+from weft.store import GatewayStore
 from weft.store.webhooks import WebhookKept
 from weftd.gateway.mailing import Mailer, MailError
 from weftd.gateway.settings import MailSettings, MailTls
@@ -59,9 +59,9 @@ async def error_from(mailer: Mailer) -> MailError:
 class Day:
     """A store, a duty, a clock that the test turns, and mail by one server."""
 
-    def __init__(self, mailer: Mailer) -> None:
+    def __init__(self, store: GatewayStore, mailer: Mailer) -> None:
         self.now = 1_767_225_600.0
-        self.store = MemoryStore()
+        self.store = store
         self.telling = Teller(
             self.store,
             poster=None,
@@ -171,9 +171,9 @@ async def test_a_server_that_is_not_there_is_said_to_be_out_of_reach() -> None:
 # many events
 
 
-async def test_many_ends_are_one_mail_and_the_next_comes_a_minute_later() -> None:
+async def test_many_ends_are_one_mail_and_the_next_comes_a_minute_later(store: GatewayStore) -> None:
     async with mail_server() as box:
-        day = Day(Mailer(settings(box.port), ""))
+        day = Day(store, Mailer(settings(box.port), ""))
         await day.wanted()
         await day.submit(*range(250))
         await day.submit(1000, tenant="bob")
@@ -199,9 +199,11 @@ async def test_many_ends_are_one_mail_and_the_next_comes_a_minute_later() -> Non
         await day.telling.close()
 
 
-async def test_what_was_not_taken_comes_again_with_what_came_since_and_what_is_refused_for_good_ends_it() -> None:
+async def test_what_was_not_taken_comes_again_with_what_came_since_and_what_is_refused_for_good_ends_it(
+    store: GatewayStore,
+) -> None:
     async with mail_server(refuses={"data": "451 later"}) as box:
-        day = Day(Mailer(settings(box.port), ""))
+        day = Day(store, Mailer(settings(box.port), ""))
         await day.wanted()
         await day.submit(1)
         await until(lambda: "data" in box.commands and not day.telling.busy, day.telling.beat)
@@ -223,9 +225,11 @@ async def test_what_was_not_taken_comes_again_with_what_came_since_and_what_is_r
         await day.telling.close()
 
 
-async def test_what_no_mail_wants_is_passed_over_and_a_domain_that_is_allowed_no_more_gets_none() -> None:
+async def test_what_no_mail_wants_is_passed_over_and_a_domain_that_is_allowed_no_more_gets_none(
+    store: GatewayStore,
+) -> None:
     async with mail_server() as box:
-        day = Day(Mailer(settings(box.port), ""))
+        day = Day(store, Mailer(settings(box.port), ""))
         await day.wanted("failed")
         await day.submit(*range(30))
         await day.telling.beat()

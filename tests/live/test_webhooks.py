@@ -17,6 +17,7 @@ from tests.support.story import tell_everything
 from weft.client import RefusedError
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
+from weft.store import GatewayStore
 from weft.store.webhooks import WebhookKept
 from weftd.gateway.posting import NOT_FOUND, Poster, PostError
 from weftd.gateway.telling import Teller
@@ -160,9 +161,9 @@ async def test_a_name_is_looked_up_once_and_no_address_inside_is_ever_connected_
 class Day:
     """A store, a duty and a clock that the test turns."""
 
-    def __init__(self, holder: str = "one", store: MemoryStore | None = None) -> None:
+    def __init__(self, store: GatewayStore, holder: str = "one") -> None:
         self.now = 1_767_225_600.0
-        self.store = store or MemoryStore()
+        self.store = store
         self.poster = Poster(HERE, seconds_max=1.0)
         self.telling = Teller(
             self.store,
@@ -191,8 +192,8 @@ class Day:
         return next(one for one in await self.store.webhooks() if one.id == name)
 
 
-async def test_a_receiver_that_hangs_delays_no_other() -> None:
-    day = Day()
+async def test_a_receiver_that_hangs_delays_no_other(store: GatewayStore) -> None:
+    day = Day(store)
     async with serving(receivers.hang) as slow, receiving() as quick:
         for number in range(10):
             await day.hook(f"slow-{number}", slow)
@@ -205,8 +206,10 @@ async def test_a_receiver_that_hangs_delays_no_other() -> None:
         await day.telling.close()
 
 
-async def test_what_takes_nothing_for_a_day_is_switched_off_and_goes_on_when_it_is_switched_on() -> None:
-    day = Day()
+async def test_what_takes_nothing_for_a_day_is_switched_off_and_goes_on_when_it_is_switched_on(
+    store: GatewayStore,
+) -> None:
+    day = Day(store)
     async with receiving(*[500] * 200) as receiver:
         await day.hook("w", receiver.url)
         await day.store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=day.now)
@@ -243,8 +246,8 @@ async def test_what_takes_nothing_for_a_day_is_switched_off_and_goes_on_when_it_
         assert len({one["webhook-id"] for one in receiver.heads}) == 1, "the event that was not taken comes again"
 
 
-async def test_a_receiver_that_is_gone_is_asked_no_more() -> None:
-    day = Day()
+async def test_a_receiver_that_is_gone_is_asked_no_more(store: GatewayStore) -> None:
+    day = Day(store)
     async with receiving(410) as receiver:
         await day.hook("w", receiver.url)
         await day.store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=day.now)
@@ -254,9 +257,9 @@ async def test_a_receiver_that_is_gone_is_asked_no_more() -> None:
         await day.telling.close()
 
 
-async def test_one_gateway_tells_at_a_time_and_another_goes_on_where_it_was() -> None:
-    one = Day()
-    two = Day("two", one.store)
+async def test_one_gateway_tells_at_a_time_and_another_goes_on_where_it_was(store: GatewayStore) -> None:
+    one = Day(store)
+    two = Day(store, "two")
     async with receiving() as receiver:
         await one.hook("w", receiver.url)
         await one.store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=one.now)

@@ -25,6 +25,8 @@ from weft.store import GatewayStore, RelayStore, ReviewStore, RouterStore, Sched
 AT = 1_700_000_000.0
 
 REAL = ("embedded", pytest.param("container", marks=pytest.mark.docker))
+# The tests of what only a gateway keeps, which the store in memory does without.
+ONLY_POSTGRES = pytest.mark.parametrize("world", REAL, indirect=True)
 
 
 class World(Struct):

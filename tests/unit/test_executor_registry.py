@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.runs import order
-from weft.bus.memory import MemoryBus
+from tests.support.doubles.bus import MemoryBus
 from weft.messages.images import ImageRead, ReadImage
 from weft.messages.nodes import StartRun
 from weftd.executor.registry import AWAY_SECONDS_MAX, NoImageError, PullsImages, RegistryImages

@@ -9,17 +9,14 @@ from itertools import compress
 from tests.support.doubles.store.accounts import MemoryAccounts
 from tests.support.doubles.store.arrays import MemoryArrays
 from tests.support.doubles.store.asks import in_turn
-from tests.support.doubles.store.contexts import MemoryContexts
 from tests.support.doubles.store.history import MemoryHistory
 from tests.support.doubles.store.learnt import MemoryLearnt
 from tests.support.doubles.store.quotas import MemoryQuotas
 from tests.support.doubles.store.retention import MemoryRetention
-from tests.support.doubles.store.secrets import MemorySecrets
 from tests.support.doubles.store.serving import MemoryServing
 from tests.support.doubles.store.slots import Slots, slots_after
 from tests.support.doubles.store.tenants import MemoryTenants
 from tests.support.doubles.store.times import micro
-from tests.support.doubles.store.webhooks import MemoryWebhooks
 from weft.domain.job import Job, JobChange, after
 from weft.domain.lease import Lease
 from weft.messages.asks import AskKind
@@ -37,11 +34,11 @@ class MemoryStore(
     MemoryRetention,
     MemoryServing,
     MemoryTenants,
-    MemoryWebhooks,
-    MemorySecrets,
-    MemoryContexts,
 ):
-    """Every store Protocol of `weft.store`. A call runs to its end before the next begins, so each is atomic."""
+    """Every store Protocol of `weft.store` but those that only a gateway uses: secrets, webhooks and contexts.
+
+    A call runs to its end before the next begins, so each is atomic.
+    """
 
     def __init__(self) -> None:
         super().__init__()
