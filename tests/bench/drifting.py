@@ -13,7 +13,7 @@ from tests.bench.figures import Figures
 from tests.support.cluster import Cluster, embedded_cluster
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, Kind, Role
-from weft.gpus.emulated import slow_down
+from weft.emulation.slowdowns import slow_down
 from weft.messages.http import GpuView
 
 NODES, GPUS = 2, 4

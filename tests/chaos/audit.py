@@ -20,7 +20,7 @@ from tests.chaos.world import DRIFT, FENCE, GRACE, LEASE
 from tests.support.sizes import Sizes
 from weft.domain.job import JobState
 from weft.domain.shares import WHOLE, Share
-from weft.gpus import EMULATED_MEMORY
+from weft.emulation.gpus import EMULATED_MEMORY
 from weft.messages.http import JobView
 
 FAULTY = (

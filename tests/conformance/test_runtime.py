@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tests.support.odd_folders import make_deep, swept
 from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
 from tests.support.runs import find, in_state, killed_for_memory, logged, processes_of, until, whole_log
-from weft.gpus.emulated import slow_down
+from weft.emulation.slowdowns import slow_down
 from weft.messages.nodes import EndReason, RunState
 from weftd.executor.home import Home
 from weftd.executor.runs import Limits, RunKey, Runtime

@@ -17,14 +17,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.compiled import Built, build
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import order
 from tests.support.tree import PYTHONPATH
 from weft.domain.cluster import NOT_HELD_TO_SHARES, Gpu
 from weft.domain.shares import Share
+from weft.emulation.device import read_device
+from weft.emulation.driver import EmulatedDriver
 from weft.messages.nodes import StartRun
-from weft.sharing.emulated import read_device
-from weft.sharing.native import Built, NotBuilt, build
+from weft.sharing.native import NotBuilt
 from weftd.executor.home import Home
 from weftd.executor.runs import RunKey
 from weftd.executor.shares.backend import AUTO, CHOICES, Attached, ShareBackend
@@ -76,7 +78,7 @@ class Backends:
     async def reopen(self) -> ShareBackend:
         await self.close()
         home = Home(self._folder / "h")
-        self.now = await self._stack.enter_async_context(opened(self.choice, home))
+        self.now = await self._stack.enter_async_context(opened(self.choice, home, driver=EmulatedDriver()))
         return self.now
 
     async def close(self) -> None:

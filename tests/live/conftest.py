@@ -7,6 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.support.compiled import Built, build
 from tests.support.control_plane import ControlPlane
 from tests.support.gateway import Place, place
 from tests.support.gateway_world import World, opened
@@ -14,7 +15,7 @@ from tests.support.nats_server import NatsServer
 from tests.support.routers import Town, town
 from tests.support.scripted_arbiter import ScriptedArbiter
 from weft.bus.nats import NatsBus
-from weft.sharing.native import Built, NotBuilt, build
+from weft.sharing.native import NotBuilt
 from weft.store import GatewayStore
 
 

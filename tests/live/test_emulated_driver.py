@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compiled import Built, build
 from tests.support.scripted_arbiter import environment, output, program
-from weft.gpus.emulated import slow_down
-from weft.sharing.emulated import read_device
-from weft.sharing.native import Built, NotBuilt, build
+from weft.emulation.device import read_device
+from weft.emulation.slowdowns import slow_down
+from weft.sharing.native import NotBuilt
 
 COMPILED = build()
 MIB = 1 << 20

@@ -16,8 +16,9 @@ import aiohttp
 import pytest
 
 from tests.bench.sharing.rig import rig
+from tests.support import compiled
 from tests.support.tree import PYTHONPATH
-from weft.gpus.emulated import slow_down
+from weft.emulation.slowdowns import slow_down
 from weft.sharing import native
 from weftd.cli.demo import programs
 
@@ -166,7 +167,7 @@ async def test_knobs_that_are_none_are_named() -> None:
 
 @pytest.mark.alone
 async def test_with_a_share_its_time_is_that_of_the_emulated_gpu(tmp_path: Path) -> None:
-    built = native.build()
+    built = compiled.build()
     if isinstance(built, native.NotBuilt):
         if os.environ.get("CI"):
             pytest.fail(built.reason)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.bench.sharing.rig import Rig, ready, rig
 from tests.bench.sharing.shares import seconds_of
+from tests.support import compiled
 from weft.sharing import native, slots
 
 pytestmark = pytest.mark.alone
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.alone
 
 @pytest.fixture
 def shared_gpu() -> Iterator[Rig]:
-    built = native.build()
+    built = compiled.build()
     if isinstance(built, native.NotBuilt):
         if os.environ.get("CI"):
             pytest.fail(built.reason)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compiled import Built
 from tests.support.launch_cost import measure
 from tests.support.scripted_arbiter import (
     CAPPED,
@@ -23,7 +24,6 @@ from tests.support.scripted_arbiter import (
     output,
     program,
 )
-from weft.sharing.native import Built
 
 LAUNCH_CALLS = (
     "cuLaunchKernel",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compiled import Built
 from tests.support.scripted_arbiter import (
     CAPPED,
     GATED,
@@ -18,7 +19,6 @@ from tests.support.scripted_arbiter import (
     output,
     program,
 )
-from weft.sharing.native import Built
 
 MEMORY_CALLS = (
     "cuMemAlloc_v2",

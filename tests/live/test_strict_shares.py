@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.compiled import Built
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor, telemetry
 from tests.support.nats_server import NatsServer
@@ -20,7 +21,6 @@ from weft.bus.nats import NatsBus
 from weft.domain.shares import Share
 from weft.messages.nodes import EndReason, Leader, StartRun
 from weft.messages.signals import NodeSampled
-from weft.sharing.native import Built
 from weftd.executor.runs import RunKey
 
 pytestmark = pytest.mark.alone

@@ -21,7 +21,8 @@ import pytest
 
 from tests.support.doubles.bus import MemoryBus
 from tests.support.engine import need_engine
-from weft.gpus import GpuWatch, inventory
+from weft.emulation.gpus import emulated_gpus
+from weft.gpus import GpuWatch
 from weft.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
 from weftd.telemetry.processes import read_groups, read_process
 from weftd.telemetry.runs import ProcessRuns, docker_runs
@@ -89,7 +90,7 @@ def telemetry(home: Path) -> Telemetry:
         node_id="node-1",
         pool="default",
         finder=ProcessRuns(home),
-        gpus=GpuWatch(inventory(emulated=2, node_id="node-1")),
+        gpus=GpuWatch(emulated_gpus(2, node_id="node-1")),
         disk=home,
     )
 

@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.bench.sharing.rig import GPU, ready, rig
+from tests.support import compiled
 from tests.support.arbiters import arbiter, saturating, shared, within
 from tests.support.tree import PYTHONPATH
 from weft.domain.cluster import Gpu
+from weft.emulation.processes import EmulatedDevices
 from weft.gpus import GpuWatch
 from weft.messages.signals import RunSample, ShareSample
 from weft.sharing import native, slots
 from weft.sharing.places import device_of, slot_of
 from weft.sharing.slots import read_seen
-from weftd.telemetry.devices import EmulatedDevices
+from weftd.telemetry.processes import started_at
 from weftd.telemetry.service import Telemetry
 from weftd.telemetry.shares import ShareReader
 from weftd.telemetry.thinking.readings import FoundRun
@@ -91,7 +93,7 @@ async def test_what_two_saturating_runs_got_is_seen_and_that_one_is_idle_then_an
 
 def test_what_telemetry_tells_is_what_the_emulated_device_did() -> None:
     """The device's own file is written by the emulated driver alone."""
-    if isinstance(built := native.build(), native.NotBuilt):
+    if isinstance(built := compiled.build(), native.NotBuilt):
         pytest.skip(built.reason)
     with rig() as made:
         slots_of = {name: slot_of(name, 1, 0) for name in ("a", "b")}
@@ -121,7 +123,7 @@ def test_what_telemetry_tells_is_what_the_emulated_device_did() -> None:
 
 async def test_a_process_outside_the_share_of_its_run_is_told_of_at_the_second_look(tmp_path: Path) -> None:
     """Telemetry looks once a second, and one look may see a process that the arbiter has still to write down."""
-    if isinstance(built := native.build(), native.NotBuilt):
+    if isinstance(built := compiled.build(), native.NotBuilt):
         pytest.skip(built.reason)
     with rig() as made:
         device_of(tmp_path, GPU).symlink_to(made.device)
@@ -142,7 +144,7 @@ async def test_a_process_outside_the_share_of_its_run_is_told_of_at_the_second_l
             gpus=GpuWatch((Gpu(index=0, uuid=GPU, model="emulated", memory=1 << 30, emulated=True),)),
             disk=tmp_path,
             shares=ShareReader(made.root),
-            devices=EmulatedDevices(tmp_path),
+            devices=EmulatedDevices(tmp_path, started_at=started_at).with_processes,
         )
         await telemetry.look()
         within(10, lambda: (seen := read_seen(made.root / slot_of("within", 1, 0))) is not None and seen.pids)
@@ -173,7 +175,7 @@ def holding(environ: dict[str, str]) -> "subprocess.Popen[str]":
 
 
 async def test_memory_on_the_gpu_that_a_run_does_not_count_is_told(tmp_path: Path) -> None:
-    if isinstance(built := native.build(), native.NotBuilt):
+    if isinstance(built := compiled.build(), native.NotBuilt):
         pytest.skip(built.reason)
     with rig() as made:
         device_of(tmp_path, GPU).symlink_to(made.device)
@@ -200,7 +202,7 @@ async def test_memory_on_the_gpu_that_a_run_does_not_count_is_told(tmp_path: Pat
                 gpus=GpuWatch((Gpu(index=0, uuid=GPU, model="emulated", memory=1 << 30, emulated=True),)),
                 disk=tmp_path,
                 shares=ShareReader(made.root),
-                devices=EmulatedDevices(tmp_path),
+                devices=EmulatedDevices(tmp_path, started_at=started_at).with_processes,
             )
             await telemetry.look()
             within(10, lambda: (seen := read_seen(made.root / slot_of("counted", 1, 0))) is not None and seen.memory)

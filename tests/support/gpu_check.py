@@ -45,7 +45,7 @@ def main(
 
 
 def _checked(nvml: Nvml, out: TextIO, *, sleep: Callable[[float], None], period: float) -> int:
-    gpus = _in_time(lambda: inventory(emulated=0, node_id="", nvml=nvml))
+    gpus = _in_time(lambda: inventory(nvml))
     if not gpus:
         out.write("no GPU: this machine has no NVIDIA driver, or the driver lists none\n")
         return 1

@@ -50,7 +50,7 @@ def busy_gpu(uuid: str = "GPU-a", **values: Any) -> FakeGpu:
 @contextmanager
 def opened(library: FakeLibrary) -> Iterator[tuple[Gpu, ...]]:
     with installed(library):
-        found = inventory(emulated=0, node_id="n")
+        found = inventory()
         pynvml.nvmlInit()
         yield found
         with suppress(NvmlError):

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.compiled import Built, build
 from tests.support.scripted_arbiter import GATED, ScriptedArbiter, environment
-from weft.sharing.native import Built, NotBuilt, build, compile_file, find_compiler
+from weft.sharing.native import NotBuilt, compile_file, find_compiler
 
 LAUNCHES, ROUNDS = 20_000, 15
 SOURCE = Path(__file__).with_suffix(".c")

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from tests.support.compiled import Built
 from tests.support.tree import PYTHONPATH
-from weft.sharing.native import Built
 
 MIB = 1 << 20
 HOLD, GATED, CAPPED, CLOSED = 1, 2, 4, 8

@@ -13,8 +13,8 @@ from weft.domain.classes import is_benchmark
 from weft.domain.job import JobState
 from weft.domain.spec import Pin, TuningMode
 from weft.domain.spec_decoder import decode_spec
+from weft.emulation.standin import REP_SECONDS, CpuStandIn
 from weft.gpus.bench.protocol import Durations, measure
-from weft.gpus.bench.standin import REP_SECONDS, CpuStandIn
 from weft.gpus.bench.watch import NvmlWatch, Unwatched
 from weft.messages.signals import GpuSample
 from weft.samples.benchmark_job import benchmark_spec, measured

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.gpus.emulated import slow_down, slowdown_here, slowdown_of
+from weft.emulation.slowdowns import slow_down, slowdown_here, slowdown_of
 
 
 def test_without_a_file_a_gpu_is_as_it_should_be(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.support.runs import in_state, order, until
 from tests.support.tier import of_tier
 from weft.domain.cluster import Gpu
 from weft.domain.shares import Share
+from weft.emulation.driver import EmulatedDriver
 from weft.messages.nodes import RunState
 from weft.sharing.places import slot_of
 from weft.sharing.slots import JOB, LIMITS, SOCKET, USE, slot_names
@@ -28,7 +29,7 @@ from weftd.executor.runtime.docker.settings import ContainerSettings
 from weftd.executor.runtime.process import runtime as process
 from weftd.executor.runtime.process.runtime import ProcessRuntime
 from weftd.executor.shares import hook
-from weftd.executor.shares.hook import DISCARDED, HookBackend
+from weftd.executor.shares.hook import DISCARDED, HookBackend, PlacedDriver
 
 GIB = 1 << 30
 DEPTH = of_tier(1_100, 10_000)  # folders; Python's own removal recurses, and raises at a thousand
@@ -63,9 +64,8 @@ async def backend(root: Path, tmp_path: Path) -> AsyncIterator[HookBackend]:
 
 
 def backend_of(root: Path, tmp_path: Path) -> HookBackend:
-    return HookBackend(
-        root, hook=tmp_path / "hook.so", driver=tmp_path / "driver", devices=tmp_path / "devices", needed=lambda: None
-    )
+    own = PlacedDriver(EmulatedDriver(), folder=tmp_path / "driver", devices=tmp_path / "devices")
+    return HookBackend(root, hook=tmp_path / "hook.so", own=own, needed=lambda: None)
 
 
 def node(tmp_path: Path) -> NodeFacts:

@@ -20,7 +20,8 @@ from tests.support.fake_gpu import (
 )
 from tests.support.fake_nvml import FakeNvml
 from weft.domain.cluster import Gpu
-from weft.gpus import EMULATED_MEMORY, GpuWatch, inventory, sample
+from weft.emulation.gpus import EMULATED_MEMORY, emulated_gpus
+from weft.gpus import GpuWatch, inventory, sample
 from weft.gpus.nvml import DRIVER, Nvml
 from weft.gpus.sample import NO_XIDS, Xids, unknown
 from weft.gpus.topology import Near
@@ -32,7 +33,7 @@ def gpus(count: int = 2, **values: object) -> list[FakeGpu]:
 
 
 def found(driver: FakeNvml) -> tuple[Gpu, ...]:
-    return inventory(emulated=0, node_id="node-1", nvml=driver)
+    return inventory(driver)
 
 
 class Clock:
@@ -68,17 +69,15 @@ def test_a_driver_that_does_not_open_is_said_and_leaves_no_gpus(code: int, caplo
 
 
 def test_emulated_gpus_are_called_emulated() -> None:
-    driver = FakeNvml(init_fails=LIBRARY_NOT_FOUND)
-    assert inventory(emulated=2, node_id="node-1", nvml=driver) == (
+    assert emulated_gpus(2, node_id="node-1") == (
         Gpu(index=0, uuid="EMULATED-node-1-0", model="Emulated GPU", memory=EMULATED_MEMORY, emulated=True),
         Gpu(index=1, uuid="EMULATED-node-1-1", model="Emulated GPU", memory=EMULATED_MEMORY, emulated=True),
     )
 
 
-def test_emulated_gpus_win_over_real_ones_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    offered = inventory(emulated=1, node_id="node-1", model="Emulated X", memory=5, nvml=FakeNvml(gpus(8)))
-    assert [(gpu.model, gpu.memory, gpu.emulated) for gpu in offered] == [("Emulated X", 5, True)]
-    assert "the 8 real ones are not" in caplog.text
+def test_a_node_that_offers_emulated_gpus_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    emulated_gpus(1, node_id="node-1")
+    assert "1 emulated GPUs are offered" in caplog.text
 
 
 def test_a_lost_gpu_is_left_out_and_moves_nobody_elses_index(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,7 +140,7 @@ def test_a_sample_has_the_units_that_its_message_promises() -> None:
 
 def test_of_an_emulated_gpu_nothing_is_known_but_its_size() -> None:
     driver = FakeNvml(init_fails=LIBRARY_NOT_FOUND)
-    (one,) = sample(inventory(emulated=1, node_id="n", nvml=driver), nvml=driver)
+    (one,) = sample(emulated_gpus(1, node_id="n"), nvml=driver)
     assert one.emulated
     assert one.memory_total == EMULATED_MEMORY
     measured = (one.utilisation, one.memory_used, one.power_watts, one.temperature, one.sm_clock_mhz)
@@ -192,7 +191,7 @@ def test_a_gpu_lost_between_samples_says_so_and_its_neighbour_is_still_measured(
 
 async def test_watching_only_emulated_gpus_never_asks_a_driver() -> None:
     driver = FakeNvml(gpus(1))
-    watch = GpuWatch(inventory(emulated=2, node_id="n", nvml=FakeNvml(init_fails=LIBRARY_NOT_FOUND)), nvml=driver)
+    watch = GpuWatch(emulated_gpus(2, node_id="n"), nvml=driver)
     assert [one.emulated for one in await watch.sample()] == [True, True]
     assert driver.opened == 0
 
@@ -299,4 +298,4 @@ async def test_a_driver_that_cannot_be_closed_yet_is_still_read_and_closed_later
 
 def test_this_machine_answers_too() -> None:
     """With the real binding, whatever is here; it must neither raise nor call a real GPU emulated."""
-    assert not any(gpu.emulated for gpu in inventory(emulated=0, node_id="here"))
+    assert not any(gpu.emulated for gpu in inventory())

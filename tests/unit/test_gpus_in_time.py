@@ -30,7 +30,7 @@ from tests.support.fake_nvml import FakeNvml, FakeGpu
 async def run():
     driver = FakeNvml([FakeGpu(uuid="GPU-0")])
     driver.hang()
-    print(await inventory_in_time(emulated=0, node_id="n", stop=asyncio.Event(), nvml=driver, seconds_max=0.05))
+    print(await inventory_in_time(stop=asyncio.Event(), nvml=driver, seconds_max=0.05))
 
 asyncio.run(run())
 """
@@ -38,42 +38,29 @@ asyncio.run(run())
 
 async def test_a_driver_that_answers_tells_what_the_inventory_is() -> None:
     driver = FakeNvml([FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")])
-    for emulated in (0, 3):
-        found = await inventory_in_time(emulated=emulated, node_id="n", stop=asyncio.Event(), nvml=driver)
-        assert found == inventory(emulated=emulated, node_id="n", nvml=driver)
-        assert found
+    found = await inventory_in_time(stop=asyncio.Event(), nvml=driver)
+    assert found == inventory(driver)
+    assert found
 
 
-@pytest.mark.parametrize("emulated", [0, 2])
-async def test_a_driver_that_hangs_is_told_of_and_leaves_the_emulated_gpus(
-    emulated: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_driver_that_hangs_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     driver = FakeNvml([FakeGpu(uuid="GPU-0")])
     driver.hang()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            found = await inventory_in_time(
-                emulated=emulated, node_id="n", stop=asyncio.Event(), nvml=driver, seconds_max=0.05
-            )
+            found = await inventory_in_time(stop=asyncio.Event(), nvml=driver, seconds_max=0.05)
     finally:
         driver.release()
-    if emulated:
-        assert found is not None
-        assert [gpu.uuid for gpu in found] == ["EMULATED-n-0", "EMULATED-n-1"]
-    else:
-        assert found is None, "nobody knows"
+    assert found is None, "nobody knows"
     assert "the NVIDIA driver has not said in 0.05 s which GPUs there are" in caplog.text
 
 
-@pytest.mark.parametrize("emulated", [0, 2])
-async def test_a_driver_that_answers_late_tells_its_gpus_unless_emulated_ones_are_offered(emulated: int) -> None:
+async def test_a_driver_that_answers_late_tells_its_gpus() -> None:
     driver = FakeNvml([FakeGpu(uuid="GPU-0")])
     told: list[tuple[Gpu, ...]] = []
     driver.hang()
     try:
-        await inventory_in_time(
-            emulated=emulated, node_id="n", stop=asyncio.Event(), late=told.append, nvml=driver, seconds_max=0.05
-        )
+        await inventory_in_time(stop=asyncio.Event(), late=told.append, nvml=driver, seconds_max=0.05)
     finally:
         driver.release()
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -81,7 +68,7 @@ async def test_a_driver_that_answers_late_tells_its_gpus_unless_emulated_ones_ar
             await asyncio.sleep(0.01)
     for _ in range(3):  # what the thread asked of the loop in the end, and what follows from it
         await asyncio.sleep(0)
-    assert told == ([] if emulated else [inventory(emulated=0, node_id="n", nvml=driver)])
+    assert told == [inventory(driver)]
 
 
 async def test_telemetry_measures_gpus_whose_driver_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +82,15 @@ async def test_telemetry_measures_gpus_whose_driver_answered_late(monkeypatch: p
             while not (samples := await watched.sample()) or samples[0].problem:  # noqa: ASYNC110 - a thread
                 await asyncio.sleep(0.01)
         assert [one.uuid for one in samples] == ["GPU-0"]
+
+
+async def test_telemetry_of_emulated_gpus_does_not_wait_for_a_driver_that_hangs() -> None:
+    environ = {"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": ".", "TELEMETRY_EMULATED_GPUS": "2"}
+    config = load(TelemetrySettings, prefix="TELEMETRY_", environ=environ)
+    with a_driver_that_hangs() as library:
+        watched = await telemetry.watch(config, stop=asyncio.Event())
+        assert [gpu.uuid for gpu in watched.gpus] == ["EMULATED-n-0", "EMULATED-n-1"]
+        assert not library.calls
 
 
 def test_a_process_ends_though_its_driver_still_hangs() -> None:

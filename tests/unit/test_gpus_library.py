@@ -20,7 +20,7 @@ import json, sys
 import msgspec
 from weft.gpus import inventory
 from weft.gpus.source import DriverSource
-found = inventory(emulated=0, node_id="n")
+found = inventory()
 source = DriverSource(found)
 source.open()
 print(json.dumps([msgspec.to_builtins(source.read()) for _ in range(3)]))

@@ -63,7 +63,7 @@ def test_a_log_of_busy_processes_without_entries_means_idle(code: int) -> None:
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE])
 def test_a_log_of_busy_processes_that_is_not_to_be_had_is_unknown(code: int) -> None:
     driver = FakeNvml([busy_gpu(fails={"nvmlDeviceGetProcessUtilization": code})])
-    offered = inventory(emulated=0, node_id="n", nvml=driver)
+    offered = inventory(driver)
     driver.nvmlInit()
     (sample,) = GpuReader(offered, nvml=driver).read(now=0.0)
     assert [process.sm_utilisation for process in sample.processes] == [None]

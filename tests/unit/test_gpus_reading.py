@@ -101,7 +101,7 @@ def test_the_fake_driver_and_the_fake_library_tell_the_same() -> None:
     with opened(FakeLibrary(described)) as found:
         below = samples(DRIVER, found)
     driver = FakeNvml(described)
-    offered = inventory(emulated=0, node_id="n", nvml=driver)
+    offered = inventory(driver)
     driver.nvmlInit()
     above = samples(driver, offered)
     assert [gpu.uuid for gpu in offered] == ["GPU-a", "GPU-old", "MIG-m"]

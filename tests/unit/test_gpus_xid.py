@@ -41,7 +41,7 @@ def listening(
     library: FakeLibrary, counts: XidCounts, *, retry_seconds: tuple[float, float] = (0.01, 0.05)
 ) -> Iterator[XidListener]:
     with installed(library):
-        found = inventory(emulated=0, node_id="n")
+        found = inventory()
         DRIVER.nvmlInit()
         listener = XidListener(DRIVER, found, counts, retry_seconds=retry_seconds)
         listener.start()
@@ -148,7 +148,7 @@ def test_kinds_of_xid_are_bounded() -> None:
 def test_a_driver_is_not_closed_under_who_waits_in_it_and_counts_outlive_it() -> None:
     others = set(threading.enumerate())
     driver = FakeNvml([FakeGpu(uuid="GPU-0")])
-    source = DriverSource(inventory(emulated=0, node_id="n", nvml=driver), nvml=driver)
+    source = DriverSource(inventory(driver), nvml=driver)
     source.open()
     source.read()
     driver.xids.put(Xid(driver.gpus[0], 63))
@@ -171,7 +171,7 @@ def test_a_driver_is_not_closed_under_who_waits_in_it_and_counts_outlive_it() ->
 
 async def test_what_a_gpu_reported_before_it_fell_off_the_bus_is_told_on() -> None:
     driver = FakeNvml([FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")])
-    clock, gpus = Clock(), inventory(emulated=0, node_id="n", nvml=driver)
+    clock, gpus = Clock(), inventory(driver)
     source = DriverSource(gpus, nvml=driver, clock=clock)
     watch = GpuWatch(gpus, source=source, seconds_max=10, retry_seconds=30, clock=clock)
     await watch.sample()
@@ -214,7 +214,7 @@ def test_emulated_gpus_have_no_xids() -> None:
 def test_who_is_forgotten_without_being_closed_leaves_no_thread_behind() -> None:
     others = set(threading.enumerate())
     driver = FakeNvml([FakeGpu(uuid="GPU-0")])
-    source = DriverSource(inventory(emulated=0, node_id="n", nvml=driver), nvml=driver)
+    source = DriverSource(inventory(driver), nvml=driver)
     source.open()
     source.read()
     assert len(set(threading.enumerate()) - others) == 1

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from weft.gpus.emulated import slow_down
+from weft.emulation.slowdowns import slow_down
 from weftd.executor.progress import pairs
 
 SECONDS_MAX = 30.0

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from weft.emulation.driver import DRIVER
 from weft.sharing import native
-from weft.sharing.native import DRIVER, EMULATED, HOOK, Built, NotBuilt, build, cache_folder, find_compiler
+from weft.sharing.native import HOOK, Library, NotBuilt, build, cache_folder, find_compiler
 
 ROOT = Path(__file__).parents[2]
-BUILD = (
-    "import sys; from pathlib import Path; from weft.sharing.native import build; print(build(Path(sys.argv[1]), {}))"
-)
+BUILD = """
+import sys; from pathlib import Path; from weft.emulation.driver import DRIVER; from weft.sharing.native import build
+print(build(DRIVER, Path(sys.argv[1]), {}))
+"""
 
 needs_compiler = pytest.mark.skipif(isinstance(find_compiler(), NotBuilt), reason="no C compiler here")
 
@@ -24,31 +26,31 @@ def test_two_that_build_at_once_get_the_same_files_and_leave_nothing_else(tmp_pa
         for _ in range(2)
     ]
     said = {builder.communicate(timeout=120)[0] for builder in builders}
-    built = build(tmp_path, {})
-    assert isinstance(built, Built)
+    built = build(DRIVER, tmp_path, {})
+    assert isinstance(built, Path)
     assert said == {f"{built}\n"}
-    assert [path.name for path in tmp_path.iterdir()] == [built.hook.parent.name]
-    assert (built.driver_folder / DRIVER).is_file()
+    assert [path / DRIVER.path for path in tmp_path.iterdir()] == [built]
+    assert built.is_file()
 
 
 @needs_compiler
 def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
-    first = build(tmp_path, {})
-    assert isinstance(first, Built)
-    made = first.hook.stat().st_mtime_ns
-    assert build(tmp_path, {}) == first
-    assert first.hook.stat().st_mtime_ns == made
+    first = build(HOOK, tmp_path, {})
+    assert isinstance(first, Path)
+    made = first.stat().st_mtime_ns
+    assert build(HOOK, tmp_path, {}) == first
+    assert first.stat().st_mtime_ns == made
 
 
-def test_a_folder_with_ready_files_is_taken_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", [HOOK, DRIVER], ids=lambda library: library.path)
+def test_a_folder_with_ready_files_is_taken_as_it_is(library: Library, tmp_path: Path) -> None:
     environ = {"WEFT_NATIVE": str(tmp_path)}
-    missing = build(environ=environ)
+    missing = build(library, environ=environ)
     assert isinstance(missing, NotBuilt)
     assert str(tmp_path) in missing.reason
-    (tmp_path / EMULATED).mkdir()
-    (tmp_path / HOOK).touch()
-    (tmp_path / EMULATED / DRIVER).touch()
-    assert build(environ=environ) == Built(hook=tmp_path / HOOK, driver_folder=tmp_path / EMULATED)
+    (tmp_path / library.path).parent.mkdir(exist_ok=True)
+    (tmp_path / library.path).touch()
+    assert build(library, environ=environ) == tmp_path / library.path
 
 
 def test_without_a_compiler_there_is_one_sentence_that_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_without_a_compiler_there_is_one_sentence_that_says_so(monkeypatch: pyte
 @needs_compiler
 def test_a_folder_that_cannot_be_written_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused = build(tmp_path / "file", {})
+    refused = build(HOOK, tmp_path / "file", {})
     assert isinstance(refused, NotBuilt)
     assert "cannot be compiled" in refused.reason
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.sharing import emulated, pages, wire
+from weft.emulation import device, driver
+from weft.sharing import pages, wire
 from weft.sharing.native import SOURCES
 from weft.sharing.pages import Flag
 from weft.sharing.wire import Op, ShareMessage
@@ -92,7 +93,7 @@ def test_each_field_of_a_message_lies_where_the_hook_reads_it() -> None:
 
 
 def test_the_emulated_device_has_the_same_file() -> None:
-    constant = constants(SOURCES / "emulated.h")
-    assert constant["EMULATED_MAGIC"] == emulated.MAGIC
-    assert constant["EMULATED_VERSION"] == emulated.VERSION
-    assert constant["EMULATED_PROCESSES"] == emulated.PROCESSES
+    constant = constants(driver.SOURCES / "emulated.h")
+    assert constant["EMULATED_MAGIC"] == device.MAGIC
+    assert constant["EMULATED_VERSION"] == device.VERSION
+    assert constant["EMULATED_PROCESSES"] == device.PROCESSES

@@ -15,15 +15,17 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.support.compiled import Built, build
+from weft.emulation.processes import EmulatedDevices
 from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
 from weft.sharing import places
-from weft.sharing.native import Built, NotBuilt, build
+from weft.sharing.native import NotBuilt
 from weft.sharing.pages import SlotLimits, limits_bytes
 from weft.sharing.places import device_of
 from weft.sharing.records import SlotSeen, SlotShare
 from weft.sharing.slots import JOB, LIMITS, SEEN, SHARE, make_slot, write_seen
-from weftd.telemetry.devices import EmulatedDevices
 from weftd.telemetry.metrics import NodeGauges
+from weftd.telemetry.processes import started_at
 from weftd.telemetry.shares import ShareReader
 from weftd.telemetry.thinking.readings import FoundRun
 from weftd.telemetry.thinking.shares import ShareRates, ShareReading
@@ -128,7 +130,7 @@ def test_memory_that_the_driver_counts_and_the_processes_do_not_is_told() -> Non
 
 def test_processes_on_emulated_gpus_are_those_that_live_and_launched(tmp_path: Path, native_built: Built) -> None:
     gpu = GpuSample(index=3, uuid="EMULATED-1", model="Emulated GPU", emulated=True)
-    devices = EmulatedDevices(tmp_path)
+    devices = EmulatedDevices(tmp_path, started_at=started_at)
     assert devices.with_processes((gpu,)) == (gpu,)
     folder = device_of(tmp_path, gpu.uuid)
     folder.mkdir()

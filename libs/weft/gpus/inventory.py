@@ -21,89 +21,16 @@ from weft.gpus.nvml import (
 
 logger = logging.getLogger(__name__)
 
-EMULATED_MODEL = "Emulated GPU"
-EMULATED_MEMORY = 16 * 2**30
 INVENTORY_SECONDS_MAX = 30.0  # waking up many GPUs takes a driver several seconds
 
 
-def inventory(
-    *,
-    emulated: int,
-    node_id: str,
-    model: str = EMULATED_MODEL,
-    memory: int = EMULATED_MEMORY,
-    nvml: Nvml = DRIVER,
-) -> tuple[Gpu, ...]:
-    """The node's GPUs in a stable order; () without a driver if no emulated GPUs are set.
+def inventory(nvml: Nvml = DRIVER) -> tuple[Gpu, ...]:
+    """The node's GPUs in a stable order; () without a driver.
 
     A whole GPU has the driver's index. A GPU in MIG mode is not offered itself; each of its instances is, as a small
     GPU with an index after those of all whole ones, and CUDA knows it by its uuid. A GPU that the driver lists but
     cannot reach (lost, forbidden) is left out, and no other GPU's index changes.
     """
-    return _offered(_real(nvml), emulated=emulated, node_id=node_id, model=model, memory=memory)
-
-
-async def inventory_in_time(
-    *,
-    emulated: int,
-    node_id: str,
-    stop: asyncio.Event,
-    late: Callable[[tuple[Gpu, ...]], None] = lambda _: None,
-    nvml: Nvml = DRIVER,
-    seconds_max: float = INVENTORY_SECONDS_MAX,
-) -> tuple[Gpu, ...] | None:
-    """As `inventory`, beside the event loop, and for no longer than `seconds_max` or until `stop`.
-
-    A GPU that fell off the bus can hang its driver for good. Then the answer is None, and the hung thread is left
-    behind without blocking the exit of the process. If the driver answers after all, `late` is called with the GPUs.
-    """
-    asked = beside_the_loop(lambda: _real(nvml), name="gpu-inventory")
-    stopping = asyncio.create_task(stop.wait())
-    waiting: list[asyncio.Future[Any]] = [asked, stopping]
-    try:
-        await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-    if asked.done():
-        return _offered(asked.result(), emulated=emulated, node_id=node_id)
-    if not stop.is_set():
-        logger.error(
-            "the NVIDIA driver has not said in %g s which GPUs there are, so no real GPUs until it does:"
-            " one may have fallen off the bus; look into dmesg, and reboot the node if it never answers",
-            seconds_max,
-        )
-    if emulated:
-        return _offered((), emulated=emulated, node_id=node_id)
-    asked.add_done_callback(lambda answer: _come_late(answer, late))
-    return None
-
-
-def _come_late(answer: asyncio.Future[tuple[Gpu, ...]], late: Callable[[tuple[Gpu, ...]], None]) -> None:
-    if not answer.cancelled() and answer.exception() is None:
-        real = answer.result()
-        logger.warning("the NVIDIA driver has answered late: %d GPUs are offered from now on", len(real))
-        late(real)
-
-
-def _offered(
-    real: tuple[Gpu, ...],
-    *,
-    emulated: int,
-    node_id: str,
-    model: str = EMULATED_MODEL,
-    memory: int = EMULATED_MEMORY,
-) -> tuple[Gpu, ...]:
-    if emulated == 0:
-        return real
-    if real:
-        logger.warning("%d emulated GPUs are offered; the %d real ones are not", emulated, len(real))
-    return tuple(
-        Gpu(index=index, uuid=f"EMULATED-{node_id}-{index}", model=model, memory=memory, emulated=True)
-        for index in range(emulated)
-    )
-
-
-def _real(nvml: Nvml) -> tuple[Gpu, ...]:
     try:
         nvml.nvmlInit()
     except NvmlError as error:
@@ -120,6 +47,44 @@ def _real(nvml: Nvml) -> tuple[Gpu, ...]:
         return ()
     finally:
         _shut_down(nvml)
+
+
+async def inventory_in_time(
+    *,
+    stop: asyncio.Event,
+    late: Callable[[tuple[Gpu, ...]], None] = lambda _: None,
+    nvml: Nvml = DRIVER,
+    seconds_max: float = INVENTORY_SECONDS_MAX,
+) -> tuple[Gpu, ...] | None:
+    """As `inventory`, beside the event loop, and for no longer than `seconds_max` or until `stop`.
+
+    A GPU that fell off the bus can hang its driver for good. Then the answer is None, and the hung thread is left
+    behind without blocking the exit of the process. If the driver answers after all, `late` is called with the GPUs.
+    """
+    asked = beside_the_loop(lambda: inventory(nvml), name="gpu-inventory")
+    stopping = asyncio.create_task(stop.wait())
+    waiting: list[asyncio.Future[Any]] = [asked, stopping]
+    try:
+        await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    if asked.done():
+        return asked.result()
+    if not stop.is_set():
+        logger.error(
+            "the NVIDIA driver has not said in %g s which GPUs there are, so no real GPUs until it does:"
+            " one may have fallen off the bus; look into dmesg, and reboot the node if it never answers",
+            seconds_max,
+        )
+    asked.add_done_callback(lambda answer: _come_late(answer, late))
+    return None
+
+
+def _come_late(answer: asyncio.Future[tuple[Gpu, ...]], late: Callable[[tuple[Gpu, ...]], None]) -> None:
+    if not answer.cancelled() and answer.exception() is None:
+        real = answer.result()
+        logger.warning("the NVIDIA driver has answered late: %d GPUs are offered from now on", len(real))
+        late(real)
 
 
 def _shut_down(nvml: Nvml) -> None:

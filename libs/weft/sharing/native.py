@@ -1,8 +1,9 @@
-"""Builds and finds the compiled files: the hook that is preloaded into jobs, and the emulated driver.
+"""Builds and finds compiled files, such as the hook that is preloaded into jobs.
 
-The sources lie in `native/`. They are compiled once, into a folder named by the digest of sources, flags and compiler,
-which appears whole or not at all: any number of processes may build at the same time. `WEFT_NATIVE` names a folder with
-ready files, such as an image's; then nothing is compiled.
+Sources are compiled once, into a folder named by the digest of sources, flags and compiler, which appears whole or not
+at all: any number of processes may build at the same time. `WEFT_NATIVE` names a folder with ready files, such as an
+image's; then nothing is compiled. `python -m weft.sharing.native [FOLDER…]` compiles the hook, and puts it into each
+folder.
 """
 
 import hashlib
@@ -19,30 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 READY_VARIABLE = "WEFT_NATIVE"
-HOOK = "libweft-share.so"
-EMULATED = "emulated"  # the folder of the emulated driver, for LD_LIBRARY_PATH
-DRIVER = "libcuda.so.1"
-
 SOURCES = Path(__file__).parent / "native"
-_HOOK_SOURCES = (
-    "hook.c",
-    "resolve.c",
-    "share.c",
-    "gate.c",
-    "estimates.c",
-    "markers.c",
-    "memory.c",
-    "pools.c",
-    "sizes.c",
-)
-_DRIVER_SOURCES = (
-    "emulated.c",
-    "emulated_calls.c",
-    "emulated_copies.c",
-    "emulated_device.c",
-    "emulated_file.c",
-    "emulated_memory.c",
-)
 _WARNINGS = ("-Wall", "-Wextra", "-Werror")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *_WARNINGS)
 _COMPILE_SECONDS_MAX = 300
@@ -50,11 +28,13 @@ _SAID_BYTES_MAX = 2000
 
 
 @dataclass(frozen=True)
-class Built:
-    """The compiled files."""
+class Library:
+    """A shared library. `path`: its place in a folder of compiled files. `headers`: the folders of its headers."""
 
-    hook: Path  # for LD_PRELOAD
-    driver_folder: Path  # has the emulated libcuda.so.1
+    path: str
+    sources: tuple[Path, ...]
+    headers: tuple[Path, ...]
+    flags: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -72,16 +52,16 @@ class Compiler:
     name: str
 
 
-def build(folder: Path | None = None, environ: Mapping[str, str] = os.environ) -> Built | NotBuilt:
-    """The compiled files, made at the first call. `folder`: where they are kept; `cache_folder` by default."""
+def build(library: Library, folder: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | NotBuilt:
+    """The compiled library, made at the first call. `folder`: where it is kept; `cache_folder` by default."""
     if ready := environ.get(READY_VARIABLE):
-        built = _in(Path(ready))
-        return built if _whole(built) else NotBuilt(f"{READY_VARIABLE}={ready} has not {HOOK} and {EMULATED}/{DRIVER}")
+        path = Path(ready, library.path)
+        return path if path.is_file() else NotBuilt(f"{READY_VARIABLE}={ready} has no {library.path}")
     compiler = find_compiler()
     if isinstance(compiler, NotBuilt):
         return compiler
     try:
-        return _build(compiler, folder or cache_folder(environ))
+        return _build(library, compiler, folder or cache_folder(environ))
     except OSError as error:
         return NotBuilt(f"GPU sharing cannot be compiled: {error}")
 
@@ -127,43 +107,32 @@ def compile_file(compiler: Compiler, output: Path, sources: Sequence[Path], flag
     return None
 
 
-def _build(compiler: Compiler, folder: Path) -> Built | NotBuilt:
+def _build(library: Library, compiler: Compiler, folder: Path) -> Path | NotBuilt:
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = folder / _digest(compiler)
-    if _whole(built := _in(wanted)):
+    wanted = folder / _digest(library, compiler)
+    built = wanted / library.path
+    if built.is_file():
         return built
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
         made = Path(unfinished, "made")
-        (made / EMULATED).mkdir(parents=True)
-        shared = ("-shared", "-Wl,-z,now")
-        hook = [SOURCES / name for name in _HOOK_SOURCES]
-        driver = [SOURCES / name for name in _DRIVER_SOURCES]
-        failed = compile_file(compiler, made / HOOK, hook, (*shared, f"-Wl,-soname,{HOOK}")) or compile_file(
-            compiler, made / EMULATED / DRIVER, driver, (*shared, f"-Wl,-soname,{DRIVER}", "-Wl,-Bsymbolic")
-        )
+        (made / library.path).parent.mkdir(parents=True)
+        failed = compile_file(compiler, made / library.path, library.sources, library.flags)
         if failed is not None:
             return failed
         try:
             made.rename(wanted)
         except OSError:  # another process was faster
-            if not _whole(built):
+            if not built.is_file():
                 raise
     return built
 
 
-def _in(folder: Path) -> Built:
-    return Built(hook=folder / HOOK, driver_folder=folder / EMULATED)
-
-
-def _whole(built: Built) -> bool:
-    return built.hook.is_file() and (built.driver_folder / DRIVER).is_file()
-
-
-def _digest(compiler: Compiler) -> str:
+def _digest(library: Library, compiler: Compiler) -> str:
     digest = hashlib.sha256()
-    parts = (*compiler.command, compiler.name, platform.machine(), *_FLAGS)
+    parts = (*compiler.command, compiler.name, platform.machine(), *_FLAGS, *library.flags)
     digest.update("\0".join(parts).encode())
-    for path in sorted(SOURCES.glob("*.[ch]")):
+    headers = (path for folder in library.headers for path in folder.glob("*.h"))
+    for path in sorted((*library.sources, *headers)):
         digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -177,18 +146,26 @@ def _version(command: tuple[str, ...]) -> str:
     return done.stdout.decode(errors="replace").partition("\n")[0]
 
 
-def main() -> None:
-    """Compile what is not compiled yet, and say where it is; with a folder, put the compiled files there."""
-    built = build()
+HOOK_NAME = "libweft-share.so"
+HOOK = Library(
+    path=HOOK_NAME,
+    sources=tuple(sorted(SOURCES.glob("*.c"))),
+    headers=(SOURCES,),
+    flags=("-shared", "-Wl,-z,now", f"-Wl,-soname,{HOOK_NAME}"),
+)
+
+
+def main(library: Library, folders: Sequence[str]) -> None:
+    """Compile the library unless it is compiled, copy it into each folder, and print its path."""
+    built = build(library)
     if isinstance(built, NotBuilt):
         sys.exit(built.reason)
-    for folder in map(Path, sys.argv[1:]):
-        placed = _in(folder)
-        placed.driver_folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(built.hook, placed.hook)
-        shutil.copy(built.driver_folder / DRIVER, placed.driver_folder / DRIVER)
-    sys.stdout.write(f"{built.hook}\n{built.driver_folder / DRIVER}\n")
+    for folder in folders:
+        placed = Path(folder, library.path)
+        placed.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(built, placed)
+    sys.stdout.write(f"{built}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(HOOK, sys.argv[1:])

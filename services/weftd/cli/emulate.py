@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from weft.gpus.emulated import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
+from weft.emulation.slowdowns import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
 from weftd.cli import connection
 from weftd.cli.complaint import Complaint
 from weftd.cli.local import ClusterHome

@@ -80,7 +80,7 @@ async def _emulated(args: argparse.Namespace) -> int:
     wanted = EMULATED_GPUS if args.emulated_gpus is None else int(args.emulated_gpus)
     if args.gpus == "emulated" or (args.gpus == "auto" and args.emulated_gpus is not None):
         return wanted
-    real = await inventory_in_time(emulated=0, node_id="node-1", stop=asyncio.Event()) or ()
+    real = await inventory_in_time(stop=asyncio.Event()) or ()
     if args.gpus == "real" and not real:
         raise ValueError("--gpus real: this machine's driver offers none; --gpus emulated pretends to have some")
     return 0 if real else wanted

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from weft.bus import Bus, BusError
 from weft.bus.nats import NatsBus
 from weft.domain.ulimits import ulimits_of
+from weft.emulation.driver import EmulatedDriver
+from weft.emulation.gpus import emulated_gpus
 from weft.gpus import inventory_in_time
 from weft.service import SettingsError, load, main
 from weft.service.keys import nats_keys
@@ -65,14 +67,14 @@ async def run(stop: asyncio.Event) -> None:
             ports=settings.serving.ports_of(settings.node_id),
             publish_at=settings.serving.service_publish_at,
         )
-        node.offer(
-            await inventory_in_time(
-                emulated=settings.emulated_gpus, node_id=settings.node_id, stop=stop, late=node.offer
-            )
-        )
+        if settings.emulated_gpus:
+            node.offer(emulated_gpus(settings.emulated_gpus, node_id=settings.node_id))
+        else:
+            node.offer(await inventory_in_time(stop=stop, late=node.offer))
+        driver = EmulatedDriver() if settings.emulated_gpus else None
         async with (
             guarded(home, _orders(settings, keeper), clock=boot_clock),
-            opened(settings.shares, home) as shares,
+            opened(settings.shares, home, driver=driver) as shares,
         ):
             runtime = await _open_runtime(settings, home, node, keeper, shares)
             try:

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from weft.domain.cluster import Gpu
 from weft.domain.contract import THREAD_NAMES, is_wefts_alone
-from weft.gpus.emulated import FOLDER_VARIABLE
 from weft.messages.nodes import Members, StartRun
 
+SLOWDOWNS_VARIABLE = "WEFT_EMULATED_SLOWDOWNS"  # weft.emulation.slowdowns reads it in a run
 _SHUTDOWN_SECONDS = 5.0  # of the grace, for torchrun itself, once its workers have ended
 # Seconds: ranks wait as long for rank 0 as without elasticity; once enough ranks have met, they wait for more.
 _RENDEZVOUS = "read_timeout=600,last_call_timeout=5"
@@ -33,7 +33,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     progress_socket: str = ""
     members: str = ""  # the file; for runs that have members
     own_address: str = ""  # at which other ranks reach this one; empty: not known
-    slowdowns: str = ""  # the slowdowns of the node's emulated GPUs, see libs/weft/gpus/emulated.py
+    slowdowns: str = ""  # the slowdowns of the node's emulated GPUs, see libs/weft/emulation/slowdowns.py
     python: str = ""  # the node's own, for jobs that are programs of ours
     master_address: str
     peers: Mapping[str, tuple[str, ...]] = {}
@@ -154,7 +154,7 @@ def _gpus(gpus: tuple[Gpu, ...], slowdowns: str) -> dict[str, str]:
     if any(gpu.emulated for gpu in gpus):
         names["WEFT_GPUS_EMULATED"] = "1"
         if slowdowns:
-            names[FOLDER_VARIABLE] = slowdowns
+            names[SLOWDOWNS_VARIABLE] = slowdowns
     return names
 
 

@@ -6,12 +6,14 @@ import secrets
 import sys
 
 from weft.bus.nats import NatsBus
+from weft.emulation.gpus import emulated_gpus
+from weft.emulation.processes import EmulatedDevices
 from weft.gpus import GpuWatch, inventory_in_time
 from weft.service import load, main
 from weft.service.keys import nats_keys
 from weft.sharing.places import root_of
 from weftd.telemetry import service
-from weftd.telemetry.devices import EmulatedDevices
+from weftd.telemetry.processes import started_at
 from weftd.telemetry.runs import Finder, ProcessRuns, docker_runs
 from weftd.telemetry.settings import TelemetrySettings
 from weftd.telemetry.shares import ShareReader
@@ -19,10 +21,10 @@ from weftd.telemetry.shares import ShareReader
 
 async def watch(settings: TelemetrySettings, *, stop: asyncio.Event) -> GpuWatch:
     watched = GpuWatch(())
-    known = await inventory_in_time(
-        emulated=settings.emulated_gpus, node_id=settings.node_id, stop=stop, late=watched.offer
-    )
-    watched.offer(known or ())
+    if settings.emulated_gpus:
+        watched.offer(emulated_gpus(settings.emulated_gpus, node_id=settings.node_id))
+    else:
+        watched.offer(await inventory_in_time(stop=stop, late=watched.offer) or ())
     return watched
 
 
@@ -34,6 +36,7 @@ async def run(stop: asyncio.Event) -> None:
     else:
         finder = ProcessRuns(settings.home)
     gpus = await watch(settings, stop=stop)
+    emulated = settings.emulated_gpus and settings.runtime == "process"
     telemetry = service.Telemetry(
         node_id=settings.node_id,
         pool=settings.pool,
@@ -41,7 +44,7 @@ async def run(stop: asyncio.Event) -> None:
         gpus=gpus,
         disk=settings.home,
         shares=ShareReader(root_of(settings.home)),
-        devices=EmulatedDevices(settings.home / "devices") if settings.runtime == "process" else None,
+        devices=EmulatedDevices(settings.home / "devices", started_at=started_at).with_processes if emulated else None,
         boot=secrets.token_hex(4),
     )
     name = f"telemetry-{settings.node_id}"

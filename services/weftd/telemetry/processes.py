@@ -49,6 +49,12 @@ def read_process(pid: int, proc: str = PROC) -> Process | None:
     return parse_process(stat) if stat else None
 
 
+def started_at(pid: int, proc: str = PROC) -> float | None:
+    """The seconds from the host's boot to the start of a process; None if it has ended."""
+    found = read_process(pid, proc)
+    return None if found is None or found.ended else found.started / TICKS_PER_SECOND
+
+
 def read_groups(pid: int, proc: str = PROC) -> dict[str, str]:
     """The control groups of a process by controller; none if the process cannot be seen."""
     return places.memberships(read_text(f"{proc}/{pid}/cgroup") or "")

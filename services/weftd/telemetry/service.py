@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -13,7 +13,6 @@ from weft.gpus import GpuWatch
 from weft.messages.signals import GpuSample, NodeSampled
 from weft.service import Every, serve
 from weftd.telemetry.dcgm import dcgm_families
-from weftd.telemetry.devices import EmulatedDevices
 from weftd.telemetry.host import read_host
 from weftd.telemetry.metrics import GpuPairs, NodeGauges
 from weftd.telemetry.processes import read_groups, read_process
@@ -26,12 +25,17 @@ from weftd.telemetry.thinking.readings import FoundRun
 from weftd.telemetry.thinking.shares import RunKey
 from weftd.telemetry.usage import UsageReader
 
+Gpus = tuple[GpuSample, ...]
+
 LOOK_SECONDS = 2.0
 """How often to look for new runs; an ended run is noticed at the next sample already."""
 
 
 class Telemetry:
-    """Samples this node. Files are read in a thread: a disk that hangs must not hang the probes."""
+    """Samples this node. Files are read in a thread: a disk that hangs must not hang the probes.
+
+    `devices` adds the processes on GPUs whose driver does not list them: emulated ones.
+    """
 
     def __init__(
         self,
@@ -42,7 +46,7 @@ class Telemetry:
         gpus: GpuWatch,
         disk: Path,
         shares: ShareReader | None = None,
-        devices: EmulatedDevices | None = None,
+        devices: Callable[[Gpus], Gpus] | None = None,
         boot: str = "",
     ) -> None:
         self.node_id = node_id
@@ -63,10 +67,10 @@ class Telemetry:
         reading, gpus = await asyncio.to_thread(self._read, self._runs, gpus)
         return self.sampler.sampled(reading, gpus, at=at)
 
-    def _read(self, runs: list[FoundRun], gpus: tuple[GpuSample, ...]) -> tuple[NodeCounters, tuple[GpuSample, ...]]:
+    def _read(self, runs: list[FoundRun], gpus: Gpus) -> tuple[NodeCounters, Gpus]:
         readings = tuple(self._usage.read(runs))
         if self._devices is not None:
-            gpus = self._devices.with_processes(gpus)
+            gpus = self._devices(gpus)
         gpus = self._attribution.attributed(gpus, [reading.run for reading in readings])
         shares = self._shares.read(reading.run for reading in readings) if self._shares is not None else {}
         shares = {key: replace(reading, on_gpu=_on(gpus, key, reading.share.gpu)) for key, reading in shares.items()}

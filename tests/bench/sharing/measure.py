@@ -12,8 +12,7 @@ from tests.bench.figures import Aim, line_of
 from tests.bench.packing_shares import packing
 from tests.bench.sharing import crowds, inference, memory, shares
 from tests.bench.sharing.rig import Rig, rig
-from tests.support import launch_cost
-from weft.sharing import native
+from tests.support import compiled, launch_cost
 
 IDLE_NS, GATED_NS = 60.0, 300.0
 
@@ -51,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def launching(_: Rig) -> dict[str, Aim]:
     """What the hook adds to a launch of a kernel that takes no time, in ns."""
-    built = native.build()
-    assert isinstance(built, native.Built)
+    built = compiled.build()
+    assert isinstance(built, compiled.Built)
     with tempfile.TemporaryDirectory(prefix="wsh-") as home:
         costs = launch_cost.measure(built, Path(home))
     print(f"emulated, ns for each launch: {costs.bare:.0f} bare, {costs.idle:.0f} idle hook, {costs.gated:.0f} gated")

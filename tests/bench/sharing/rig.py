@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support import compiled
 from tests.support.arbiters import remove_slot
 from weft.sharing import native, pages, slots
 from weft.sharing.pages import Flag
@@ -37,7 +38,7 @@ class Ledger(NamedTuple):
 
 
 class Rig:
-    def __init__(self, folder: Path, built: native.Built, client: Path) -> None:
+    def __init__(self, folder: Path, built: compiled.Built, client: Path) -> None:
         self.root, self.device, self._built, self._client = folder / "s", folder / "d", built, client
         self.root.mkdir()
         self.device.mkdir()
@@ -175,7 +176,7 @@ def rig() -> Iterator[Rig]:
     """All of it, with an arbiter. Raises RuntimeError where nothing can be compiled."""
     folder = Path(tempfile.mkdtemp(prefix="wsh-"))  # a short path, as sockets need
     try:
-        built, client = native.build(), folder / "client"
+        built, client = compiled.build(), folder / "client"
         if isinstance(built, native.NotBuilt):
             raise RuntimeError(built.reason)
         compiler = native.find_compiler()

@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Mapping
 
+from weft.emulation.slowdowns import slowdown_here
+from weft.emulation.standin import CpuStandIn
 from weft.gpus.bench.cuda import cuda_bench
 from weft.gpus.bench.driver import CudaError
 from weft.gpus.bench.kernels import ComputeWork, MemoryWork
 from weft.gpus.bench.protocol import Durations, measure
-from weft.gpus.bench.standin import CpuStandIn
 from weft.gpus.bench.watch import NvmlWatch, Unwatched
-from weft.gpus.emulated import slowdown_here
 from weft.gpus.nvml import MIG_PREFIX
 from weft.samples.benchmark_job import SECONDS
 from weft.samples.benchmark_result import Measurement, progress_line

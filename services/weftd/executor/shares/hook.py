@@ -8,22 +8,23 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from weft.domain.cluster import Gpu
 from weft.domain.shares import Share, context_bytes
 from weft.domain.spec import Kind
 from weft.messages.nodes import StartRun
+from weft.sharing.native import Library
 from weft.sharing.places import make_own, slot_of
 from weft.sharing.records import SlotShare
 from weft.sharing.slots import LIMITS, SOCKET, USE, make_slot, read_share, slot_names, write_share
 from weftd.executor.discards import Discards
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.shares.backend import HOOK, Attached, ShareMount
-from weftd.executor.shares.emulated import device_for, emulated_variables
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +38,37 @@ LATENCY_KINDS = frozenset({Kind.INFERENCE, Kind.NOTEBOOK})  # their launches com
 DISCARDED = ".discarded"  # in the root: no name of a slot, so that no arbiter serves it
 
 
+class OwnDriver(Protocol):
+    """A driver that is loaded in place of the machine's."""
+
+    @property
+    def library(self) -> Library: ...
+
+    def device(self, devices: Path, gpu: Gpu) -> Path:
+        """The folder below `devices` for the state of the GPU, made if it is missing. Raises OSError."""
+
+    def variables(self, gpu: Gpu, device: str) -> Mapping[str, str]:
+        """The variables of a run that sees the folder as `device`."""
+
+
+class PlacedDriver(Struct, frozen=True):
+    """A driver, the folder with its library, and the folder for the states of all its GPUs."""
+
+    driver: OwnDriver
+    folder: Path
+    devices: Path
+
+
 class HookBackend:
-    """`root`: of the slot folders. `hook`: the library to preload. `driver`: the folder with the emulated driver, which
-    runs on emulated GPUs load. `devices`: a folder for the state of each emulated GPU. `needed` is called before there
-    is a slot: from then on an arbiter has to serve them."""
+    """`root`: of the slot folders. `hook`: the library to preload. `own`: the driver that runs load in place of the
+    machine's, if their GPUs have one of their own. `needed` is called before there is a slot: from then on an arbiter
+    has to serve them."""
 
     name: str = HOOK
     not_enforced: tuple[str, ...] = ()
 
-    def __init__(self, root: Path, *, hook: Path, driver: Path, devices: Path, needed: Callable[[], None]) -> None:
-        self._root, self._hook, self._driver, self._devices = root, hook, driver, devices
+    def __init__(self, root: Path, *, hook: Path, own: PlacedDriver | None, needed: Callable[[], None]) -> None:
+        self._root, self._hook, self._own = root, hook, own
         self._needed = needed
         self._discards = Discards(str(root / DISCARDED))
         self._held: dict[RunKey, Share] = {}
@@ -71,7 +93,7 @@ class HookBackend:
             make_own(self._root)
             self._needed()
             job = make_slot(self._root, _slot_of(key), slot)
-            device = device_for(self._devices, gpu)
+            device = None if self._own is None else self._own.driver.device(self._own.devices, gpu)
         except (OSError, ValueError) as error:
             raise RuntimeUnavailableError(f"no share for {key}: {error}") from error
         try:
@@ -134,11 +156,11 @@ class HookBackend:
             ShareMount(str(job / LIMITS), f"{SHARE_INSIDE}/{LIMITS}", read_only=True),
             ShareMount(str(self._hook), HOOK_INSIDE, read_only=True),
         ]
-        if device is not None:
-            env |= emulated_variables(gpu, DEVICE_INSIDE if contained else str(device))
-            lists["LD_LIBRARY_PATH"] = (DRIVER_INSIDE if contained else str(self._driver),)
+        if self._own is not None:
+            env |= self._own.driver.variables(gpu, DEVICE_INSIDE if contained else str(device))
+            lists["LD_LIBRARY_PATH"] = (DRIVER_INSIDE if contained else str(self._own.folder),)
             mounts += [
-                ShareMount(str(self._driver), DRIVER_INSIDE, read_only=True),
+                ShareMount(str(self._own.folder), DRIVER_INSIDE, read_only=True),
                 ShareMount(str(device), DEVICE_INSIDE),
             ]
         return Attached(env=env, lists=lists, mounts=tuple(mounts) if contained else ())

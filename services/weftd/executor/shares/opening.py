@@ -5,15 +5,16 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from weft.sharing.native import Built, build
+from weft.sharing.native import HOOK as HOOK_LIBRARY
+from weft.sharing.native import Library, NotBuilt, build
 from weft.sharing.places import root_of
 from weftd.executor.home import Home
 from weftd.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing
-from weftd.executor.shares.hook import DISCARDED, HookBackend
+from weftd.executor.shares.hook import DISCARDED, HookBackend, OwnDriver, PlacedDriver
 from weftd.executor.shares.watch import ArbiterWatch
 
 logger = logging.getLogger(__name__)
@@ -24,10 +25,12 @@ class SharesUnavailableError(Exception):
 
 
 @asynccontextmanager
-async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
-    """The back-end; AUTO takes the hook where it can be had. Raises SharesUnavailableError, and OSError."""
-    built = None if choice == TIME_SLICE else await asyncio.to_thread(build)
-    if not isinstance(built, Built):
+async def opened(choice: str, home: Home, *, driver: OwnDriver | None = None) -> AsyncIterator[ShareBackend]:
+    """The back-end; AUTO takes the hook where it can be had. `driver`: that of the node's GPUs, if they have one of
+    their own. Raises SharesUnavailableError, and OSError."""
+    libraries = (HOOK_LIBRARY,) if driver is None else (HOOK_LIBRARY, driver.library)
+    built = None if choice == TIME_SLICE else await asyncio.to_thread(_built, libraries)
+    if built is None or isinstance(built, NotBuilt):
         if choice == HOOK and built is not None:
             raise SharesUnavailableError(built.reason)
         if built is not None:
@@ -36,11 +39,10 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
         return
     root = root_of(home.root)
     in_use = root.is_dir() and any(path.name != DISCARDED for path in root.iterdir())
-    built = await asyncio.to_thread(_placed, built, home.root / "native", in_use=in_use)
+    hook, *others = await asyncio.to_thread(_placed, built, home.root / "native", in_use=in_use)
+    own = PlacedDriver(driver, others[0].parent, home.root / "devices") if driver is not None else None
     watch = ArbiterWatch(root, log=home.root / "arbiter.log")
-    backend = HookBackend(
-        root, hook=built.hook, driver=built.driver_folder, devices=home.root / "devices", needed=watch.begin
-    )
+    backend = HookBackend(root, hook=hook, own=own, needed=watch.begin)
     keeping = asyncio.create_task(watch.keep(), name="arbiter")
     try:
         yield backend
@@ -54,24 +56,35 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
                     folder.rmdir()
 
 
-def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:
-    """The compiled files, copied to where containers and later runs find them, whatever becomes of the originals. Those
+def _built(libraries: Iterable[Library]) -> dict[str, Path] | NotBuilt:
+    """Each compiled library by its place in a folder of such."""
+    found: dict[str, Path] = {}
+    for library in libraries:
+        built = build(library)
+        if isinstance(built, NotBuilt):
+            return built
+        found[library.path] = built
+    return found
+
+
+def _placed(built: Mapping[str, Path], folder: Path, *, in_use: bool) -> list[Path]:
+    """Copies of the compiled files, where containers and later runs find them, whatever becomes of the originals. Those
     that were compiled from other sources go once no run has a share. Raises OSError."""
     folder.mkdir(mode=0o755, exist_ok=True)
-    digest = hashlib.sha256(built.hook.read_bytes())
-    for path in sorted(built.driver_folder.iterdir()):
+    digest = hashlib.sha256()
+    for path in built.values():
         digest.update(path.read_bytes())
     wanted = folder / digest.hexdigest()[:16]
-    placed = Built(hook=wanted / built.hook.name, driver_folder=wanted / built.driver_folder.name)
     if not wanted.exists():
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
             made = Path(unfinished, "made")
             made.mkdir(mode=0o755)
-            shutil.copy(built.hook, made / built.hook.name)
-            shutil.copytree(built.driver_folder, made / built.driver_folder.name)
+            for place, path in built.items():
+                (made / place).parent.mkdir(mode=0o755, exist_ok=True)
+                shutil.copy(path, made / place)
             made.rename(wanted)
     if not in_use:
         for other in folder.iterdir():
             if other != wanted:
                 shutil.rmtree(other, ignore_errors=True)
-    return placed
+    return [wanted / place for place in built]

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 
-from weft.gpus.emulated import slowdown_here
+from weft.emulation.slowdowns import slowdown_here
 
 NOISE = 0.01  # standard deviation of a step's time, as a part of it
 BUSY = 0.02  # the part of a step that the CPU works

@@ -1,4 +1,4 @@
-"""What the emulated GPU itself counted: the file that all processes on it share, as `native/emulated.h` lays it out.
+"""The counts of an emulated GPU: the file that all processes on it share, as `native/emulated.h` lays it out.
 
 A benchmark reads the truth here: how long the device worked and for which process, whatever hook and arbiter say.
 """

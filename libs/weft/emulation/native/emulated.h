@@ -29,7 +29,7 @@ struct emulated_process {
     uint8_t rest[64 - sizeof(pthread_mutex_t)];
 };
 
-/* The file of one device, shared by all processes on it. libs/weft/sharing/emulated.py reads it. */
+/* The file of one device, shared by all processes on it. libs/weft/emulation/device.py reads it. */
 struct emulated_file {
     uint64_t magic;
     uint32_t version;

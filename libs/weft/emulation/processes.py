@@ -3,27 +3,31 @@
 A process is there under the pid by which it sees itself: for processes of this host, and not for those in containers.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from weft.emulation.device import DeviceCount, DeviceProcess, read_device
 from weft.messages.signals import GpuProcess, GpuSample
-from weft.sharing.emulated import DeviceCount, DeviceProcess, read_device
 from weft.sharing.places import device_of
-from weftd.telemetry.processes import read_process
 
 STARTED_SLACK_SECONDS = 1.0
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class EmulatedDevices:
-    """`folder`: the executor's, with the state of each emulated GPU."""
+    """`folder`: the executor's, with the state of each emulated GPU. `started_at`: the seconds from the host's boot to
+    the start of the process with a number, None if no such process lives."""
 
-    def __init__(self, folder: Path, *, proc: str = "/proc", boot_clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._proc = folder, proc
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        started_at: Callable[[int], float | None],
+        boot_clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._started_at = folder, started_at
         self._asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - boot_clock()  # a process's start counts from boot
 
     def with_processes(self, gpus: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
@@ -42,8 +46,6 @@ class EmulatedDevices:
                 yield GpuProcess(pid=process.pid, memory_used=process.memory)
 
     def _lives(self, process: DeviceProcess) -> bool:
-        """Whether that process lives, and not another one that has its number since."""
-        found = read_process(process.pid, self._proc)
-        if found is None or found.ended:
-            return False
-        return found.started / TICKS <= process.began_ns / 1e9 + self._asleep + STARTED_SLACK_SECONDS
+        """Return True if that process lives: since it ended, another one may have got its number."""
+        started = self._started_at(process.pid)
+        return started is not None and started <= process.began_ns / 1e9 + self._asleep + STARTED_SLACK_SECONDS
