@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.bench.figures import Figures
 from tests.support.cluster import Cluster, embedded_cluster
+from tests.support.programs import PROGRAMS
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, Kind, Role
 from weft.emulation.slowdowns import slow_down
@@ -22,7 +23,7 @@ SLOWDOWN, KNOWN, FORGIVEN = 4 / 3, 1.2, 1.1
 BASE_SECONDS = 0.2
 WARM_SECONDS = 75.0  # jobs run that long before anything is slowed
 SECONDS_MAX = 600.0
-COMMAND = ("sh", "-c", f'exec "$WEFT_PYTHON" -m weftd.cli.demo.programs.paced --base {BASE_SECONDS}')
+COMMAND = ("sh", "-c", f'exec "$WEFT_PYTHON" {PROGRAMS / "paced.py"} --base {BASE_SECONDS}')
 
 Place = tuple[str, int]
 

@@ -31,12 +31,11 @@ from tests.bench.figures import Aim, Figures, line_of
 from tests.bench.nearchus.image import base, has_base, remove_network
 from tests.support.builders import spec
 from tests.support.cluster import Cluster
+from tests.support.programs import PROGRAMS, program
 from weft.client import Client
 from weft.domain.job import FINAL, CauseCode, JobEvent, JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import EventView, JobView
-from weftd.cli.demo.parts import program
-from weftd.cli.demo.programs import elastic as elastic_program
 from weftd.cli.local import Options, running
 
 NODES, GPUS = 2, 8
@@ -80,7 +79,7 @@ class Application(Struct, frozen=True, kw_only=True):
         arguments = ("--idle", "--seconds", str(PIECE_SECONDS), "--pieces", str(self.pieces))
         command = program("elastic", *arguments)
         if image:
-            command = ("python3", "-c", Path(elastic_program.__file__).read_text(), *arguments)
+            command = ("python3", "-c", (PROGRAMS / "elastic.py").read_text(), *arguments)
         sizes = {"min": LEAST, "want": STATIC, "max": MOST} if elastic else {"want": STATIC}
         worker = {"gpus": 1, "cpus": 0.5, "memory": "128MiB", "replicas": sizes}
         ps = {"cpus": 0.5, "memory": "128MiB"}

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from msgspec import Struct
 from playwright.async_api import Browser
 
-from tests.support.chromium import chromium
+from tests.support.chromium import chromium, chromium_path
 from tests.support.dashboard import dashboard
-from weftd.cli.demo.picture import chromium_path
 
 VISITS = 5
 

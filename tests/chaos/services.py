@@ -8,12 +8,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from tests.chaos.wishes import PYTHON
+from tests.support.programs import PROGRAMS
 from weft.messages.http import JobView
-from weftd.cli.demo import programs
 
 MARK = "CHAOS_SERVES"  # in the environment of each replica: the folder of this run of the chaos
 VERSION = "CHAOS_VERSION"  # there too: which update it runs
-PROGRAM = Path(programs.__file__).parent / "model.py"
+PROGRAM = PROGRAMS / "model.py"
 COMMAND = (PYTHON, "-I", "-S", str(PROGRAM))
 CALLED = b"".join(os.fsencode(word) + b"\0" for word in COMMAND)
 

@@ -12,8 +12,8 @@ import pytest
 from msgspec import Struct
 
 from tests.support.cluster import Cluster, embedded_cluster
+from tests.support.programs import program
 from weft.domain.job import JobState
-from weftd.cli.demo.parts import program
 
 SECONDS_MAX = 60.0
 WEFT = (sys.executable, "-m", "weftd.cli")

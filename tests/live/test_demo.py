@@ -11,7 +11,7 @@ import pytest
 from tests.support.tier import some
 from weft import servers
 from weft.servers.process import command_of, wait_until
-from weftd.cli.demo.abandoned import clear_abandoned
+from weftd.cli.demo.command import clear_abandoned
 from weftd.cli.local import ClusterHome
 from weftd.cli.local.leftovers import living_runs
 

@@ -1,4 +1,4 @@
-"""The emulated model of the demo and of the benchmarks: a real HTTP server in a process of its own."""
+"""The emulated model of tests and benchmarks: a real HTTP server in a process of its own."""
 
 import asyncio
 import io
@@ -17,12 +17,12 @@ import pytest
 
 from tests.bench.sharing.rig import rig
 from tests.support import compiled
+from tests.support.programs import PROGRAMS
 from tests.support.tree import PYTHONPATH
 from weft.emulation.slowdowns import slow_down
 from weft.sharing import native
-from weftd.cli.demo import programs
 
-PROGRAM = Path(programs.__file__).parent / "model.py"
+PROGRAM = PROGRAMS / "model.py"
 
 
 @asynccontextmanager

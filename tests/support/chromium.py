@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -14,12 +15,26 @@ import pytest
 from playwright.async_api import Browser, ConsoleMessage, Dialog, Page, Request, Response, async_playwright
 
 from tests.support import steady_network
-from weftd.cli.demo.picture import FLAGS, chromium_path
 
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--no-sandbox",  # root may not have one
+    "--disable-gpu",
+    "--disable-dev-shm-usage",  # a container's /dev/shm may be small
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
 PHONE = {"width": 375, "height": 812}
 DESK = {"width": 1280, "height": 900}
 PATIENCE_MS = 60_000  # for whatever a page should show: the machine may be busy
 POLICY = "Content Security Policy"
+
+
+def chromium_path() -> str | None:
+    """The first Chromium of this machine's PATH."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 def need_chromium() -> str:

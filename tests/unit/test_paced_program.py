@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import median
 
+from tests.support.programs import program
 from weft.emulation.slowdowns import slow_down
 from weftd.executor.progress import pairs
 
@@ -23,7 +23,7 @@ def test_a_gpu_that_turns_slow_shows_in_the_steps_and_so_does_its_recovery(tmp_p
         "WEFT_GPUS_EMULATED": "1",
         "WEFT_EMULATED_SLOWDOWNS": str(folder),
     }
-    command = [sys.executable, "-m", "weftd.cli.demo.programs.paced", "--base", "0.05", "--samples", "8"]
+    command = [*program("paced"), "--base", "0.05", "--samples", "8"]
     process = subprocess.Popen(command, env=env, cwd=tmp_path)
 
     def after(more: int) -> list[dict[str, float]]:

@@ -17,10 +17,10 @@ from tests.bench.figures import Aim, quantile
 from tests.bench.serving.client import Answer
 from tests.bench.serving.rig import Load, Rig, model, rig
 from tests.support.builders import spec
+from tests.support.programs import program
 from weft.domain.job import JobEvent
 from weft.domain.spec import JobSpec
 from weft.messages.http import JobView
-from weftd.cli.demo.parts import program
 
 LATENCY_S = 0.5
 WINDOW_S = 10.0

@@ -15,10 +15,10 @@ import msgspec
 from tests.bench.serving.client import Answer, Plan, read
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
+from tests.support.programs import program
 from weft.domain.job import FINAL, JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import JobView
-from weftd.cli.demo.parts import program
 
 NODES, GPUS = 2, 4
 SETTINGS = {

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Coroutine, Mapping
@@ -12,17 +13,18 @@ from typing import Any
 from weft import servers
 from weft.client import Client, ClientError
 from weft.servers.process import command_of
+from weft.sharing.places import root_of
 from weftd.cli.demo import parts
-from weftd.cli.demo.abandoned import KEPT_PREFIX, PREFIX, clear_abandoned
 from weftd.cli.demo.board import Board, in_words
 from weftd.cli.demo.checks import CheckResult, Evidence, judge
-from weftd.cli.demo.picture import Photographer, photographer
 from weftd.cli.demo.script import play
 from weftd.cli.demo.show import Show, console
-from weftd.cli.local import LocalCluster, LocalError, Options, running
-from weftd.cli.local.leftovers import living_runs
+from weftd.cli.local import ClusterHome, LocalCluster, LocalError, Options, running
+from weftd.cli.local.leftovers import kill_runs, living_runs
 from weftd.cli.local.signals import Stops, stops_on_signals
 
+PREFIX = "weft-demo-"
+KEPT_PREFIX = "weft-kept-demo-"
 SECONDS_MAX = 1800.0
 STALL_SECONDS_MAX = 300.0  # a slow machine takes as long as it needs, as long as something changes
 ENDLESS = frozenset({"doomed"})
@@ -86,8 +88,7 @@ async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace
             show.say(f"a cluster of {options.in_words()} ({options.pretended()})")
             async with running(folder, options, tell=show.say, erase=True, hurry=stops.hurry) as cluster:
                 show.say(f"the dashboard: {cluster.url}/#token={cluster.token}")
-                async with photographer(cluster.url, cluster.token, show.say) as photos:
-                    good = await _played(cluster, show, args.seconds_max, photos)
+                good = await _played(cluster, show, args.seconds_max)
                 started = await _processes(cluster)
                 show.say("stopping the cluster")
     except LocalError as error:
@@ -101,12 +102,12 @@ async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace
     return 0 if good and not left else 1
 
 
-async def _played(cluster: LocalCluster, show: Show, seconds_max: float, photos: Photographer) -> bool:
+async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool:
     """Play the script; whether every job did its part."""
     async with Client(cluster.url, cluster.token) as client:
         board = Board(client, told=show.tell, drawn=show.draw, endless=ENDLESS)
         show.watch(board.jobs)
-        playing = asyncio.create_task(play(client, board, token=cluster.token, at_fullest=photos.take))
+        playing = asyncio.create_task(play(client, board, token=cluster.token))
         stalled = asyncio.create_task(board.stalled(STALL_SECONDS_MAX))
         try:
             await asyncio.wait({playing, stalled}, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
@@ -152,3 +153,32 @@ async def _processes(cluster: LocalCluster) -> list[int]:
     found = await servers.status(cluster.home.root)
     of_servers = [server.pid for server in (found.nats, found.postgres) if server and server.pid]
     return [*of_servers, *cluster.pids.values(), *living_runs(cluster.home.nodes)]
+
+
+async def clear_abandoned(temporary: Path) -> None:
+    """Remove what killed demos left behind."""
+    for home in await asyncio.to_thread(_abandoned, temporary):
+        await asyncio.to_thread(kill_runs, home.nodes)
+        for node in await asyncio.to_thread(_nodes, home):
+            await asyncio.to_thread(shutil.rmtree, root_of(node), ignore_errors=True)
+        await servers.erase(home.root)
+        home.release()
+        await asyncio.to_thread(shutil.rmtree, home.root, ignore_errors=True)
+
+
+def _nodes(home: ClusterHome) -> list[Path]:
+    return sorted(home.nodes.iterdir()) if home.nodes.is_dir() else []
+
+
+def _abandoned(temporary: Path) -> list[ClusterHome]:
+    """The homes of our own demos that no process runs any more; taken, so that no two demos clear one."""
+    found = []
+    for lock in sorted(temporary.glob(f"{PREFIX}*/up.lock")):
+        home = ClusterHome(lock.parent)
+        try:
+            if lock.stat().st_uid == os.geteuid():
+                home.take()
+                found.append(home)
+        except (LocalError, OSError):
+            continue  # It runs, or has just been cleared.
+    return found

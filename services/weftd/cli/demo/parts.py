@@ -43,7 +43,8 @@ def trainer() -> JobSpec:
 
 
 def gang() -> JobSpec:
-    command = program("gang", "--steps", "16000", "--examples", "150")
+    """Trains the same network on two ranks, each with data of its own."""
+    command = program("train", "--steps", "8000", "--points", "150")
     return spec("gang", command, gpus=2, replicas=2)
 
 
@@ -71,7 +72,7 @@ def elastic() -> JobSpec:
 
     Its pieces of work take time but no processor, which the other jobs need.
     """
-    made = spec("elastic", program("elastic", "--until-it-gave-back", "--idle"), gpus=1, preemptible=True)
+    made = spec("elastic", program("elastic"), gpus=1, preemptible=True)
     replicas = Replicas(min=1, want=ELASTIC_RANKS, max=ELASTIC_RANKS)
     roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
     return structs.replace(made, roles=roles, resize=ResizeRules(how=ResizeHow.LIVE))
@@ -106,7 +107,7 @@ def model() -> JobSpec:
 
 def lender() -> JobSpec:
     """Trains on all GPUs that are left, until it has lent some and goes on with the others."""
-    made = spec("lender", program("elastic", "--until-it-gave-back", "--idle"), gpus=1, preemptible=True)
+    made = spec("lender", program("elastic"), gpus=1, preemptible=True)
     replicas = Replicas(min=1, want=LENDER_RANKS, max=LENDER_RANKS)
     roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
     return structs.replace(made, roles=roles, resize=ResizeRules(how=ResizeHow.LIVE))

@@ -1,7 +1,6 @@
 """What happens in the demo, in order; every wait ends at the latest when the demo's time is up."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from weft.client import Client
@@ -18,15 +17,10 @@ BOTH_BUSY = 4  # seconds that the two jobs have shared their GPU before it is di
 CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to a second old
 
 
-async def play(
-    client: Client, board: Board, *, token: str, at_fullest: Callable[[str], Awaitable[None]]
-) -> dict[str, Evidence]:
-    """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name.
-
-    `at_fullest` is awaited when most jobs run and most wait, with the name of a job that waits.
-    """
+async def play(client: Client, board: Board, *, token: str) -> dict[str, Evidence]:
+    """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name."""
     watching = asyncio.create_task(board.watch())
-    playing = asyncio.create_task(_play(client, board, token, at_fullest))
+    playing = asyncio.create_task(_play(client, board, token))
     try:
         await asyncio.wait({watching, playing}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -39,7 +33,7 @@ async def play(
     return {name: await _evidence(client, board, job) for name, job in board.jobs.items()}
 
 
-async def _play(client: Client, board: Board, token: str, at_fullest: Callable[[str], Awaitable[None]]) -> None:
+async def _play(client: Client, board: Board, token: str) -> None:
     await _submit(client, parts.trainer(), parts.gang(), parts.flaky(), parts.doomed())
     for name in ("trainer", "gang", "doomed"):
         await board.until(name, lambda job: job.state is JobState.RUNNING or job.state.final)
@@ -48,7 +42,6 @@ async def _play(client: Client, board: Board, token: str, at_fullest: Callable[[
     await board.until("trainer", lambda job: _part_done(job) >= UNDER_WAY or job.state.final)
     await _submit(client, parts.urgent())
     await board.until("urgent", lambda job: job.state is JobState.RUNNING or job.state.final)
-    await at_fullest("trainer")
     await client.cancel("doomed")
     board.tell("doomed", "asked to cancel")
     await board.until("patient", lambda job: job.state is JobState.RUNNING or job.state.final)

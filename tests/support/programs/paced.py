@@ -2,7 +2,7 @@
 
 It learns nothing: it is for seeing how a cluster notices that a GPU turned slow. `--base` is a step's time on a GPU as
 it should be; each step differs by a little. Unlike the other programs it needs Weft's own Python, which knows how slow
-emulated GPUs are: `weft run --gpus 1 -- sh -c '"$WEFT_PYTHON" -m weftd.cli.demo.programs.paced --base 0.5'`.
+emulated GPUs are.
 """
 
 from __future__ import annotations
