@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 BEFORE = "540f1b1d"
 ROOTS = ("libs", "services")
 SUFFIXES = {".py", ".sql", ".c", ".h", ".js", ".css", ".html", ".ptx"}
-OPTIONAL = ("simulator", "sharing", "gateway/face")  # a cluster works without them
+OPTIONAL = ("simulator", "sharing", "emulation", "gateway/face")  # a cluster works without them
 SMALL_LINES = 60
 RUNS = 5
 
