@@ -41,7 +41,7 @@ lock: ## resolve the three locks again from pyproject.toml (needs uv)
 	awk '/^[^ ]/ { mine = index($$0, "ziglang==") == 1 } mine' requirements.lock >sharing.lock
 
 native: setup ## compile what jobs that share a GPU are given, and the emulated driver (needs cc or ziglang)
-	@$(BIN)/python -m weft.sharing.native && $(BIN)/python -m weft.emulation.driver
+	@$(BIN)/python -m weft.sharing.native && $(BIN)/python -m weft.emulation.native
 
 demo: $(VENV)/.demo ## the main job: real work on an embedded cluster, about two minutes
 	@$(BIN)/weft demo

@@ -23,8 +23,7 @@ from tests.support.runs import order
 from tests.support.tree import PYTHONPATH
 from weft.domain.cluster import NOT_HELD_TO_SHARES, Gpu
 from weft.domain.shares import Share
-from weft.emulation.device import read_device
-from weft.emulation.driver import EmulatedDriver
+from weft.emulation.device import EmulatedDriver, read_device
 from weft.messages.nodes import StartRun
 from weft.sharing.native import NotBuilt
 from weftd.executor.home import Home

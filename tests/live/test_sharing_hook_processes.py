@@ -20,7 +20,7 @@ from tests.support.scripted_arbiter import (
     output,
     program,
 )
-from weft.emulation.driver import DRIVER, NAME
+from weft.emulation.native import DRIVER, NAME
 from weft.sharing.native import Compiler, compile_file, find_compiler
 
 # how a program finds the calls

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from weft.emulation.driver import DRIVER
+from weft.emulation.native import DRIVER
 from weft.sharing import native
 from weft.sharing.native import HOOK, NotBuilt
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from tests.support.runs import order
 from tests.support.doubles.bus import MemoryBus
+from tests.support.runs import order
 from weft.messages.images import ImageRead, ReadImage
 from weft.messages.nodes import StartRun
 from weftd.executor.registry import AWAY_SECONDS_MAX, NoImageError, PullsImages, RegistryImages

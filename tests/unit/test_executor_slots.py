@@ -16,7 +16,7 @@ from tests.support.runs import in_state, order, until
 from tests.support.tier import of_tier
 from weft.domain.cluster import Gpu
 from weft.domain.shares import Share
-from weft.emulation.driver import EmulatedDriver
+from weft.emulation.device import EmulatedDriver
 from weft.messages.nodes import RunState
 from weft.sharing.places import slot_of
 from weft.sharing.slots import JOB, LIMITS, SOCKET, USE, slot_names

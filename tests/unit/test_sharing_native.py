@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from weft.emulation.driver import DRIVER
+from weft.emulation.native import DRIVER
 from weft.sharing import native
 from weft.sharing.native import HOOK, Library, NotBuilt, build, cache_folder, find_compiler
 
 ROOT = Path(__file__).parents[2]
 BUILD = """
-import sys; from pathlib import Path; from weft.emulation.driver import DRIVER; from weft.sharing.native import build
+import sys; from pathlib import Path; from weft.emulation.native import DRIVER; from weft.sharing.native import build
 print(build(DRIVER, Path(sys.argv[1]), {}))
 """
 

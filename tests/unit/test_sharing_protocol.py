@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.emulation import device, driver
+from weft.emulation import device
+from weft.emulation.native import SOURCES as EMULATED_SOURCES
 from weft.sharing import pages, wire
 from weft.sharing.native import SOURCES
 from weft.sharing.pages import Flag
@@ -93,7 +94,7 @@ def test_each_field_of_a_message_lies_where_the_hook_reads_it() -> None:
 
 
 def test_the_emulated_device_has_the_same_file() -> None:
-    constant = constants(driver.SOURCES / "emulated.h")
+    constant = constants(EMULATED_SOURCES / "emulated.h")
     assert constant["EMULATED_MAGIC"] == device.MAGIC
     assert constant["EMULATED_VERSION"] == device.VERSION
     assert constant["EMULATED_PROCESSES"] == device.PROCESSES

@@ -6,8 +6,8 @@ demo` do on a machine without GPUs. They are called emulated wherever they are s
 gpus.py       the inventory of a node with emulated GPUs
 slowdowns.py  the slowdown of each GPU, which `weft emulate` sets
 standin.py    the benchmark's work on the CPU
-native/       the emulated driver, a `libcuda.so.1` in C; driver.py has it compiled and gives it to runs
-device.py     the counts that the emulated driver keeps of each GPU
+native/       the emulated driver, a `libcuda.so.1` in C; native.py has it compiled
+device.py     gives the driver to runs, and reads the counts that it keeps of each GPU
 processes.py  the processes on each GPU, from these counts
 
 Only programs that choose emulation import this package; `pyproject.toml` names them. It is in the wheel without an

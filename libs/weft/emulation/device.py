@@ -1,17 +1,23 @@
-"""The counts of an emulated GPU: the file that all processes on it share, as `native/emulated.h` lays it out.
+"""An emulated GPU as the emulated driver keeps it: a file that all processes on it share (`native/emulated.h`).
 
 A benchmark reads the truth here: how long the device worked and for which process, whatever hook and arbiter say.
 """
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
+from weft.domain.cluster import Gpu
+from weft.emulation.native import DRIVER
+from weft.sharing.places import device_of
 from weft.sharing.slots import read_file
 
 DEVICE_VARIABLE = "WEFT_EMULATED_DEVICE"  # the folder with a file for each emulated GPU of a node
 MEMORY_VARIABLE = "WEFT_EMULATED_MEMORY"  # bytes that a GPU has when its file is made
+
+_ANY_USER = 0o777  # of a container
 
 MAGIC = int.from_bytes(b"WEFTEMU1", "little")
 VERSION = 1
@@ -20,6 +26,23 @@ HEAD_BYTES = PROCESS_BYTES = 128
 
 _HEAD = struct.Struct("<QIIQQQQ")
 _PROCESS = struct.Struct("<IIQQQQ")
+
+
+class EmulatedDriver:
+    """Gives a run the driver: its library, a folder for the state of the GPU, and variables."""
+
+    library = DRIVER
+
+    def device(self, devices: Path, gpu: Gpu) -> Path:
+        """The folder below `devices` that all processes on the GPU write, made if it is missing. Raises OSError."""
+        folder = device_of(devices, gpu.uuid)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(_ANY_USER)
+        return folder
+
+    def variables(self, gpu: Gpu, device: str) -> Mapping[str, str]:
+        """`device`: the folder as the run sees it."""
+        return {DEVICE_VARIABLE: device, MEMORY_VARIABLE: str(gpu.memory)}
 
 
 class DeviceProcess(Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weft.bus import Bus, BusError
 from weft.bus.nats import NatsBus
 from weft.domain.ulimits import ulimits_of
-from weft.emulation.driver import EmulatedDriver
+from weft.emulation.device import EmulatedDriver
 from weft.emulation.gpus import emulated_gpus
 from weft.gpus import inventory_in_time
 from weft.service import SettingsError, load, main
