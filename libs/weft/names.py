@@ -11,8 +11,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from ipaddress import ip_address
 
+from weft.threads import aside
+
 _lock = threading.Lock()
-_asked: dict[str, "Future[OSError | None]"] = {}
+_asked: dict[str, "Future[None]"] = {}
 
 
 async def has_address(host: str | None) -> None:
@@ -23,25 +25,16 @@ async def has_address(host: str | None) -> None:
     with _lock:
         answer = _asked.get(host)
         if answer is None:
-            answer = _asked[host] = Future()
-            # A daemon: a process that ends does not wait for it.
-            threading.Thread(target=_ask, args=(host, answer), name=f"name-{host}", daemon=True).start()
-    error = await asyncio.shield(asyncio.wrap_future(answer))
-    if error is not None:
-        raise error
+            answer = _asked[host] = aside(lambda: _look_up(host), name=f"name-{host}")
+            answer.add_done_callback(lambda _: _asked.pop(host))
+    await asyncio.wrap_future(answer)
 
 
-def _ask(host: str, answer: "Future[OSError | None]") -> None:
-    error: OSError | None = None
+def _look_up(host: str) -> None:
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as raised:
-        error = raised
-    except UnicodeError as raised:
-        error = OSError(f"{host}: {raised}")
-    with _lock:
-        del _asked[host]
-    answer.set_result(error)
+    except UnicodeError as error:
+        raise OSError(f"{host}: {error}") from error
 
 
 def _is_address(host: str) -> bool:

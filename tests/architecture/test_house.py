@@ -53,6 +53,7 @@ REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "interfaces", "
 # The edges, where whatever went wrong is told and the process goes on, or ends.
 MAY_CATCH_ALL = {
     "libs/weft/service/run.py",  # a beat
+    "libs/weft/threads.py",  # one call in a thread, whose exception is its caller's
     "libs/weft/service/start.py",  # a service
     "libs/weft/bus/handling.py",  # the handling of one message
     "libs/weft/bus/nats_client.py",  # a reconnect

@@ -11,11 +11,11 @@ from typing import Any, Final, TextIO, TypeVar
 import msgspec
 
 from weft.domain.cluster import Gpu
-from weft.gpus.beside import SilentError, in_time
 from weft.gpus.inventory import INVENTORY_SECONDS_MAX, inventory
 from weft.gpus.nvml import DRIVER, Nvml
 from weft.gpus.source import DriverSource, Samples, SourceError
 from weft.messages.signals import GpuSample
+from weft.threads import aside
 
 _IDENTITY: Final = frozenset({"index", "uuid", "model", "emulated", "problem", "provider", "driver"})
 _EMPTY: Final[Sequence[Any]] = (None, (), {})
@@ -39,7 +39,7 @@ def main(
     asked = parser.parse_args(arguments)
     try:
         return _checked(nvml, out, sleep=sleep, period=asked.period)
-    except SilentError:
+    except TimeoutError:
         out.write(f"the NVIDIA driver has not answered in {INVENTORY_SECONDS_MAX:g} s: look into dmesg\n")
         return 1
 
@@ -59,7 +59,7 @@ def _checked(nvml: Nvml, out: TextIO, *, sleep: Callable[[float], None], period:
         ends.callback(_close, source, sleep)
         try:
             _check(source, gpus, out, sleep=sleep, period=period)
-        except SilentError:
+        except TimeoutError:
             ends.pop_all()  # a hung driver would not answer to `close` either
             raise
     return 0
@@ -73,7 +73,7 @@ def _close(source: DriverSource, sleep: Callable[[float], None]) -> None:
 
 
 def _in_time(ask: Callable[[], T]) -> T:
-    return in_time(ask, seconds_max=INVENTORY_SECONDS_MAX, name="gpu-check")
+    return aside(ask, name="gpu-check").result(INVENTORY_SECONDS_MAX)
 
 
 def _check(

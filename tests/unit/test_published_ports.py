@@ -95,7 +95,6 @@ def test_records_that_a_disk_spoilt_count_as_none(tmp_path: Path) -> None:
     key = RunKey("job-1", 1, 0)
     runs.begin(key, SERVE, None)
     folder = tmp_path / "serving"
-    (folder / "job-2-1-0").write_bytes((folder / str(key)).read_bytes())  # another run's
     (folder / "job-3-1-0").write_bytes(b"{")
     (folder / "job-4-1-0").mkdir()
     assert set(ServedRuns(Home(tmp_path)).keys) == {key}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft.domain.cluster import Gpu
-from weft.gpus.beside import beside_the_loop
 from weft.gpus.nvml import (
     DRIVER,
     LIBRARY_NOT_FOUND,
@@ -18,6 +17,7 @@ from weft.gpus.nvml import (
     known,
     text,
 )
+from weft.threads import aside
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ async def inventory_in_time(
     A GPU that fell off the bus can hang its driver for good. Then the answer is None, and the hung thread is left
     behind without blocking the exit of the process. If the driver answers after all, `late` is called with the GPUs.
     """
-    asked = beside_the_loop(lambda: inventory(nvml), name="gpu-inventory")
+    asked = asyncio.wrap_future(aside(lambda: inventory(nvml), name="gpu-inventory"))
     stopping = asyncio.create_task(stop.wait())
     waiting: list[asyncio.Future[Any]] = [asked, stopping]
     try:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 from weft.domain.cluster import Gpu
-from weft.gpus.beside import beside_the_loop
 from weft.gpus.nvml import DRIVER, Nvml
 from weft.gpus.sample import unknown
 from weft.gpus.source import DriverSource, Samples, Source, SourceError
 from weft.gpus.topology import Near
+from weft.threads import aside
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class GpuWatch:
         if not self._asks:
             return self._unknown("")
         if self._asked is None:
-            self._asked = beside_the_loop(self._read, name="gpu-watch")
+            self._asked = asyncio.wrap_future(aside(self._read, name="gpu-watch"))
         await asyncio.wait({self._asked}, timeout=self.seconds_max)
         if not self._asked.done():
             return self._unknown("the driver does not answer")

@@ -1,12 +1,11 @@
 """The record of logs that a node dropped by its limits, so that a reader learns when and how much."""
 
-import os
 from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
-from weftd.executor.regular import read_small
+from weftd.executor.regular import read_small, replace_file
 
 KEPT_MAX = 2000
 RECORD_BYTES_MAX = 1 << 20
@@ -29,11 +28,8 @@ class DroppedLogs:
 
     def add(self, dropped: Dropped) -> None:
         kept = [*self._read(), dropped][-KEPT_MAX:]
-        new = f"{self._path}.new"
         with suppress(OSError):
-            with open(new, "wb") as file:
-                file.write(msgspec.json.encode(kept))
-            os.replace(new, self._path)
+            replace_file(self._path, msgspec.json.encode(kept))
 
     def _read(self) -> list[Dropped]:
         found = read_small(self._path, bytes_max=RECORD_BYTES_MAX)

@@ -4,10 +4,10 @@ state.json            the executor's own memory (see keeper.py)
 stops                 the runs that were asked to stop, while state.json cannot be written (keeper.py)
 lock                  held while an executor runs from here: there is never a second one
 swept                 its file time is that of the last retention sweep (retention.py)
-dropped               which logs were dropped lately, when, and their sizes (logs/dropped.py)
+dropped               which logs were dropped lately, when, and their sizes (dropped.py)
 leave                 until when runs may begin, for their shells (leave.py)
 guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)
-containers/           the container of each run (runtime/docker/kept.py)
+containers/<job>-<epoch>-<rank>   the container of each run (runtime/docker/kept.py)
 runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process runtime: runtime/process/records.py)
     run.json          what telemetry reads: job_id, epoch, rank, pid, cgroups
     progress          the file that WEFT_PROGRESS names
@@ -23,7 +23,8 @@ native/               the hook and the emulated driver, as runs load them (share
 devices/              the state of each emulated GPU that runs share (libs/weft/emulation/native/emulated.h)
 arbiter.log           what the arbiter of this node said (shares/watch.py)
 emulated/<gpu>        the slowdown of that emulated GPU, if a person wrote one (libs/weft/emulation/slowdowns.py)
-serving/              which runs serve requests, where and how (serving/records.py)
+serving/<job>-<epoch>-<rank>   which runs serve requests, where and how (serving/records.py)
+egress/<job>-<epoch>-<rank>   the egress limit of each container (runtime/docker/rates.py)
 images/               which images were fetched, and when each was used last (runtime/docker/images.py)
 logs/<job>-<epoch>-<rank>.log   the run's output, kept when the run is removed (how long: logs/retention.py)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from weftd.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, SavedMemory, Slot, Synced, read_slot
 from weftd.executor.home import Home
 from weftd.executor.leave import Leave, LeaveFile
-from weftd.executor.regular import write_whole
+from weftd.executor.regular import replace_file
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.core import Memory, Stop
 
@@ -156,15 +156,7 @@ class FileKeeper:
 
     def _write(self, kept: SavedMemory, *, sync: bool) -> None:
         """Replace the file as a whole. The incarnation must survive a crash of the host; the times are of one boot."""
-        new = f"{self._path}.new"
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            write_whole(fd, msgspec.json.encode(kept))
-            if sync:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(new, self._path)
+        replace_file(str(self._path), msgspec.json.encode(kept), sync=sync)
 
 
 def _slot(path: Path, size: int) -> Slot | None:

@@ -9,13 +9,11 @@ import logging
 import smtplib
 import socket
 import ssl
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from email import policy
 from email.message import EmailMessage
 
+from weft.threads import aside
 from weftd.gateway.settings import MailSettings, MailTls
 from weftd.gateway.thinking.telling.mails import domain_of, plain_words
 
@@ -53,18 +51,19 @@ class Mailer:
                 loop.call_soon_threadsafe(self._free.release)
 
         session = _Session(self.settings, min(ANSWER_SECONDS_MAX, self._seconds_max))
-        sent = _aside(lambda: self._send(session, to, mail))
+        sent = aside(lambda: self._send(session, to, mail), name="mail")
         sent.add_done_callback(over)
+        limit = asyncio.timeout(self._seconds_max)
         try:
-            async with asyncio.timeout(self._seconds_max):
-                error = await asyncio.shield(asyncio.wrap_future(sent))
-        except TimeoutError:
-            raise MailError(f"the mail server did not take it within {self._seconds_max:g} s") from None
-        finally:
-            session.end()
-        if error is not None:
+            async with limit:
+                await asyncio.wrap_future(sent)
+        except (OSError, ValueError) as error:  # every error of `smtplib` and of TLS is an OSError
+            if limit.expired():
+                raise MailError(f"the mail server did not take it within {self._seconds_max:g} s") from None
             logger.info("a mail to %s was not taken: %s", to, plain_words(str(error)))
             raise _refusal(error) from error
+        finally:
+            session.end()
 
     def _send(self, session: "_Session", to: str, mail: EmailMessage) -> None:
         try:
@@ -114,27 +113,7 @@ def _trusting(settings: MailSettings) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=settings.mail_ca_file or None)
 
 
-def _aside(send: Callable[[], None]) -> Future[OSError | None]:
-    """In a thread for which the end of the process does not wait. What went wrong is its result: by then nothing may
-    wait for it any more."""
-    done: Future[OSError | None] = Future()
-
-    def work() -> None:
-        try:
-            send()
-        except OSError as error:  # of this kind is every error of `smtplib` and of TLS
-            done.set_result(error)
-        except BaseException:
-            done.set_result(OSError("the mail could not be sent"))
-            raise
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=work, name="mail", daemon=True).start()
-    return done
-
-
-def _refusal(error: OSError) -> MailError:
+def _refusal(error: OSError | ValueError) -> MailError:
     """In words for the tenant: of what the server says, the answer to its own address alone."""
     match error:
         case smtplib.SMTPRecipientsRefused():

@@ -7,12 +7,11 @@ followed, no proxy is asked, no cookie kept; of the answer at most a few kilobyt
 import asyncio
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
+from weft.threads import aside
 from weftd.gateway.thinking.telling.addresses import Address, Network, literal, may_reach
 from weftd.gateway.urls import mistake
 
@@ -103,10 +102,10 @@ class Poster:
                 loop.call_soon_threadsafe(lock.release)
                 loop.call_soon_threadsafe(self._finders.release)
 
-        asked = _aside(lambda: self._find(host, port))
+        asked = aside(lambda: self._find(host, port), name="look-up")
         asked.add_done_callback(over)
         try:
-            texts = await asyncio.shield(asyncio.wrap_future(asked))
+            texts = await asyncio.wrap_future(asked)
         except (OSError, UnicodeError):
             raise PostError(NOT_FOUND) from None
         found = [address for text in texts if (address := literal(text.partition("%")[0])) is not None]
@@ -118,23 +117,6 @@ class Poster:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
-
-
-def _aside(find: Callable[[], Sequence[str]]) -> Future[Sequence[str]]:
-    """In a thread of its own, for which the end of the process does not wait: a look-up may hang for long."""
-    found: Future[Sequence[str]] = Future()
-
-    def work() -> None:
-        try:
-            found.set_result(find())
-        except (OSError, UnicodeError) as error:
-            found.set_exception(error)
-        except BaseException:
-            found.set_exception(OSError("the look-up failed"))
-            raise
-
-    threading.Thread(target=work, name="look-up", daemon=True).start()
-    return found
 
 
 def _request(parts: SplitResult, port: int, body: bytes, headers: Mapping[str, str]) -> bytes:

@@ -16,7 +16,7 @@ from weftd.executor.guard.files import GuardOrders
 from weftd.executor.guard.thinking import Action, Seen
 from weftd.executor.home import Home
 from weftd.executor.runs import RunKey
-from weftd.executor.runtime.docker import kept
+from weftd.executor.runtime.docker.kept import guarded
 from weftd.executor.runtime.docker.labels import grace_of, key_of, of_node, signal_number, stop_signal_of
 from weftd.executor.thinking.core import Kill, Remove, Terminate
 
@@ -45,7 +45,7 @@ class Containers:
 
     def look(self) -> list[Seen]:
         """The runs by the engine's answer; without an answer, those with live processes."""
-        for key, one in kept.every(self._home).items():
+        for key, one in guarded(self._home).all().items():
             self._ids[key], self._graces[key] = one.container, one.grace
             self._stop_signals[key] = one.stop_signal
         if not self._silent:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from weftd.executor.guard.thinking import FenceTimings
+from weftd.executor.regular import replace_file
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.core import Memory
 
@@ -121,13 +122,7 @@ def write_orders(path: Path, orders: GuardOrders) -> None:
     text = msgspec.json.encode(orders)
     if path.exists() and path.read_bytes() == text:
         return
-    new = f"{path}.new"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, text)
-    finally:
-        os.close(fd)
-    os.replace(new, path)
+    replace_file(str(path), text)
 
 
 def read_orders(path: Path) -> GuardOrders | None:

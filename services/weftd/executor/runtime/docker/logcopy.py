@@ -19,6 +19,7 @@ from docker import APIClient
 from docker.errors import DockerException, NotFound
 from msgspec import Struct
 
+from weftd.executor.regular import replace_file
 from weftd.executor.runtime.docker.engine import GONE, NONSENSE
 from weftd.executor.runtime.docker.enginepipes import EnginePipes
 
@@ -196,10 +197,7 @@ def position_path(log: str) -> str:
 
 
 def store_position(log: str, position: Position) -> None:
-    new = f"{position_path(log)}.new"
-    with open(new, "wb") as file:
-        file.write(msgspec.json.encode(position))
-    os.replace(new, position_path(log))
+    replace_file(position_path(log), msgspec.json.encode(position))
 
 
 def read_position(log: str) -> Position:

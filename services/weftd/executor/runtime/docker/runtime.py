@@ -27,7 +27,7 @@ from weftd.executor.home import Home
 from weftd.executor.node import NodeFacts, Refusal, refused
 from weftd.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from weftd.executor.runtime import signalling
-from weftd.executor.runtime.docker import init, kept
+from weftd.executor.runtime.docker import init
 from weftd.executor.runtime.docker.container import HOST_NETWORK, injection_for, members_inside
 from weftd.executor.runtime.docker.doors import PublishedPort, ask, door_of
 from weftd.executor.runtime.docker.egress import find_egress
@@ -36,6 +36,7 @@ from weftd.executor.runtime.docker.enginelog import FileCopy, engine_file, engin
 from weftd.executor.runtime.docker.entering import end_marked, enter
 from weftd.executor.runtime.docker.images import Images
 from weftd.executor.runtime.docker.inspected import Container, explained, lost, outcome_of, read_list
+from weftd.executor.runtime.docker.kept import guarded
 from weftd.executor.runtime.docker.labels import of_node
 from weftd.executor.runtime.docker.logcopy import LogCopy, position_path, read_position
 from weftd.executor.runtime.docker.networks import Networks
@@ -149,11 +150,10 @@ class DockerRuntime:
             if RunKey.parse(name) not in runtime._found:
                 runtime._discards.take(f"{home.runs}/{name}")
         runtime._discards.sweep()
-        for key in kept.every(home).keys() - runtime._found.keys():
-            kept.forget(home, key)
+        guarded(home).keep(runtime._found)
         runtime._served.forget_others(runtime._found)
-        runtime._rates.forget_others({str(key) for key in runtime._found})
-        for key in runtime._found.keys() - kept.every(home).keys():
+        runtime._rates.forget_others(runtime._found)
+        for key in runtime._found.keys() - guarded(home).all().keys():
             with suppress(RuntimeUnavailableError):
                 keep(home, key, runtime._found[key], runtime._found[key].grace)
         runtime._poll = asyncio.create_task(runtime._look_for_ever())
@@ -249,7 +249,7 @@ class DockerRuntime:
         with suppress(FileNotFoundError):
             os.unlink(position_path(self._home.log(key)))
         self._discards.take(self._home.run(key))
-        kept.forget(self._home, key)
+        guarded(self._home).remove(key)
         self._served.forget(key)
         self._doors.pop(key, None)
         self._rates.forget(key)

@@ -16,7 +16,6 @@ from weftd.executor.contexts import hand_over
 from weftd.executor.home import Home
 from weftd.executor.node import NodeFacts, Refusal, gpus_of, port_taken
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
-from weftd.executor.runtime.docker import kept
 from weftd.executor.runtime.docker.container import (
     LOG_BY_ASKING,
     LOG_BY_FILE,
@@ -29,6 +28,7 @@ from weftd.executor.runtime.docker.doors import served
 from weftd.executor.runtime.docker.engine import CONFLICT, NOT_FOUND, DockerEngine, EngineRefusedError, MissingError
 from weftd.executor.runtime.docker.images import Images
 from weftd.executor.runtime.docker.inspected import Container
+from weftd.executor.runtime.docker.kept import GuardedContainer, guarded
 from weftd.executor.runtime.docker.labels import key_of, stop_signal_of
 from weftd.executor.runtime.docker.networks import Networks
 from weftd.executor.runtime.docker.settings import ContainerSettings
@@ -104,7 +104,7 @@ class Starter:
                 await self._hand_over(made.id, key)
             if not await self._engine.call(lambda: self._begin(made.id, permitted)):
                 await self._engine.remove(made.id)
-                kept.forget(self._home, key)
+                guarded(self._home).remove(key)
         except EngineRefusedError as error:
             if "no such container" in str(error).lower():  # The guard removed it meanwhile.
                 raise RuntimeUnavailableError(f"{key}: {error}") from error
@@ -219,9 +219,9 @@ class _Made(Struct, frozen=True):
 
 def keep(home: Home, key: RunKey, container: "_Made | Container", grace: float) -> None:
     """Store the run's container for the guard, before it starts. Raises RuntimeUnavailableError."""
-    stop_signal = container.stop_signal
+    record = GuardedContainer(container=container.id, grace=grace, stop_signal=container.stop_signal)
     try:
-        kept.keep(home, kept.GuardedContainer(key=key, container=container.id, grace=grace, stop_signal=stop_signal))
+        guarded(home).write(key, record)
     except OSError as error:
         raise RuntimeUnavailableError(f"cannot keep which container {key} is: {error}") from error
 

@@ -32,7 +32,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from weft.domain.spec import StopSignal
-from weftd.executor.regular import read_small, write_whole
+from weftd.executor.regular import NEW, read_small, replace_file, write_whole
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.limits.cgroup import PID_MAX, PID_MIN
 from weftd.executor.runtime.process.pipes import Inodes
@@ -44,7 +44,6 @@ STATUS_MAX = 255
 STOPPED = b"stopped".ljust(len(BLANK) - 1) + b"\n"
 TOLD_BYTES_MAX = 1 << 20
 _OVER = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 GRACE_SECONDS_MAX = 86400.0
 MEMORY_BYTES_MAX = 1 << 62
 
@@ -77,10 +76,10 @@ def begin(folder: str, record: RunRecord) -> int:
     a run does not outlive the kernel either. Raises OSError."""
     path = f"{folder}/run.json"
     try:
-        fd = os.open(path, _NEW, 0o600)
+        fd = os.open(path, NEW, 0o600)
     except FileExistsError:
         os.unlink(path)
-        fd = os.open(path, _NEW, 0o600)
+        fd = os.open(path, NEW, 0o600)
     try:
         write_whole(fd, msgspec.json.encode(record) + PID_ROOM)
     except BaseException:
@@ -100,15 +99,7 @@ def add_pid(fd: int, record: RunRecord) -> None:
 
 def write(folder: str, record: RunRecord) -> None:
     """Replace `run.json` as a whole. Raises OSError."""
-    new = f"{folder}/run.json.new"
-    with suppress(FileNotFoundError):
-        os.unlink(new)
-    fd = os.open(new, _NEW, 0o600)
-    try:
-        write_whole(fd, msgspec.json.encode(record))
-    finally:
-        os.close(fd)
-    os.rename(new, f"{folder}/run.json")
+    replace_file(f"{folder}/run.json", msgspec.json.encode(record))
 
 
 def reserve(folder: str, lock_fd: int) -> None:
