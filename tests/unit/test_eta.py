@@ -180,7 +180,7 @@ def test_behind_too_many_jobs_nothing_is_foretold() -> None:
     others = [job(f"w-{number}", seq=10 + number) for number in range(QUEUE_MAX + 1)]
     eta, _ = told(job("j-2", seq=9_999_999), running(), *others)
     assert (eta.basis, eta.likely) == (Basis.UNKNOWN, None)
-    assert "2001 jobs are ahead of it" in eta.sentence
+    assert "2,001 jobs are ahead of it" in eta.sentence
 
 
 def under(quota: Quota, about: Job, *others: Job, nodes: tuple[Node, ...] = (node(),)) -> Estimate:
@@ -324,4 +324,4 @@ def test_behind_thousands_of_jobs_their_work_is_the_bound() -> None:
     assert (eta.basis, eta.likely, eta.latest) == (Basis.LEARNT, None, None)
     assert eta.earliest is not None
     assert abs((eta.earliest - NOW) / 3600 - 2001 * 2 / 4) < 5  # GPU-hours ahead by the four GPUs
-    assert "2001 jobs ahead of it need 4," in eta.sentence
+    assert "2,001 jobs ahead of it need 4," in eta.sentence

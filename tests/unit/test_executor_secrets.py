@@ -58,7 +58,7 @@ def test_a_secret_that_is_not_stored_is_named() -> None:
     for told in (SecretsRead(values={"TOKEN": "1"}, missing=("k",)), SecretsRead(values={"TOKEN": "1"})):
         with pytest.raises(MissingSecretsError, match=r"no such secret: k$"):
             run_virtually(filled(told))
-    with pytest.raises(MissingSecretsError, match=r"no such secrets: k, t$"):
+    with pytest.raises(MissingSecretsError, match=r"no such secrets: k and t$"):
         run_virtually(filled(SecretsRead()))
 
 

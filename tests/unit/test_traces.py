@@ -117,7 +117,7 @@ def test_a_format_is_known_by_its_header(tmp_path: Path, header: str) -> None:
         (
             "name,num_gpu,gpu_milli\na,1,1\n",
             1,
-            "missing columns creation_time, deletion_time, scheduled_time; it has na",
+            "missing columns creation_time, deletion_time and scheduled_time; it has na",
         ),
         ("sn,cpu_milli\na,1\n", 1, "no format has the columns sn, cpu_milli"),
         ("id,arrival_s,gpus,work_s,duration_s\n", 1, "both work_s and duration_s"),
@@ -162,7 +162,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str | bytes,
 
 def test_a_named_format_says_what_is_missing_in_a_file_of_another(tmp_path: Path) -> None:
     refused = refusal(tmp_path, SIA + "0,1,1,10,BERT\n", format="plain")
-    assert refused.reason.startswith("missing columns id, arrival_s, gpus, work_s; it has job_id, ")
+    assert refused.reason.startswith("missing columns id, arrival_s, gpus and work_s; it has job_id, ")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -255,5 +255,5 @@ def test_the_published_pods_are_read_but_for_those_that_held_no_gpu() -> None:
 
 @pytest.mark.data
 def test_published_pods_without_times_are_refused() -> None:
-    with pytest.raises(InputError, match="missing columns creation_time, deletion_time, scheduled_time"):
+    with pytest.raises(InputError, match="missing columns creation_time, deletion_time and scheduled_time"):
         traces.read(measured("traces/openb/openb_pod_list_multigpu50.csv"))

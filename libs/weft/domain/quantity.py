@@ -49,11 +49,6 @@ def size_text(count: float) -> str:
     return f"{count:.1f}".removesuffix(".0") + "TiB"
 
 
-def count_text(count: int, noun: str) -> str:
-    """`1 GPU`, `2 GPUs`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def duration_text(seconds: float) -> str:
     """5400 → `1h30m`, for people: the two largest units."""
     if seconds < 10:

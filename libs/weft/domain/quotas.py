@@ -6,6 +6,7 @@ Amounts are whole thousandths of a GPU (millis), so that shares of GPUs add up e
 from msgspec import Struct
 
 from weft.domain.shares import WHOLE
+from weft.domain.text import plural
 
 Amounts = dict[str, int]
 """Millis of GPUs by model; `ALL`: of all models together."""
@@ -77,4 +78,4 @@ def _height(name: str, others: dict[str, Quota]) -> int:
 
 def gpus_text(millis: int) -> str:
     """`8 GPUs`, `1 GPU`, `0.5 GPUs`."""
-    return f"{millis / WHOLE:g} GPU{'' if millis == WHOLE else 's'}"
+    return plural(millis / WHOLE, "GPU")

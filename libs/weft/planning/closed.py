@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from weft.domain.cluster import Node, Request
-from weft.domain.quantity import count_text
+from weft.domain.text import listed, plural
 from weft.planning.capacity import NodeRoom, Room
 from weft.planning.shortages import gpus_text
 
@@ -51,9 +51,8 @@ class Missed(Struct, frozen=True):
         """Such as `node-2 is drained, so it cannot start until node-2 is resumed`. `told`: nodes that the sentence
         before it says to be closed."""
         if len(self.nodes) > 1:
-            names = ", ".join(node.id for node in self.nodes[:NAMED_MAX])
-            more = f" and {len(self.nodes) - NAMED_MAX} more" if len(self.nodes) > NAMED_MAX else ""
-            return f"{names}{more} take no work, so it cannot start until enough of them do"
+            names = listed([node.id for node in self.nodes], NAMED_MAX)
+            return f"{names} take no work, so it cannot start until enough of them do"
         (node,) = self.nodes
         until = f"it cannot start until {node.id} {'is back' if not node.ready else 'is resumed'}"
         return until if node.id in told else f"{node.id} is {'drained' if node.ready else 'lost'}, so {until}"
@@ -90,4 +89,4 @@ def silent_seconds(node: Node, now: float) -> float:
 def _free(each: NodeRoom, request: Request) -> str:
     if request.share is not None:
         return f"{gpus_text(request)} free"
-    return count_text(len(each.gpus_for(request)), "free GPU") if request.gpus else "the CPUs and memory free"
+    return plural(len(each.gpus_for(request)), "free GPU") if request.gpus else "the CPUs and memory free"

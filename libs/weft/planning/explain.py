@@ -15,6 +15,7 @@ from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import Share
 from weft.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from weft.domain.spec import ResizeHow
+from weft.domain.text import listed, plural
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.http_services import ServiceView
 from weft.messages.signals import ShareSample
@@ -216,7 +217,7 @@ def _of_waiting(
             return structs.replace(held_back, held_back_for=cause.by)
         sentence = "it fits, and is placed in the next tick"
         if ahead:
-            served = "1 job is" if ahead == 1 else f"{ahead} jobs are"
+            served = f"{plural(ahead, 'job')} {'is' if ahead == 1 else 'are'}"
             sentence = f"it would fit now, but {served} served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
     cause, relevant = refusal, [held for held in holding if _is_where_it_starts(held, room, shape)]
@@ -334,8 +335,7 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     leaving = [held for held in holding if _leaves_for(held, job)]
     lenders, of_lenders = why_nobody_lends(job, holding)
     if leaving:
-        names = ", ".join(held.id for held in leaving[:NAMED_MAX])
-        lenders = f"room is being made: by {names}{' and others' if len(leaving) > NAMED_MAX else ''}"
+        lenders = f"room is being made: by {listed([held.id for held in leaving], NAMED_MAX)}"
     relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, room, shape)]
     return structs.replace(
         found,

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct, structs
 
 from weft.domain.job import Allocation, Job, JobState, Loan
-from weft.domain.quantity import count_text
 from weft.domain.shares import gpus_held
 from weft.domain.sizes import how_resized
 from weft.domain.spec import Kind, ResizeHow
+from weft.domain.text import listed, plural
 from weft.planning.capacity import Room
 from weft.planning.giving_way import loss
 from weft.planning.preemption import Holder
@@ -193,17 +193,17 @@ def _lacks(lender: Job, loan: Loan) -> bool:
 
 def loans_text(loans: Iterable[Loan]) -> str:
     """`1 GPU of j-1 and 2 GPUs of j-2`."""
-    gpus: dict[str, float] = {}
+    lent: dict[str, float] = {}
     for loan in loans:
-        gpus[loan.lender] = gpus.get(loan.lender, 0.0) + loan.gpus
-    return " and ".join(f"{gpu_text(count)} of {lender}" for lender, count in gpus.items())
+        lent[loan.lender] = lent.get(loan.lender, 0.0) + loan.gpus
+    return listed([f"{gpu_text(count)} of {lender}" for lender, count in lent.items()])
 
 
-def gpu_text(gpus: float) -> str:
+def gpu_text(count: float) -> str:
     """`2 GPUs`, `0.5 of a GPU`; `CPUs` where it has no GPU."""
-    if not gpus:
-        return "CPUs and memory"
-    return count_text(int(gpus), "GPU") if gpus == int(gpus) else f"{gpus:g} of a GPU"
+    if 0 < count < 1:
+        return f"{count:.4g} of a GPU"
+    return plural(count, "GPU") if count else "CPUs and memory"
 
 
 def why_nobody_lends(service: Job, holding: Iterable[Job]) -> tuple[str, dict[str, float]]:
@@ -216,9 +216,9 @@ def why_nobody_lends(service: Job, holding: Iterable[Job]) -> tuple[str, dict[st
     may = reasons.pop("", 0)
     numbers = {"jobs_that_may_lend": float(may), "jobs_that_lend_nothing": float(sum(reasons.values()))}
     told = ", ".join(
-        count_text(count, reason) if reason in (SERVICE, NOTEBOOK) else f"{count} {reason}"
+        plural(count, reason) if reason in (SERVICE, NOTEBOOK) else f"{count} {reason}"
         for reason, count in sorted(reasons.items())
     )
     if may:
-        return f"{count_text(may, 'job')} may lend it ranks" + (f", others not: {told}" if told else ""), numbers
+        return f"{plural(may, 'job')} may lend it ranks" + (f", others not: {told}" if told else ""), numbers
     return f"no job may lend it ranks: {told}" if told else "no other job holds GPUs", numbers

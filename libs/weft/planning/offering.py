@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from weft.domain.cluster import NeededVolume, Node, Request
+from weft.domain.text import listed
 
 NAMED_MAX = 3
 NAMES_MAX = 8
@@ -22,9 +23,12 @@ def unoffered(nodes: Sequence[Node], request: Request) -> str:
         if any(node.offers(volume) for node in nodes):
             continue
         if reads := _that_offer(nodes, _read_only(volume)):
-            return f"the volume {volume.name} is offered to be read alone, by {_listed(reads)}: add `read_only: true`"
+            names = listed(reads, NAMED_MAX)
+            return f"the volume {volume.name} is offered to be read alone, by {names}: add `read_only: true`"
         return f"no node of its pool offers the volume {volume.name}; {_what_there_is(nodes, volume.tenant)}"
-    each = ", ".join(f"{volume.name} is on {_listed(_that_offer(nodes, volume))}" for volume in request.volumes)
+    each = ", ".join(
+        f"{volume.name} is on {listed(_that_offer(nodes, volume), NAMED_MAX)}" for volume in request.volumes
+    )
     return f"no node of its pool offers all its volumes: {each}"
 
 
@@ -48,8 +52,8 @@ def offered_text(nodes: Sequence[Node], request: Request) -> str:
     all nodes can start it, or none."""
     runs = [node.id for node in nodes if node.runs(image=request.image)]
     if 0 < len(runs) < len(nodes):
-        verb = "runs" if len(runs) == 1 else "run"
-        only = f"only {_listed(sorted(runs))} {verb} jobs {'from an image' if request.image else 'without an image'}"
+        verb, kind = "runs" if len(runs) == 1 else "run", "from an image" if request.image else "without an image"
+        only = f"only {listed(sorted(runs), NAMED_MAX)} {verb} jobs {kind}"
         volumes = _offered([node for node in nodes if node.runs(image=request.image)], request)
         return f"{only}, and {volumes}" if volumes else only
     return _offered(nodes, request)
@@ -59,9 +63,9 @@ def _offered(nodes: Sequence[Node], request: Request) -> str:
     found = [node.id for node in nodes if all(map(node.offers, request.volumes))]
     if not request.volumes or len(found) in (0, len(nodes)):
         return ""
-    names = " and ".join(volume.name for volume in request.volumes)
+    names = listed([volume.name for volume in request.volumes])
     volumes = "volume" if len(request.volumes) == 1 else "volumes"
-    return f"only {_listed(sorted(found))} {'offers' if len(found) == 1 else 'offer'} the {volumes} {names}"
+    return f"only {listed(sorted(found), NAMED_MAX)} {'offers' if len(found) == 1 else 'offer'} the {volumes} {names}"
 
 
 def _read_only(volume: NeededVolume) -> NeededVolume:
@@ -78,10 +82,3 @@ def _what_there_is(nodes: Iterable[Node], tenant: str) -> str:
         return "they offer none"
     more = ", …" if len(names) > NAMES_MAX else ""
     return f"there is {', '.join(names[:NAMES_MAX])}{more}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b, c and 4 more`."""
-    if len(names) <= NAMED_MAX:
-        return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    return f"{', '.join(names[:NAMED_MAX])} and {len(names) - NAMED_MAX} more"

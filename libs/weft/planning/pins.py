@@ -6,8 +6,9 @@ from msgspec import structs
 
 from weft.domain.cluster import Request
 from weft.domain.job import Cause, CauseCode, Job
-from weft.domain.quantity import count_text, size_text
+from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE
+from weft.domain.text import listed, plural
 from weft.planning.capacity import NodeRoom, Room
 from weft.planning.closed import why_closed
 from weft.planning.offering import missing_on, offered_text
@@ -26,9 +27,9 @@ def why_not_there(room: Room, want: Want) -> Cause:
     where = f"is pinned to {_gpus_of(want)}{request.node}"
     missing, busy = _missing(node, want), _busy(node, want)
     if missing:
-        has = f"which has {_listed(sorted(node.gpus.models)) if node.gpus.models else 'no GPUs'}"
+        has = f"which has {_numbered(sorted(node.gpus.models)) if node.gpus.models else 'no GPUs'}"
         if any(gpu in node.gpus.models for gpu in missing):
-            has = f"where {_listed(missing)} is no {request.model}"
+            has = f"where {_numbered(missing)} is no {request.model}"
         return Cause(code=CauseCode.TOO_BIG, sentence=f"{where}, {has}")
     if lacks := missing_on(node.node, request):
         offered = offered_text([each.node for each in room.nodes.values()], request)
@@ -39,7 +40,7 @@ def why_not_there(room: Room, want: Want) -> Cause:
     if busy and request.share is not None:
         return _part_taken(node, want, where)
     if busy:
-        sentence = f"{where}, of which {_listed(busy)} {'is' if len(busy) == 1 else 'are'} not free"
+        sentence = f"{where}, of which {_numbered(busy)} {'is' if len(busy) == 1 else 'are'} not free"
         return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers={"gpus_busy": float(len(busy))})
     numbers = {
         "replicas_wanted": float(want.least),
@@ -52,7 +53,7 @@ def why_not_there(room: Room, want: Want) -> Cause:
         numbers |= share_numbers(request, [node])
     sentence = (
         f"{where}; it wants {want.least} × ({_gpus_each(request)}, {cpus_text(request.cpus)},"
-        f" {size_text(request.memory)}); free there are {count_text(int(numbers['gpus_free']), 'GPU')},"
+        f" {size_text(request.memory)}); free there are {plural(int(numbers['gpus_free']), 'GPU')},"
         f" {cpus_text(numbers['cpus_free'])},"
         f" {size_text(max(node.memory, 0))}"
     )
@@ -82,9 +83,8 @@ def with_holders(cause: Cause, holders: Sequence[Job]) -> Cause:
     """The same cause, with the jobs that hold what it needs."""
     if not holders:
         return cause
-    names = ", ".join(job.id for job in holders[:NAMED_MAX])
-    others = f" and {len(holders) - NAMED_MAX} more" if len(holders) > NAMED_MAX else ""
-    return structs.replace(cause, sentence=f"{cause.sentence}; held by {names}{others}", by=holders[0].id)
+    names = listed([job.id for job in holders], NAMED_MAX)
+    return structs.replace(cause, sentence=f"{cause.sentence}; held by {names}", by=holders[0].id)
 
 
 def _wanted(want: Want) -> list[int]:
@@ -118,15 +118,15 @@ def _part_taken(node: NodeRoom, want: Want, where: str) -> Cause:
 
 
 def _gpus_each(request: Request) -> str:
-    return count_text(request.gpus, "GPU") if request.share is None else gpus_text(request)
+    return plural(request.gpus, "GPU") if request.share is None else gpus_text(request)
 
 
 def _gpus_of(want: Want) -> str:
     wanted = _wanted(want)
-    return f"{_listed(wanted)} of " if wanted else ""
+    return f"{_numbered(wanted)} of " if wanted else ""
 
 
-def _listed(gpus: Sequence[int]) -> str:
+def _numbered(gpus: Sequence[int]) -> str:
     """`GPU 3`, `GPUs 0–3`, `GPUs 0, 2`."""
     if len(gpus) == 1:
         return f"GPU {gpus[0]}"

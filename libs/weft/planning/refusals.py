@@ -6,9 +6,10 @@ from msgspec import structs
 
 from weft.domain.cluster import Node, Request
 from weft.domain.job import Cause, CauseCode
-from weft.domain.quantity import count_text, size_text
+from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE, context_bytes
 from weft.domain.spec import JobSpec
+from weft.domain.text import listed, plural
 from weft.planning.capacity import NodeRoom, Room, empty_room
 from weft.planning.closed import NAMED_MAX, closed_text, closed_with_room, missed
 from weft.planning.finding import find, first_unplaced
@@ -43,10 +44,10 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node], tenant: str = "") -> Cause 
     largest = max((len(node.capacity.gpus) for node in nodes), default=0)
     together = sum(len(node.capacity.gpus) for node in nodes)
     sentence = (
-        f"asks for {_needs(shape)}; the largest node of pool {spec.pool} has {count_text(largest, 'GPU')},"
+        f"asks for {_needs(shape)}; the largest node of pool {spec.pool} has {plural(largest, 'GPU')},"
         f" {cpus_text(max((node.capacity.cpus for node in nodes), default=0))} and"
         f" {size_text(max((node.capacity.memory for node in nodes), default=0))},"
-        f" and all {len(nodes)} together have {count_text(together, 'GPU')}"
+        f" and all {len(nodes)} together have {plural(together, 'GPU')}"
     )
     if any(want.request.share is not None for want in shape):
         sentence += f"; {_largest_share(shape, nodes)}"
@@ -65,7 +66,7 @@ def _beside(cause: Cause, room: Room, want: Want, placed: Sequence[str]) -> Caus
     they take is free now. Else one job would be told that no GPU is free, and the next job that the same three are."""
     if cause.code is not CauseCode.NO_ROOM or not placed:
         return cause
-    others = f"role {placed[0]}" if len(placed) == 1 else f"roles {', '.join(placed[:-1])} and {placed[-1]}"
+    others = f"{'role' if len(placed) == 1 else 'roles'} {listed(placed)}"
     if len(placed) > ROLES_NAMED_MAX:
         others = f"{len(placed)} other roles"
     wants, _, found = cause.sentence.partition("; ")
@@ -129,7 +130,7 @@ def _why_no_place(room: Room, want: Want) -> Cause:
         sentence += f"; {lacking.text([each.node.id for each in closed_with_room(room, request)[:NAMED_MAX]])}"
     if request.gpus and (shared := sum(len(node.gpus.shared) for node in open_nodes)):
         numbers["gpus_shared"] = float(shared)
-        sentence += f"; {count_text(shared, 'GPU')} {'is' if shared == 1 else 'are'} held in shares"
+        sentence += f"; {plural(shared, 'GPU')} {'is' if shared == 1 else 'are'} held in shares"
     if with_gpus(request) and (occupied := room.gpus_occupied):
         numbers["gpus_occupied"] = float(occupied)
         sentence += f"; {occupied} more are held by runs that should have ended"
@@ -153,7 +154,7 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[
         )
     cpus = max((node.cpus for node in nodes), default=0.0)
     memory = max((node.memory for node in nodes), default=0)
-    gpus = (f"{gpus_text(request)} with ", f"{count_text(int(numbers['gpus_free_max']), 'GPU')}, ")
+    gpus = (f"{gpus_text(request)} with ", f"{plural(int(numbers['gpus_free_max']), 'GPU')}, ")
     wanted, most = gpus if request.gpus else ("", "")
     return (
         f"wants {wanted}{_cpus_and_memory(request)} on one node{_times(want)};"
@@ -201,14 +202,14 @@ def _largest_share(shape: Shape, nodes: Sequence[Node]) -> str:
     models = {want.request.model for want in shape if want.request.share is not None}
     gpus = [gpu for node in nodes if node.gives_shares for gpu in node.capacity.gpus if models & {None, gpu.model}]
     most = max((gpu.memory - context_bytes(emulated=gpu.emulated) for gpu in gpus), default=0)
-    named = " and ".join(sorted(model for model in models if model))
+    named = listed(sorted(model for model in models if model))
     return f"one share can have {size_text(max(0, most))} of {f'a GPU of {named}' if named else 'its largest GPU'}"
 
 
 def _needs(shape: Shape) -> str:
-    return " and ".join(
-        f"{want.least} × ({gpus_text(want.request)}, {cpus_text(want.request.cpus)}, {size_text(want.request.memory)})"
-        for want in shape
+    requests = ((want.least, want.request) for want in shape)
+    return listed(
+        [f"{least} × ({gpus_text(each)}, {cpus_text(each.cpus)}, {size_text(each.memory)})" for least, each in requests]
     )
 
 
@@ -218,7 +219,7 @@ def _cpus_and_memory(request: Request) -> str:
 
 def _free_gpus(request: Request) -> str:
     of_model = f" of {request.model}" if request.model else ""
-    return f"{count_text(request.gpus, 'free GPU')}{of_model}"
+    return f"{plural(request.gpus, 'free GPU')}{of_model}"
 
 
 def _on_a(among: str) -> str:

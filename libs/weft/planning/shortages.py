@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from weft.domain.cluster import Request
-from weft.domain.quantity import count_text, size_text
+from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE
+from weft.domain.text import plural
 from weft.planning.capacity import CPU_GRAIN, NodeRoom, Room
 from weft.planning.gpus_left import Left
 from weft.planning.shape import with_gpus
@@ -12,14 +13,14 @@ from weft.planning.shape import with_gpus
 
 def cpus_text(cpus: float) -> str:
     """`1 CPU`, `2.5 CPUs`."""
-    return f"{cpus:g} CPU{'' if cpus == 1 else 's'}"
+    return plural(cpus, "CPU")
 
 
 def gpus_text(request: Request) -> str:
     """`2 GPUs of A100`; of a share `0.5 of a GPU with 8GiB`."""
     share = request.share
     if share is None:
-        return count_text(request.gpus, "GPU") + (f" of {request.model}" if request.model else "")
+        return plural(request.gpus, "GPU") + (f" of {request.model}" if request.model else "")
     return part_text(share.request, share.memory, f"GPU of {request.model}" if request.model else "GPU")
 
 
@@ -74,7 +75,7 @@ def short_on_each(room: Room, request: Request, count: int) -> str:
 def each_asks(request: Request, short: str) -> str:
     """What one replica asks for of the resources named: `4GiB each`."""
     asked = {"CPUs": cpus_text(request.cpus), "memory": size_text(request.memory)}
-    gpus = count_text(request.gpus, "GPU") if request.share is None else gpus_text(request)
+    gpus = plural(request.gpus, "GPU") if request.share is None else gpus_text(request)
     return " and ".join(asked.get(name, gpus) for name in short.split(" and ")) + " each"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from weft.domain.quantity import duration_text
+from weft.domain.text import plural
 from weft.messages.signals import GpuScore
 from weft.planning.scores import GpuKey
 
@@ -42,7 +43,7 @@ def slow_text(score: GpuScore, now: float) -> str:
     if score.confidence < 0.995:
         known.append(f"{100 * score.confidence:.0f} % sure, so it counts as {score.believed:.2f}×")
     if score.samples:
-        known.append(f"{score.samples} sample{'' if score.samples == 1 else 's'}")
+        known.append(plural(score.samples, "sample"))
     if score.measured_at is not None:
         known.append(f"{duration_text(max(0.0, now - score.measured_at))} old")
     if score.source:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weft.domain.job import Allocation
-from weft.domain.quantity import count_text
+from weft.domain.text import listed, plural
 from weft.planning.capacity import Room
 from weft.planning.finding import find
 from weft.planning.gpus_left import Left
@@ -83,13 +83,13 @@ def _what(allocations: Sequence[Allocation]) -> str:
     """`2 GPUs`, `0.5 of GPU 3`, `2 GPUs and 3 shares of GPUs`."""
     whole = sum(len(one.gpus) for one in allocations if one.share is None)
     shared = [one for one in allocations if one.share is not None]
-    told = [count_text(whole, "GPU")] if whole or not shared else []
+    told = [plural(whole, "GPU")] if whole or not shared else []
     if len(shared) == 1:
         told.append(f"{gpus_in(shared):g} of GPU {shared[0].gpus[0]}")
     elif shared:
         together = len({(one.node_id, one.gpus[0]) for one in shared})
-        told.append(f"{len(shared)} shares of {count_text(together, 'GPU')}, {gpus_in(shared):g} in all")
-    return " and ".join(told)
+        told.append(f"{len(shared)} shares of {plural(together, 'GPU')}, {gpus_in(shared):g} in all")
+    return listed(told)
 
 
 def _left_then(room: Room, shared: Sequence[Allocation]) -> str:
@@ -103,7 +103,7 @@ def _left_then(room: Room, shared: Sequence[Allocation]) -> str:
         return ""
     least = min(lefts)
     others = least.holders - sum(one.gpus == shared[0].gpus for one in shared) if len(shared) == 1 else 0
-    beside = f"beside {count_text(others, 'other share')}, " if others > 0 else ""
+    beside = f"beside {plural(others, 'other share')}, " if others > 0 else ""
     whose = "of that GPU" if len(shared) == 1 else "of the fullest of these GPUs"
     return f"; {beside}{part_text(max(0, least.time), max(0, least.memory))} {whose} is left"
 
@@ -166,6 +166,4 @@ def _against(otherwise: float, slowdown: float) -> str:
 
 
 def _named(nodes: Sequence[str]) -> str:
-    if len(nodes) <= NODES_NAMED:
-        return " and ".join([", ".join(nodes[:-1]), nodes[-1]] if len(nodes) > 1 else nodes)
-    return f"{len(nodes)} nodes"
+    return listed(nodes) if len(nodes) <= NODES_NAMED else plural(len(nodes), "node")

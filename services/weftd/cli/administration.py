@@ -12,6 +12,7 @@ from rich.table import Table
 from weft.client import Client
 from weft.domain.quantity import duration_seconds, size_bytes
 from weft.domain.quotas import GPUS_MAX
+from weft.domain.text import plural
 from weft.messages.http import EXPIRES_SECONDS_MAX, TenantWanted, TokenMade
 from weft.messages.http_quotas import QuotasView, QuotaView, QuotaWanted
 from weft.messages.webhooks import WebhookMade, WebhookWanted
@@ -20,7 +21,7 @@ from weftd.cli.complaint import Complaint
 from weftd.cli.drawing import administration as drawing
 from weftd.cli.drawing.look import Look
 from weftd.cli.secret import secret_value
-from weftd.cli.words import clock, count, zone_name
+from weftd.cli.words import clock, zone_name
 
 T = TypeVar("T")
 Request = Callable[[Client], Awaitable[Any]]
@@ -281,7 +282,7 @@ To change a tenant's token: create another with another label, use it, and revok
                 option("--label", default="default", help="name of the token (default: default)"),
             ),
             request=lambda args: lambda client: client.revoke(args.tenant, args.label),
-            show=_sentence(lambda answer: f"{count(answer.revoked, 'token')} revoked"),
+            show=_sentence(lambda answer: f"{plural(answer.revoked, 'token')} revoked"),
             status=lambda answer: 0 if answer.revoked else 1,
         ),
     },

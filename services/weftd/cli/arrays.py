@@ -9,11 +9,12 @@ from weft.client import Client, RefusedError
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX, IndicesError, indices_text, split_elements
 from weft.domain.job import JobState
 from weft.domain.selection import is_pattern
+from weft.domain.text import plural
 from weft.messages.http import ArrayAsked, ArrayView, JobView
 from weftd.cli import page
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.look import Look, fitting, plain, state_text, table
-from weftd.cli.words import clean, count, number, span
+from weftd.cli.words import clean, number, span
 
 _SHOWN = (
     JobState.RUNNING,
@@ -108,7 +109,7 @@ async def requeue(client: Client, wanted: str, *, failed: bool) -> ArrayAsked | 
 
 def asked_sentence(asked: ArrayAsked) -> str:
     what = "will end" if asked.ask == "cancel" else "will go back to the queue"
-    return f"{count(asked.elements, 'element')} of {asked.id} {what}"
+    return f"{plural(asked.elements, 'element')} of {asked.id} {what}"
 
 
 def arrays_table(arrays: Sequence[ArrayView], look: Look, *, tenants: bool) -> Table:

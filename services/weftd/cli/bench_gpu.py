@@ -7,13 +7,14 @@ import asyncio
 from weft.client import Client
 from weft.domain.cluster import Gpu
 from weft.domain.spec import JobSpec
+from weft.domain.text import plural
 from weft.messages.http import GpuView, NodeView, Submitted
 from weft.samples.benchmark_job import EMULATED_SECONDS, SECONDS, benchmark_spec
 from weftd.cli import connection, page
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.benchmarks import Benched, benchmarks_table
 from weftd.cli.following import status_of, until_over
-from weftd.cli.words import count, indexes
+from weftd.cli.words import indexes
 
 SECONDS_MAX = 3600.0
 
@@ -99,7 +100,7 @@ async def _measure(client: Client, specs: list[tuple[Place, JobSpec]], args: arg
     for place, spec in specs:
         by_node.setdefault(place[0].id, []).append((place, spec))
     if not args.json:
-        page.note(f"measuring {count(len(specs), 'GPU')} of {count(len(by_node), 'node')}")
+        page.note(f"measuring {plural(len(specs), 'GPU')} of {plural(len(by_node), 'node')}")
     benched: list[Benched] = []
 
     async def one_node(asked: list[tuple[Place, JobSpec]]) -> None:

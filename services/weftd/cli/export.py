@@ -7,6 +7,7 @@ it will run is assumed, and the column `basis` says by what. Needs an administra
 import argparse
 
 from weft.domain.quantity import duration_seconds
+from weft.domain.text import plural
 from weftd.cli import connection, page
 from weftd.cli.complaint import Complaint
 
@@ -30,7 +31,7 @@ async def export(args: argparse.Namespace) -> int:
         trace = await client.trace(seconds=_seconds(args.since), pool=args.pool)
     page.text(trace)
     jobs = trace.count(b"\n") - 1
-    page.note(f"{jobs:,} job{'' if jobs == 1 else 's'}; `weft simulate --trace FILE` runs them")
+    page.note(f"{plural(jobs, 'job')}; `weft simulate --trace FILE` runs them")
     return 0
 
 

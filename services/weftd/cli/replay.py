@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from weft.domain.job import Step
 from weft.domain.spec import JobSpec
+from weft.domain.text import plural
 from weft.messages.history import Record
 from weftd.cli import connection, page
 from weftd.cli.complaint import Complaint
-from weftd.cli.words import clean, count
+from weftd.cli.words import clean
 from weftd.scheduler.thinking.pool import NodeChange
 from weftd.scheduler.thinking.replay import Difference, Replay, Unread
 
@@ -138,12 +139,12 @@ def _say(made: Replay, args: argparse.Namespace) -> None:
         )
         return
     end = "identical" if made.difference is None else "then it differs"
-    print(f"{count(made.turns, 'turn')}, {count(made.steps, 'decision')} in {count(made.records, 'record')}: {end}")
+    print(f"{plural(made.turns, 'turn')}, {plural(made.steps, 'decision')} in {plural(made.records, 'record')}: {end}")
     for record in made.unread:
         print(f"({unread_text(record)})")
     if made.skipped:
         why = "is not recorded, or cannot be read" if made.unread else "is not recorded"
-        print(f"({count(made.skipped, 'record')} skipped: what was known before them {why})")
+        print(f"({plural(made.skipped, 'record')} skipped: what was known before them {why})")
     if made.difference is not None:
         print(difference_text(made.difference))
 

@@ -12,10 +12,11 @@ from weft.client import Client
 from weft.domain.job import FINAL, JobState
 from weft.domain.selection import is_pattern, simplified
 from weft.domain.spec import Kind
+from weft.domain.text import listed, plural
 from weft.messages.http import JobsView, JobView
 from weftd.cli.complaint import Complaint
 from weftd.cli.moments import moment
-from weftd.cli.words import clean, count, some
+from weftd.cli.words import clean
 
 OPEN = tuple(state for state in JobState if state not in FINAL)
 ENDED = tuple(state for state in JobState if state in FINAL)
@@ -166,10 +167,10 @@ def confirm(jobs: Sequence[JobView], deed: str, *, yes: bool) -> None:
     """Ask before a deed to all of these jobs. Raises `Complaint` unless a person agrees."""
     if yes:
         return
-    names = some([f"{clean(job.name)} {clean(job.id)}" for job in jobs], _NAMED_MAX)
+    names = listed([f"{clean(job.name)} {clean(job.id)}" for job in jobs], _NAMED_MAX)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Complaint(f"this would {deed} {count(len(jobs), 'job')} ({names}): add --yes if you mean it", status=2)
-    print(f"{deed} {count(len(jobs), 'job')}: {names}? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise Complaint(f"this would {deed} {plural(len(jobs), 'job')} ({names}): add --yes if you mean it", status=2)
+    print(f"{deed} {plural(len(jobs), 'job')}: {names}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Complaint("nothing was changed")
 

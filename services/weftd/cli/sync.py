@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from weft.client import Client, RefusedError
 from weft.domain.quantity import size_text
+from weft.domain.text import plural
 from weft.messages.contexts import DEPTH_MAX, FILES_MAX, NAME_BYTES_MAX, PACKED_BYTES_MAX, UNPACKED_BYTES_MAX
 from weftd.cli import page
 from weftd.cli.complaint import Complaint
-from weftd.cli.words import count
 
 IGNORES = ".weftignore"
 GIT_IGNORES = ".gitignore"
@@ -114,7 +114,7 @@ async def store(client: Client, packed: PackedFiles) -> None:
 
 def sent_sentence(packed: PackedFiles, url: str, *, sent: bool) -> str:
     """How much went where."""
-    what = f"{count(packed.files, 'file')}, {size_text(packed.bytes)} packed"
+    what = f"{plural(packed.files, 'file')}, {size_text(packed.bytes)} packed"
     return f"{what}, sent to {url}" if sent else f"{what}: {url} has this already, nothing was sent"
 
 

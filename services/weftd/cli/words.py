@@ -1,12 +1,13 @@
 """Times, counts and other people's text, as a person reads them. Pure."""
 
 import re
-from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
 from weft.domain.quantity import duration_text
 from weft.domain.shares import WHOLE, Share
+from weft.domain.text import plural
 
+NAMED_MAX = 4  # nodes in a line
 _DAY = 86400
 
 
@@ -46,21 +47,11 @@ def share_text(share: Share) -> str:
     return request if share.request == share.limit else f"{request} to {limit}"
 
 
-def count(how_many: int, noun: str) -> str:
-    """`1 GPU`, `2 GPUs`."""
-    return f"{how_many} {noun}" if how_many == 1 else f"{how_many} {noun}s"
-
-
-def cpus_text(cpus: float) -> str:
-    """`1 CPU`, `0.5 CPUs`."""
-    return f"{number(cpus)} CPU{'' if cpus == 1 else 's'}"
-
-
 def emulated_gpus(how_many: int, emulated: int) -> str:
     """`8 GPUs`, `8 emulated GPUs`, or `8 GPUs, 4 of them emulated`: an emulated one is never passed off as hardware."""
     if emulated == how_many and emulated:
-        return count(how_many, "emulated GPU")
-    return count(how_many, "GPU") + (f", {emulated} of them emulated" if emulated else "")
+        return plural(how_many, "emulated GPU")
+    return plural(how_many, "GPU") + (f", {emulated} of them emulated" if emulated else "")
 
 
 def indexes(numbers: tuple[int, ...]) -> str:
@@ -77,11 +68,6 @@ def indexes(numbers: tuple[int, ...]) -> str:
 def natural(name: str) -> list[tuple[int, str]]:
     """The sorting key of a name by which `node-2` comes before `node-10`."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
-
-
-def some(names: Sequence[str], most: int = 4) -> str:
-    """`a, b, c, d and 7 more`."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def clean(text: str) -> str:

@@ -19,6 +19,7 @@ from msgspec import structs
 
 from weft.bus import Bus, BusError
 from weft.domain.spec import SECRETS_MAX
+from weft.domain.text import listed
 from weft.messages.nodes import ReadSecrets, SecretsRead, StartRun
 from weftd.executor.discards import Discards
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
@@ -125,7 +126,7 @@ async def with_secrets(order: StartRun, bus: Bus, *, node_id: str, files: Secret
     named = {**order.secrets, **order.secret_files}
     missing = sorted({*read.missing, *(name for variable, name in named.items() if variable not in read.values)})
     if missing:
-        raise MissingSecretsError(f"no such {'secret' if len(missing) == 1 else 'secrets'}: {', '.join(missing)}")
+        raise MissingSecretsError(f"no such {'secret' if len(missing) == 1 else 'secrets'}: {listed(missing)}")
     if order.secret_files:
         try:
             await asyncio.to_thread(

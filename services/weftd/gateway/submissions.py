@@ -12,6 +12,7 @@ from weft.domain.sizes import how_resized, why_never
 from weft.domain.spec import JobSpec, Kind, ResizeHow
 from weft.domain.spec_decoder import SpecError, decode_spec
 from weft.domain.tenants import Allowance
+from weft.domain.text import listed
 from weft.messages import http
 from weft.store import GatewayStore, KeyReusedError, TenantFullError
 from weft.store.submissions import StoredSubmission
@@ -204,10 +205,8 @@ def _notes_on_variables(spec: JobSpec) -> list[str]:
 
 def _listed(names: tuple[str, ...]) -> tuple[str, str, str]:
     """The names as a list that is not long, and the words that follow it."""
-    shown = ", ".join(names[:_NAMES_SHOWN_MAX])
-    more = len(names) - _NAMES_SHOWN_MAX
-    listed = f"{shown} and {more} more" if more > 0 else shown
-    return (listed, "is", "value is") if len(names) == 1 else (listed, "are", "values are")
+    shown = listed(names, _NAMES_SHOWN_MAX)
+    return (shown, "is", "value is") if len(names) == 1 else (shown, "are", "values are")
 
 
 def _content(content_type: str) -> str:

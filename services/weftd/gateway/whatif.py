@@ -14,6 +14,7 @@ from weft.domain.job import Job
 from weft.domain.quantity import duration_text
 from weft.domain.spec import JobSpec
 from weft.domain.spec_decoder import SpecError, decode_spec
+from weft.domain.text import plural
 from weft.messages.signals import GpuScore
 from weft.messages.whatif import WhatIfJob, WhatIfSide, WhatIfView, WhatIfWanted
 from weft.planning.policy import Policy
@@ -248,7 +249,7 @@ def _words(asked: WhatIfAsked) -> str:
     ]
     if what.add_nodes:
         gpus = len(asked.other.nodes[-1].capacity.gpus)
-        parts.append(f"{_count(what.add_nodes, 'more node')} of {_count(gpus, 'GPU')}")
+        parts.append(f"{plural(what.add_nodes, 'more node')} of {plural(gpus, 'GPU')}")
     parts += [f"{name} drained" for name in what.drain[:3]]
     if len(what.drain) > 3:
         parts.append(f"{len(what.drain) - 3:,} more nodes drained")
@@ -261,16 +262,16 @@ def _words(asked: WhatIfAsked) -> str:
 def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, Fate]) -> str:
     """`With order las instead of fifo: 12 jobs end sooner, 3 later; …`"""
     words = _words(asked)
-    parts = [f"With {words}: {_count(found.gained, 'job')} sooner, {found.lost:,} later"]
+    parts = [f"With {words}: {plural(found.gained, 'job')} sooner, {found.lost:,} later"]
     if found.waiting:
         before, after = duration_text(found.waited_base_s), duration_text(found.waited_other_s)
         wait = f"wait {before} more, as now" if before == after else f"wait {after} more instead of {before}"
-        parts.append(f"the {_count(found.waiting, 'job')} that wait now {wait}, in the mean")
+        parts.append(f"the {plural(found.waiting, 'job')} that wait now {wait}, in the mean")
     within = duration_text(asked.until_s)
     if found.only_other:
-        parts.append(f"{_count(found.only_other, 'job')} would start that as it is would not within {within}")
+        parts.append(f"{plural(found.only_other, 'job')} would start that as it is would not within {within}")
     if found.only_base:
-        parts.append(f"{_count(found.only_base, 'job')} would no longer start within {within}")
+        parts.append(f"{plural(found.only_base, 'job')} would no longer start within {within}")
     parts += [f"{asked.jobs[job.id].name} {_start(asked, job, other)}" for job in asked.what.submit[:3]]
     return "; ".join(parts)
 
@@ -280,7 +281,3 @@ def _start(asked: WhatIfAsked, job: JobNow, other: dict[str, Fate]) -> str:
     if starts is None:
         return f"does not start within {duration_text(asked.until_s)}"
     return "starts at once" if starts < 1 else f"starts in {duration_text(starts)}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

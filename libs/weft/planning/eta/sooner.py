@@ -7,7 +7,8 @@ from operator import itemgetter
 from msgspec import Struct, structs
 
 from weft.domain.job import Job, JobState
-from weft.domain.quantity import count_text, duration_text, size_text
+from weft.domain.quantity import duration_text, size_text
+from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
 from weft.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
 from weft.planning.order.priority import PRIORITY
@@ -164,7 +165,7 @@ def _fewer_gpus(job: Job) -> Iterator[_Change]:
         gpus = gpus_least(smaller)
         change: dict[str, str | float] = {"gpus": gpus, "role": want.role}
         change["replicas" if by_replica else "gpus_per_replica"] = count
-        words = f"with {count_text(int(gpus), 'GPU')} in place of {all_gpus:g}"
+        words = f"with {plural(int(gpus), 'GPU')} in place of {all_gpus:g}"
         yield _Change(what=Helps.FEWER_GPUS, words=words, change=change, shape=smaller)
 
 
@@ -194,7 +195,7 @@ def _spanning(job: Job) -> Iterator[_Change]:
             split = (
                 Want(want.role, parts, parts, structs.replace(request, gpus=gpus // parts, cpus=cpus, memory=memory)),
             )
-            words = f"as {parts} replicas of {count_text(gpus // parts, 'GPU')}, which may be on several nodes"
+            words = f"as {plural(parts, 'replica')} of {plural(gpus // parts, 'GPU')}, which may be on several nodes"
             change: dict[str, str | float] = {
                 "role": want.role,
                 "replicas": parts,
@@ -259,9 +260,8 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Est
     waits = max(
         (pool.minimum_run.until(held, pool.now) - pool.now for held in stopped if held.id in fresh), default=0.0
     )
-    names = ", ".join(advised.named(held) for held in stopped[:NAMED_MAX])
-    more = f" and {len(stopped) - NAMED_MAX} more" if len(stopped) > NAMED_MAX else ""
-    sentence = f"{names}{more} would be stopped for it, within {duration_text(waits + grace)}"
+    names = listed([advised.named(held) for held in stopped], NAMED_MAX)
+    sentence = f"{names} would be stopped for it, within {duration_text(waits + grace)}"
     if waits:
         sentence += f": a job runs for a minimum before it is stopped, here for {duration_text(waits)} more"
     return Estimate(

@@ -10,8 +10,9 @@ from msgspec import Struct, structs
 
 from weft.domain.cluster import Node
 from weft.domain.job import Cause, CauseCode, Job
-from weft.domain.quantity import count_text, duration_text
+from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
+from weft.domain.text import plural
 from weft.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from weft.planning.capacity import Room, empty_room, room_of
 from weft.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, reports_steps, runs
@@ -294,7 +295,7 @@ class PoolToCome(LookAhead):
         after = work / self.gpus if self.gpus else 0.0
         if not SOON_S <= after <= HORIZON_S:
             return super()._behind(ahead)
-        words = f"{count_text(ahead, 'job')} ahead of it need {work / 3600:,.0f} GPU-hours of {self.gpus:g} GPUs"
+        words = f"{plural(ahead, 'job')} ahead of it need {work / 3600:,.0f} GPU-hours of {self.gpus:g} GPUs"
         sentence = f"starts not before about {duration_text(after)}: {words}{_BY[Basis.LEARNT]}; nobody can tell more"
         return Foreseen(Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence=sentence, earliest=self.now + after))
 
@@ -399,9 +400,9 @@ def estimate_of(
         return Estimate(of=of, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it {verb}", record=record)
     sentence += _BY[basis]
     if counted:
-        sentence += f"; {count_text(ahead, 'job')} are ahead: GPUs are only counted, not where they are"
+        sentence += f"; {plural(ahead, 'job')} are ahead: GPUs are only counted, not where they are"
     elif ahead and of is EtaOf.START:
-        sentence += f", with {count_text(ahead, 'job')} ahead of it"
+        sentence += f", with {plural(ahead, 'job')} ahead of it"
     return Estimate(
         of=of,
         basis=basis,
@@ -471,7 +472,7 @@ def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
 
 def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
     if too_many:
-        return f"{count_text(ahead, 'job')} are ahead of it, which is more than is looked through"
+        return f"{plural(ahead, 'job')} are ahead of it, which is more than is looked through"
     endless = [one for one in held if not one.left.known]
     if not held:
         why = "nothing that runs would make room for it"
@@ -482,7 +483,7 @@ def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
         )
     else:
         why = "nobody can tell how long the jobs ahead of it last"
-    return why + (f"; {count_text(ahead, 'job')} ahead of it" if ahead else "")
+    return why + (f"; {plural(ahead, 'job')} ahead of it" if ahead else "")
 
 
 def nobody_can_tell(why: str) -> Foreseen:

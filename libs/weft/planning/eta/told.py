@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from weft.domain.job import CauseCode, Job, JobState
+from weft.domain.text import plural
 from weft.messages.eta import Basis, Estimate, EtaOf, Sooner
 from weft.planning.eta.ends import Steps, left_of, reports_steps
 from weft.planning.eta.learnt import Lasting
@@ -37,7 +38,7 @@ def as_it_fits(eta: Estimate | None, ahead: int) -> tuple[CauseCode, str]:
         return CauseCode.FITS, "it fits, and is placed in the next tick"
     if not ahead:
         return CauseCode.HELD_BACK, "it would fit now, but the room may be kept for a job that is served before it"
-    served = "1 job is" if ahead == 1 else f"{ahead} jobs are"
+    served = f"{plural(ahead, 'job')} {'is' if ahead == 1 else 'are'}"
     return CauseCode.HELD_BACK, f"it would fit now, but {served} served before it"
 
 

@@ -5,6 +5,7 @@ from msgspec import Struct
 from weft.domain.job import Cause, CauseCode, Job
 from weft.domain.quotas import ALL, Amounts, gpus_text
 from weft.domain.shares import WHOLE
+from weft.domain.text import plural
 from weft.planning.quota.ledger import Ledger, OverLimit, QuotaFit
 from weft.planning.quota.ranks import may_start
 
@@ -88,16 +89,12 @@ def quota_sentence(seen: QuotaSeen) -> str:
     """`tenant vision holds 2 of its guaranteed 8 GPUs; 4 of the rest are lent`. It names no other tenant."""
     if seen.borrows:
         of = f", {seen.guaranteed:g} guaranteed and {seen.borrows:g} borrowed" if seen.guaranteed else ", all borrowed"
-        return f"tenant {seen.tenant} holds {_gpus(seen.holds)}{of}"
+        return f"tenant {seen.tenant} holds {plural(seen.holds, 'GPU')}{of}"
     if not seen.guaranteed:
         return f"tenant {seen.tenant} has no guarantee, so it gets what others leave"
-    text = f"tenant {seen.tenant} holds {seen.holds:g} of its guaranteed {_gpus(seen.guaranteed)}"
+    text = f"tenant {seen.tenant} holds {seen.holds:g} of its guaranteed {plural(seen.guaranteed, 'GPU')}"
     if not seen.lends:
         return text
     return (
         f"{text}; {seen.lends:g} of the rest {'is' if seen.lends == 1 else 'are'} lent, for as long as nobody needs it"
     )
-
-
-def _gpus(gpus: float) -> str:
-    return f"{gpus:g} GPU{'' if gpus == 1 else 's'}"

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from weft.domain.text import plural
 from weft.simulator.metrics import Metrics, metrics
 from weft.simulator.outcome import Outcome
 
@@ -177,11 +178,11 @@ def change(before_s: float, after_s: float) -> str:
 
 def subject(outcome: Outcome) -> str:
     """The subject of the report: the workload, the cluster, and that it is a simulation."""
-    where = f"{outcome.nodes} × {outcome.gpus_per_node} = {count(outcome.gpus, 'GPU')}"
+    where = f"{outcome.nodes} × {outcome.gpus_per_node} = {plural(outcome.gpus, 'GPU')}"
     if outcome.gpu_nodes is not None:
-        where = f"{count(outcome.nodes, 'node')} with {count(outcome.gpus, 'GPU')}"
+        where = f"{plural(outcome.nodes, 'node')} with {plural(outcome.gpus, 'GPU')}"
     kind = "simulated cluster, no hardware" if outcome.emulated else "cluster"
-    return f"{outcome.workload}: {count(len(outcome.jobs), 'job')} on {where} ({kind})"
+    return f"{outcome.workload}: {plural(len(outcome.jobs), 'job')} on {where} ({kind})"
 
 
 def settings_text(runs: Sequence[Contender]) -> str:
@@ -197,8 +198,3 @@ def _setting(name: str, value: str) -> str:
     """`move_s` of 30 as `move 30 s`."""
     words = name.removesuffix("_s").replace("_", " ")
     return f"{words} {value}{' s' if name.endswith('_s') else ''}"
-
-
-def count(how_many: int, noun: str) -> str:
-    """`1 move`, `1,204 moves`."""
-    return f"{how_many:,} {noun}" if how_many == 1 else f"{how_many:,} {noun}s"

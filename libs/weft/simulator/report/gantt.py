@@ -14,9 +14,10 @@ from matplotlib.patches import Patch
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from weft.domain.text import plural
 from weft.simulator.metrics import makespan_s
 from weft.simulator.outcome import Gpu, Outcome, Spell
-from weft.simulator.report.compared import count, significant, span_text
+from weft.simulator.report.compared import significant, span_text
 from weft.simulator.report.look import (
     ALARM,
     BUSY,
@@ -64,7 +65,7 @@ def gantt(axes: Axes, run: Shown, scores: Scores, *, span_s: float) -> None:
         return
     found = run.metrics
     says = f"{run.label}: {span_text(found.makespan_s)} until the last completion, "
-    title(axes, says + f"{count(found.moves, 'move')}, {count(found.evictions, 'eviction')}", _legend_line(outcome))
+    title(axes, says + f"{plural(found.moves, 'move')}, {plural(found.evictions, 'eviction')}", _legend_line(outcome))
     begin = min(job.arrival_s for job in outcome.jobs)
     end = begin + span_s
     if outcome.nodes * outcome.gpus_per_node <= ROWS_MAX:

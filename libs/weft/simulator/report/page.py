@@ -9,6 +9,7 @@ from matplotlib import rc_context, style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from weft.domain.text import plural
 from weft.simulator.outcome import Outcome
 from weft.simulator.report import charts
 from weft.simulator.report.compared import (
@@ -18,7 +19,6 @@ from weft.simulator.report.compared import (
     Unit,
     best_of,
     cell,
-    count,
     finding,
     ratio,
     ratio_text,
@@ -148,7 +148,7 @@ def _told(runs: Sequence[Contender]) -> str:
 def _words(runs: Sequence[Contender], hidden: int) -> str:
     said = ["Small: the ratio to the first run."] if len(runs) > 1 else []
     if hidden:
-        said.append(f"The curves leave out {count(hidden, 'run')} that are neither the first nor among the best.")
+        said.append(f"The curves leave out {plural(hidden, 'run')} that are neither the first nor among the best.")
     return " ".join(said)
 
 

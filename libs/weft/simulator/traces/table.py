@@ -8,6 +8,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
+from weft.domain.text import listed
 from weft.simulator.workload import InputError, TraceJob
 
 SECONDS_MAX = 1e12  # beyond, floats lose milliseconds, and sums overflow
@@ -91,9 +92,9 @@ def _places(path: str, line: int, header: list[str], columns: Columns) -> list[i
     """Where the columns are in a row; -1, which is an empty field behind it, where one may be missing and is."""
     missing = [name for name in columns.needed if name not in header]
     if missing:
-        plural = "s" if len(missing) > 1 else ""
+        columns_text = f"{'column' if len(missing) == 1 else 'columns'} {listed(missing)}"
         found = ", ".join(name[:SHOWN_MAX] for name in header)
-        raise InputError(path, line, f"missing column{plural} {', '.join(missing)}; it has {found}")
+        raise InputError(path, line, f"missing {columns_text}; it has {found}")
     return [header.index(name) if name in header else -1 for name in (*columns.needed, *columns.also)]
 
 

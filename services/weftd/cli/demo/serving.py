@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from weft.client import Client
 from weft.domain.job import FINAL
+from weft.domain.text import plural
 from weft.messages.http import JobView
 from weftd.cli.demo import parts
 from weftd.cli.demo.board import LOOK_SECONDS, Board
@@ -69,8 +70,7 @@ async def _burst(board: Board, url: str, token: str) -> None:
         sending.cancel()
     burst = board.burst
     took = f"half within {latency_text(burst.within(0.5))}, 95 % within {latency_text(burst.within(0.95))}"
-    gpus = f"{number(board.borrowed)} GPU{'' if board.borrowed == 1 else 's'}"
-    lent = f"; {gpus} borrowed from lender" if board.borrowed else ""
+    lent = f"; {plural(board.borrowed, 'GPU')} borrowed from lender" if board.borrowed else ""
     board.tell("model", f"the burst is over: {burst.answered} of {burst.sent} answered, {took}{lent}")
 
 

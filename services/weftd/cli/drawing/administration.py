@@ -6,12 +6,13 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.quantity import size_text
+from weft.domain.text import plural
 from weft.messages.http import TenantView, TokenView
 from weft.messages.http_quotas import QuotaView
 from weft.messages.secrets import SecretView
 from weft.messages.webhooks import WebhookView
 from weftd.cli.drawing.look import Look, plain, table
-from weftd.cli.words import ago, count, span
+from weftd.cli.words import ago, span
 
 
 def tenant_table(tenants: Sequence[TenantView], look: Look) -> Table:
@@ -116,7 +117,7 @@ def webhook_table(webhooks: Sequence[WebhookView], look: Look) -> Table:
 def _state_of_webhook(one: WebhookView) -> str:
     if one.off:
         return f"off: {one.off}"
-    return f"{count(one.failures, 'try')} failed: {one.error}".replace("trys", "tries") if one.failures else "on"
+    return f"{plural(one.failures, 'try')} failed: {one.error}".replace("trys", "tries") if one.failures else "on"
 
 
 def secret_table(secrets: Sequence[SecretView], look: Look) -> Table:

@@ -9,11 +9,12 @@ from rich.text import Text
 
 from weft.domain.job import JobState
 from weft.domain.quantity import size_text
+from weft.domain.text import plural
 from weft.messages.http import ClusterView, GpuView, JobView, NodeView
 from weftd.cli.drawing.jobs import held_emulated, jobs_table, silences
 from weftd.cli.drawing.look import STATE_STYLES, Look, bar, job_colour, plain
 from weftd.cli.drawing.nodes import gpus_text, held, model_text, node_state
-from weftd.cli.words import clean, count, emulated_gpus, indexes, natural, number
+from weftd.cli.words import clean, emulated_gpus, indexes, natural, number
 
 _CELL_MIN, _CELL_MAX = 3, 12  # columns per GPU; with less than three there is no room for a name
 _BAR = 10
@@ -31,11 +32,11 @@ def cluster_screen(
     nodes = sorted(view.nodes, key=lambda node: natural(node.id))
     parts: list[RenderableType] = [_title(view, look), Text(), _nodes(nodes[: rows[0]], look)]
     if rows[0] < len(view.nodes):
-        parts.append(Text(f"and {count(len(view.nodes) - rows[0], 'more node')}", "dim"))
+        parts.append(Text(f"and {plural(len(view.nodes) - rows[0], 'more node')}", "dim"))
     parts += [Text(), _jobs(shown_jobs, view, look)]
     hidden = _jobs_in_all(view) + len(ended) - len(shown_jobs)
     if hidden > 0:
-        parts.append(Text(f"and {count(hidden, 'more job')}", "dim"))
+        parts.append(Text(f"and {plural(hidden, 'more job')}", "dim"))
     parts += [Text(line, "dim") for line in _findings(view)[:2]]
     if note:
         parts.append(plain(note, "bold red"))
@@ -57,7 +58,7 @@ def _title(view: ClusterView, look: Look) -> Table:
     totals = view.totals
     away = sum(not node.ready for node in view.nodes)
     version = f" {clean(view.version)}" if view.version and not look.narrow else ""
-    line = Text.assemble(("weft", "bold"), (version, "dim"), "   ", count(totals.nodes, "node"))
+    line = Text.assemble(("weft", "bold"), (version, "dim"), "   ", plural(totals.nodes, "node"))
     if away:
         line.append(f" ({away} lost)", "bold red")
     line.append(f"   {totals.gpus_held} of {emulated_gpus(totals.gpus, totals.gpus_emulated)} held")

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.job import HELD_FOR, Cause, CauseCode, JobState
+from weft.domain.text import plural
 from weft.messages.eta import Estimate
 from weft.messages.http import JobView
 from weft.planning.explain import Explanation, HolderSeen
@@ -20,7 +21,7 @@ from weftd.cli.drawing.shares import share_lines
 from weftd.cli.drawing.sizes import size_sentence
 from weftd.cli.drawing.tuned import NOTHING_TO_DO, verdict_lines
 from weftd.cli.failure import LastWords
-from weftd.cli.words import clean, count, number, span
+from weftd.cli.words import clean, number, span
 
 BORROWERS_SHOWN = 5
 _OF_EARLY_STOPS = frozenset({"value", "step", "better", "of", "go_on"})  # likewise
@@ -101,7 +102,9 @@ def _quota(told: Explanation) -> list[str]:
     if quota is None:
         return []
     limit = "" if quota.limit is None else f", of at most {quota.limit:g}"
-    line = f"quota: holds {gpu_text(quota.holds)}{limit}; {quota.guaranteed:g} guaranteed, {quota.borrows:g} borrowed"
+    line = (
+        f"quota: holds {plural(quota.holds, 'GPU')}{limit}; {quota.guaranteed:g} guaranteed, {quota.borrows:g} borrowed"
+    )
     others = [f"{clean(one.tenant) or 'another tenant'} {one.gpus:g}" for one in quota.borrowers[:BORROWERS_SHOWN]]
     return [line, f"  borrowed by others: {', '.join(others)}"] if others else [line]
 
@@ -143,8 +146,8 @@ def _place(numbers: dict[str, float]) -> list[str]:
     if not {"nodes", "ranks", "gpus"} <= numbers.keys():
         return []
     nodes, ranks, gpus = int(numbers.pop("nodes")), int(numbers.pop("ranks")), numbers.pop("gpus")
-    held = f" with {number(gpus)} GPU{'' if gpus == 1 else 's'}" if gpus else ""
-    parts = [f"{count(ranks, 'rank')}{held} on {count(nodes, 'node')}"]
+    held = f" with {plural(gpus, 'GPU')}" if gpus else ""
+    parts = [f"{plural(ranks, 'rank')}{held} on {plural(nodes, 'node')}"]
     slowdown, slowest = numbers.pop("slowdown", None), numbers.pop("slowest", None)
     locality = numbers.pop("locality", 1.0)
     numbers.pop("slowdown_packed", None)
@@ -176,13 +179,13 @@ def _record(eta: Estimate) -> list[str]:
     record = eta.record
     if record is None or not record.estimates:
         return []
-    return [f"  of {count(record.estimates, 'such estimate')} before, {record.inside} held what came true"]
+    return [f"  of {plural(record.estimates, 'such estimate')} before, {record.inside} held what came true"]
 
 
 def _queue(told: Explanation, look: Look) -> str:
     if told.state is not JobState.QUEUED or told.code in HELD_FOR:
         return ""
-    ahead = f"{count(told.ahead, 'job')} ahead of it" if told.ahead else "first in the queue"
+    ahead = f"{plural(told.ahead, 'job')} ahead of it" if told.ahead else "first in the queue"
     if told.eta is not None:  # which says when it starts
         return ahead
     if told.estimate_at is None:

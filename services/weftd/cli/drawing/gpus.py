@@ -6,11 +6,12 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.quantity import size_text
+from weft.domain.text import plural
 from weft.messages.http import GpuView
 from weft.messages.signals import GpuSample
 from weftd.cli.drawing.look import Look, fitting, plain, table
 from weftd.cli.drawing.nodes import holder_text, model_text, score_style
-from weftd.cli.words import clean, count, number, span
+from weftd.cli.words import clean, number, span
 
 _DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # on a narrow terminal
 ORDINARY = frozenset({"idle", "applications-clocks"})  # harmless reasons for low clocks
@@ -58,7 +59,7 @@ def known_text(gpu: GpuView, look: Look) -> str:
     furthest = max(gpu.scores, key=lambda score: abs(score.score - 1.0))
     parts = [f"{furthest.confidence:.0%} sure"]
     if furthest.samples:
-        parts.append(count(furthest.samples, "sample"))
+        parts.append(plural(furthest.samples, "sample"))
     if furthest.age_seconds is not None:
         parts.append(f"{span(furthest.age_seconds)} old")
     if furthest.source:

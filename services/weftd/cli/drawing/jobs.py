@@ -12,6 +12,7 @@ from weft.domain.job import Cause, JobState
 from weft.domain.quantity import duration_text, size_text
 from weft.domain.shares import gpus_held
 from weft.domain.spec import JobSpec, Role, Tuning, Volume
+from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate
 from weft.messages.http import EventView, JobView, NodeView, RunView
 from weftd.cli.drawing.look import (
@@ -31,7 +32,7 @@ from weftd.cli.drawing.sizes import is_sized, size_sentence, size_short
 from weftd.cli.drawing.story import NO_NAMES, story_table
 from weftd.cli.drawing.tuned import curve_table, tuning_lines
 from weftd.cli.failure import LastWords
-from weftd.cli.words import ago, count, cpus_text, emulated_gpus, indexes, number, share_text, some, span
+from weftd.cli.words import NAMED_MAX, ago, emulated_gpus, indexes, number, share_text, span
 
 NO_STARTS: Mapping[str, Estimate] = {}
 
@@ -164,7 +165,7 @@ def what_now(job: JobView, look: Look, *, bar_width: int = 16, silent: Mapping[s
         case JobState.STOPPING if job.stopping_for:
             return _cause_text(job.stopping_for)
         case JobState.PLACED | JobState.STARTING | JobState.RUNNING | JobState.STOPPING:
-            where = silence_text(job.nodes, silent) or plain(some(job.nodes), "dim")
+            where = silence_text(job.nodes, silent) or plain(listed(job.nodes, NAMED_MAX), "dim")
             done = progress_text(job.progress, look, width=8 if look.narrow else bar_width)
             serves = plain(service_short(job.service)) if job.service is not None else None
             return Text(" · ", "dim").join([part for part in (serves, done, where) if part])
@@ -181,7 +182,7 @@ def waiting_text(job: JobView, look: Look) -> Text:
 def silence_text(nodes: Sequence[str], silent: Mapping[str, float]) -> Text | None:
     """`node-1 silent for 40s`: the shown state of a job there is that old."""
     told = [f"{node} silent for {span(silent[node])}" for node in nodes if node in silent]
-    return plain(some(told, 2), "yellow") if told else None
+    return plain(listed(told, 2), "yellow") if told else None
 
 
 def ending_text(job: JobView, look: Look) -> Text:
@@ -352,7 +353,7 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
 def _envelope(tuning: Tuning) -> str:
     """Whether the job may be tuned, and how far; empty if the pool's settings apply."""
     parts = [tuning.mode.value] if tuning.mode else []
-    parts += [f"at most {cpus_text(tuning.cpus)} in all"] if tuning.cpus is not None else []
+    parts += [f"at most {plural(tuning.cpus, 'CPU')} in all"] if tuning.cpus is not None else []
     parts += [f"{tuning.memory} of memory each"] if tuning.memory else []
     parts += [f"at least {tuning.memory_min} of memory each"] if tuning.memory_min else []
     parts += [f"{tuning.egress}/s to send each"] if tuning.egress else []
@@ -361,11 +362,11 @@ def _envelope(tuning: Tuning) -> str:
 
 
 def _wanted(role: Role, model: str | None) -> str:
-    wanted = [cpus_text(role.cpus), f"{role.memory} of memory"]
+    wanted = [plural(role.cpus, "CPU"), f"{role.memory} of memory"]
     if role.share:
         wanted.insert(0, f"{number(role.share.request)} of a GPU with {role.share.memory}")
     elif role.gpus:
-        wanted.insert(0, count(role.gpus, "GPU") + (f" of model {model}" if model else ""))
+        wanted.insert(0, plural(role.gpus, "GPU") + (f" of model {model}" if model else ""))
     return ", ".join(wanted)
 
 

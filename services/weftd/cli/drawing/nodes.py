@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.quantity import size_text
+from weft.domain.text import listed
 from weft.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
 from weft.messages.signals import HostSample
 from weftd.cli.drawing.look import Look, fitting, plain, table
-from weftd.cli.words import ago, clean, indexes, number, share_text, some, span
+from weftd.cli.words import NAMED_MAX, ago, clean, indexes, number, share_text, span
 
 T = TypeVar("T")
 
@@ -158,7 +159,11 @@ def model_text(model: str, *, emulated: bool) -> str:
 def full_disks(nodes: Sequence[NodeView]) -> list[str]:
     """The nodes whose disk of runs and logs is almost full."""
     full = [node.id for node in nodes if node.use and node.use.disk_total and _free_part(node.use) < _FREE_PART_MIN]
-    return [f"the disk of the runs is full on {some(full)}: jobs there cannot write, and none starts"] if full else []
+    return (
+        [f"the disk of the runs is full on {listed(full, NAMED_MAX)}: jobs there cannot write, and none starts"]
+        if full
+        else []
+    )
 
 
 def _free_part(use: HostSample) -> float:
@@ -171,7 +176,9 @@ def not_enforced(nodes: Sequence[NodeView]) -> list[str]:
     for node in nodes:
         if node.not_enforced:
             alike.setdefault(node.not_enforced, []).append(node.id)
-    return [f"not enforced on {some(names)}: {clean(', '.join(limits))}" for limits, names in alike.items()]
+    return [
+        f"not enforced on {listed(names, NAMED_MAX)}: {clean(', '.join(limits))}" for limits, names in alike.items()
+    ]
 
 
 def volumes_offered(nodes: Sequence[NodeView]) -> list[str]:
@@ -181,6 +188,6 @@ def volumes_offered(nodes: Sequence[NodeView]) -> list[str]:
         for volume in node.volumes:
             where.setdefault((volume.name, volume.read_only), []).append(node.id)
     return [
-        f"volume {clean(name)}{', read-only,' * read_only} on {some(names)}"
+        f"volume {clean(name)}{', read-only,' * read_only} on {listed(names, NAMED_MAX)}"
         for (name, read_only), names in sorted(where.items())
     ]

@@ -5,6 +5,7 @@ from rich.text import Text
 
 from weft.domain.job import Cause
 from weft.domain.spec import Objective
+from weft.domain.text import plural
 from weft.messages.http_services import (
     EndpointsView,
     EndpointView,
@@ -13,8 +14,9 @@ from weft.messages.http_services import (
     ServiceView,
     UnreadyView,
 )
+from weft.planning.lending import gpu_text
 from weftd.cli.drawing.look import Look, plain, table
-from weftd.cli.words import ago, clean, count, number, span
+from weftd.cli.words import ago, clean, number, span
 
 _LOANS_SHOWN = 5
 
@@ -81,7 +83,7 @@ def _replicas(view: ServiceView) -> str:
 def _update(view: ServiceView, look: Look) -> str:
     assert view.update is not None, "only an update under way is told"
     update = view.update
-    told = f"{update.replaced} of {count(update.replicas, 'replica')} run revision {update.revision}"
+    told = f"{update.replaced} of {plural(update.replicas, 'replica')} run revision {update.revision}"
     back = "" if update.back_to is None else f"; if none of it becomes ready, revision {update.back_to} comes back"
     alone = view.granted == 1 and not update.replaced
     room = "; the only replica stays until a new one beside it is ready, which needs room" if alone else ""
@@ -120,10 +122,9 @@ def _loans(loans: tuple[LoanView, ...], look: Look) -> str:
 
 def _loan(loan: LoanView, look: Look) -> str:
     lender = f"{clean(loan.name)} ({clean(loan.lender)})" if loan.name else clean(loan.lender)
-    gave = f"{count(loan.ranks, 'rank')} of it left" if loan.ranks else "which waits meanwhile"
-    gpus = f"{number(loan.gpus)} GPU{'' if loan.gpus == 1 else 's'}"
+    gave = f"{plural(loan.ranks, 'rank')} of it left" if loan.ranks else "which waits meanwhile"
     since = f", {ago(look.now - loan.since)}" if loan.since else ""
-    return f"{gpus} of {lender}, {gave}{since}"
+    return f"{gpu_text(loan.gpus)} of {lender}, {gave}{since}"
 
 
 def latency_text(seconds: float | None) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from weft.domain.quantity import size_text
+from weft.domain.text import plural
 from weft.planning.explain import BesideSeen, ShareSeen
-from weftd.cli.words import clean, count, share_text
+from weftd.cli.words import clean, share_text
 
 NOTABLE = 0.005  # of the GPU's time: less is shown as nothing
 UNCOUNTED_NOTABLE = 64 << 20  # bytes: a driver rounds allocations up, and a context may be larger than is reckoned
@@ -39,13 +40,13 @@ def _got(share: ShareSeen) -> list[str]:
     if (got.uncounted or 0) > UNCOUNTED_NOTABLE:
         told.append(f"{size_text(got.uncounted or 0)} more of it on the GPU than it counts")
     if got.refused:
-        told.append(f"{count(got.refused, 'allocation')} beyond its memory refused")
+        told.append(f"{plural(got.refused, 'allocation')} beyond its memory refused")
     if got.overruns:
-        told.append(f"{count(got.overruns, 'turn')} taken from it as it kept them too long")
+        told.append(f"{plural(got.overruns, 'turn')} taken from it as it kept them too long")
     if got.outside:
         told.append(f"processes of it on the GPU that are not held to the share: {got.outside}")
     if got.given_up:
-        told.append(f"it went on without a turn {count(got.given_up, 'time')}, as the arbiter did not answer")
+        told.append(f"it went on without a turn {plural(got.given_up, 'time')}, as the arbiter did not answer")
     return told
 
 

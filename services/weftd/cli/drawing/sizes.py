@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from weft.domain.sizes import RoleSize
 from weft.domain.spec import ResizeHow
-from weftd.cli.words import clean, count
+from weft.domain.text import plural
+from weftd.cli.words import clean
 
 _HOW = {
     ResizeHow.LIVE: "grows and shrinks live",
@@ -43,5 +44,5 @@ def size_sentence(size: Mapping[str, RoleSize], how: ResizeHow | None, *, holdin
 def _role_text(name: str, role: RoleSize, *, holding: bool) -> str:
     has = f"{role.granted} of {role.wanted}" if holding and role.granted != role.wanted else f"{role.wanted}"
     span = f" ({role.least} … {role.most})" if role.least < role.most else ""
-    leaving = f" while {count(role.leaving, 'rank')} leave{'s' * (role.leaving == 1)}" if role.leaving else ""
+    leaving = f" while {plural(role.leaving, 'rank')} leave{'s' * (role.leaving == 1)}" if role.leaving else ""
     return f"{clean(name)} {has}{span}{leaving}"

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.job import Cause, JobState, Placement
+from weft.domain.text import listed
 from weft.messages.http import EventData, EventView
 from weftd.cli.drawing.look import STATE_STYLES, Emulated, Look, plain, table
-from weftd.cli.words import indexes, number, some
+from weftd.cli.words import NAMED_MAX, indexes, number
 
 NO_NAMES: Mapping[str, str] = {}
 _EVENT_STYLES = {
@@ -101,7 +102,7 @@ def _numbers(cause: Cause) -> str:
 
 def _nodes(placement: Placement | None) -> str:
     nodes = dict.fromkeys(each.node_id for each in placement.allocations) if placement else ()
-    return f"on {some(list(nodes))}" if nodes else ""
+    return f"on {listed(list(nodes), NAMED_MAX)}" if nodes else ""
 
 
 def _gpus(placement: Placement | None, emulated: Emulated) -> str:
@@ -111,7 +112,7 @@ def _gpus(placement: Placement | None, emulated: Emulated) -> str:
         fake = each.gpus and all(emulated.get((each.node_id, index), False) for index in each.gpus)
         gpus = f" {'emulated ' if fake else ''}GPU {indexes(each.gpus)}" if each.gpus else ""
         held.append(f"{each.node_id}{gpus}")
-    return some(held)
+    return listed(held, NAMED_MAX)
 
 
 def _exit(data: EventData) -> str:

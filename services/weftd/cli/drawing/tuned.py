@@ -6,11 +6,12 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.quantity import size_text
+from weft.domain.text import plural
 from weft.messages.http import JobView, LimitsView, RunView
 from weft.messages.nodes import Pace
 from weft.messages.signals import CurvePoint, RankVerdict
 from weftd.cli.drawing.look import Look, plain, table
-from weftd.cli.words import clean, count, cpus_text, number, span
+from weftd.cli.words import clean, number, span
 
 WELL = "healthy"
 UNKNOWN = "unknown"
@@ -25,7 +26,7 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if paces:
         lines.append(("pace", plain(pace_text(paces))))
     if disbelieved := sum(run.disbelieved for run in job.runs):
-        told = f"it told {count(disbelieved, 'value')} that make{'s' * (disbelieved == 1)} no sense, not believed"
+        told = f"it told {plural(disbelieved, 'value')} that make{'s' * (disbelieved == 1)} no sense, not believed"
         lines.append(("", Text(told, "yellow")))
     return lines + verdict_lines(job, look)
 
@@ -76,7 +77,7 @@ def tuned_text(run: RunView) -> str:
 def _instead(run: RunView, asked: LimitsView) -> list[str]:
     found: list[str] = []
     if run.cpus != asked.cpus:
-        found.append(f"{cpus_text(run.cpus)} instead of {number(asked.cpus)}")
+        found.append(f"{plural(run.cpus, 'CPU')} instead of {number(asked.cpus)}")
     if run.memory != asked.memory:
         found.append(f"{size_text(run.memory)} of memory instead of {size_text(asked.memory)}")
     if run.egress != asked.egress:

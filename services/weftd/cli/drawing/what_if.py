@@ -5,9 +5,9 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.quantity import duration_text
+from weft.domain.text import plural
 from weft.messages.whatif import WhatIfJob, WhatIfView
 from weftd.cli.drawing.look import Look, plain, table
-from weftd.cli.words import count
 
 SHOWN_MAX = 20
 BASES = {
@@ -25,7 +25,7 @@ def what_if_page(view: WhatIfView, look: Look) -> RenderableType:
     if changed:
         parts += [Text(), _jobs(changed[:SHOWN_MAX], look)]
     if len(changed) > SHOWN_MAX or (view.jobs_left_out and len(changed) == len(view.jobs)):
-        parts.append(Text(f"… those of which most changes, of {count(view.gained + view.lost, 'job')}", "dim"))
+        parts.append(Text(f"… those of which most changes, of {plural(view.gained + view.lost, 'job')}", "dim"))
     told = ", ".join(f"{number:,} {BASES.get(basis, basis)}" for basis, number in sorted(view.assumed.items()))
     if told:
         parts += [Text(), plain(f"How long jobs last is assumed, alike on both sides: {told}.", "dim")]

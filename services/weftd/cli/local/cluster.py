@@ -14,7 +14,7 @@ import asyncpg
 from weft import servers
 from weft.client import Client, ClientError
 from weft.credentials import Credentials, CredentialsError, provision
-from weft.domain.quantity import count_text
+from weft.domain.text import listed, plural
 from weft.store import StoreError
 from weft.store.migrate import ROLES, migrate
 from weftd.cli.local.caddy import has_caddy
@@ -129,7 +129,7 @@ class LocalCluster:
 
     async def _start_services(self, addresses: Addresses, stopwatch: "Stopwatch") -> None:
         ran = await self._migrate(addresses.pg_dsn)
-        stopwatch.lap(f"the database ({count_text(len(ran), 'migration') if ran else 'up to date'})")
+        stopwatch.lap(f"the database ({plural(len(ran), 'migration') if ran else 'up to date'})")
         planned = services(self.options, self.home, self.credentials, addresses)
         for name in not_used(os.environ, planned):
             self._tell(f"{name} of the environment is not used: a cluster on one machine has a value of its own")
@@ -149,7 +149,7 @@ class LocalCluster:
             died = [name for name, given, server in ours if given is None and (server is None or server.pid is None)]
             if not died:
                 continue
-            self._tell(f"{' and '.join(died)} died, starting again")
+            self._tell(f"{listed(died)} died, starting again")
             try:
                 await self._servers()
             except StartFailedError as error:

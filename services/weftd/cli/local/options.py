@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from weft.domain.quantity import size_text
 from weft.domain.spec import TuningMode
-from weftd.cli.words import cpus_text
+from weft.domain.text import plural
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -56,13 +56,13 @@ class Options(Struct, frozen=True, kw_only=True):
         """The cluster in one line, with the emulated part of it."""
         gpus = f"{self.emulated_gpus} emulated GPUs" if self.emulated_gpus else "the GPUs of this machine"
         nodes = f"{self.nodes} nodes, each" if self.nodes > 1 else "1 node"
-        return f"{nodes} with {gpus}, {cpus_text(self.node_cpus)}, {size_text(self.node_memory)}"
+        return f"{nodes} with {gpus}, {plural(self.node_cpus, 'CPU')}, {size_text(self.node_memory)}"
 
     def pretended(self) -> str:
         """The emulated part of it; empty if all is real."""
         pretended = ["no hardware is behind an emulated GPU"] if self.emulated_gpus else []
         if self.node_cpus * self.nodes > machine_cpus():
-            pretended.append(f"this machine has {cpus_text(machine_cpus())} in all")
+            pretended.append(f"this machine has {plural(machine_cpus(), 'CPU')} in all")
         return "; ".join(pretended)
 
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from weft.domain.text import plural
 from weft.simulator.counted import Counted
 from weft.simulator.metrics import Metrics, metrics
 from weft.simulator.outcome import JobOutcome, Outcome
@@ -15,7 +16,6 @@ from weft.simulator.report.compared import (
     Contender,
     best_of,
     cell,
-    count,
     ratio,
     ratio_text,
     runs_of,
@@ -160,7 +160,7 @@ def _one(run: Contender) -> RenderableType:
         "GPUs": f"held {_percent(found.utilisation_allocated)}   used {_percent(found.utilisation_used)}",
         "fairness": f"loss {significant(found.fairness_loss)}   worst rho {significant(found.fairness_rho_max)}"
         f"   unfair jobs {_percent(found.unfair_part)}",
-        "changes": f"{count(found.moves, 'move')}   {count(found.evictions, 'eviction')}"
+        "changes": f"{plural(found.moves, 'move')}   {plural(found.evictions, 'eviction')}"
         f"   {significant(found.lost_gpu_s / 3600)} GPU h lost",
     }
     return Group(*(Text.assemble((f"{name:<10}", "dim"), plain(text)) for name, text in lines.items()))

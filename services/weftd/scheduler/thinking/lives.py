@@ -6,6 +6,7 @@ from msgspec import structs
 
 from weft.domain.job import CANCELS, Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
 from weft.domain.quantity import duration_text
+from weft.domain.text import listed
 from weftd.scheduler.thinking.picture import Picture
 from weftd.scheduler.thinking.placing import port_for
 from weftd.scheduler.thinking.runs import ENDED_AT, Ranks
@@ -143,7 +144,7 @@ def _ended_well(job: Job, needed: str = "every rank") -> str:
     """Such as `every rank of role worker ended with status 0`. `needed`: the ranks, where `done_when` names no role."""
     if job.spec.done_when is not None:
         roles = job.spec.done_roles
-        needed = f"every rank of {'role' if len(roles) == 1 else 'roles'} {', '.join(roles)}"
+        needed = f"every rank of {'role' if len(roles) == 1 else 'roles'} {listed(roles)}"
     return f"{needed} ended with status 0"
 
 

@@ -14,6 +14,7 @@ from weft.domain.cluster import Request
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Loan, Step
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
+from weft.domain.text import listed
 from weft.planning.giving_way import loss
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.keeping import fits_there
@@ -372,7 +373,7 @@ class Loans:
         ranks = [one for _, victim in victims for one in victim.allocations]
         whole = not all(victim.extra for _, victim in victims)
         gpus = lender.gpus_held if whole else float(sum(len(one.gpus) for one in ranks))
-        names = " and ".join(f"{name} ({job_id})" for job_id, name in services.items())
+        names = listed([f"{name} ({job_id})" for job_id, name in services.items()])
         sentence = f"lends {gpu_text(gpus)} to {names}, which needs more than what is free"
         cause = Cause(code=_C.LENT, sentence=sentence, by=next(iter(services)), numbers={"gpus": gpus})
         if whole:

@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from msgspec import structs
 
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
-from weft.domain.quantity import count_text, duration_seconds, duration_text
+from weft.domain.quantity import duration_seconds, duration_text
+from weft.domain.text import plural
 from weft.messages.nodes import RunState
 from weftd.scheduler.thinking import lives, updating
 from weftd.scheduler.thinking.picture import Picture
@@ -88,7 +89,7 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     placement = without(job.placement, gone)
     if not ends:
         stay = len(placement.staying)
-        has = count_text(stay, "replica") if stay else "no replica"
+        has = plural(stay, "replica") if stay else "no replica"
         cause = Cause(code=_C.RANKS_LEFT, sentence=f"{named(gone)} left: it has {has}")
         return picture.go(job, _E.RESIZED, cause, now, placement=placement)
     why = ends[0][1]

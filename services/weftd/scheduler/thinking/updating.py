@@ -19,6 +19,7 @@ from weft.domain.job import (
     Step,
 )
 from weft.domain.spec_decoder import SPEC_BYTES_MAX
+from weft.domain.text import listed
 from weft.messages.asks import Ask
 from weftd.scheduler.thinking.picture import Picture
 
@@ -110,9 +111,7 @@ def _what(image: str | None, command: tuple[str, ...] | None, env: Mapping[str, 
     parts = [f"image {image}"] if image is not None else []
     parts += ["another command"] if command is not None else []
     if env:
-        named = [_shortened(name) for name in sorted(env)[:ENV_NAMES_SHOWN_MAX]]
-        more = len(env) - len(named)
-        parts.append(f"env {', '.join(named)}" + (f" and {more} more" if more else ""))
+        parts.append(f"env {listed([_shortened(name) for name in sorted(env)], ENV_NAMES_SHOWN_MAX)}")
     return ", ".join(parts)
 
 
