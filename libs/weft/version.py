@@ -10,8 +10,10 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+HEADER = "X-Weft-Version"  # a gateway sends its version with every answer
 FIRST = "0.1.0"  # is developed until it is tagged
 GIT_SECONDS_MAX = 10
+_MINOR = re.compile(r"(\d{1,6})\.(\d{1,6})[0-9A-Za-z.+-]{0,64}")
 _TAGGED = re.compile(r"v(?P<release>\d+(?:\.\d+)*)-(?P<since>\d+)-g(?P<commit>[0-9a-f]+)(?P<dirty>-dirty)?")
 
 
@@ -24,6 +26,24 @@ def version() -> str:
         return installed("weft-gpu")
     # The build of an image has no history: its version comes from the environment.
     return os.environ.get("WEFT_VERSION") or of_checkout(root) or f"{FIRST}.dev0"
+
+
+def which_to_upgrade(gateway: str) -> str:
+    """A sentence if the gateway has another minor version than this client; empty if not, or if its version is none.
+
+    The older one lacks what the newer one knows, so that is the one to upgrade.
+    """
+    theirs = _MINOR.fullmatch(gateway)
+    ours = _MINOR.fullmatch(version()) if theirs is not None else None
+    if theirs is None or ours is None or theirs.groups() == ours.groups():
+        return ""
+    older = "client" if _numbers(ours) < _numbers(theirs) else "gateway"
+    also = "" if older == "client" else f", or use a client of version {theirs[1]}.{theirs[2]}"
+    return f"this client has version {version()} and the gateway {gateway}: upgrade the {older}{also}"
+
+
+def _numbers(found: re.Match[str]) -> tuple[int, ...]:
+    return tuple(int(number) for number in found.groups())
 
 
 def of_checkout(root: Path) -> str:

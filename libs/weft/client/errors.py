@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 
 class ClientError(Exception):
-    """A request to the gateway failed."""
+    """A request to the gateway failed.
+
+    `versions`: which of client and gateway to upgrade, if their minor versions differ and may be why; else empty.
+    """
+
+    def __init__(self, reason: str, *, versions: str = "") -> None:
+        super().__init__(f"{reason}; {versions}" if versions else reason)
+        self.versions = versions
 
 
 class RefusedError(ClientError):
@@ -21,8 +28,9 @@ class RefusedError(ClientError):
         *,
         retry_after: float = 0.0,
         errors: Sequence[tuple[str, str]] = (),
+        versions: str = "",
     ) -> None:
-        super().__init__(f"{field}: {reason}" if field else reason)
+        super().__init__(f"{field}: {reason}" if field else reason, versions=versions)
         self.status = status
         self.field = field
         self.reason = reason

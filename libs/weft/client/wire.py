@@ -16,6 +16,7 @@ from weft.client.http_get import Gets, Reply
 from weft.client.paths import checked_text
 from weft.messages.http import ErrorView
 from weft.messages.tolerant import TolerantDecoder
+from weft.version import HEADER, which_to_upgrade
 
 if TYPE_CHECKING:
     import aiohttp
@@ -31,6 +32,7 @@ PAUSE_SECONDS_MAX = 2.0
 LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer counts as a success
 AGAIN = (429, 502, 503, 504)  # the gateway, or a proxy before it, is away for a moment, or got too many requests
 RETRY_AFTER_SECONDS_MAX = 60.0
+OF_ANOTHER_VERSION = (400, 404, 405, 422)  # unknown fields and values, paths and methods
 SOCKET_BYTES_MAX = 256 << 10  # of one frame
 
 JSON_HEADERS = {"Content-Type": "application/json"}
@@ -62,6 +64,7 @@ class Wire:
         self._tls: ssl.SSLContext | None = None
         self._gets: Gets | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._gateway_version = ""
 
     async def open(self) -> None:
         try:
@@ -108,7 +111,8 @@ class Wire:
         try:
             return TolerantDecoder(kind).decode(answer)
         except msgspec.DecodeError as error:
-            raise ClientError(f"{self._url}{path} did not answer as a Weft gateway does: {error}") from error
+            reason = f"{self._url}{path} did not answer as a Weft gateway does: {error}"
+            raise ClientError(reason, versions=which_to_upgrade(self._gateway_version)) from error
 
     async def read(
         self,
@@ -145,6 +149,7 @@ class Wire:
                 async with asyncio.timeout(seconds):
                     reply = await self._reply(method, path, query=_checked(query), headers=headers, body=body)
                 self._seconds = self._retry_seconds
+                self._gateway_version = reply.headers.get(HEADER.lower(), "")
                 if reply.status < 300:
                     return reply.body, reply.headers
                 error: Exception = _refused(reply.status, reply.body, reply.headers)
@@ -352,4 +357,6 @@ def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedE
     except msgspec.DecodeError:
         return RefusedError(status, "", f"status {status}, and not from a Weft gateway", retry_after=later)
     errors = [(each.field, each.reason) for each in error.errors]
-    return RefusedError(status, error.field, error.reason, retry_after=later, errors=errors)
+    may_be_why = status in OF_ANOTHER_VERSION and not (status == 404 and error.field)
+    versions = which_to_upgrade(headers.get(HEADER.lower(), "")) if may_be_why else ""
+    return RefusedError(status, error.field, error.reason, retry_after=later, errors=errors, versions=versions)

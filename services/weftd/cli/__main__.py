@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         status = _dispatch(list(arguments))
         sys.stdout.flush()
     except Complaint as complaint:
-        print(f"weft: {clean_lines(str(complaint))}", file=sys.stderr)
+        print(f"weft: {clean_lines(str(complaint))}{_of_versions(complaint)}", file=sys.stderr)
         return complaint.status
     except UnicodeEncodeError:  # the word may be a secret, and is not shown
         from weft.client.paths import NO_TEXT  # slow to import
@@ -154,6 +154,16 @@ def _help() -> str:
         "`weft COMMAND --help` says more. After every COMMAND that asks a cluster, --json, --url and --token work.",
     ]
     return "\n".join(lines)
+
+
+def _of_versions(complaint: Complaint) -> str:
+    """A line that says whether the client or the gateway is to be upgraded; empty if that is not why it failed."""
+    error: BaseException | None = complaint
+    while error is not None:
+        if (versions := getattr(error, "versions", "")) and versions not in str(complaint):
+            return f"\n  {versions}"
+        error = error.__cause__ if error.__cause__ is not error else None  # raised again, it is its own cause
+    return ""
 
 
 def _version() -> int:

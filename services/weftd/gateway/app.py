@@ -10,6 +10,7 @@ from aiohttp import web
 from weft.domain.spec_decoder import SPEC_BYTES_MAX
 from weft.messages.problems import PROBLEM
 from weft.store import StoreUnavailableError
+from weft.version import HEADER, version
 from weftd.gateway.access import source_of
 from weftd.gateway.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
 from weftd.gateway.errors import RejectedError, unavailable
@@ -44,8 +45,9 @@ def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIO
 
 
 async def _tell_little(request: web.Request, response: web.StreamResponse) -> None:
-    """Hide the server's program and version, and forbid guessing another type than the one given."""
+    """Name the version to clients of another one, hide the server's program, and forbid guessing another type."""
     response.headers["Server"] = "weft"
+    response.headers[HEADER] = version()
     response.headers["X-Content-Type-Options"] = "nosniff"
 
 
