@@ -1,12 +1,13 @@
 """The steps of a placed job: from the reports of its nodes, when it is stopped, and when its epoch ends."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from msgspec import structs
 
 from weft.domain.job import CANCELS, Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
 from weft.domain.quantity import duration_text
 from weft.domain.text import listed
+from weftd.scheduler.thinking.orders import fresh_ranks
 from weftd.scheduler.thinking.picture import Picture
 from weftd.scheduler.thinking.placing import port_for
 from weftd.scheduler.thinking.runs import ENDED_AT, Ranks
@@ -246,6 +247,23 @@ def overdue(
     for allocation in late:
         size[allocation.role] -= 1
     return picture.go(job, _E.RESIZED, cause, now, placement=leaving(job.placement, late), size=size)
+
+
+def joined(picture: Picture, job: Job, places: Sequence[Allocation]) -> Placement:
+    """The placement with these places as further ranks, the last ones, under numbers that none had before."""
+    assert job.placement is not None
+    # A rank of a time that the store has forgotten may still have its number.
+    ranks = fresh_ranks(job, len(places), above=picture.pool.strays.highest_rank(job.id, job.epoch))
+    new = tuple(
+        structs.replace(place, rank=rank, extra=True, leaving=False, revision=job.revision)
+        for place, rank in zip(places, ranks, strict=True)
+    )
+    return structs.replace(
+        job.placement,
+        allocations=(*job.placement.allocations, *new),
+        ranks_used=ranks[-1] + 1,
+        changes=job.placement.changes + 1,
+    )
 
 
 def leaving(placement: Placement, ranks: Collection[Allocation]) -> Placement:

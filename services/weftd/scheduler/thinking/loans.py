@@ -24,7 +24,6 @@ from weft.planning.scores import GpuKey
 from weft.planning.shape import shape_of
 from weftd.scheduler.thinking import lives
 from weftd.scheduler.thinking.holders import LEAVES_FIRST, about_to_be_free
-from weftd.scheduler.thinking.orders import fresh_ranks
 from weftd.scheduler.thinking.picture import Picture
 from weftd.scheduler.thinking.placing import following
 
@@ -143,21 +142,10 @@ class Loans:
                     fit.append(one)
         if not fit:
             return []
-        above = self._picture.pool.strays.highest_rank(job.id, job.epoch)
-        ranks = fresh_ranks(job, len(fit), above=above)
-        new = tuple(
-            structs.replace(one.place, rank=rank, extra=True, leaving=False, revision=job.revision)
-            for one, rank in zip(fit, ranks, strict=True)
-        )
-        placement = structs.replace(
-            job.placement,
-            allocations=(*job.placement.allocations, *new),
-            ranks_used=ranks[-1] + 1,
-            changes=job.placement.changes + 1,
-        )
+        placement = lives.joined(self._picture, job, [one.place for one in fit])
         lent = tuple(
-            Loan(lender=lender, rank=rank, gpus=gpus, ranks=count, since=round(now, 6))
-            for one, rank in zip(fit, ranks, strict=True)
+            Loan(lender=lender, rank=new.rank, gpus=gpus, ranks=count, since=round(now, 6))
+            for one, new in zip(fit, placement.allocations[-len(fit) :], strict=True)
             for lender, (gpus, count) in one.lenders.items()
         )
         after = structs.replace(job, placement=placement).granted

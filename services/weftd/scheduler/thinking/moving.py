@@ -17,6 +17,7 @@ from weft.domain.quantity import duration_text
 from weft.domain.spec import Kind
 from weft.planning.choosing_again import Movable
 from weft.planning.jobs import asked_by, ends_at, standing_of
+from weft.planning.keeping import fits_there
 from weft.planning.moves import REST, Move, MoveRules, gpus_of, moves_for, together
 from weft.planning.policy import GAINFUL
 from weft.planning.queue import place_of
@@ -31,8 +32,6 @@ _S, _C = JobState, CauseCode
 KEEP_SECONDS = 60.0  # beyond the job's grace, how long GPUs are kept for a job that moves
 LOOKED_AT_MAX = 32  # jobs tried at once on every node: those with most to gain
 MOVING_KINDS = (Kind.TRAINING, Kind.BATCH)  # no user works in these jobs or waits for their answers
-
-_GRAIN = 1e-6  # rounding error of adding and subtracting cores
 
 
 class Target(Struct, frozen=True):
@@ -249,20 +248,11 @@ class Moving:
 
     def _fits(self, job: Job, target: Target) -> bool:
         """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
-        room = self._picture.pool.room
-        needs = shape_of(job.spec, job.tenant)
-        for node_id in {allocation.node_id for allocation in target.allocations}:
-            here = [allocation for allocation in target.allocations if allocation.node_id == node_id]
-            node = room.nodes.get(node_id)
-            if node is None or not room.is_open(node_id) or not all(node.starts(want.request) for want in needs):
-                return False
-            if not node.gpus.has(gpu for allocation in here for gpu in allocation.gpus):
-                return False
-            if node.cpus + _GRAIN < sum(allocation.cpus for allocation in here):
-                return False
-            if node.memory < sum(allocation.memory for allocation in here):
-                return False
-        return True
+        room, needs = self._picture.pool.room, shape_of(job.spec, job.tenant)
+        nodes = [node for one in target.allocations if (node := room.nodes.get(one.node_id)) is not None]
+        return fits_there(room, target.allocations) and all(
+            node.starts(want.request) for node in nodes for want in needs
+        )
 
     def _let_go(self, job_id: str) -> None:
         del self.targets[job_id]

@@ -19,7 +19,6 @@ from weft.planning.resizing import grow, shrink
 from weft.planning.shape import shape_of
 from weftd.scheduler.thinking import lives, updating
 from weftd.scheduler.thinking.loans import pays_back
-from weftd.scheduler.thinking.orders import fresh_ranks
 from weftd.scheduler.thinking.picture import Picture
 from weftd.scheduler.thinking.placing import following
 from weftd.scheduler.thinking.replicas import named
@@ -212,21 +211,7 @@ class Sizing:
         return self._joined(job, joining, now) if joining else []
 
     def _joined(self, job: Job, joining: Sequence[Allocation], now: float) -> list[Step]:
-        """These ranks join; they get numbers that none had before."""
-        assert job.placement is not None
-        # A rank of a time that the store has forgotten may still have its number.
-        above = self._picture.pool.strays.highest_rank(job.id, job.epoch)
-        ranks = fresh_ranks(job, len(joining), above=above)
-        new = tuple(
-            structs.replace(allocation, rank=rank, extra=True, revision=job.revision)
-            for allocation, rank in zip(joining, ranks, strict=True)
-        )
-        placement = structs.replace(
-            job.placement,
-            allocations=(*job.placement.allocations, *new),
-            ranks_used=ranks[-1] + 1,
-            changes=job.placement.changes + 1,
-        )
+        placement = lives.joined(self._picture, job, joining)
         after = structs.replace(job, placement=placement).granted
         cause = Cause(code=CauseCode.GREW, sentence=_changes(job.granted, after), numbers=_numbers(after))
         worked = None if job.spec.is_service else job.granted
