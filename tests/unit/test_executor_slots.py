@@ -26,7 +26,7 @@ from weftd.executor.node import NodeFacts
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.runtime import DockerRuntime
 from weftd.executor.runtime.docker.settings import ContainerSettings
-from weftd.executor.runtime.process import runtime as process
+from weftd.executor.runtime.process import starter as process
 from weftd.executor.runtime.process.runtime import ProcessRuntime
 from weftd.executor.shares import hook
 from weftd.executor.shares.hook import DISCARDED, HookBackend, PlacedDriver

@@ -22,11 +22,11 @@ from weft.messages.nodes import RunState, StartRun
 from weft.sharing.native import NotBuilt
 from weftd.executor import members
 from weftd.executor.channel import Channel, SessionRefusedError, SessionWanted
-from weftd.executor.discards import Discards
 from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts, Refusal, refused
+from weftd.executor.node import NodeFacts, Refusal
 from weftd.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from weftd.executor.runtime import signalling
+from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.docker import init
 from weftd.executor.runtime.docker.container import HOST_NETWORK, injection_for, members_inside
 from weftd.executor.runtime.docker.doors import PublishedPort, ask, door_of
@@ -45,9 +45,7 @@ from weftd.executor.runtime.docker.resizing import Held, Resizing, held_of, safe
 from weftd.executor.runtime.docker.settings import ContainerSettings
 from weftd.executor.runtime.docker.starter import Starter, keep
 from weftd.executor.runtime.noted import Watched, noted_of_ended, process_killed, watch
-from weftd.executor.serving.listening import Ears
-from weftd.executor.serving.records import ServedRuns
-from weftd.executor.shares.backend import ShareBackend, TimeSlicing
+from weftd.executor.shares.backend import ShareBackend
 from weftd.executor.thinking.rounding import fault
 
 logger = logging.getLogger(__name__)
@@ -68,11 +66,10 @@ class DockerRuntime:
         node: NodeFacts,
         settings: ContainerSettings,
         info: Mapping[str, Any],
-        shares: ShareBackend,
+        shares: ShareBackend | None,
         init: Path | NotBuilt,
     ) -> None:
         """`info`: the engine's description of itself. `init`: our first process of each container."""
-        self._shares = shares
         self._engine = engine
         self._home = home
         self._node = node
@@ -80,8 +77,7 @@ class DockerRuntime:
         self._found: dict[RunKey, Container] = {}
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
         self._held: dict[RunKey, Held] = {}  # of running containers
-        self._served = ServedRuns(home)
-        self._ears = Ears()
+        self._book = Bookkeeping(home, node, shares, contained=True)
         self._doors: dict[RunKey, PublishedPort] = {}  # of containers that serve requests
         self._limits: dict[RunKey, Limits] = {}  # at the last look
         self._watched: dict[RunKey, Watched] = {}  # of containers that ran at the last look
@@ -91,11 +87,9 @@ class DockerRuntime:
         self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when only the copy of its log is missing
         self._starting: dict[RunKey, Run] = {}
         self._attached: set[RunKey] = set()  # to a share, by a start that is not known to have made a container
-        self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or removed by others
         self._problem = ""
         self._owner = f"{settings.cluster}.{node.node_id}."  # the head of the marks of all sessions here
         self._injection = injection_for(info) if settings.gpu_injection == "auto" else settings.gpu_injection
-        self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._networks = Networks(engine, node, settings)
         self._images = Images(engine, str(home.images), kept_seconds=settings.images_kept_days * 86400.0)
@@ -106,21 +100,19 @@ class DockerRuntime:
             settings,
             self._networks,
             self._images,
-            shares,
-            self._served,
+            self._book,
             injection=self._injection,
             log_by_file=self.reaches_engine_files,
             init="" if isinstance(init, NotBuilt) else str(init),
         )
         self._rates = EgressRates(home)
-        self._discards = Discards(str(home.discarded))
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self.not_enforced: tuple[str, ...] = tuple(
             limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
         )
-        self.not_enforced += shares.not_enforced
+        self.not_enforced += self._book.shares.not_enforced
         if isinstance(init, NotBuilt):
             self.not_enforced += (NO_STOPPING,)
 
@@ -139,19 +131,18 @@ class DockerRuntime:
         first = await asyncio.to_thread(init.place, home.root)
         if isinstance(first, NotBuilt):
             logger.warning("a stopped container ends with its main process, whatever else it runs: %s", first.reason)
-        runtime = cls(engine, home, node, settings or ContainerSettings(), info, shares or TimeSlicing(), first)
+        runtime = cls(engine, home, node, settings or ContainerSettings(), info, shares, first)
         if not runtime.reaches_engine_files:
             logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
         await runtime._prepare_resizing()
         await runtime._remove_half_made()
         await runtime._look()
-        await runtime._shares.keep(runtime._found)
+        await runtime._book.keep(runtime._found.keys())
         for name in os.listdir(home.runs):
             if RunKey.parse(name) not in runtime._found:
-                runtime._discards.take(f"{home.runs}/{name}")
-        runtime._discards.sweep()
+                runtime._book.discards.take(f"{home.runs}/{name}")
+        runtime._book.discards.sweep()
         guarded(home).keep(runtime._found)
-        runtime._served.forget_others(runtime._found)
         runtime._rates.forget_others(runtime._found)
         for key in runtime._found.keys() - guarded(home).all().keys():
             with suppress(RuntimeUnavailableError):
@@ -183,12 +174,12 @@ class DockerRuntime:
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always, why_not: str = "") -> None:
         key = RunKey.of(order)
-        if key in self._starting or key in self._over or not permitted():
+        if key in self._starting or key in self._book.over or not permitted():
             return
         self._starting[key] = Run(key=key, state=RunState.STARTING, grace=order.grace)
         if order.share is not None:
             self._attached.add(key)
-        self._changed.set()
+        self._book.note_change()
         try:
             if why_not:
                 raise Refusal(why_not)
@@ -197,18 +188,17 @@ class DockerRuntime:
             if order.egress is not None:
                 await self._begin_with_egress(key, order.egress)
         except Refusal as refusal:
-            self._served.forget(key)
-            self._over[key] = refused(key, refusal, at=time.time())
+            self._book.refuse(key, refusal)
         finally:
             del self._starting[key]
-            self._changed.set()
+            self._book.note_change()
 
     async def runs(self) -> list[Run]:
         if self._problem:
             raise RuntimeUnavailableError(self._problem)
         found = {key: self._run(key, container) for key, container in self._found.items()}
         made = {key: run for key, run in found.items() if run is not None}
-        return list({**self._over, **self._starting, **made}.values())
+        return list({**self._book.over, **self._starting, **made}.values())
 
     async def signal(self, key: RunKey, *, kill: bool) -> None:
         container = self._found.get(key)
@@ -233,7 +223,7 @@ class DockerRuntime:
                 raise
 
     async def remove(self, key: RunKey) -> None:
-        if self._over.pop(key, None) is None:
+        if self._book.over.pop(key, None) is None:
             container = self._found.get(key)
             if container is None or not self._ended(key, container):
                 return
@@ -245,15 +235,12 @@ class DockerRuntime:
                 self._inspected.pop(key, None)
                 self._copies.pop(key, None)
                 self._ended_at.pop(key, None)
-        self._home.close_log(key)
+        self._book.forget(key)
         with suppress(FileNotFoundError):
             os.unlink(position_path(self._home.log(key)))
-        self._discards.take(self._home.run(key))
         guarded(self._home).remove(key)
-        self._served.forget(key)
         self._doors.pop(key, None)
         self._rates.forget(key)
-        self._shares.detach(key)
         await self._networks.remove(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
@@ -262,9 +249,9 @@ class DockerRuntime:
             return "it does not run"
         reasons = [await self._resizing.resize(key, held, limits)]
         if limits.share is not None and not fault(limits):
-            reasons.append(await self._shares.resize(key, limits.share))
+            reasons.append(await self._book.shares.resize(key, limits.share))
         await self._read_limits(key, held)
-        self._changed.set()
+        self._book.note_change()
         return "; ".join(why for why in reasons if why)
 
     async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
@@ -304,18 +291,17 @@ class DockerRuntime:
         held, serve = self._held.get(run.key), run.serve
         if held is None or serve is None or not held.own_network:
             return why
-        return await self._ears.reason(run.key, why, serve.port, held.listening, contained=True)
+        return await self._book.ears.reason(run.key, why, serve.port, held.listening, contained=True)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         container = self._found.get(key)
         over = self._ended(key, container) if container is not None else key not in self._starting
         over = over and self._copied(key)
-        known = container is not None or key in self._starting or key in self._over
+        known = container is not None or key in self._starting or key in self._book.over
         return self._home.read_log(key, offset=offset, limit=limit, known=known, over=over)
 
     async def changed(self) -> None:
-        await self._changed.wait()
-        self._changed.clear()
+        await self._book.changed()
 
     async def close(self) -> None:
         for task in (self._poll, self._sweeping):
@@ -327,7 +313,7 @@ class DockerRuntime:
         deadline = time.monotonic() + FOLLOWERS_STOP_SECONDS_MAX
         for copy in self._copies.values():
             await asyncio.to_thread(copy.join, max(0.0, deadline - time.monotonic()))
-        self._discards.close()
+        self._book.discards.close()
         self._engine.close()
 
     # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -373,7 +359,7 @@ class DockerRuntime:
                 await self._look()
             except (RuntimeUnavailableError, OSError) as error:  # OSError: of our own disk.
                 self._problem = str(error)
-                self._changed.set()
+                self._book.note_change()
 
     async def _sweep_for_ever(self) -> None:
         while True:
@@ -388,11 +374,11 @@ class DockerRuntime:
         async with self._looking:
             before = await self.runs() if not self._problem else []
             attached = self._attached - self._starting.keys()
-            recorded = self._served.keys - self._starting.keys()
+            recorded = self._book.served.keys - self._starting.keys()
             found = await self._listed()
             self._detach_failed(attached, found)
-            for key in recorded - found.keys() - self._starting.keys() - self._over.keys():
-                self._served.forget(key)
+            for key in recorded - found.keys() - self._starting.keys() - self._book.over.keys():
+                self._book.served.forget(key)
                 self._doors.pop(key, None)
             for key, container in self._found.items():
                 if key not in found and self._found.get(key) is container and container.state != "created":
@@ -407,14 +393,14 @@ class DockerRuntime:
             self._watched = {key: watch(held.pid, held.groups) for key, held in self._held.items()}
             self._problem = ""
             if await self.runs() != before:
-                self._changed.set()
+                self._book.note_change()
 
     def _detach_failed(self, attached: AbstractSet[RunKey], found: Mapping[RunKey, Container]) -> None:
         """Take the share from a run whose start failed for certain: before it begins, its container is in the list."""
         for key in attached - self._starting.keys():
             container = found.get(key)
-            if container is None and key not in self._over:
-                self._shares.detach(key)
+            if container is None and key not in self._book.over:
+                self._book.shares.detach(key)
             if container is None or container.state != "created":
                 self._attached.discard(key)
 
@@ -429,7 +415,7 @@ class DockerRuntime:
         copy = self._copies.pop(key, None)
         if copy is not None:
             copy.lost()
-        self._over[key] = lost(run, at=time.time()) if run.live else run
+        self._book.over[key] = lost(run, at=time.time()) if run.live else run
 
     def _follow(self, key: RunKey, container: Container) -> None:
         if container.state != "created" and key not in self._copies:
@@ -437,7 +423,7 @@ class DockerRuntime:
 
             def told() -> None:
                 with suppress(RuntimeError):  # The loop may be closed by now.
-                    loop.call_soon_threadsafe(self._changed.set)
+                    loop.call_soon_threadsafe(self._book.note_change)
 
             log = self._home.log(key)
             begun = read_position(log)
@@ -475,8 +461,8 @@ class DockerRuntime:
 
     def _read_inspected(self, key: RunKey, container: Container) -> tuple[Run, Held]:
         inspected = self._engine.client.inspect_container(container.id)
-        serve = self._served.serve(key)
-        door = door_of(inspected, serve, self._served.port(key))
+        serve = self._book.served.serve(key)
+        door = door_of(inspected, serve, self._book.served.port(key))
         if door is not None:
             self._doors[key] = door
         run = outcome_of(key, container.grace, inspected["State"])
@@ -493,7 +479,7 @@ class DockerRuntime:
         if run.live:
             kills, memory = self._watched.get(key, Watched()).kills, self._limits.get(key, Limits()).memory
             run = replace(run, noted=(process_killed(kills, memory),) if kills else ())
-            return replace(run, limits=replace(self._limits.get(key, Limits()), share=self._shares.held(key)))
+            return replace(run, limits=replace(self._limits.get(key, Limits()), share=self._book.shares.held(key)))
         return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
 
     def _ended(self, key: RunKey, container: Container) -> bool:

@@ -14,8 +14,9 @@ from weftd.executor import members
 from weftd.executor.checkpoints import OF_ANY_USER, make_folder
 from weftd.executor.contexts import hand_over
 from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts, Refusal, gpus_of, port_taken
+from weftd.executor.node import NodeFacts, Refusal, port_taken
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
+from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.docker.container import (
     LOG_BY_ASKING,
     LOG_BY_FILE,
@@ -32,8 +33,6 @@ from weftd.executor.runtime.docker.kept import GuardedContainer, guarded
 from weftd.executor.runtime.docker.labels import key_of, stop_signal_of
 from weftd.executor.runtime.docker.networks import Networks
 from weftd.executor.runtime.docker.settings import ContainerSettings
-from weftd.executor.serving.records import ServedRuns
-from weftd.executor.shares.backend import NOTHING, Attached, ShareBackend
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +52,7 @@ class Starter:
         settings: ContainerSettings,
         networks: Networks,
         images: Images,
-        shares: ShareBackend,
-        served_runs: ServedRuns,
+        book: Bookkeeping,
         *,
         injection: str,
         log_by_file: bool,
@@ -66,8 +64,7 @@ class Starter:
         self._settings = settings
         self._networks = networks
         self._images = images
-        self._shares = shares
-        self._served_runs = served_runs
+        self._book = book
         self._injection = injection
         self._init = init
         self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
@@ -76,7 +73,7 @@ class Starter:
         """Start the run. Raises Refusal, RuntimeUnavailableError."""
         self._make_folders(key)
         joined = await self._networks.join(order, key)
-        attached = await self._attach(order)
+        attached = await self._book.attach(order)
         arguments = container_arguments(
             self._engine.client,
             order,
@@ -90,7 +87,7 @@ class Starter:
             injection=self._injection,
             log=self._log,
             attached=attached,
-            served=await served(order, self._node, self._served_runs, joined),
+            served=await served(order, self._node, self._book.served, joined),
             init=self._init,
         )
         made = await self._create(arguments, order, permitted)
@@ -110,12 +107,6 @@ class Starter:
                 raise RuntimeUnavailableError(f"{key}: {error}") from error
             await self._engine.remove(made.id)
             raise _refused(str(error), order) from error
-
-    async def _attach(self, order: StartRun) -> Attached:
-        if order.share is None:
-            return NOTHING
-        [gpu] = gpus_of(order, self._node)
-        return await self._shares.attach(order, gpu, contained=True)
 
     def _show_members(self, order: StartRun, key: RunKey, *, named: bool) -> None:
         """Write the run's members for its command to find. Raises RuntimeUnavailableError."""
