@@ -254,11 +254,11 @@ LISTENING = ("Listen", "Answer", "self._bus.subscribe")
 def listeners() -> dict[str, set[str]]:
     """Which services hear each message, by what their modules listen to, answer or subscribe to."""
     found: dict[str, set[str]] = {}
-    for path in ROOT.glob("services/weftd/*/*.py"):
+    for path in ROOT.glob("services/weftd/**/*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             match call:
                 case ast.Call(func=func, args=[ast.Name(id=kind), *_]) if ast.unparse(func) in LISTENING:
-                    found.setdefault(kind, set()).add(path.parent.name)
+                    found.setdefault(kind, set()).add(path.relative_to(ROOT / "services/weftd").parts[0])
                 case _:
                     pass
     return found

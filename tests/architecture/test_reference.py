@@ -26,7 +26,7 @@ def test_every_field_verb_and_variable_is_there_and_none_that_is_gone() -> None:
 
 
 def _sources() -> str:
-    return "\n".join(path.read_text() for path in sorted((ROOT / "libs/weft/domain").glob("*.py")))
+    return "\n".join(path.read_text() for path in sorted((ROOT / "libs/weft/domain").rglob("*.py")))
 
 
 def test_every_page_of_docs_is_in_the_index() -> None:

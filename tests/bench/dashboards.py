@@ -12,6 +12,7 @@ import asyncio
 import gzip
 import json
 import os
+import posixpath
 import random
 import re
 import sys
@@ -376,10 +377,10 @@ def _wanted(path: str, text: str) -> list[str]:
     folder = path.rpartition("/")[0]
     if not path.endswith(".js"):
         return []
-    found = re.findall(r'^(?:import|export)[^;"]*"\./([\w.-]+)"', text, re.MULTILINE)
+    found = re.findall(r'^(?:import|export)[^;"]*"(\.\.?/[\w./-]+)"', text, re.MULTILINE)
     if path.endswith("/app.js"):
-        found.append("cluster.js")
-    return [f"{folder}/{name}" for name in found]
+        found.append("./pages/cluster.js")
+    return [posixpath.normpath(f"{folder}/{name}") for name in found]
 
 
 async def _first_frame(http: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> tuple[float, int]:

@@ -20,8 +20,8 @@ from weft.domain.spec import JobSpec
 from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import Leader
 from weft.messages.signals import GpuScore
-from weft.planning.explain import explain
 from weft.planning.policy import Policy
+from weft.planning.reasons.explain import explain
 from weft.servers import temporary
 from weft.store.migrate import ROLES, migrate
 from weft.store.postgres import PostgresStore

@@ -15,7 +15,7 @@ from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, RunningGateway, place
 from weft.store.asking import QUERIES
 from weft.store.postgres.batching import Batching
-from weftd.gateway import jobs
+from weftd.gateway.api import jobs
 
 PRODUCT = tuple(str(Path(__file__).parents[2] / root) + os.sep for root in ("libs", "services"))
 JOBS = 20

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.bench.figures import Figures, milliseconds
 from weft.messages.nodes import RunState
-from weftd.executor.home import Home
-from weftd.executor.progress import ProgressReader
+from weftd.executor.files.home import Home
+from weftd.executor.logs.progress import ProgressReader
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.service import PROGRESS_SECONDS
 

@@ -7,7 +7,7 @@ from tests.support.gateway_world import World
 from tests.support.steps import placement
 from weft.domain.job import JobEvent
 
-LINES_MAX = 2000  # as in services/weftd/gateway/face/log.js
+LINES_MAX = 2000  # as in services/weftd/gateway/face/job/log.js
 FLOOD = 30_000
 TWO = placement(("node-1", 0), ("node-1", 1))
 

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page
 
 from tests.support.chromium import watched
 from tests.support.gateway_world import World
-from weft.domain.yaml_reader import read_yaml
+from weft.domain.decoding.yaml_reader import read_yaml
 
 EVENTS = 5000
 LINES = 200_000
@@ -59,7 +59,7 @@ async def test_a_moment_is_told_with_the_zone_of_the_browser(browser: Browser, w
 
 async def lines(modules: Modules, text: str) -> list[Any]:
     """Every line as a list of `[text, look]`."""
-    return list(await modules("ansi.js", "m.linesOf(g[0]).map(l => l.spans.map(s => [s.text, s.look]))", text))
+    return list(await modules("job/ansi.js", "m.linesOf(g[0]).map(l => l.spans.map(s => [s.text, s.look]))", text))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_a_log_is_the_same_wherever_its_pieces_end(modules: Modules) -> No
       const found = [...text].flatMap(piece => reader.feed(piece));
       return JSON.stringify([...found, ...reader.close()]) === whole;
     })"""
-    assert all(await modules("ansi.js", code, texts))
+    assert all(await modules("job/ansi.js", code, texts))
 
 
 async def test_a_line_of_ten_megabytes_and_many_lines_are_kept_in_bounds(modules: Modules) -> None:
@@ -106,14 +106,14 @@ async def test_a_line_of_ten_megabytes_and_many_lines_are_kept_in_bounds(modules
       const [line] = reader.feed("\\u{1f600}\\n");
       return [line.spans.length, line.length, line.cut, m.LINE_MAX];
     })()"""
-    spans, length, cut, most = await modules("ansi.js", code)
+    spans, length, cut, most = await modules("job/ansi.js", code)
     assert (spans, length, length + cut) == (1, most, 160 * 65536 + 2)
     code = f"""(() => {{
       const data = new TextEncoder().encode("line\\n".repeat({LINES}));
       const last = m.lastLines(data, m.LINES_MAX);
       return [last.length / 5, m.LINES_MAX, m.lastLines(data.subarray(0, 7), 1).length];
     }})()"""
-    shown, most, rest = await modules("log.js", code)
+    shown, most, rest = await modules("job/log.js", code)
     assert (shown, rest) == (most, 2)
 
 
@@ -187,7 +187,7 @@ ODD: list[Any] = [
 
 async def test_what_is_copied_as_yaml_is_read_as_what_it_was(modules: Modules) -> None:
     values = [*ODD, ODD, {str(each): each for each in ODD}, [{"no": {"on": each}} for each in ODD], {"a": {"b": ODD}}]
-    written: list[str] = await modules("yaml.js", "g[0].map(m.toYaml)", values)
+    written: list[str] = await modules("job/yaml.js", "g[0].map(m.toYaml)", values)
     for value, text in zip(values, written, strict=True):
         assert read_yaml(text.encode()) == value, text
         assert yaml.safe_load(text) == value, text
@@ -214,7 +214,7 @@ async def test_a_story_is_folded_into_stretches_marks_and_rows(modules: Modules)
         event(11, "resized", "running", at=30, epoch=1, code="lent", by="j-service"),
     ]
     now = 1769860840.0  # 12:00:40
-    told = await modules("story.js", "({...m.fold(g[0], g[1]), says: m.summaryOf(m.fold(g[0], g[1]))})", story, now)
+    told = await modules("job/story.js", "({...m.fold(g[0], g[1]), says: m.summaryOf(m.fold(g[0], g[1]))})", story, now)
     phases = [(one["phase"], one["to"] - one["from"], one["epoch"]) for one in told["stretches"]]
     assert phases == [
         *(("waits", 10, 0), ("starts", 2, 0), ("runs", 8, 0), ("stops", 1, 0)),
@@ -257,7 +257,7 @@ async def test_a_story_of_thousands_of_events_or_of_nonsense_is_drawn_with_few_e
         view.element.querySelectorAll("script, img, b").length,
         /NaN|Infinity/.test(view.element.querySelector("svg[role=img]")?.outerHTML ?? "none")];
     })()"""
-    elements, bars, rows, most, foreign, unreal = await modules("story.js", code, story)
+    elements, bars, rows, most, foreign, unreal = await modules("job/story.js", code, story)
     assert 0 < bars < 1500
     assert rows == most
     assert elements < 8000

@@ -12,7 +12,7 @@ from tests.chaos.test_audit import evidence
 from tests.unit.test_scheduler_desk import World
 from weft.service.log import OneLine, as_text
 from weftd.cli.local.plan import Service, Stage
-from weftd.scheduler.thinking.waitlist import Waitlist
+from weftd.scheduler.thinking.state.waitlist import Waitlist
 
 
 async def test_a_mistake_that_a_scheduler_went_on_after_is_a_crash_to_the_audit(

@@ -12,7 +12,7 @@ from tests.support.doubles.runtime import FakeRuntime
 from tests.support.rig import Rig, opened
 from tests.support.runs import find, in_state, logged, whole_log
 from weft.messages.nodes import Member, Members, RunState, StartRun
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import RunKey
 
 HEARS = """

@@ -12,7 +12,7 @@ from tests.support.rig import Rig
 from tests.support.runs import find, in_state, logged, whole_log
 from weft.domain.job import CauseCode
 from weft.messages.nodes import EndReason, RunState
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.runtime.process.runtime import ProcessRuntime
 

@@ -20,9 +20,9 @@ from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
 from tests.support.runs import find, in_state, killed_for_memory, logged, processes_of, until, whole_log
 from weft.emulation.slowdowns import slow_down
 from weft.messages.nodes import EndReason, RunState
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
+from weftd.executor.files.secrets import SecretFiles
 from weftd.executor.runs import Limits, RunKey, Runtime
-from weftd.executor.secrets import SecretFiles
 
 
 async def test_a_run_starts_ends_and_says_what_it_wrote(rig: Rig) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.rig import Rig
 from tests.support.runs import find, in_state, logged, processes_of, until, whole_log
 from weft.messages.nodes import EndReason, RunState, StartRun
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.limits.cgroup import find_cgroups
 from weftd.executor.runtime.process.runtime import ProcessRuntime

@@ -11,7 +11,7 @@ from tests.support.rig import IMAGE_WITH_PYTHON, Rig
 from tests.support.runs import find, in_state, logged
 from tests.support.servers import PROGRAM, SERVE, asked, probed, until_ready
 from weft.messages.nodes import EndReason, RunState, Serve, StartRun
-from weftd.executor.ports import PortRange
+from weftd.executor.machine.ports import PortRange
 from weftd.executor.runs import RunKey
 
 

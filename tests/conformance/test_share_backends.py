@@ -26,7 +26,7 @@ from weft.domain.shares import Share
 from weft.emulation.device import EmulatedDriver, read_device
 from weft.messages.nodes import StartRun
 from weft.sharing.native import NotBuilt
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import RunKey
 from weftd.executor.shares.backend import AUTO, CHOICES, Attached, ShareBackend
 from weftd.executor.shares.opening import opened

@@ -10,7 +10,7 @@ from tests.support import postgres
 from tests.support.held_story import LIKELY, tell_at_random
 from tests.support.postgres import Stores
 from weft.domain.job import JobEvent
-from weftd.gateway.accounts import account_of
+from weftd.gateway.accounting.accounts import account_of
 
 BEGAN = 1_767_225_600.0
 

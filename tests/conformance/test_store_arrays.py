@@ -5,8 +5,8 @@ import pytest
 from tests.support.builders import spec
 from tests.support.steps import go, placement
 from tests.support.stores import AT, World
+from weft.domain.decoding.elements import elements_of
 from weft.domain.dependencies import Ends
-from weft.domain.elements import elements_of
 from weft.domain.job import Job, JobEvent, JobState
 from weft.domain.lease import Lease
 from weft.domain.spec import JobSpec

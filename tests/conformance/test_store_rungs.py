@@ -3,7 +3,7 @@
 from tests.support.builders import spec
 from tests.support.steps import go
 from tests.support.stores import AT, World
-from weft.domain.elements import elements_of
+from weft.domain.decoding.elements import elements_of
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.domain.sweeps import RungReached
 from weft.messages.asks import AskKind

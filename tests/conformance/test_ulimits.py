@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.rig import Rig
 from tests.support.runs import in_state, whole_log
-from weft.domain.spec_decoder import decode_spec
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.messages.nodes import EndReason, RunState
+from weftd.executor.machine.ulimits import own_bounds
 from weftd.executor.runs import RunKey
-from weftd.executor.ulimits import own_bounds
 
 LIMITS = {"core": 0, "memlock": 64 << 10, "nofile": 1000, "stack": 4 << 20}
 SHOWS = "cat /proc/self/limits"

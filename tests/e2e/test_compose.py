@@ -17,8 +17,8 @@ from tests.support.cluster import until
 from tests.support.engine import need_compose, need_engine
 from weft.client import Client
 from weft.credentials import inbox_prefix
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import FINAL, JobState
-from weft.domain.spec_decoder import decode_spec
 from weft.messages.events import CloudEvent
 from weft.messages.images import ImageView
 

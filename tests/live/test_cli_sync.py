@@ -14,7 +14,7 @@ import pytest
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person
 from weft.domain.job import JobState
-from weftd.cli.sync import pack
+from weftd.cli.jobs.sync import pack
 from weftd.gateway.gateway import UPLOADS_PER_TENANT_MAX
 
 SUMS = "find . -type f | LC_ALL=C sort | xargs sha256sum"

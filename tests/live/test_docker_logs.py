@@ -27,8 +27,8 @@ from tests.support.runs import in_state, killed_for_memory, order, until, whole_
 from tests.support.tier import some
 from weft.bus.nats import NatsBus
 from weft.messages.nodes import EndReason, LogRead, ReadLog, RunState, StartRun
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts
 from weftd.executor.runs import Run, RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.runtime import DockerRuntime
 from weftd.executor.runtime.docker.settings import ContainerSettings

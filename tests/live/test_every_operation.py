@@ -27,9 +27,9 @@ from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes,
 from tests.support.steps import go, placement
 from tests.support.tier import of_tier
 from weft.domain.job import JobEvent
-from weftd.gateway.openapi import document
-from weftd.gateway.operations import OPERATIONS
-from weftd.gateway.route import Route, Who
+from weftd.gateway.api.operations import OPERATIONS
+from weftd.gateway.http.openapi import document
+from weftd.gateway.http.route import Route, Who
 from weftd.gateway.settings import GatewaySettings
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")

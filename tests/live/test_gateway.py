@@ -19,8 +19,8 @@ from tests.support.gateway import (
 )
 from tests.support.gateway_world import SECONDS_MAX, World, error_of
 from weft.client import Client, RefusedError, UnreachableError
+from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.domain.job import JobEvent, JobState
-from weft.domain.spec_decoder import SPEC_BYTES_MAX
 from weft.messages.asks import AskKind, AskStored, OutboxFilled, SubmitAnswered
 from weft.messages.http import EventView, JobView, Submitted
 from weftd.gateway.settings import GatewaySettings

@@ -16,8 +16,10 @@ from tests.support.gateway_process import gateway_process
 from weft.client import Client, RefusedError
 from weft.messages.asks import SubmitAnswered
 from weft.messages.http import ErrorView
-from weftd.gateway import listening, route, service
-from weftd.gateway.access import REMEMBERED_SECONDS
+from weftd.gateway import service
+from weftd.gateway.http import route
+from weftd.gateway.limits import listening
+from weftd.gateway.limits.access import REMEMBERED_SECONDS
 from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0

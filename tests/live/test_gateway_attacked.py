@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway_world import World, error_of
-from weftd.gateway.posting import Poster, PostError
+from weftd.gateway.notifications.posting import Poster, PostError
 from weftd.gateway.thinking.telling.addresses import networks_of
 
 DIGEST = "0" * 64

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
 from tests.support.gateway_process import gateway_process
-from weftd.gateway import listening
+from weftd.gateway.limits import listening
 from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0

@@ -6,7 +6,7 @@ from tests.support.builders import node, spec
 from tests.support.gateway import admitted
 from tests.support.gateway_world import World, error_of
 from weft.client import RefusedError
-from weftd.gateway.access import REMEMBERED_SECONDS
+from weftd.gateway.limits.access import REMEMBERED_SECONDS
 
 
 async def test_without_a_known_token_nothing_is_told(world: World) -> None:

@@ -12,9 +12,9 @@ from msgspec import structs
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
 from weft.client import RefusedError
+from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.domain.spec import ResizeHow
-from weft.domain.spec_decoder import SPEC_BYTES_MAX
 from weft.messages.asks import AskKind, Scale
 
 RANGE = {"replicas": {"min": 1, "want": 2, "max": 4}}

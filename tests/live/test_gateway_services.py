@@ -12,8 +12,8 @@ from msgspec import structs
 from tests.support.builders import node
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
+from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
-from weft.domain.spec_decoder import SPEC_BYTES_MAX
 from weft.messages.asks import AskKind, Scale, Update
 from weft.messages.http_services import ServiceView
 from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed

@@ -28,7 +28,7 @@ from weft.messages.signals import (
     RunSample,
     ShareSample,
 )
-from weftd.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
+from weftd.gateway.readmodel.snapshots import SECONDS as SNAPSHOT_SECONDS
 
 
 async def test_a_job_is_found_by_its_id_or_as_the_newest_of_its_name(world: World) -> None:

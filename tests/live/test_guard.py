@@ -38,11 +38,11 @@ from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, Role
 from weft.messages.nodes import EndReason, NodeDesired, NodeReported
 from weftd.cli.local.leftovers import kill_runs
-from weftd.executor.boot import boot_clock
+from weftd.executor.files.home import Home
 from weftd.executor.guard.engine import EngineSilentError, EngineSocket
 from weftd.executor.guard.files import BEAT_BYTES, Beat, Slot
 from weftd.executor.guard.watch import end
-from weftd.executor.home import Home
+from weftd.executor.machine.boot import boot_clock
 from weftd.executor.runtime.process import records
 
 # one executor, and a control plane of a few lines

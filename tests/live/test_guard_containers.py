@@ -13,7 +13,7 @@ from tests.support.nats_server import NatsServer
 from tests.support.private_engine import IMAGE, PrivateEngine, need_private_engine
 from tests.support.runs import order, until
 from weft.messages.nodes import EndReason
-from weftd.executor.boot import boot_clock
+from weftd.executor.machine.boot import boot_clock
 
 pytestmark = pytest.mark.docker
 

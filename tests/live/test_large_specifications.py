@@ -20,7 +20,7 @@ from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.history import JournalPace
+from weftd.scheduler.thinking.record.history import JournalPace
 
 LARGE = 60  # jobs, each with an environment of so many bytes
 ENVIRONMENT_BYTES = 960_000

@@ -10,10 +10,10 @@ import pytest
 from tests.support.guarded import KEY
 from tests.support.runs import in_state, order
 from weft.messages.nodes import RunState
-from weftd.executor.boot import boot_clock
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.leave import LeaveFile
-from weftd.executor.node import NodeFacts
+from weftd.executor.machine.boot import boot_clock
+from weftd.executor.machine.node import NodeFacts
 from weftd.executor.runs import Limits
 from weftd.executor.runtime.limits.cgroup import NoCgroups
 from weftd.executor.runtime.process import records

@@ -22,9 +22,9 @@ from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
 from weft.store import GatewayStore
 from weft.store.webhooks import WebhookKept
-from weftd.gateway.mailing import Mailer, MailError
+from weftd.gateway.notifications.mailing import Mailer, MailError
+from weftd.gateway.notifications.telling import Teller
 from weftd.gateway.settings import MailSettings, MailTls
-from weftd.gateway.telling import Teller
 from weftd.gateway.thinking.telling.mails import UNASKED
 
 SECONDS_MAX = 30.0

@@ -19,8 +19,8 @@ from tests.support.proxy import Proxy
 from weft.messages.http import ErrorView
 from weft.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX
 from weft.store.postgres import PostgresStore
+from weftd.gateway.readmodel.snapshots import SECONDS as SNAPSHOT_SECONDS
 from weftd.gateway.settings import GatewaySettings
-from weftd.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
 
 HELLO = {"name": "hello", "command": ["true"]}
 CONNECTIONS = 4
@@ -210,7 +210,7 @@ async def has_room(world: World) -> bool:
 
 async def test_readers_who_do_not_read_are_not_kept_in_memory(servers: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one of them is behind is read from the store again, by those who come back."""
-    monkeypatch.setattr("weftd.gateway.streams.WRITE_SECONDS_MAX", 2.0)
+    monkeypatch.setattr("weftd.gateway.limits.streams.WRITE_SECONDS_MAX", 2.0)
     await servers.stores.clear()
     await add_nodes(servers)
     async with (

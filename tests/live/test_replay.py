@@ -21,7 +21,7 @@ from weft import servers
 from weft.client import Client, RefusedError
 from weft.domain.job import JobState, Step
 from weft.messages.history import Record
-from weftd.scheduler.thinking.entries import Decided, encode, entries_of
+from weftd.scheduler.thinking.record.entries import Decided, encode, entries_of
 
 SECONDS_MAX = 60.0
 

@@ -16,9 +16,9 @@ from weft.domain.job import CauseCode, JobState
 from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.tally import Tally
-from weftd.scheduler.thinking import lives
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.replay import Replay
+from weftd.scheduler.thinking.decide import lives
+from weftd.scheduler.thinking.record.replay import Replay
 
 BAD, GOOD = "j-bad", "j-good"
 

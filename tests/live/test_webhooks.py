@@ -19,10 +19,10 @@ from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
 from weft.store import GatewayStore
 from weft.store.webhooks import WebhookKept
-from weftd.gateway.posting import NOT_FOUND, Poster, PostError
-from weftd.gateway.telling import Teller
+from weftd.gateway.notifications.posting import NOT_FOUND, Poster, PostError
+from weftd.gateway.notifications.telling import Teller
+from weftd.gateway.notifications.tracing import Tracing
 from weftd.gateway.thinking.telling.posts import secret_of
-from weftd.gateway.tracing import Tracing
 
 HERE = (ip_network("127.0.0.0/8"),)
 SECONDS_MAX = 30.0

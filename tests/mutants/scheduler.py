@@ -4,14 +4,14 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
-        path="services/weftd/scheduler/thinking/lives.py",
+        path="services/weftd/scheduler/thinking/decide/lives.py",
         old=("        if cause.code not in CANCELS or job.stopping_for.code in CANCELS:\n            return []\n"),
         new=("        if cause.code not in CANCELS:\n            return []\n"),
         breaks="A job that is being cancelled gets a second order to stop.",
         tests=("tests/unit/test_scheduler_core.py::test_a_job_that_is_being_cancelled_is_not_cancelled_a_second_time",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/lives.py",
+        path="services/weftd/scheduler/thinking/decide/lives.py",
         old=(
             "    if not all(each.node_id in nodes and nodes[each.node_id].ready for each in following.allocations):\n"
             "        return []\n"
@@ -23,28 +23,28 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/lives.py",
+        path="services/weftd/scheduler/thinking/decide/lives.py",
         old="if not job.spec.is_service and ranks.all_succeeded(cause.numbers.get(ENDED_AT)):",
         new="if not job.spec.is_service and ranks.exit_code == 0:",
         breaks="An interrupted job that exits with status 0 counts as succeeded.",
         tests=("tests/unit/test_interrupted_jobs.py",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/runs.py",
+        path="services/weftd/scheduler/thinking/state/runs.py",
         old="if known is None or (report.incarnation, report.seq) > known[1:]:",
         new="if known is None or (report.incarnation, report.seq) >= known[1:]:",
         breaks="A report that comes twice is taken twice.",
         tests=("tests/unit/test_scheduler_core.py::test_a_report_that_comes_a_second_time_is_refused",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/runs.py",
+        path="services/weftd/scheduler/thinking/state/runs.py",
         old="return report is not None and report[1:] > offered",
         new="return report is not None",
         breaks="A run counts as gone by a report from before it was offered, and runs twice.",
         tests=("tests/unit/test_scheduler_core.py::test_a_job_offered_to_its_node_is_not_gone_until_a_later_report",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/runs.py",
+        path="services/weftd/scheduler/thinking/state/runs.py",
         old="return key not in self._loaded or node_id in self._sure",
         new="return True",
         breaks="A new leader takes a late report for proof that a run is gone.",
@@ -53,14 +53,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/strays.py",
+        path="services/weftd/scheduler/thinking/state/strays.py",
         old="found.update(everything if run.gpus is None else run.gpus)",
         new="found.update(run.gpus or ())",
         breaks="A stray that does not name its GPUs keeps none of them.",
         tests=("tests/unit/test_scheduler_deadlines.py::test_gpus_that_are_not_named_are_all_that_the_node_has",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/settling.py",
+        path="services/weftd/scheduler/thinking/decide/settling.py",
         old="if unheard and now < self._heard_until:",
         new="if False:",
         breaks="A new leader places jobs before it has heard of its nodes.",
@@ -69,7 +69,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/waiting.py",
+        path="services/weftd/scheduler/thinking/decide/waiting.py",
         old="if known is not None and known[:2] == (room.grown, self.reserved):",
         new="if known is not None and known[0] == room.grown:",
         breaks="A job waits on although the room that was kept for another is no longer kept.",
@@ -78,7 +78,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/waiting.py",
+        path="services/weftd/scheduler/thinking/decide/waiting.py",
         old="closed.enter_context(self._picture.pool.room.without(sorted(claimed)))",
         new="pass",
         breaks="A job takes the nodes that are reserved for one that has waited long.",
@@ -88,14 +88,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/waiting.py",
+        path="services/weftd/scheduler/thinking/decide/waiting.py",
         old="promised = self._keep_promises(job, room, now)",
         new="promised = set[str]()",
         breaks="Room that is being made for one job is promised to a second one.",
         tests=("tests/unit/test_scheduler_quotas.py::test_two_jobs_of_a_lender_get_their_gpus_back_together",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/loans.py",
+        path="services/weftd/scheduler/thinking/decide/loans.py",
         old=("            and (first is None or first.priority <= job.priority)\n"),
         new="",
         breaks="A service borrows what a waiting job of higher priority should have.",
@@ -104,7 +104,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/sharing.py",
+        path="services/weftd/scheduler/thinking/decide/sharing.py",
         old=("        if node_id in closed and asked is not None:\n            fits = min(fits, asked.held.request)\n"),
         new="",
         breaks="A share grows on a node that is kept for a waiting job.",
@@ -113,7 +113,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/sizing.py",
+        path="services/weftd/scheduler/thinking/decide/sizing.py",
         old=(
             "        if any(allocation.leaving for allocation in job.placement.allocations):\n            return []\n"
         ),
@@ -122,7 +122,7 @@ MUTANTS = (
         tests=("tests/unit/test_scheduler_sizes.py::test_no_rank_joins_a_live_job_while_others_still_leave_it",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/sizing.py",
+        path="services/weftd/scheduler/thinking/decide/sizing.py",
         old=(
             "    if any(job.wanted.get(role) != count for role, count in asked.instead_of.items()):\n"
             "        return []\n"
@@ -132,7 +132,7 @@ MUTANTS = (
         tests=("tests/unit/test_scheduler_sizes.py::test_a_plan_does_not_undo_what_its_user_asked_for_meanwhile",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/moving.py",
+        path="services/weftd/scheduler/thinking/decide/moving.py",
         old=(
             "                if not wanted.isdisjoint(gpus_of(self._picture.jobs[job_id].held)):\n"
             "                    return False\n"
@@ -144,7 +144,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/moving.py",
+        path="services/weftd/scheduler/thinking/decide/moving.py",
         old="not_before=job.held_since + REST * cost if job.epoch else 0.0,",
         new="not_before=0.0,",
         breaks="A job that moved a moment ago moves again.",

@@ -24,10 +24,10 @@ from weftd.executor.runs import Run, RunKey
 from weftd.executor.thinking.core import Action, Reconciler, Remove
 from weftd.scheduler import leadership
 from weftd.scheduler.relay import Relay
-from weftd.scheduler.thinking import lives, updating
-from weftd.scheduler.thinking import runs as scheduler_runs
+from weftd.scheduler.thinking.decide import lives, updating
 from weftd.scheduler.thinking.peers import Bond, Peers
-from weftd.scheduler.thinking.picture import Picture
+from weftd.scheduler.thinking.state import runs as scheduler_runs
+from weftd.scheduler.thinking.state.picture import Picture
 
 
 class UnguardedStore(WatchedStore):

@@ -32,7 +32,7 @@ from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreError
 from weftd.executor.runs import RuntimeUnavailableError
 from weftd.scheduler import service as scheduler_service
-from weftd.scheduler.thinking.replay import Replay
+from weftd.scheduler.thinking.record.replay import Replay
 
 CALM_SECONDS = 6.0
 END_SECONDS_MAX = 900.0

@@ -25,7 +25,8 @@ from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
 from weftd.executor.runs import RunKey
 from weftd.scheduler import service as scheduler_service
-from weftd.scheduler.thinking import lives, pool, sizing, tuning, updating
+from weftd.scheduler.thinking.decide import lives, sizing, tuning, updating
+from weftd.scheduler.thinking.state import pool
 
 ROOT = Path(__file__).parents[2]
 SEEDS_MAX = 40

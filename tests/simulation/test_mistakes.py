@@ -8,8 +8,8 @@ import pytest
 from tests.simulation.simulate import Variation, simulate
 from tests.support.tier import some
 from weft.domain.job import Job, Step
-from weftd.scheduler.thinking import lives, serving, waiting
-from weftd.scheduler.thinking.picture import Picture
+from weftd.scheduler.thinking.decide import lives, serving, waiting
+from weftd.scheduler.thinking.state.picture import Picture
 
 _follow, _follow_service = lives.follow, serving.follow
 

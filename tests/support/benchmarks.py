@@ -5,7 +5,7 @@ from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.spec import JobSpec
 from weft.samples.benchmark_job import benchmark_spec
 from weft.samples.benchmark_result import Measurement, progress_line
-from weftd.executor.progress import pairs
+from weftd.executor.logs.progress import pairs
 
 GIB = 1 << 30
 

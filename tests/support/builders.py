@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from weft.domain.cluster import Capacity, Gpu, Node
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import Job
 from weft.domain.spec import JobSpec
-from weft.domain.spec_decoder import decode_spec
 
 GIB = 1 << 30
 

@@ -27,8 +27,8 @@ from weft.service.keys import ServerCertificate
 from weft.store import GatewayStore, StoreUnavailableError
 from weft.store.migrate import ROLES
 from weftd.gateway import service
+from weftd.gateway.api.tokens import ADMIN_TENANT
 from weftd.gateway.settings import GatewaySettings
-from weftd.gateway.tokens import ADMIN_TENANT
 
 ADMIN_TOKEN = "weft_the-token-of-the-administrator"
 WAIT_SECONDS_MAX = 20.0

@@ -10,9 +10,9 @@ from tests.support import executors
 from tests.support.control_plane import ControlPlane
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+from weftd.executor.files.home import Home
 from weftd.executor.guard.files import BEAT_BYTES, Beat, read_slot
 from weftd.executor.guard.watch import end
-from weftd.executor.home import Home
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.process.records import holds
 

@@ -26,7 +26,7 @@ from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.history import JournalPace
+from weftd.scheduler.thinking.record.history import JournalPace
 
 MIB, GIB = 1 << 20, 1 << 30
 TUNED_FOR = (CauseCode.UPSCALED, CauseCode.RECLAIMED, CauseCode.REBALANCED, CauseCode.ROLLED_BACK)

@@ -17,7 +17,11 @@ from weft.domain.ulimits import BYTES_PATTERN, COUNT_PATTERN, UNLIMITED
 from weftd.cli.commands import FAMILIES
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ("services/weftd/executor/environment.py", "libs/weft/domain/contract.py", "libs/weft/domain/elements.py")
+ENVIRONMENT = (
+    "services/weftd/executor/machine/environment.py",
+    "libs/weft/domain/contract.py",
+    "libs/weft/domain/decoding/elements.py",
+)
 _MADE = "Made from the code by `python -m tests.support.reference`; a test holds it to the code."
 _SET_BY_WEFT = frozenset({"element"})
 _GENERAL = ("Lower-case letters", "A size in", "A duration such", "An absolute path", "A container image.")

@@ -21,12 +21,12 @@ from tests.support.runs import in_state, order
 from tests.support.virtual_time import Process
 from weft.domain.cluster import Gpu
 from weft.messages.nodes import RunState, StartRun
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts
+from weftd.executor.machine.volumes import OwnedVolume
 from weftd.executor.runs import Runtime
 from weftd.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
 from weftd.executor.runtime.process.runtime import ProcessRuntime
-from weftd.executor.volumes import OwnedVolume
 
 IMAGE = "weft-job-busybox:local"
 IMAGE_WITH_PYTHON = "weft-job-python:local"

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.support.runs import order
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts
 from weftd.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
 from weftd.executor.runtime.process.runtime import ProcessRuntime
 

@@ -28,7 +28,7 @@ from weftd.executor.thinking.orders import runs_of
 from weftd.scheduler import service as scheduler
 from weftd.scheduler.settings import SchedulerSettings
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, Answers, carried, digest_of_jobs
-from weftd.scheduler.thinking.orders import OrderBytes, job_order, node_orders
+from weftd.scheduler.thinking.state.orders import OrderBytes, job_order, node_orders
 
 MIB = 1 << 20
 CARRIED_MAX = 8 * MIB  # by the bus

@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from weft.domain.arrays import IndicesError, indices_of, indices_text, split_elements
-from weft.domain.elements import ArrayTooLargeError, elements_of
+from weft.domain.decoding.elements import ArrayTooLargeError, elements_of
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
-from weft.domain.spec_decoder import SpecError, decode_spec
 
 
 def spec(text: str) -> JobSpec:

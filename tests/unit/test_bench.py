@@ -10,16 +10,16 @@ from tests.support.benchmarks import bench_job, gpu, measurement
 from tests.support.builders import job
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 from weft.domain.classes import is_benchmark
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import JobState
 from weft.domain.spec import Pin, TuningMode
-from weft.domain.spec_decoder import decode_spec
 from weft.emulation.standin import REP_SECONDS, CpuStandIn
 from weft.gpus.bench.protocol import Durations, measure
 from weft.gpus.bench.watch import NvmlWatch, Unwatched
 from weft.messages.signals import GpuSample
 from weft.samples.benchmark_job import benchmark_spec, measured
 from weft.samples.benchmark_result import Measurement, measurement_of, progress_line, spread
-from weftd.executor.progress import pairs
+from weftd.executor.logs.progress import pairs
 
 
 class Clock:

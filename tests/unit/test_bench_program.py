@@ -11,7 +11,7 @@ import pytest
 from tests.support.cuda_stub import build
 from weft.gpus.bench.kernels import COMPUTE, MEMORY, ComputeWork, MemoryWork, ptx, sum_of_chains
 from weft.samples.benchmark_result import Measurement, measurement_of
-from weftd.executor.progress import pairs
+from weftd.executor.logs.progress import pairs
 
 CHIPS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 LITTLE = ("--seconds", "0.1", "--blocks", "4", "--rounds", "16", "--launches", "2", "--passes", "2", "--array-mib", "1")

@@ -18,11 +18,11 @@ from weft.planning.minimum_run import MinimumRun
 from weft.planning.offers import STALE_MAX, Offers
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.shape import PlacementRequest, Want
-from weftd.scheduler.thinking import beliefs
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.history import Journal
-from weftd.scheduler.thinking.holders import Holders
-from weftd.scheduler.thinking.waiting import CACHED_LEAST
+from weftd.scheduler.thinking.decide.waiting import CACHED_LEAST
+from weftd.scheduler.thinking.record.history import Journal
+from weftd.scheduler.thinking.state import beliefs
+from weftd.scheduler.thinking.state.holders import Holders
 from weftd.scorer.thinking.references import Paces
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weftd.executor.checkpoints import OF_ANY_USER, OWN, Checkpoints, make_folder
+from weftd.executor.files.checkpoints import OF_ANY_USER, OWN, Checkpoints, make_folder
 
 DAY = 86400.0
 

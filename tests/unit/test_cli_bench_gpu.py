@@ -10,14 +10,14 @@ from rich.console import Console, RenderableType
 from tests.support.benchmarks import measurement
 from tests.support.told_gateway import ToldGateway
 from tests.support.views import gpu_view, job_view, node_view
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import JobState
-from weft.domain.spec_decoder import decode_spec
 from weft.messages.http import NodesView, Submitted
 from weft.samples.benchmark_result import progress_line
 from weftd.cli.__main__ import main
 from weftd.cli.drawing.benchmarks import Benched, benchmarks_table
 from weftd.cli.drawing.look import Look
-from weftd.executor.progress import pairs
+from weftd.executor.logs.progress import pairs
 
 Said = pytest.CaptureFixture[str]
 

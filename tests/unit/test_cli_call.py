@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.told_gateway import ToldGateway
 from tests.support.told_services import JOB, endpoint, endpoints, weft
-from weftd.cli.call import checked_headers, checked_path
 from weftd.cli.complaint import Complaint
+from weftd.cli.services.call import checked_headers, checked_path
 
 Said = pytest.CaptureFixture[str]
 

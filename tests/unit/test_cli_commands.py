@@ -23,8 +23,8 @@ from weft.messages.http import (
 )
 from weftd.cli import page
 from weftd.cli.__main__ import main
+from weftd.cli.cluster.top import ended_lately
 from weftd.cli.commands import COMMANDS, FAMILIES
-from weftd.cli.top import ended_lately
 
 Said = pytest.CaptureFixture[str]
 

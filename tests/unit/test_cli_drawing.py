@@ -10,7 +10,8 @@ from weft.domain.sizes import RoleSize
 from weft.domain.spec import ResizeHow
 from weft.messages.http import GpuScoreView, RunView
 from weft.messages.signals import GpuSample
-from weft.planning.explain import Explanation
+from weft.planning.reasons.explain import Explanation
+from weftd.cli.cluster.nodes import drawn as nodes_page
 from weftd.cli.drawing.cluster import cluster_screen
 from weftd.cli.drawing.explanation import explanation
 from weftd.cli.drawing.gpus import table_of_gpus
@@ -23,7 +24,6 @@ from weftd.cli.drawing.jobs import (
 )
 from weftd.cli.drawing.look import bar, progress_text
 from weftd.cli.drawing.story import story_table
-from weftd.cli.nodes import drawn as nodes_page
 
 # jobs
 

@@ -9,6 +9,7 @@ from weft.domain.job import JobState
 from weft.domain.shares import Share
 from weft.messages.http import GpuHeldBy, GpuView, RunView
 from weft.messages.signals import Finding, GpuSample, HostSample
+from weftd.cli.cluster.nodes import drawn as nodes_page
 from weftd.cli.drawing.cluster import cluster_screen, gpu_blocks
 from weftd.cli.drawing.gpus import table_of_gpus
 from weftd.cli.drawing.jobs import (
@@ -17,7 +18,6 @@ from weftd.cli.drawing.jobs import (
     held_gpus,
 )
 from weftd.cli.drawing.look import Look, job_colour
-from weftd.cli.nodes import drawn as nodes_page
 
 # nodes
 

@@ -4,12 +4,12 @@ import msgspec
 
 from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
 from tests.support.views import GIB, NO_ROOM, NOW, event_view, gpu_view, job_view, node_view
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import Allocation, Cause, CauseCode, JobState, Placement
-from weft.domain.spec_decoder import decode_spec
 from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner, TrackRecord
 from weft.messages.http import RunView
 from weft.messages.signals import RunSample
-from weft.planning.explain import ClosedSeen, Explanation, HolderSeen
+from weft.planning.reasons.explain import ClosedSeen, Explanation, HolderSeen
 from weftd.cli.drawing.explanation import explanation
 from weftd.cli.drawing.jobs import (
     description,

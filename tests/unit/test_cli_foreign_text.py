@@ -33,7 +33,7 @@ from weft.messages.secrets import SecretDeleted, SecretsView, SecretView
 from weft.messages.series import UsageView
 from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView
 from weft.messages.whatif import WhatIfView
-from weft.planning.explain import Explanation
+from weft.planning.reasons.explain import Explanation
 from weftd.cli import page
 from weftd.cli.__main__ import main
 

@@ -9,10 +9,10 @@ from tests.support.views import GIB, NOW, gpu_view, job_view, node_view
 from weft.messages.http import GpuScoreView, GpuView, LimitsView, RunView
 from weft.messages.nodes import Pace
 from weft.messages.signals import CurvePoint, Finding, GpuSample, RankVerdict
+from weftd.cli.cluster.nodes import drawn as nodes_page
 from weftd.cli.drawing.gpus import known_text, scores_text, table_of_gpus, worries
 from weftd.cli.drawing.jobs import description
 from weftd.cli.drawing.tuned import pace_text, tuned_text
-from weftd.cli.nodes import drawn as nodes_page
 
 
 def score(value: float, job_class: str = "compute", **fields: Any) -> GpuScoreView:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from weftd.cli.admin.image import _host, _stored_name, _write_config
 from weftd.cli.complaint import Complaint
-from weftd.cli.image import _host, _stored_name, _write_config
 
 PREFIX = "weft.internal/vision/"
 

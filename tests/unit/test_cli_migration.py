@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.domain.decoding.spec_decoder import decode_spec
+from weft.domain.decoding.yaml_reader import read_yaml
 from weft.domain.spec import Kind
-from weft.domain.spec_decoder import decode_spec
-from weft.domain.yaml_reader import read_yaml
 from weftd.cli.__main__ import main
 from weftd.cli.complaint import Complaint
-from weftd.cli.init import template
 from weftd.cli.migration.determined import from_determined
+from weftd.cli.migration.init import template
 from weftd.cli.migration.slurm import from_slurm
 from weftd.cli.migration.slurm_values import NoValueError, gpus_of, memory_bytes, range_of, seconds_of
 from weftd.cli.migration.written import Translated, name_of, page_of, quoted

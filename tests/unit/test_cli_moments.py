@@ -6,7 +6,7 @@ import pytest
 
 from weftd.cli.__main__ import parse
 from weftd.cli.complaint import Complaint
-from weftd.cli.moments import moment
+from weftd.cli.jobs.moments import moment
 
 NOW = 1_700_000_000.0
 

@@ -12,9 +12,9 @@ from tests.support.views import job_view
 from weft.domain.job import Cause, CauseCode, JobState
 from weft.domain.spec import Kind
 from weft.messages.http import Submitted
-from weftd.cli import notebook as notebooks
 from weftd.cli.__main__ import parse
 from weftd.cli.complaint import Complaint
+from weftd.cli.services import notebook as notebooks
 
 Said = pytest.CaptureFixture[str]
 

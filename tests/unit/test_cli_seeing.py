@@ -25,9 +25,9 @@ from weft.messages.http import (
     RunView,
 )
 from weft.messages.signals import Finding, RankVerdict
-from weft.planning.explain import Explanation
-from weftd.cli.failure import LastWords, hint
-from weftd.cli.logs import LineWriter, last_lines
+from weft.planning.reasons.explain import Explanation
+from weftd.cli.drawing.failure import LastWords, hint
+from weftd.cli.jobs.logs import LineWriter, last_lines
 
 Said = pytest.CaptureFixture[str]
 

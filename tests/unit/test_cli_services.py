@@ -21,7 +21,7 @@ from weft.messages.http_services import (
     UnreadyView,
     UpdateView,
 )
-from weft.planning.explain import Explanation
+from weft.planning.reasons.explain import Explanation
 from weftd.cli.__main__ import parse
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.look import Look

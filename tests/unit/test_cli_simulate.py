@@ -18,10 +18,10 @@ from weft.simulator.report.compared import COLUMNS
 from weftd.cli.__main__ import INTERRUPTED, main, parse
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.look import Look
-from weftd.cli.simulate import told_settings
-from weftd.cli.simulation.plan import Planned, plans_of
-from weftd.cli.simulation.results import document, drawing
-from weftd.cli.simulation.running import interruptible
+from weftd.cli.study.simulate import told_settings
+from weftd.cli.study.simulation.plan import Planned, plans_of
+from weftd.cli.study.simulation.results import document, drawing
+from weftd.cli.study.simulation.running import interruptible
 
 Said = pytest.CaptureFixture[str]
 

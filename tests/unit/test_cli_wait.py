@@ -11,7 +11,7 @@ from weft.domain.job import JobState
 from weft.messages.http import (
     JobsView,
 )
-from weftd.cli.wait import seconds
+from weftd.cli.jobs.wait import seconds
 
 Said = pytest.CaptureFixture[str]
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from weft.domain.job import Cause, CauseCode, JobEvent, JobState
 from weft.domain.spec import Kind
 from weft.messages.http import EventData, EventView, JobView
-from weft.planning.explain import Explanation
+from weft.planning.reasons.explain import Explanation
 from weftd.cli.demo.burst import Burst
 from weftd.cli.demo.checks import Evidence, judge, spent
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.odd_folders import make_deep, swept
 from tests.support.runs import until
-from weftd.executor.discards import Discards
+from weftd.executor.files.discards import Discards
 
 DEPTH = 3000  # more than Python's recursion, and a longer path than the kernel takes
 LINKS = 100_000

@@ -11,8 +11,8 @@ from tests.support.fake_engine import RESET, FakeEngine, fake_engine
 from tests.support.hands import made_hands
 from tests.support.runs import find, in_state, order
 from weft.messages.nodes import RunState, StartRun
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts
 from weftd.executor.runs import Limits, Run, RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.runtime import DockerRuntime
 from weftd.executor.runtime.docker.settings import ContainerSettings

@@ -8,10 +8,10 @@ import pytest
 from tests.support.runs import order
 from weft.domain.cluster import Gpu
 from weft.domain.contract import DEFAULT_NAMES, MEETING_NAMES, THREAD_NAMES, own_values
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.spec import JobSpec
-from weft.domain.spec_decoder import decode_spec
 from weft.messages.nodes import Members, Serve
-from weftd.executor.environment import RunFacts, environment
+from weftd.executor.machine.environment import RunFacts, environment
 from weftd.gateway.submissions import notes_on
 
 

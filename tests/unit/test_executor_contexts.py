@@ -13,8 +13,8 @@ from msgspec import structs
 from tests.support.doubles.bus import MemoryBus
 from tests.support.runs import order, until
 from weft.messages.contexts import PIECE_BYTES, ContextRead, ReadContext
-from weftd.executor import contexts
-from weftd.executor.contexts import BadContextError, Contexts
+from weftd.executor.files import contexts
+from weftd.executor.files.contexts import BadContextError, Contexts
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 
 

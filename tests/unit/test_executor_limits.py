@@ -17,7 +17,7 @@ from tests.support.runs import desired, order
 from tests.unit.test_executor_service import World, story
 from weft.domain.cluster import Gpu
 from weft.messages.nodes import RunState, StartRun
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.rates import UNSURE, EgressRates
 from weftd.executor.runtime.docker.resizing import held_of, safe_update

@@ -17,8 +17,8 @@ from tests.support.runs import desired, order
 from tests.unit.test_executor_service import World, story
 from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import JobOrder, Member, Members, RankOrder, RoleOrder, RunState, StartRun
-from weftd.executor import members as files
-from weftd.executor.home import Home
+from weftd.executor.files import members as files
+from weftd.executor.files.home import Home
 from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
 from weftd.executor.runtime import signalling
 from weftd.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, ShowMembers, Terminate

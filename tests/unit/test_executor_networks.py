@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from tests.support.runs import order
-from weftd.executor.node import NodeFacts
+from weftd.executor.machine.node import NodeFacts
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.docker.container import Joined
 from weftd.executor.runtime.docker.engine import DockerEngine

@@ -15,8 +15,8 @@ from tests.support.hands import made_hands
 from tests.support.runs import order, until
 from tests.support.virtual_time import run_virtually
 from weft.messages.nodes import EndReason, ReadSecrets, SecretsRead, StartRun
+from weftd.executor.files.secrets import MissingSecretsError, SecretFiles, folder_in_memory, with_secrets
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
-from weftd.executor.secrets import MissingSecretsError, SecretFiles, folder_in_memory, with_secrets
 from weftd.executor.thinking.core import Action, Start
 
 NAMED = structs.replace(order("job-1"), env={"A": "a"}, secrets={"TOKEN": "t", "KEY": "k"})

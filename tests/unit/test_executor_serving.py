@@ -20,8 +20,8 @@ from weft.messages.nodes import (
     StartRun,
 )
 from weft.messages.serving import WHY_CHARS_MAX, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
-from weftd.executor.environment import RunFacts, environment
-from weftd.executor.ports import PortRange, free_port, lane_of
+from weftd.executor.machine.environment import RunFacts, environment
+from weftd.executor.machine.ports import PortRange, free_port, lane_of
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.serving.logends import CHARS_MAX, LINES_MAX, last_lines
 from weftd.executor.thinking.orders import runs_of

@@ -20,9 +20,9 @@ from weft.emulation.device import EmulatedDriver
 from weft.messages.nodes import RunState
 from weft.sharing.places import slot_of
 from weft.sharing.slots import JOB, LIMITS, SOCKET, USE, slot_names
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.leave import LeaveFile
-from weftd.executor.node import NodeFacts
+from weftd.executor.machine.node import NodeFacts
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.runtime import DockerRuntime
 from weftd.executor.runtime.docker.settings import ContainerSettings

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from tests.support.builders import GIB, job, node
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Loan, Placement, Revision
-from weft.planning.explain import Explanation, explain
+from weft.planning.reasons.explain import Explanation, explain
 from weftd.cli.drawing.explanation import explanation
 from weftd.cli.drawing.look import Look
 

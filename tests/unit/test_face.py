@@ -13,13 +13,13 @@ from aiohttp.test_utils import TestServer
 from hatchling.builders.wheel import WheelBuilder
 from yarl import URL
 
+from weftd.gateway.api.operations import OPERATIONS
 from weftd.gateway.app import application
-from weftd.gateway.documents import FACE_KEY
 from weftd.gateway.face import PAGE, Face, packaged
 from weftd.gateway.gateway import Gateway
+from weftd.gateway.http.documents import FACE_KEY
+from weftd.gateway.limits.streams import Streams
 from weftd.gateway.metrics import RequestMeters
-from weftd.gateway.operations import OPERATIONS
-from weftd.gateway.streams import Streams
 
 ROOT = Path(__file__).parents[2]
 FILES = {

@@ -10,8 +10,8 @@ import pytest
 from tests.support.doubles.store import MemoryStore
 from weft.store import GatewayStore, StoreUnavailableError
 from weft.store.tenants import Access
-from weftd.gateway.access import LOOKED_UP_AT_ONCE, REMEMBERED_SECONDS, AccessCache, source_of, token_hash
 from weftd.gateway.errors import RejectedError
+from weftd.gateway.limits.access import LOOKED_UP_AT_ONCE, REMEMBERED_SECONDS, AccessCache, source_of, token_hash
 from weftd.gateway.thinking.rates import Rate
 
 HOME = "192.0.2.1"

@@ -10,8 +10,8 @@ from tests.support.held_story import tell_at_random
 from tests.support.lives import Life
 from tests.support.tier import some
 from weft.messages.accounts import By
-from weftd.gateway.accounts import account_of, usage_of
-from weftd.gateway.billing import billed
+from weftd.gateway.accounting.accounts import account_of, usage_of
+from weftd.gateway.accounting.billing import billed
 from weftd.gateway.thinking.accounting.prices import read_prices
 from weftd.gateway.thinking.accounting.steps import sum_of
 from weftd.gateway.thinking.accounting.used import UsedLedger

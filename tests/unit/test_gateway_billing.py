@@ -8,7 +8,7 @@ import pytest
 
 from weft.messages.accounts import AccountRow
 from weft.messages.series import UsageView
-from weftd.gateway.billing import csv_of
+from weftd.gateway.accounting.billing import csv_of
 
 
 def view(*keys: str) -> UsageView:

@@ -19,9 +19,9 @@ from weft.planning.eta.learnt import kinds_of
 from weft.planning.eta.record import Range
 from weft.planning.eta.starts import Foreseen
 from weft.planning.shape import Shape
-from weftd.gateway.cluster import LiveCluster
-from weftd.gateway.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
-from weftd.gateway.snapshots import Snapshots
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
+from weftd.gateway.readmodel.snapshots import Snapshots
 
 _E = JobEvent
 RANGE = Range(10.0, 20.0, 30.0)

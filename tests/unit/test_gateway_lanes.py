@@ -6,9 +6,9 @@ from contextvars import copy_context
 
 import pytest
 
-from weftd.gateway import lanes as module
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.lanes import PAYER, Lanes, PaidThreads
+from weftd.gateway.limits import lanes as module
+from weftd.gateway.limits.lanes import PAYER, Lanes, PaidThreads
 from weftd.gateway.thinking.budgets import ProcessorBudget
 
 BUDGET = ProcessorBudget(part=0.5, burst_seconds=0.1)

@@ -21,14 +21,14 @@ from weft.messages.events import Event
 from weft.messages.nodes import LogRead, ReadLog
 from weft.store.accounts import Moment
 from weftd.gateway import gateway as module
+from weftd.gateway.api.logs import BROUGHT_SECONDS_PER_BYTE
+from weftd.gateway.api.tokens import keep_file_token
 from weftd.gateway.app import application
 from weftd.gateway.gateway import AT_WORK_PER_TENANT_MAX, Gateway
-from weftd.gateway.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE, Lanes
-from weftd.gateway.logs import BROUGHT_SECONDS_PER_BYTE
+from weftd.gateway.limits.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE, Lanes
 from weftd.gateway.over_nats import answer_submit
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.thinking.budgets import ProcessorBudget
-from weftd.gateway.tokens import keep_file_token
 
 ANSWER = aiohttp.ClientTimeout(total=20)
 LOG_BYTES = 300_000

@@ -20,15 +20,15 @@ from weft.domain.job import Job, JobState, Placement
 from weft.domain.shares import Share
 from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
 from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
-from weftd.gateway.cluster import LiveCluster
-from weftd.gateway.samples import view_of
-from weftd.gateway.sampling import (
+from weftd.gateway.api.samples import view_of
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.sampling import (
     CLUSTER,
     GPUS_PER_NODE_MAX,
     JOB_SERIES_MAX,
     Samples,
 )
-from weftd.gateway.seen import NodeTold, enter
+from weftd.gateway.readmodel.seen import NodeTold, enter
 from weftd.gateway.thinking.accounting.used import UsedLedger
 from weftd.gateway.thinking.rings import COARSE_STEPS, FINE_STEPS, Ring, Series, Shelf
 

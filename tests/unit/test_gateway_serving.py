@@ -20,11 +20,11 @@ from weft.messages.serving import (
     ServicesServed,
 )
 from weft.messages.signals import Finding, PoolReviewed
-from weftd.gateway.cluster import LiveCluster
-from weftd.gateway.service_views import endpoints_view, service_view
-from weftd.gateway.serving import SECONDS_MAX, TRACKS_MAX
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.service_views import endpoints_view, service_view
+from weftd.gateway.readmodel.serving import SECONDS_MAX, TRACKS_MAX
+from weftd.gateway.readmodel.views import job_view
 from weftd.gateway.thinking.requests import percentile
-from weftd.gateway.views import job_view
 
 NODES = {"node-1": node("node-1")}
 

@@ -6,8 +6,8 @@ from tests.support.builders import GIB, job, node
 from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.shares import Share
 from weft.store.tenants import Access
-from weftd.gateway.cluster import LiveCluster
-from weftd.gateway.views import job_view, node_views
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.views import job_view, node_views
 
 
 def holds(job_id: str, *shares: Share | None, gpu: int = 0, tenant: str = "alice") -> Job:

@@ -10,11 +10,11 @@ from weft.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
 from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.shares import Share
 from weft.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
-from weft.planning.explain import BesideSeen, ShareSeen
+from weft.planning.reasons.explain import BesideSeen, ShareSeen
 from weft.store.tenants import Access
 from weftd.cli.drawing.shares import share_lines
-from weftd.gateway.cluster import LiveCluster
-from weftd.gateway.shares import SHOWN_MAX, shares_seen
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.shares import SHOWN_MAX, shares_seen
 
 ALICE, BOB = Access(tenant="alice"), Access(tenant="bob")
 ADMIN = Access(tenant="root", admin=True)

@@ -12,13 +12,13 @@ from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.sizes import wrong_size
 from weft.domain.spec import JobSpec, ResizeHow
 from weft.messages.http import JobView
-from weft.planning.explain import explain
+from weft.planning.reasons.explain import explain
 from weft.store.tenants import Access
-from weftd.gateway.cluster import LiveCluster
 from weftd.gateway.errors import RejectedError
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.views import job_view, node_views
 from weftd.gateway.submissions import notes_on
 from weftd.gateway.thinking.sizing import check_size
-from weftd.gateway.views import job_view, node_views
 
 RANGE = {"replicas": {"min": 1, "want": 2, "max": 4}}
 _S = JobState

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from weft.store import StoreUnavailableError
-from weftd.gateway.snapshots import SECONDS, Fresh
+from weftd.gateway.readmodel.snapshots import SECONDS, Fresh
 
 
 class Counted:

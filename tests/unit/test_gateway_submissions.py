@@ -14,7 +14,7 @@ from weft.store.tenants import Access
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.hints import Hints
-from weftd.gateway.snapshots import Snapshots
+from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.submissions import LARGE_BYTES, Submissions
 
 QUIET, BUSY = Access(tenant="quiet"), Access(tenant="busy")

@@ -13,6 +13,7 @@ from tests.support.held_story import tell_at_random
 from tests.support.story import tell_everything
 from weft.messages.accounts import JobFacts
 from weft.messages.events import Event
+from weftd.gateway.notifications.urls import mistake
 from weftd.gateway.thinking.accounting.lost import kind_of, lost_since
 from weftd.gateway.thinking.accounting.prices import HOUR, PricesError, cost, read_prices
 from weftd.gateway.thinking.accounting.stretches import EpochStretch, Part
@@ -20,7 +21,6 @@ from weftd.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
 from weftd.gateway.thinking.telling.addresses import networks_of
 from weftd.gateway.thinking.telling.posts import BODY_BYTES_MAX, body_of, events_of, secret_of, signed, wait_seconds
 from weftd.gateway.thinking.telling.spans import SPANS_MAX, Trace, trace_id
-from weftd.gateway.urls import mistake
 
 LIST = 'currency = "EUR"\n[gpu_hour]\n"A" = 0.1\n"B" = 2.499999\n'
 

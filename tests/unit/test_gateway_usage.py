@@ -12,8 +12,8 @@ from tests.support.steps import go, placement
 from tests.support.tier import some
 from weft.domain.job import JobEvent
 from weft.store.accounts import Moment
-from weftd.gateway.accounts import JOBS_AT_ONCE, JOBS_MAX, Accounts, account_of, usage_of
-from weftd.gateway.past import Past, past_of
+from weftd.gateway.accounting.accounts import JOBS_AT_ONCE, JOBS_MAX, Accounts, account_of, usage_of
+from weftd.gateway.readmodel.past import Past, past_of
 from weftd.gateway.thinking.accounting.steps import STEPS_MAX, by_step, fair, sum_of, window_of
 from weftd.gateway.thinking.accounting.used import UsedLedger
 

@@ -15,7 +15,7 @@ from tests.support.hung_driver import PATIENCE_SECONDS, a_driver_that_hangs
 from weft.domain.cluster import Gpu
 from weft.gpus import inventory, inventory_in_time
 from weft.service import load
-from weftd.cli import up
+from weftd.cli.local import up
 from weftd.executor import __main__ as executor
 from weftd.telemetry import __main__ as telemetry
 from weftd.telemetry.settings import TelemetrySettings

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
+from weftd.executor.files.home import Home
 from weftd.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_orders, read_slot, write_orders
 from weftd.executor.guard.thinking import FenceTimings
-from weftd.executor.home import Home
 from weftd.executor.keeper import FileKeeper
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.core import Memory, Stop

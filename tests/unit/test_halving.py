@@ -17,9 +17,9 @@ from tests.support.scheduler import world
 from tests.support.service_lives import rounds
 from tests.support.tier import examples
 from tests.support.virtual_time import run_virtually
-from weft.domain.elements import elements_of
+from weft.domain.decoding.elements import elements_of
+from weft.domain.decoding.spec_decoder import SpecError
 from weft.domain.job import CauseCode, Job, JobState
-from weft.domain.spec_decoder import SpecError
 from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import ProgressSeen, RunProgressed
 from weft.store import StoreUnavailableError

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.scheduler import World, world
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import CauseCode, JobState
 from weft.domain.spec import Replicas, ResizeHow, ResizeRules, Role
-from weft.domain.spec_decoder import SpecError, decode_spec
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
 

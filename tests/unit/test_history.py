@@ -18,7 +18,7 @@ from weft.domain.spec import JobSpec
 from weft.messages.history import Record
 from weft.messages.nodes import RunSeen
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.entries import (
+from weftd.scheduler.thinking.record.entries import (
     FORMAT,
     Admitted,
     Asked,
@@ -33,9 +33,9 @@ from weftd.scheduler.thinking.entries import (
     jobs_of,
     specified,
 )
-from weftd.scheduler.thinking.history import HistoryRetention, JournalPace
-from weftd.scheduler.thinking.keeping import pickled, unpickled
-from weftd.scheduler.thinking.replay import Replay
+from weftd.scheduler.thinking.record.history import HistoryRetention, JournalPace
+from weftd.scheduler.thinking.record.keeping import pickled, unpickled
+from weftd.scheduler.thinking.record.replay import Replay
 
 EAGER = JournalPace(quiet_seconds=1.0, begin_bytes=2000)  # begins anew every few records
 

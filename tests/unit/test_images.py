@@ -9,8 +9,8 @@ import pytest
 from tests.support.fake_engine import FakeEngine, fake_engine
 from tests.support.runs import in_state, order
 from weft.messages.nodes import RunState
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.docker.engine import DockerEngine
 from weftd.executor.runtime.docker.images import Images

@@ -12,9 +12,9 @@ from tests.support.steps import placement
 from tests.support.tier import examples
 from weft.domain.job import Job, JobState
 from weft.planning.eta.starts import PoolToCome
-from weft.planning.explain import explain
 from weft.planning.in_order import KnownPlaces, in_order, order_of
 from weft.planning.policy import ORDERS
+from weft.planning.reasons.explain import explain
 
 NOW = 1_000_000.0
 NODES = [node("node-1"), node("node-2")]

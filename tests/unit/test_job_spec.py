@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tier import examples
-from weft.domain.mistakes import MISTAKES_MAX
+from weft.domain.decoding.mistakes import MISTAKES_MAX
+from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 from weft.domain.quantity import duration_seconds, duration_text, size_bytes, size_text
 from weft.domain.spec import Kind, Role
-from weft.domain.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 
 
 def refusal(body: bytes | dict[str, object], *, content: str = "json") -> tuple[str, str]:

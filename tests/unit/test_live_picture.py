@@ -15,9 +15,16 @@ from weft.domain.job import Job, JobState
 from weft.domain.shares import Share
 from weft.messages.live import LiveDelta, LiveSnapshot
 from weft.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
-from weftd.gateway.cluster import LiveCluster
-from weftd.gateway.live_picture import SAMPLED_AT_ONCE, ClusterSeen, LiveChange, LiveCounts, LivePicture, waiting_of
-from weftd.gateway.live_stream import WAITING_BYTES_MAX, WAITING_MAX, Live, LiveReader, LiveView
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.live_picture import (
+    SAMPLED_AT_ONCE,
+    ClusterSeen,
+    LiveChange,
+    LiveCounts,
+    LivePicture,
+    waiting_of,
+)
+from weftd.gateway.readmodel.live_stream import WAITING_BYTES_MAX, WAITING_MAX, Live, LiveReader, LiveView
 
 NODES = ("node-1", "node-2", "node-3")
 TENANTS = ("alice", "bob")

@@ -12,7 +12,7 @@ from weftd.cli.local import ClusterHome, LocalCluster, Options
 from weftd.cli.local.caddy import has_caddy
 from weftd.cli.local.plan import Addresses, Service, not_used, role_dsn, services
 from weftd.cli.local.process import environment
-from weftd.cli.up import welcome
+from weftd.cli.local.up import welcome
 
 HOME = ClusterHome(Path("/home"))
 ADDRESSES = Addresses(

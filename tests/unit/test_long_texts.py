@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftd.scheduler.thinking.long_texts import LONG_BYTES, filler, marked, marked_again
+from weftd.scheduler.thinking.record.long_texts import LONG_BYTES, filler, marked, marked_again
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=300)
 

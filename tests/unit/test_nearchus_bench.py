@@ -23,7 +23,7 @@ from tests.bench.nearchus.scenarios import BUDGET, CAPPED_TOTAL, SCENARIOS
 from weft.domain.quantity import size_bytes
 from weft.domain.sizes import how_resized, is_elastic
 from weft.domain.spec import ResizeHow
-from weftd.executor.progress import pairs
+from weftd.executor.logs.progress import pairs
 
 STEPS = 40
 S1 = SCENARIOS["S1"]

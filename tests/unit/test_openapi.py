@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from weft.domain.spec import JobSpec
-from weftd.gateway.openapi import document
-from weftd.gateway.operations import OPERATIONS
-from weftd.gateway.route import Who
+from weftd.gateway.api.operations import OPERATIONS
+from weftd.gateway.http.openapi import document
+from weftd.gateway.http.route import Who
 
 DOCUMENT = document(OPERATIONS)
 SCHEMAS = DOCUMENT["components"]["schemas"]

@@ -8,7 +8,7 @@ from statistics import median
 
 from tests.support.programs import program
 from weft.emulation.slowdowns import slow_down
-from weftd.executor.progress import pairs
+from weftd.executor.logs.progress import pairs
 
 SECONDS_MAX = 30.0
 

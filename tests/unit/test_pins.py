@@ -13,10 +13,10 @@ from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
 from weft.planning.capacity import Room
-from weft.planning.explain import explain
 from weft.planning.finding import find
 from weft.planning.policy import PLACEMENTS, Policy
-from weft.planning.refusals import never_fits, why_not
+from weft.planning.reasons.explain import explain
+from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.scores import Scores
 from weft.planning.shape import PlacementRequest, shape_of
 from weftd.scheduler.thinking.core import Settings

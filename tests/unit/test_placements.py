@@ -21,7 +21,7 @@ from weft.planning.placement.pm_first import pm_first
 from weft.planning.placement.spread import spread
 from weft.planning.placement.weft_best import AS_FAST, weft_best
 from weft.planning.policy import PLACEMENTS, Policy
-from weft.planning.refusals import why_not
+from weft.planning.reasons.refusals import why_not
 from weft.planning.scores import GpuKey, Scores
 from weft.planning.shape import PlacementRequest, Want
 

@@ -9,8 +9,8 @@ from tests.support.steps import placement
 from weft.domain.job import CauseCode, Job, JobState
 from weft.domain.spec import Pin, Role
 from weft.planning.capacity import room_of
-from weft.planning.explain import Explanation, explain
-from weft.planning.refusals import why_not
+from weft.planning.reasons.explain import Explanation, explain
+from weft.planning.reasons.refusals import why_not
 from weft.planning.shape import shape_of_job
 
 HOLDS_ONE = job("j-1", gpus=2, state=JobState.RUNNING, placement=placement(("node-1", 0), ("node-1", 1)))

@@ -9,7 +9,7 @@ from tests.support.scheduler import World, world
 from weft.domain.job import JobState
 from weft.messages.signals import GpuScore
 from weft.planning.moves import MoveRules
-from weft.planning.slow import SlowGpus, slow_text
+from weft.planning.reasons.slow import SlowGpus, slow_text
 from weftd.scheduler.thinking.core import Settings
 
 NOW = 1000.0

@@ -8,9 +8,9 @@ from weft.planning.finding import find
 from weft.planning.locality import Locality
 from weft.planning.placement.packed import packed
 from weft.planning.placement.weft_best import weft_best
+from weft.planning.reasons.why import Why, why_there
 from weft.planning.scores import GpuKey, Scores
 from weft.planning.shape import PlacementRequest, shape_of
-from weft.planning.why import Why, why_there
 
 COMPUTE = PlacementRequest("compute", "j-1")
 SLOW_FIRST = {("node-1", 0): 1.13, ("node-1", 1): 1.1, ("node-1", 2): 0.97, ("node-1", 3): 0.96}

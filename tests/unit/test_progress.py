@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from tests.support.runs import until
 from weft.messages.nodes import EndReason, RunState
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.logs.lines import READ_BYTES_MAX, Tail, pairs
-from weftd.executor.matching import REFUSED_SECONDS, Matcher
-from weftd.executor.progress import SETTLE_SECONDS, ProgressReader
+from weftd.executor.logs.matching import REFUSED_SECONDS, Matcher
+from weftd.executor.logs.progress import SETTLE_SECONDS, ProgressReader
 from weftd.executor.runs import Run, RunKey
 
 KEY = RunKey("job-1", 1, 0)

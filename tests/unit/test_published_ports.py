@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.runs import order
 from weft.messages.nodes import Serve
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts, Refusal
-from weftd.executor.ports import PortRange
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts, Refusal
+from weftd.executor.machine.ports import PortRange
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.container import HOST_NETWORK, Joined, ServedAt
 from weftd.executor.runtime.docker.doors import PublishedPort, door_of, served

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.logs import retention
 from weftd.executor.logs.retention import GRAIN, Cut, Log, Removal, Retention, RetentionLimits, decide, punch
 from weftd.executor.runs import RunKey

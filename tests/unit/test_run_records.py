@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.limits import cgroup, groups
 from weftd.executor.runtime.process import records

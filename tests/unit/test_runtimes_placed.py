@@ -10,7 +10,7 @@ from weft.domain.cluster import IGNORES_IMAGES, Node
 from weft.domain.job import CauseCode
 from weft.planning.capacity import Room, empty_room
 from weft.planning.finding import find
-from weft.planning.refusals import never_fits, why_not
+from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.shape import Shape, shape_of_job
 
 

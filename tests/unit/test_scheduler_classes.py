@@ -10,8 +10,8 @@ from weft.domain.classes import CLASS_LABEL, class_of, workload_of
 from weft.messages.asks import AskKind
 from weft.messages.signals import ClassesLearnt, GpuScore, WorkloadClass
 from weftd.scheduler.desk import SCORES_SECONDS
-from weftd.scheduler.thinking import entries as recorded
-from weftd.scheduler.thinking.keeping import pickled, unpickled
+from weftd.scheduler.thinking.record import entries as recorded
+from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 
 def learnt(job_class: str, workload: str = "", *, at: float = 0.0, **fields: Any) -> WorkloadClass:

@@ -11,11 +11,11 @@ from tests.support.tier import examples
 from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
-from weft.planning.explain import explain
+from weft.planning.reasons.explain import explain
 from weftd.scheduler.settings import SchedulerSettings
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.picture import Picture
-from weftd.scheduler.thinking.reaper import Reaper
+from weftd.scheduler.thinking.decide.reaper import Reaper
+from weftd.scheduler.thinking.state.picture import Picture
 
 S, E = JobState, JobEvent
 

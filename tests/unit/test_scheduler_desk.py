@@ -26,7 +26,7 @@ from weftd.scheduler.desk import SCORES_SECONDS, Desk
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.replay import Replay
+from weftd.scheduler.thinking.record.replay import Replay
 
 
 class FailingStore(MemoryStore):

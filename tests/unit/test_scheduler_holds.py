@@ -7,7 +7,7 @@ from weft.domain.arrays import Element
 from weft.domain.dependencies import Ends
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
-from weftd.scheduler.thinking.keeping import pickled, unpickled
+from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S, E = JobState, JobEvent
 

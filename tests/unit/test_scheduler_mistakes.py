@@ -13,14 +13,14 @@ from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import NodeReported
 from weft.store import StoreUnavailableError
-from weftd.scheduler.thinking import lives
 from weftd.scheduler.thinking.core import Scheduler
-from weftd.scheduler.thinking.mistakes import REFUSED_SECONDS, REMEMBERED_SECONDS, Mistakes
-from weftd.scheduler.thinking.picture import Picture
-from weftd.scheduler.thinking.pool import Pool
-from weftd.scheduler.thinking.replay import Replay
-from weftd.scheduler.thinking.waiting import Waiting
-from weftd.scheduler.thinking.waitlist import Waitlist
+from weftd.scheduler.thinking.decide import lives
+from weftd.scheduler.thinking.decide.waiting import Waiting
+from weftd.scheduler.thinking.record.mistakes import REFUSED_SECONDS, REMEMBERED_SECONDS, Mistakes
+from weftd.scheduler.thinking.record.replay import Replay
+from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.pool import Pool
+from weftd.scheduler.thinking.state.waitlist import Waitlist
 
 BAD = "j-bad"
 

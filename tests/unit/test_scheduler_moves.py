@@ -15,8 +15,8 @@ from weft.messages.signals import GpuScore
 from weft.planning.moves import Move, MoveRules, together
 from weft.planning.policy import Policy
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.keeping import pickled, unpickled
-from weftd.scheduler.thinking.moving import KEEP_SECONDS
+from weftd.scheduler.thinking.decide.moving import KEEP_SECONDS
+from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S, E = JobState, JobEvent
 GRACE = 30.0

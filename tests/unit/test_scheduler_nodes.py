@@ -9,8 +9,8 @@ from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason, RunSeen, RunState
-from weft.planning.explain import explain
-from weft.planning.refusals import never_fits
+from weft.planning.reasons.explain import explain
+from weft.planning.reasons.refusals import never_fits
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX
 from weftd.scheduler.thinking.core import Settings
 

@@ -9,14 +9,14 @@ from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobState
 from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
-from weft.planning.explain import explain
 from weft.planning.order.las import PATIENCE_SECONDS
 from weft.planning.policy import ORDERS, PLACEMENTS, Policy
+from weft.planning.reasons.explain import explain
 from weft.planning.reserving import LONGEST_SECONDS
 from weft.service.config import SettingsError, load
 from weftd.scheduler.settings import SchedulerSettings
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.keeping import pickled, unpickled
+from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S = JobState
 ONE = {"time_limit": "1h"}

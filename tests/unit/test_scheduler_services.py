@@ -8,7 +8,7 @@ from weft.domain.job import CauseCode, JobEvent, JobState, Revision
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason, RunSeen, RunState
 from weftd.executor.thinking.orders import runs_of
-from weftd.scheduler.thinking.orders import job_order, node_orders
+from weftd.scheduler.thinking.state.orders import job_order, node_orders
 
 S, E, C = JobState, JobEvent, CauseCode
 

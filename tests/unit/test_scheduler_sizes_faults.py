@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.messages.nodes import EndReason
-from weftd.scheduler.thinking.sizing import LOOK_SECONDS
+from weftd.scheduler.thinking.decide.sizing import LOOK_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 

@@ -14,8 +14,8 @@ from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind, RankTuning
 from weft.planning import reserving
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.keeping import pickled, unpickled
-from weftd.scheduler.thinking.tuning import MEMORY_BYTES_MIN
+from weftd.scheduler.thinking.decide.tuning import MEMORY_BYTES_MIN
+from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S, E = JobState, JobEvent
 

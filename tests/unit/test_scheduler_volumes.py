@@ -14,11 +14,11 @@ from tests.support.volumes import offering, with_volumes
 from weft.domain.job import CauseCode, JobState
 from weft.messages.signals import GpuScore
 from weft.planning.capacity import room_of
-from weft.planning.explain import explain
 from weft.planning.finding import find
 from weft.planning.moves import MoveRules
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.preemption import Holder, clearing_for
+from weft.planning.reasons.explain import explain
 from weft.planning.reserving import emptiest
 from weft.planning.shape import PlacementRequest, shape_of
 from weftd.scheduler.thinking.core import Settings

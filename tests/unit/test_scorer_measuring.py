@@ -12,9 +12,9 @@ from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 from tests.support.builders import job
 from tests.support.doubles.store import MemoryStore
 from weft.bus import NoAnswerError
+from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.job import Job
 from weft.domain.spec import JobSpec
-from weft.domain.spec_decoder import decode_spec
 from weft.messages.asks import SubmitAnswered
 from weft.messages.signals import NodeSampled
 from weft.service.config import read_secret

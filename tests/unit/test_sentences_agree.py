@@ -22,7 +22,7 @@ from weft.planning.eta.ends import Steps
 from weft.planning.eta.learnt import Lasted, learn
 from weft.planning.eta.starts import TICK_S, PoolToCome
 from weft.planning.eta.told import agreed, ends_of, to_come
-from weft.planning.explain import Explanation, explain
+from weft.planning.reasons.explain import Explanation, explain
 from weftd.cli.drawing.explanation import explanation
 from weftd.cli.drawing.jobs import when_text
 from weftd.cli.drawing.look import Look

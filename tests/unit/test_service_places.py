@@ -12,10 +12,10 @@ from weft.planning.finding import find
 from weft.planning.jobs import WITH_OBJECTIVE, WITH_SLACK, asked_by
 from weft.planning.locality import Locality
 from weft.planning.placement.weft_best import weft_best
+from weft.planning.reasons.why import why_there
 from weft.planning.resizing import grow
 from weft.planning.scores import Scores
 from weft.planning.shape import PlacementRequest, Want, shape_of
-from weft.planning.why import why_there
 
 ASKED = PlacementRequest("compute", "j-1", tolerates=WITH_OBJECTIVE)
 SLOW = {"compute": {("n1", 0): 1.0, ("n1", 1): 1.2, ("n1", 2): 0.9, ("n1", 3): 1.8}}

@@ -7,7 +7,7 @@ from aiohttp import WSMessage, WSMsgType, web
 
 from tests.support.doubles.bus import MemoryBus
 from weft.messages.sessions import ReadSession, SessionRead, SessionWritten, WriteSession
-from weftd.gateway.entering.line import Over, SessionLine
+from weftd.gateway.sessions.entering.line import Over, SessionLine
 
 
 class Program:

@@ -12,7 +12,6 @@ from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.spec import JobSpec
 from weft.planning.capacity import Room, room_of
 from weft.planning.choosing_again import Movable
-from weft.planning.explain import explain
 from weft.planning.finding import find
 from weft.planning.giving_way import loss
 from weft.planning.jobs import standing_of
@@ -20,12 +19,13 @@ from weft.planning.moves import moves_for
 from weft.planning.order.las import LAS
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.preemption import Holder, clearing_for
-from weft.planning.refusals import never_fits, why_not
+from weft.planning.reasons.explain import explain
+from weft.planning.reasons.refusals import never_fits, why_not
+from weft.planning.reasons.why import why_there
 from weft.planning.resizing import grow
 from weft.planning.scores import Scores
 from weft.planning.shape import NOBODY, PlacementRequest, Shape, shape_of
 from weft.planning.shares import Shares
-from weft.planning.why import why_there
 
 HALF = shape(500, 8)
 

@@ -17,7 +17,7 @@ from weft.domain.job import Allocation
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order.las import FIRST_GPU_SECONDS, PATIENCE, PATIENCE_SECONDS
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from weft.planning.refusals import why_not
+from weft.planning.reasons.refusals import why_not
 from weft.planning.shape import PlacementRequest
 from weft.simulator.metrics import metrics
 from weft.simulator.model import Cluster, World

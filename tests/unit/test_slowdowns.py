@@ -13,12 +13,12 @@ from weft.domain.job import Allocation
 from weft.messages.signals import PairSlowdown
 from weft.planning.capacity import Room
 from weft.planning.finding import find
+from weft.planning.reasons.why import why_there
 from weft.planning.scores import Scores
 from weft.planning.shape import PlacementRequest
-from weft.planning.why import why_there
 from weftd.scheduler.desk import SCORES_SECONDS
-from weftd.scheduler.thinking import entries as recorded
-from weftd.scheduler.thinking.keeping import pickled, unpickled
+from weftd.scheduler.thinking.record import entries as recorded
+from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 MEMORY, COMPUTE = PlacementRequest("memory"), PlacementRequest("compute")
 

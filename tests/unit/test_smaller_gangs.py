@@ -18,10 +18,10 @@ from weft.planning.order import las
 from weft.planning.order.las import LAS
 from weft.planning.order.srtf import SRTF
 from weft.planning.policy import PLACEMENTS, Policy
-from weft.planning.refusals import never_fits, why_not
+from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.shape import Shape, Want, shape_of
-from weftd.gateway.cluster import LiveCluster
-from weftd.gateway.views import job_view
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.views import job_view
 
 S = JobState
 

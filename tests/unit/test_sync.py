@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from tests.support.odd_folders import make_deep, swept
 from weft.domain.quantity import size_text
 from weft.messages import contexts as bounds
-from weftd.cli import sync
 from weftd.cli.complaint import Complaint
-from weftd.cli.sync import pack, sent_sentence
-from weftd.executor import contexts
-from weftd.executor.contexts import BadContextError, hand_over, unpack
+from weftd.cli.jobs import sync
+from weftd.cli.jobs.sync import pack, sent_sentence
+from weftd.executor.files import contexts
+from weftd.executor.files.contexts import BadContextError, hand_over, unpack
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:

@@ -6,10 +6,10 @@ from msgspec import structs
 from tests.support.builders import GIB
 from tests.support.tier import of_tier, some
 from tests.support.trained import Kindred, Model, Pool, Trained
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import size_bytes
 from weft.domain.spec import TuningMode
-from weft.domain.spec_decoder import SpecError, decode_spec
 from weft.messages.signals import NodeSampled
 
 SERVER_STARVED = {"ps": Kindred(count=1, seconds=0.5, cpus=0.4), "worker": Kindred(count=3, seconds=0.05, cpus=0.4)}

@@ -5,9 +5,9 @@ from msgspec import structs
 
 from tests.support.builders import GIB
 from tests.support.trained import Kindred, Model, Pool, Trained
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import CauseCode, Placement
 from weft.domain.spec import TuningMode
-from weft.domain.spec_decoder import SpecError, decode_spec
 
 WORKER = {"worker": Kindred(count=2, seconds=0.3, cpus=1.02)}  # each with 1 GiB, and half of it in use
 LEAN = 768 << 20  # 1.5 times what is in use

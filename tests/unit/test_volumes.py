@@ -12,15 +12,15 @@ from tests.support.scheduler import world
 from tests.support.service_lives import rounds
 from tests.support.volumes import offering
 from weft.domain.cluster import Capacity, NeededVolume, OfferedVolume
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import Volume
-from weft.domain.spec_decoder import SpecError, decode_spec
 from weft.planning.capacity import room_of
-from weft.planning.offering import offered_text, unoffered
-from weft.planning.refusals import never_fits, why_not
+from weft.planning.reasons.offering import offered_text, unoffered
+from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.shape import shape_of
 from weft.service import SettingsError, load
+from weftd.executor.machine.volumes import OwnedVolume, VolumeRefusedError, check, offered, paths_for, resolved
 from weftd.executor.settings import ExecutorSettings
-from weftd.executor.volumes import OwnedVolume, VolumeRefusedError, check, offered, paths_for, resolved
 
 SETS = {"name": "datasets", "read_only": True}
 

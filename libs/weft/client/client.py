@@ -24,7 +24,7 @@ from weft.messages.sessions import SessionKind
 
 if TYPE_CHECKING:
     from weft.client.sessions import RunSession
-    from weft.planning.explain import Explanation
+    from weft.planning.reasons.explain import Explanation
 
 RETRY_SECONDS_MAX = 30.0
 MEDIA = {"json": "application/json", "yaml": "application/yaml"}
@@ -173,7 +173,7 @@ class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, Adminis
         return RunSession(self._wire, job_path(job, "/attach"), query, command)
 
     async def explain(self, job: str) -> "Explanation":
-        from weft.planning.explain import Explanation  # slow to import
+        from weft.planning.reasons.explain import Explanation  # slow to import
 
         return await self._wire.ask("GET", job_path(job, "/explain"), Explanation)
 

@@ -1,6 +1,6 @@
 """The variables that Weft sets for a program, by their meaning, and which of them a job may set itself. Pure.
 
-docs/contract.md states the contract; `services/weftd/executor/environment.py` gives the values.
+docs/contract.md states the contract; `services/weftd/executor/machine/environment.py` gives the values.
 """
 
 from msgspec import Struct

@@ -8,7 +8,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
     `number` counts the records of one leader from 1; after a missing one, the next `begins`. `begins`: the record opens
     with the leader's whole state, so a replay can begin here. `body` is compressed; only the scheduler's
-    `thinking/entries.py` reads it.
+    `thinking/record/entries.py` reads it.
     """
 
     epoch: int  # of the leader's lease

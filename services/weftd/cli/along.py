@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import structs
 
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
-from weft.domain.spec_decoder import SpecError, decode_spec
 from weftd.cli.complaint import Complaint
 
 

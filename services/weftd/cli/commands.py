@@ -20,29 +20,29 @@ def _commands(module: str, *, extra: str = "", **summaries: str) -> dict[str, Co
 
 
 _RUN = {
-    **_commands("run", run="run a command as a job"),
-    **_commands("submit", submit="submit a job from a YAML or JSON file"),
-    **_commands("wait", wait="wait until jobs have ended; the exit status says how"),
+    **_commands("jobs.run", run="run a command as a job"),
+    **_commands("jobs.submit", submit="submit a job from a YAML or JSON file"),
+    **_commands("jobs.wait", wait="wait until jobs have ended; the exit status says how"),
 }
 _SEE = {
-    **_commands("ps", ps="the jobs that wait and run; -a for all"),
-    **_commands("nodes", nodes="the nodes, their GPUs and who holds them"),
-    **_commands("gpus", gpus="every GPU, who holds it, and how fast it is for each class of jobs"),
-    **_commands("top", top="the cluster and its queue, live"),
-    **_commands("describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
-    **_commands("explain", explain="why a job waits, or why it is where it is"),
-    **_commands("logs", logs="print the output of a job; -f to follow"),
-    **_commands("usage", usage="GPU hours held, used and lost, and what they cost"),
-    **_commands("events", events="list the events of the cluster; -f to follow"),
+    **_commands("jobs.ps", ps="the jobs that wait and run; -a for all"),
+    **_commands("cluster.nodes", nodes="the nodes, their GPUs and who holds them"),
+    **_commands("cluster.gpus", gpus="every GPU, who holds it, and how fast it is for each class of jobs"),
+    **_commands("cluster.top", top="the cluster and its queue, live"),
+    **_commands("jobs.describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
+    **_commands("jobs.explain", explain="why a job waits, or why it is where it is"),
+    **_commands("jobs.logs", logs="print the output of a job; -f to follow"),
+    **_commands("admin.usage", usage="GPU hours held, used and lost, and what they cost"),
+    **_commands("jobs.events", events="list the events of the cluster; -f to follow"),
 }
 _ACT = {
     **_commands(
-        "many",
+        "jobs.many",
         cancel="end jobs",
         requeue="send jobs back to the queue, to start again",
     ),
     **_commands(
-        "act",
+        "jobs.act",
         priority="change a job's priority",
         scale="change a job's size: JOB worker=4",
         share="change a running job's share of a GPU: JOB --request 0.5",
@@ -51,49 +51,49 @@ _ACT = {
     ),
 }
 _ENTER = {
-    **_commands("shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
-    **_commands("forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
-    **_commands("copying", cp="copy files to and from a running job"),
+    **_commands("sessions.shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
+    **_commands("sessions.forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
+    **_commands("sessions.copying", cp="copy files to and from a running job"),
 }
 _SERVE = {
-    **_commands("update", update="change what a service runs, replica by replica"),
+    **_commands("services.update", update="change what a service runs, replica by replica"),
     **_commands(
-        "endpoints",
+        "services.endpoints",
         endpoints="list the replicas of a service, with their addresses",
         open="the URL of a service, for a browser",
     ),
-    **_commands("call", call="send a request to a service"),
-    **_commands("notebook", notebook="a JupyterLab as a job; prints its URL"),
+    **_commands("services.call", call="send a request to a service"),
+    **_commands("services.notebook", notebook="a JupyterLab as a job; prints its URL"),
 }
 _CLUSTER = {
-    **_commands("up", extra="embedded", up="start a cluster on this machine, or attach to it"),
-    **_commands("bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
-    **_commands("emulate", extra="embedded", emulate="have an emulated GPU be slow, or recover"),
+    **_commands("local.up", extra="embedded", up="start a cluster on this machine, or attach to it"),
+    **_commands("cluster.bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
+    **_commands("local.emulate", extra="embedded", emulate="have an emulated GPU be slow, or recover"),
     **_commands("demo", extra="embedded", demo="see real jobs share a cluster, in about two minutes"),
-    **_commands("setup", setup="make the credentials of a cluster"),
-    **_commands("replay", replay="derive the scheduler's decisions again, and compare"),
-    **_commands("migrate", extra="cluster", migrate="bring the database to this version"),
+    **_commands("admin.setup", setup="make the credentials of a cluster"),
+    **_commands("study.replay", replay="derive the scheduler's decisions again, and compare"),
+    **_commands("admin.migrate", extra="cluster", migrate="bring the database to this version"),
     **_commands(
-        "administration",
+        "admin.administration",
         token="create, list and revoke access tokens",
         quota="show and set guarantees and limits of tenants",
         webhook="have events posted to a URL",
         secret="store values that jobs name",
     ),
-    **_commands("image", image="images in the cluster's registry"),
-    **_commands("administration", tenant="show and set limits on the submissions of tenants"),
+    **_commands("admin.image", image="images in the cluster's registry"),
+    **_commands("admin.administration", tenant="show and set limits on the submissions of tenants"),
 }
 _BEGIN = {
-    **_commands("init", init="write a job file to begin with, each field explained"),
-    **_commands("migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
+    **_commands("migration.init", init="write a job file to begin with, each field explained"),
+    **_commands("migration.migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
     **_commands("complete", completion="the completion of bash, zsh or fish"),
-    **_commands("mcp", mcp="an MCP server on stdin and stdout, for assistants"),
+    **_commands("assistant.mcp", mcp="an MCP server on stdin and stdout, for assistants"),
 }
 _STUDY = {
-    **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
-    **_commands("what_if", **{"what-if": "compare the cluster with one that differs, job by job"}),
+    **_commands("study.export", export="the queue and the history as a trace, for `weft simulate`"),
+    **_commands("study.what_if", **{"what-if": "compare the cluster with one that differs, job by job"}),
     **_commands(
-        "simulate", extra="cluster", simulate="run a trace of jobs on a simulated cluster, and compare policies"
+        "study.simulate", extra="cluster", simulate="run a trace of jobs on a simulated cluster, and compare policies"
     ),
 }
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
-from weft.domain.spec_decoder import SpecError, decode_spec
 from weftd.cli.along import env_along, secret_files_along, secrets_along
 from weftd.cli.complaint import Complaint
 

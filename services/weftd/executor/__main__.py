@@ -22,24 +22,24 @@ from weft.gpus import inventory_in_time
 from weft.service import SettingsError, load, main
 from weft.service.keys import nats_keys
 from weftd.executor import service
-from weftd.executor.boot import boot_clock, boot_id
-from weftd.executor.capacity import capacity
-from weftd.executor.checkpoints import Checkpoints
+from weftd.executor.files.checkpoints import Checkpoints
+from weftd.executor.files.home import Home
+from weftd.executor.files.secrets import SecretFiles, folder_in_memory
 from weftd.executor.guard import thinking as guard
 from weftd.executor.guard.files import GuardOrders
 from weftd.executor.guard.watch import guarded
-from weftd.executor.home import Home
 from weftd.executor.keeper import FileKeeper, HomeTakenError
+from weftd.executor.logs.progress import ProgressReader
 from weftd.executor.logs.retention import Retention
-from weftd.executor.node import NodeFacts
-from weftd.executor.progress import ProgressReader
+from weftd.executor.machine.boot import boot_clock, boot_id
+from weftd.executor.machine.capacity import capacity
+from weftd.executor.machine.node import NodeFacts
+from weftd.executor.machine.volumes import OwnedVolume, offered, resolved
 from weftd.executor.runs import Runtime, RuntimeUnavailableError
-from weftd.executor.secrets import SecretFiles, folder_in_memory
 from weftd.executor.settings import ExecutorSettings
 from weftd.executor.shares.backend import ShareBackend
 from weftd.executor.shares.opening import SharesUnavailableError, opened
 from weftd.executor.silence import Silence, SilentBus
-from weftd.executor.volumes import OwnedVolume, offered, resolved
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from weft.bus import Bus, BusClosedError, BusError
 from weft.domain.cluster import Capacity
 from weft.messages.nodes import NodeDesired, NodeReported
-from weftd.executor.contexts import Contexts
+from weftd.executor.files.contexts import Contexts
+from weftd.executor.files.secrets import SecretFiles, with_secrets
 from weftd.executor.hands import Hands
 from weftd.executor.keeper import Keeper
+from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.metrics import ExecutorGauges
-from weftd.executor.progress import ProgressSource
 from weftd.executor.registry import RegistryImages
 from weftd.executor.runs import Run, Runtime, RuntimeUnavailableError
-from weftd.executor.secrets import SecretFiles, with_secrets
 from weftd.executor.serving.logends import LogEnds
 from weftd.executor.settings import ExecutorSettings
 from weftd.executor.thinking.core import Action, Reconciler, Start

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from weft.messages.nodes import StartRun
-from weftd.executor.contexts import BadContextError
+from weftd.executor.files.contexts import BadContextError
+from weftd.executor.files.secrets import MissingSecretsError
 from weftd.executor.registry import NoImageError
 from weftd.executor.runs import RunKey, Runtime, RuntimeUnavailableError
-from weftd.executor.secrets import MissingSecretsError
 from weftd.executor.thinking.core import Action, Hurry, Kill, Remove, Resize, Start, Terminate
 from weftd.executor.thinking.members import ShowMembers
 from weftd.executor.thinking.rounding import shown

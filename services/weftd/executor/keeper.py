@@ -13,10 +13,10 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from weftd.executor.files.home import Home
+from weftd.executor.files.regular import replace_file
 from weftd.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, SavedMemory, Slot, Synced, read_slot
-from weftd.executor.home import Home
 from weftd.executor.leave import Leave, LeaveFile
-from weftd.executor.regular import replace_file
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.core import Memory, Stop
 

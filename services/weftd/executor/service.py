@@ -15,11 +15,11 @@ from weft.messages.sessions import OpenSession, ReadSession, SessionLeft, Sessio
 from weft.messages.signals import NodeSampled
 from weft.service import Answer, Every, Listen, serve
 from weftd.executor.agent import Agent
+from weftd.executor.files.secrets import SecretFiles
 from weftd.executor.keeper import Keeper
+from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.logs.retention import Retention
-from weftd.executor.progress import ProgressSource
 from weftd.executor.runs import RunKey, Runtime, RuntimeUnavailableError
-from weftd.executor.secrets import SecretFiles
 from weftd.executor.serving.probing import TELL_SECONDS, Prober
 from weftd.executor.sessions.sessions import Sessions
 from weftd.executor.settings import ExecutorSettings

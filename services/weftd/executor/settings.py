@@ -9,11 +9,11 @@ from weft.domain.spec import Token
 from weft.domain.ulimits import ulimits_of
 from weft.service import Connections
 from weftd.executor.logs.retention import GRAIN, RetentionLimits
+from weftd.executor.machine.volumes import OwnedVolume, check
 from weftd.executor.runtime.docker.settings import ContainerSettings
 from weftd.executor.serving.settings import ServingSettings
 from weftd.executor.sessions.settings import SessionSettings
 from weftd.executor.shares.backend import CHOICES
-from weftd.executor.volumes import OwnedVolume, check
 
 DRIFT_SECONDS_MIN = 1.0
 LOG_BYTES_LEAST = 2 * GRAIN

@@ -17,8 +17,8 @@ from weft.service.threads import suit_threads
 from weft.store import StoreUnavailableError
 from weft.store.postgres import PostgresStore
 from weftd.gateway import service
+from weftd.gateway.api.tokens import ADMIN_TENANT
 from weftd.gateway.settings import GatewaySettings
-from weftd.gateway.tokens import ADMIN_TENANT
 
 CHARACTERS = string.ascii_lowercase + string.digits
 

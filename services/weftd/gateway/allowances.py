@@ -5,8 +5,8 @@ from msgspec import Struct
 from weft.domain.spec import JobSpec
 from weft.domain.tenants import Allowance, Use, beyond
 from weft.store.tenants import Access, TenantStore
-from weftd.gateway.cluster import Newest
 from weftd.gateway.errors import RejectedError
+from weftd.gateway.readmodel.cluster import Newest
 
 FULL_MAX = 1000  # tenants of which it is known that they have no room
 

@@ -7,22 +7,22 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from weft.domain.spec_decoder import SPEC_BYTES_MAX
+from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.messages.problems import PROBLEM
 from weft.store import StoreUnavailableError
 from weft.version import HEADER, version
-from weftd.gateway.access import source_of
-from weftd.gateway.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
+from weftd.gateway.api.operations import OPERATIONS
+from weftd.gateway.api.registry_api import registry_api
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.face import packaged
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.listening import HttpConnection
-from weftd.gateway.openapi import document
-from weftd.gateway.operations import OPERATIONS
-from weftd.gateway.registry_api import registry_api
-from weftd.gateway.revalidation import revalidated
-from weftd.gateway.route import NOBODY, Call, Route, Who, check_length, query_of
-from weftd.gateway.turns import NoTurnError, Turn
+from weftd.gateway.http.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
+from weftd.gateway.http.openapi import document
+from weftd.gateway.http.revalidation import revalidated
+from weftd.gateway.http.route import NOBODY, Call, Route, Who, check_length, query_of
+from weftd.gateway.limits.access import source_of
+from weftd.gateway.limits.listening import HttpConnection
+from weftd.gateway.limits.turns import NoTurnError, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIO
     app.on_response_prepare.append(_tell_little)
     app[DOCUMENT_KEY] = msgspec.json.encode(document(operations))
     app[FACE_KEY] = packaged()
-    app.router.add_get("/face/{digest}/{name}", of_dashboard)
+    app.router.add_get("/face/{digest}/{name:.+}", of_dashboard)
     app.router.add_route("*", "/v2/{path:.*}", registry_api(gateway))
     for route in operations:
         app.router.add_route(

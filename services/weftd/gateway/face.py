@@ -8,7 +8,7 @@ import base64
 import gzip
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -83,8 +83,16 @@ class Face:
 
 def packaged() -> Face:
     """The dashboard that this program was installed with."""
-    folder: Traversable = files(__package__).joinpath("face")
-    return Face({each.name: each.read_bytes() for each in folder.iterdir() if each.is_file() and _is_served(each.name)})
+    return Face(dict(_contents(files(__package__).joinpath("face"))))
+
+
+def _contents(folder: Traversable, below: str = "") -> Iterator[tuple[str, bytes]]:
+    """The files of a folder and of those in it, by their paths below the first."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _contents(each, f"{below}{each.name}/")
+        elif _is_served(each.name):
+            yield f"{below}{each.name}", each.read_bytes()
 
 
 def _security(scripts: str) -> dict[str, str]:

@@ -15,34 +15,34 @@ from weft.domain.selection import ID_PREFIX_LEAST
 from weft.domain.spec import TOKEN_PATTERN
 from weft.store import GatewayStore
 from weft.store.tenants import Access
-from weftd.gateway.access import AccessCache, source_of
-from weftd.gateway.accounts import Accounts
+from weftd.gateway.accounting.accounts import Accounts
+from weftd.gateway.accounting.price_list import read_prices_file
 from weftd.gateway.allowances import Allowances
-from weftd.gateway.cluster import LiveCluster
 from weftd.gateway.dependencies import array_id
-from weftd.gateway.entering.records import Records
 from weftd.gateway.errors import RejectedError, too_fast
-from weftd.gateway.feed import Feed
-from weftd.gateway.foresight import Foresight
 from weftd.gateway.hints import Hints
-from weftd.gateway.lanes import Lanes, no_time
-from weftd.gateway.live_stream import Live
+from weftd.gateway.limits.access import AccessCache, source_of
+from weftd.gateway.limits.lanes import Lanes, no_time
+from weftd.gateway.limits.streams import Streams
+from weftd.gateway.limits.turns import ConcurrencyLimit
 from weftd.gateway.metrics import RequestMeters
-from weftd.gateway.outlook import QueueOutlook
-from weftd.gateway.price_list import read_prices_file
-from weftd.gateway.queue_lines import Lines
-from weftd.gateway.reasons import Reasons
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.feed import Feed
+from weftd.gateway.readmodel.foresight import Foresight
+from weftd.gateway.readmodel.live_stream import Live
+from weftd.gateway.readmodel.outlook import QueueOutlook
+from weftd.gateway.readmodel.queue_lines import Lines
+from weftd.gateway.readmodel.reasons import Reasons
+from weftd.gateway.readmodel.sampling import Samples
+from weftd.gateway.readmodel.sight import may_see
+from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.registry.tickets import Tickets, as_bearer
 from weftd.gateway.registry.upstream import Registry
-from weftd.gateway.sampling import Samples
+from weftd.gateway.sessions.entering.records import Records
 from weftd.gateway.settings import GatewaySettings
-from weftd.gateway.sight import may_see
-from weftd.gateway.snapshots import Snapshots
-from weftd.gateway.streams import Streams
 from weftd.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
 from weftd.gateway.thinking.rates import RateLimit
 from weftd.gateway.thinking.telling.addresses import networks_of
-from weftd.gateway.turns import ConcurrencyLimit
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from weft.store import StoreUnavailableError
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.streams import Streams
+from weftd.gateway.limits.streams import Streams
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 

@@ -15,22 +15,22 @@ from weft.messages.signals import NodeSampled, PoolReviewed
 from weft.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from weft.service.keys import ServerCertificate
 from weft.store import GatewayStore, StoreUnavailableError
+from weftd.gateway.api.contexts import forgetting_contexts
+from weftd.gateway.api.tokens import ADMIN_TENANT, keep_file_token
 from weftd.gateway.app import application
-from weftd.gateway.contexts import forgetting_contexts
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from weftd.gateway.giving import read, read_context
-from weftd.gateway.lanes import PaidThreads, no_time
-from weftd.gateway.listening import listening
-from weftd.gateway.mailing import Mailer
+from weftd.gateway.limits.lanes import PaidThreads, no_time
+from weftd.gateway.limits.listening import listening
+from weftd.gateway.notifications.mailing import Mailer
+from weftd.gateway.notifications.posting import Poster
+from weftd.gateway.notifications.telling import BEAT_SECONDS, Teller
+from weftd.gateway.notifications.tracing import Tracing
 from weftd.gateway.over_nats import SUBMIT_SUBJECT, SUBMITS_AT_ONCE, answer_submit
-from weftd.gateway.posting import Poster
 from weftd.gateway.registry.pinning import read_image
 from weftd.gateway.settings import GatewaySettings
-from weftd.gateway.telling import BEAT_SECONDS, Teller
 from weftd.gateway.thinking.rings import FINE_SECONDS
 from weftd.gateway.thinking.telling.addresses import networks_of
-from weftd.gateway.tokens import ADMIN_TENANT, keep_file_token
-from weftd.gateway.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 

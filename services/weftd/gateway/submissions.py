@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.contract import own_values
-from weft.domain.elements import ArrayTooLargeError, elements_of
+from weft.domain.decoding.elements import ArrayTooLargeError, elements_of
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.sizes import how_resized, why_never
 from weft.domain.spec import JobSpec, Kind, ResizeHow
-from weft.domain.spec_decoder import SpecError, decode_spec
 from weft.domain.tenants import Allowance
 from weft.domain.text import listed
 from weft.messages import http
@@ -22,11 +22,11 @@ from weftd.gateway.dependencies import check_element_wise, named
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.giving import check_stored
 from weftd.gateway.hints import Hints
-from weftd.gateway.lanes import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
+from weftd.gateway.limits.lanes import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
+from weftd.gateway.limits.turns import ConcurrencyLimit
+from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.registry.pinning import names_registry, pinned_spec
 from weftd.gateway.registry.upstream import Registry
-from weftd.gateway.snapshots import Snapshots
-from weftd.gateway.turns import ConcurrencyLimit
 
 DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time

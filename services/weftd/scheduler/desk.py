@@ -35,9 +35,9 @@ from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.answers import Answers
 from weftd.scheduler.thinking.appetite import Appetite
 from weftd.scheduler.thinking.core import Scheduler
-from weftd.scheduler.thinking.history import HistoryRetention, Journal, JournalPace
-from weftd.scheduler.thinking.mistakes import Mistakes, set_aside
-from weftd.scheduler.thinking.pool import NodeChange
+from weftd.scheduler.thinking.record.history import HistoryRetention, Journal, JournalPace
+from weftd.scheduler.thinking.record.mistakes import Mistakes, set_aside
+from weftd.scheduler.thinking.state.pool import NodeChange
 
 logger = logging.getLogger(__name__)
 

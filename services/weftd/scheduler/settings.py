@@ -13,7 +13,7 @@ from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.service.config import Connections
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.history import HistoryRetention
+from weftd.scheduler.thinking.record.history import HistoryRetention
 
 MOVES, POLICY = MoveRules(), Policy()
 DAY = 86400.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weft.messages.nodes import JobOrder, NodeDesired, NodeReported
 from weft.store import SchedulerStore, StoreUnavailableError
 from weftd.scheduler.thinking.answers import Answers, known_part
-from weftd.scheduler.thinking.orders import job_order, node_orders
+from weftd.scheduler.thinking.state.orders import job_order, node_orders
 
 FRESH_SECONDS = 0.5
 

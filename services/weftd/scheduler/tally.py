@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from weft.domain.job import Step
 from weft.messages.history import Record
 from weftd.scheduler.thinking.core import Scheduler
-from weftd.scheduler.thinking.pool import Pool
+from weftd.scheduler.thinking.state.pool import Pool
 
 
 class Tally:

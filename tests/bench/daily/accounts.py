@@ -12,8 +12,8 @@ from tests.support import postgres
 from tests.support.filled import CAUSE, EVENTS_OF, PLACEMENT, fill_ended
 from tests.support.postgres import Stores
 from weft.messages.accounts import By
-from weftd.gateway.accounts import account_of
-from weftd.gateway.billing import billed
+from weftd.gateway.accounting.accounts import account_of
+from weftd.gateway.accounting.billing import billed
 from weftd.gateway.thinking.accounting.used import UsedLedger
 
 SECONDS, QUICK_SECONDS = 600.0, 30.0

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tests.bench.figures import Aim
 from tests.support.builders import spec
-from weft.domain.elements import elements_of
+from weft.domain.decoding.elements import elements_of
 from weft.domain.job import Job, JobState
 from weftd.reallocator.thinking.halving import Halving
 

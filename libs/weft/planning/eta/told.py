@@ -14,8 +14,8 @@ from weft.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from weft.planning.eta.sooner import ANYBODY, Advised, sooner
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.eta.starts import Foreseen, PoolToCome, estimate_of
-from weft.planning.explain import Explanation
 from weft.planning.jobs import ends_at
+from weft.planning.reasons.explain import Explanation
 
 
 def to_come(

@@ -21,10 +21,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from weft.domain.mistakes import mistakes_of
+from weft.domain.decoding.mistakes import mistakes_of
+from weft.domain.decoding.yaml_reader import DocumentError, read_yaml
 from weft.domain.quantity import DURATION_PATTERN, duration_seconds
 from weft.domain.spec import GpuShare, Objective
-from weft.domain.yaml_reader import DocumentError, read_yaml
 from weft.simulator.serving.rates import Bursts, RequestRate
 from weft.simulator.serving.service import Services, Spread, TraceService
 from weft.simulator.traces.table import Columns, header_of, read_rows, seconds

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.http import EventView, JobView
-from weft.planning.explain import Explanation
+from weft.planning.reasons.explain import Explanation
 from weftd.cli.demo.burst import Burst
 
 WAITS_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM})

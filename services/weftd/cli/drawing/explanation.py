@@ -12,15 +12,15 @@ from weft.domain.job import HELD_FOR, Cause, CauseCode, JobState
 from weft.domain.text import plural
 from weft.messages.eta import Estimate
 from weft.messages.http import JobView
-from weft.planning.explain import Explanation, HolderSeen
 from weft.planning.lending import gpu_text
+from weft.planning.reasons.explain import Explanation, HolderSeen
+from weftd.cli.drawing.failure import LastWords
 from weftd.cli.drawing.jobs import last_words_text, when_text
 from weftd.cli.drawing.look import Look, plain, state_text, table
 from weftd.cli.drawing.services import service_lines
 from weftd.cli.drawing.shares import share_lines
 from weftd.cli.drawing.sizes import size_sentence
 from weftd.cli.drawing.tuned import NOTHING_TO_DO, verdict_lines
-from weftd.cli.failure import LastWords
 from weftd.cli.words import clean, number, span
 
 BORROWERS_SHOWN = 5

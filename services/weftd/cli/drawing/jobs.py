@@ -15,6 +15,7 @@ from weft.domain.spec import JobSpec, Role, Tuning, Volume
 from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate
 from weft.messages.http import EventView, JobView, NodeView, RunView
+from weftd.cli.drawing.failure import LastWords
 from weftd.cli.drawing.look import (
     NO_SILENCE,
     Emulated,
@@ -31,7 +32,6 @@ from weftd.cli.drawing.services import service_lines, service_short
 from weftd.cli.drawing.sizes import is_sized, size_sentence, size_short
 from weftd.cli.drawing.story import NO_NAMES, story_table
 from weftd.cli.drawing.tuned import curve_table, tuning_lines
-from weftd.cli.failure import LastWords
 from weftd.cli.words import NAMED_MAX, ago, emulated_gpus, indexes, number, share_text, span
 
 NO_STARTS: Mapping[str, Estimate] = {}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
-from weft.planning.explain import BesideSeen, ShareSeen
+from weft.planning.reasons.explain import BesideSeen, ShareSeen
 from weftd.cli.words import clean, share_text
 
 NOTABLE = 0.005  # of the GPU's time: less is shown as nothing

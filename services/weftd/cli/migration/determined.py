@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from weft.domain.decoding.yaml_reader import DocumentError, read_yaml
 from weft.domain.spec import ENV_NAME_PATTERN, IMAGE_PATTERN
-from weft.domain.yaml_reader import DocumentError, read_yaml
 from weftd.cli.complaint import Complaint
 from weftd.cli.migration.determined_search import searched
 from weftd.cli.migration.written import Remark, Translated, name_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from weftd.executor.boot import boot_clock
+from weftd.executor.files.home import Home
 from weftd.executor.guard.containers import Containers
 from weftd.executor.guard.files import (
     BEAT_BYTES,
@@ -32,7 +32,7 @@ from weftd.executor.guard.files import (
 )
 from weftd.executor.guard.processes import Processes
 from weftd.executor.guard.thinking import Guard
-from weftd.executor.home import Home
+from weftd.executor.machine.boot import boot_clock
 from weftd.executor.runs import RunKey
 
 TICK_SECONDS = 0.5

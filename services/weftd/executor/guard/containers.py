@@ -11,10 +11,10 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
+from weftd.executor.files.home import Home
 from weftd.executor.guard.engine import EngineSilentError, EngineSocket
 from weftd.executor.guard.files import GuardOrders
 from weftd.executor.guard.thinking import Action, Seen
-from weftd.executor.home import Home
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.docker.kept import guarded
 from weftd.executor.runtime.docker.labels import grace_of, key_of, of_node, signal_number, stop_signal_of

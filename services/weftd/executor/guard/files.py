@@ -18,8 +18,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from weftd.executor.files.regular import replace_file
 from weftd.executor.guard.thinking import FenceTimings
-from weftd.executor.regular import replace_file
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.core import Memory
 

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from weft.domain.spec import StopSignal
+from weftd.executor.files.home import Home
 from weftd.executor.guard.thinking import Action, Seen
-from weftd.executor.home import Home
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime import signalling
 from weftd.executor.runtime.limits import cgroup

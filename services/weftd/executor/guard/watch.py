@@ -9,8 +9,8 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from weftd.executor.files.home import Home
 from weftd.executor.guard.files import BEAT_BYTES, Beat, GuardOrders, read_slot, write_orders
-from weftd.executor.home import Home
 from weftd.executor.runtime.process.records import holds
 
 logger = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftd.executor.checkpoints import Checkpoints
-from weftd.executor.dropped import Dropped
-from weftd.executor.home import Home, begins
+from weftd.executor.files.checkpoints import Checkpoints
+from weftd.executor.files.dropped import Dropped
+from weftd.executor.files.home import Home, begins
 from weftd.executor.runs import RunKey
 
 logger = logging.getLogger(__name__)

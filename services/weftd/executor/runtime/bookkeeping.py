@@ -5,9 +5,9 @@ import time
 from collections.abc import Collection
 
 from weft.messages.nodes import StartRun
-from weftd.executor.discards import Discards
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts, Refusal, gpus_of, refused
+from weftd.executor.files.discards import Discards
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts, Refusal, gpus_of, refused
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.serving.listening import Ears
 from weftd.executor.serving.records import ServedRuns

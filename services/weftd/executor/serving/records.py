@@ -8,10 +8,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from weft.messages.nodes import Serve
-from weftd.executor.home import Home
-from weftd.executor.node import Refusal
-from weftd.executor.ports import PortRange, free_port
-from weftd.executor.runfiles import RunFiles
+from weftd.executor.files.home import Home
+from weftd.executor.files.runfiles import RunFiles
+from weftd.executor.machine.node import Refusal
+from weftd.executor.machine.ports import PortRange, free_port
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 
 PORT_MAX = 65_535

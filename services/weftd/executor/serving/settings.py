@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from weftd.executor.ports import PortRange, lane_of
+from weftd.executor.machine.ports import PortRange, lane_of
 
 
 class ServingSettings(Struct, frozen=True, kw_only=True):

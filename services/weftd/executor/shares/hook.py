@@ -22,7 +22,7 @@ from weft.sharing.native import Library
 from weft.sharing.places import make_own, slot_of
 from weft.sharing.records import SlotShare
 from weft.sharing.slots import LIMITS, SOCKET, USE, make_slot, read_share, slot_names, write_share
-from weftd.executor.discards import Discards
+from weftd.executor.files.discards import Discards
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.shares.backend import HOOK, Attached, ShareMount
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from weft.sharing.native import HOOK as HOOK_LIBRARY
 from weft.sharing.native import Library, NotBuilt, build
 from weft.sharing.places import root_of
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing
 from weftd.executor.shares.hook import DISCARDED, HookBackend, OwnDriver, PlacedDriver
 from weftd.executor.shares.watch import ArbiterWatch

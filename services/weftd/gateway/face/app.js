@@ -8,12 +8,12 @@ import { time, timeBar } from "./time.js";
 
 // Route -> the words in the navigation (empty: not in it) and its module, loaded when it is wanted.
 const PAGES = {
-  cluster: ["Cluster", () => import("./cluster.js")],
-  queue: ["Queue", () => import("./queue.js")],
-  services: ["Services", () => import("./services.js")],
-  tenants: ["Tenants", () => import("./tenants.js")],
-  "what-if": ["What if", () => import("./whatif.js")],
-  job: ["", () => import("./job.js")],
+  cluster: ["Cluster", () => import("./pages/cluster.js")],
+  queue: ["Queue", () => import("./pages/queue.js")],
+  services: ["Services", () => import("./pages/services.js")],
+  tenants: ["Tenants", () => import("./pages/tenants.js")],
+  "what-if": ["What if", () => import("./pages/whatif.js")],
+  job: ["", () => import("./pages/job.js")],
 };
 const THEMES = ["auto", "light", "dark"];
 const THEME_KEY = "weft.theme"; // index.html reads it

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from weft.domain.doubled_names import doubled_name
+from weft.domain.decoding.doubled_names import doubled_name
 from weftd.gateway.errors import RejectedError
 
 MANIFEST_BYTES_MAX = 4 << 20

@@ -7,8 +7,8 @@ import msgspec
 
 from weft.domain.cluster import Node
 from weft.domain.spec import REPLICAS_MAX, GpuShare, JobSpec, Replicas, Role
-from weft.planning.offering import unoffered
-from weft.planning.refusals import never_fits
+from weft.planning.reasons.offering import unoffered
+from weft.planning.reasons.refusals import never_fits
 from weft.planning.shape import Shape, shape_of
 from weftd.gateway.errors import RejectedError
 

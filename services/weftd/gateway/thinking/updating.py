@@ -3,9 +3,9 @@
 import msgspec
 from msgspec import Struct, structs
 
+from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import FINAL, REVISIONS_BYTES_MAX, REVISIONS_MAX, Job, JobState, Revision
 from weft.domain.spec import JobSpec
-from weft.domain.spec_decoder import SpecError, decode_spec
 from weft.messages.asks import Update
 from weft.messages.http_services import UpdateWanted
 from weftd.gateway.errors import RejectedError

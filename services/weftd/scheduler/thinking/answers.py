@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from weft.messages.nodes import JobOrder, Leader, NodeDesired, NodeReported, RankOrder
-from weftd.scheduler.thinking.orders import OrderBytes
+from weftd.scheduler.thinking.state.orders import OrderBytes
 
 ANSWER_BYTES_MAX = 6 << 20  # the bus carries 8 MiB; a node without an answer would end all its runs
 ANSWER_RUNS_MAX = 8192  # on one node: its reports name every run and must fit a message too

@@ -26,18 +26,18 @@ from weft.planning.minimum_run import MinimumRun
 from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
-from weft.planning.refusals import never_fits
+from weft.planning.reasons.refusals import never_fits
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.shape import Shape, shape_of_job
-from weftd.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
-from weftd.scheduler.thinking.loans import Loans
-from weftd.scheduler.thinking.moving import Moving
-from weftd.scheduler.thinking.picture import Picture
-from weftd.scheduler.thinking.pool import NodeChange
-from weftd.scheduler.thinking.reaper import Reaper
-from weftd.scheduler.thinking.settling import Settling
-from weftd.scheduler.thinking.waiting import Waiting
+from weftd.scheduler.thinking.decide import entering, lives, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.decide.loans import Loans
+from weftd.scheduler.thinking.decide.moving import Moving
+from weftd.scheduler.thinking.decide.reaper import Reaper
+from weftd.scheduler.thinking.decide.settling import Settling
+from weftd.scheduler.thinking.decide.waiting import Waiting
+from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.pool import NodeChange
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 

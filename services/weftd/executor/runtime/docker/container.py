@@ -11,15 +11,15 @@ from msgspec import Struct, structs
 from weft.domain.cluster import Gpu
 from weft.domain.ulimits import NO_LIMIT
 from weft.messages.nodes import Members, StartRun
-from weftd.executor.environment import RunFacts, environment
-from weftd.executor.home import MEMBERS
-from weftd.executor.node import NodeFacts, Refusal, gpus_of, meets_at_its_port, named_paths, volume_source
+from weftd.executor.files.home import MEMBERS
+from weftd.executor.machine.environment import RunFacts, environment
+from weftd.executor.machine.node import NodeFacts, Refusal, gpus_of, meets_at_its_port, named_paths, volume_source
+from weftd.executor.machine.ulimits import CONTAINERS_MAX, check_ulimits
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.docker.labels import FIRST_PROCESS, STOP_SIGNAL, labels, signal_number
 from weftd.executor.runtime.docker.settings import ContainerSettings
 from weftd.executor.shares.backend import NOTHING, Attached
 from weftd.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
-from weftd.executor.ulimits import CONTAINERS_MAX, check_ulimits
 
 # Never rotate, whatever the engine's default: rotation would lose output that is not yet copied.
 _WITHOUT_END = "1000000g"

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from weft.messages.nodes import Serve, StartRun
-from weftd.executor.node import NodeFacts, Refusal
+from weftd.executor.machine.node import NodeFacts, Refusal
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.container import HOST_NETWORK, Joined, ServedAt
 from weftd.executor.serving.probe import probe

@@ -16,7 +16,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from weftd.executor.regular import read_small
+from weftd.executor.files.regular import read_small
 from weftd.executor.runs import RuntimeUnavailableError
 from weftd.executor.runtime.docker.engine import DockerEngine, EngineRefusedError, MissingError
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.messages.nodes import EndReason, RunState
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.runtime.docker.labels import FIRST_PROCESS, grace_of, key_of, named_of, stop_signal_of
 from weftd.executor.runtime.noted import process_killed

@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from weftd.executor.home import Home
-from weftd.executor.runfiles import RunFiles
+from weftd.executor.files.home import Home
+from weftd.executor.files.runfiles import RunFiles
 
 
 class GuardedContainer(Struct, frozen=True, kw_only=True):

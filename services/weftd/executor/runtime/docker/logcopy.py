@@ -19,7 +19,7 @@ from docker import APIClient
 from docker.errors import DockerException, NotFound
 from msgspec import Struct
 
-from weftd.executor.regular import replace_file
+from weftd.executor.files.regular import replace_file
 from weftd.executor.runtime.docker.engine import GONE, NONSENSE
 from weftd.executor.runtime.docker.enginepipes import EnginePipes
 

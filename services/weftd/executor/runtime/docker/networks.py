@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from weft.messages.nodes import StartRun
-from weftd.executor.node import NodeFacts, Refusal
+from weftd.executor.machine.node import NodeFacts, Refusal
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.docker.container import HOST_NETWORK, Joined, gang_network
 from weftd.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError

@@ -9,8 +9,8 @@ from collections.abc import Container
 import msgspec
 from msgspec import Struct
 
-from weftd.executor.home import Home
-from weftd.executor.runfiles import RunFiles
+from weftd.executor.files.home import Home
+from weftd.executor.files.runfiles import RunFiles
 from weftd.executor.runs import NO_LIMIT, RunKey
 
 UNSURE = 0

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from weft.domain.cluster import NO_STOPPING
 from weft.messages.nodes import RunState, StartRun
 from weft.sharing.native import NotBuilt
-from weftd.executor import members
 from weftd.executor.channel import Channel, SessionRefusedError, SessionWanted
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts, Refusal
+from weftd.executor.files import members
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts, Refusal
 from weftd.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from weftd.executor.runtime import signalling
 from weftd.executor.runtime.bookkeeping import Bookkeeping

@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from weft.domain.contract import DEFAULT_NAMES, THREAD_NAMES
 from weft.messages.nodes import StartRun
-from weftd.executor import members
-from weftd.executor.checkpoints import OF_ANY_USER, make_folder
-from weftd.executor.contexts import hand_over
-from weftd.executor.home import Home
-from weftd.executor.node import NodeFacts, Refusal, port_taken
+from weftd.executor.files import members
+from weftd.executor.files.checkpoints import OF_ANY_USER, make_folder
+from weftd.executor.files.contexts import hand_over
+from weftd.executor.files.home import Home
+from weftd.executor.machine.node import NodeFacts, Refusal, port_taken
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.docker.container import (

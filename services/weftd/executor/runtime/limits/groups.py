@@ -13,7 +13,7 @@ from pathlib import Path
 from weft.cgroups.counters import keyed, number
 from weft.cgroups.places import UNIFIED
 from weft.cgroups.use import Text, cpus_limit, memory_use
-from weftd.executor.regular import READ
+from weftd.executor.files.regular import READ
 from weftd.executor.runs import Limits
 from weftd.executor.thinking.rounding import CPU_STEPS, quota
 

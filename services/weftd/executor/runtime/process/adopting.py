@@ -9,7 +9,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from weft.messages.nodes import EndReason, RunState
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.limits import cgroup

@@ -13,7 +13,8 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from weft.messages.nodes import EndReason, RunState
-from weftd.executor.home import Home
+from weftd.executor.files.home import Home
+from weftd.executor.machine.ulimits import ULIMITS_REFUSED_STATUS
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.runtime import signalling
 from weftd.executor.runtime.bookkeeping import Bookkeeping
@@ -28,7 +29,6 @@ from weftd.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_
 from weftd.executor.runtime.process.stragglers import kill_stragglers
 from weftd.executor.runtime.process.sweeping import Sweeper
 from weftd.executor.runtime.process.watching import ShellWatch
-from weftd.executor.ulimits import ULIMITS_REFUSED_STATUS
 
 logger = logging.getLogger(__name__)
 

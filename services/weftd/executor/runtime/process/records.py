@@ -32,7 +32,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from weft.domain.spec import StopSignal
-from weftd.executor.regular import NEW, read_small, replace_file, write_whole
+from weftd.executor.files.regular import NEW, read_small, replace_file, write_whole
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.limits.cgroup import PID_MAX, PID_MIN
 from weftd.executor.runtime.process.pipes import Inodes

@@ -18,11 +18,11 @@ from contextlib import suppress
 
 from weft.messages.nodes import StartRun
 from weft.messages.sessions import SessionKind
-from weftd.executor import members
 from weftd.executor.channel import Channel, SessionRefusedError, SessionWanted
-from weftd.executor.home import Home
+from weftd.executor.files import members
+from weftd.executor.files.home import Home
 from weftd.executor.leave import Leave
-from weftd.executor.node import NodeFacts, Refusal
+from weftd.executor.machine.node import NodeFacts, Refusal
 from weftd.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from weftd.executor.runtime import signalling
 from weftd.executor.runtime.bookkeeping import Bookkeeping

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from weftd.executor.leave import Leave
+from weftd.executor.machine.ulimits import with_ulimits
 from weftd.executor.runtime.process.pipes import ENDED_FD, OUTPUT_FD, RELEASE_FD, RELEASE_SECONDS_MAX, ShimEnds
-from weftd.executor.ulimits import with_ulimits
 
 LOCK_FD = 9
 CGROUP_REFUSED_STATUS = 125  # ULIMITS_REFUSED_STATUS is another

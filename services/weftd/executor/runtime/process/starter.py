@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from weft.domain.spec import StopSignal
 from weft.messages.nodes import RunState, StartRun
-from weftd.executor import members
-from weftd.executor.checkpoints import OWN, make_folder
-from weftd.executor.environment import RunFacts, environment
-from weftd.executor.home import Home
+from weftd.executor.files import members
+from weftd.executor.files.checkpoints import OWN, make_folder
+from weftd.executor.files.home import Home
 from weftd.executor.leave import Leave
-from weftd.executor.node import (
+from weftd.executor.machine.environment import RunFacts, environment
+from weftd.executor.machine.node import (
     NodeFacts,
     Refusal,
     gpus_of,
@@ -25,6 +25,7 @@ from weftd.executor.node import (
     port_taken,
     volume_source,
 )
+from weftd.executor.machine.ulimits import check_ulimits, own_bounds
 from weftd.executor.runs import Limits, Run, RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.limits import cgroup
@@ -32,7 +33,6 @@ from weftd.executor.runtime.process import records
 from weftd.executor.runtime.process.lives import Live
 from weftd.executor.runtime.process.pipes import RunPipes, make_pipes, open_log
 from weftd.executor.runtime.process.shim import find_command, spawn
-from weftd.executor.ulimits import check_ulimits, own_bounds
 
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # the only variables that a job inherits from the executor
 

@@ -1,0 +1,321 @@
+"""Reads a job specification from JSON or YAML, and refuses what breaks a rule: the one validation there is.
+
+Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so all accept and refuse the same.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from weft.domain.arrays import INDICES_PATTERN, IndicesError, indices_of
+from weft.domain.decoding.doubled_names import doubled_name
+from weft.domain.decoding.mistakes import Mistake, mistakes_of
+from weft.domain.decoding.patterns import check_pattern
+from weft.domain.decoding.yaml_reader import DocumentError, Value, read_yaml
+from weft.domain.dependencies import NAMED_PATTERN
+from weft.domain.quantity import duration_seconds, size_bytes
+from weft.domain.spec import (
+    ENV_NAME_PATTERN,
+    IMAGE_PATTERN,
+    LABEL_NAME_PATTERN,
+    ORIGIN_PATTERN,
+    PATH_PATTERN,
+    REPLICAS_MAX,
+    SECRETS_MAX,
+    TOKEN_PATTERN,
+    JobSpec,
+    Kind,
+    ResizeHow,
+    is_of_the_container,
+)
+from weft.domain.sweeps import SWEEP_NAME_PATTERN, SweepError, check_sweep
+from weft.domain.ulimits import PATTERN_WORDS as ULIMIT_WORDS
+
+SPEC_BYTES_MAX = 1 << 20
+DURATION_SECONDS_MAX = 366 * 86400
+SERVICE_SECONDS = {"timeout": (0.001, 3600.0), "start": (1.0, 86400.0), "drain": (0.0, 3600.0)}
+"""The least and the most of each duration of a service."""
+
+
+class SpecError(Exception):
+    """The specification is refused: `field` and `reason` of the first mistake; `mistakes` has all of them."""
+
+    def __init__(self, field: str, reason: str, *, mistakes: Sequence[Mistake] = ()) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
+        self.mistakes = tuple(mistakes) or (Mistake(field, reason),)
+
+
+def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
+    """One specification from JSON or YAML bytes. Raises `SpecError`, which names the field and the reason."""
+    if len(body) > SPEC_BYTES_MAX:
+        raise SpecError("", f"the specification is {len(body)} bytes; at most {SPEC_BYTES_MAX} are read")
+    try:
+        if content == "yaml":
+            spec = msgspec.convert(_yaml(body), JobSpec)
+        else:
+            spec = msgspec.json.decode(body, type=JobSpec)
+            if (doubled := doubled_name(body)) is not None:
+                raise SpecError(doubled, "is given twice")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _spec_error(error, body, content) from error
+    except RecursionError as error:
+        raise SpecError("", "nested too deeply") from error
+    _check(spec)
+    _check_text(spec)
+    return spec
+
+
+def _check(spec: JobSpec) -> None:
+    """The rules that no field's type can express. Raises SpecError with the first mistake of each group."""
+    mistakes: list[Mistake] = []
+    for check in (
+        _check_times,
+        _check_signals,
+        _check_done_when,
+        _check_objective,
+        _check_service,
+        _check_array,
+        _check_sizes,
+        _check_progress,
+        _check_secrets,
+        _check_context,
+        _check_volumes,
+    ):
+        try:
+            check(spec)
+        except SpecError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise SpecError(*mistakes[0], mistakes=mistakes)
+
+
+def _check_times(spec: JobSpec) -> None:
+    for field, text in _durations(spec):
+        if duration_seconds(text) > DURATION_SECONDS_MAX:
+            raise SpecError(field, f"{text} is longer than {DURATION_SECONDS_MAX // 86400} days")
+    if spec.grace_seconds > 3600:
+        raise SpecError("grace", f"{spec.grace} is longer than 1h")
+    if spec.time_limit_seconds == 0:
+        raise SpecError("time_limit", "a job that may not run at all")
+
+
+def _check_signals(spec: JobSpec) -> None:
+    if spec.stop_signal is not None and spec.stop_signal == str(spec.resize.signal):
+        why = "is the signal of `resize`, too: a program could not tell a stop from a change of members"
+        raise SpecError("stop_signal", why)
+
+
+def _check_done_when(spec: JobSpec) -> None:
+    if spec.done_when is None:
+        return
+    if spec.service is not None:
+        raise SpecError("done_when", "is for jobs that end: one that serves requests has no role to wait for")
+    named = spec.done_roles
+    for role in named:
+        if role not in spec.roles:
+            raise SpecError("done_when", f"{role} is no role of the job; it has {', '.join(spec.roles)}")
+        if named.count(role) > 1:
+            raise SpecError("done_when", f"{role} is named twice")
+    if len(named) == len(spec.roles):
+        raise SpecError("done_when", "names every role, so no rank would be stopped: leave it out, or name fewer")
+
+
+def _check_objective(spec: JobSpec) -> None:
+    if spec.objective is not None and spec.kind is not Kind.INFERENCE:
+        raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
+    if spec.objective is not None and duration_seconds(spec.objective.latency) == 0:
+        raise SpecError("objective.latency", "no request is answered in no time")
+
+
+def _check_sizes(spec: JobSpec) -> None:
+    if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
+        raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")
+    if sum(role.replicas.most for role in spec.roles.values()) > REPLICAS_MAX:
+        raise SpecError("roles", f"may grow beyond {REPLICAS_MAX} replicas together")
+    if spec.resize.signal is not None and spec.resize.how is not ResizeHow.LIVE:
+        raise SpecError("resize.signal", "is for jobs that resize live: set resize.how to live")
+    for name, role in spec.roles.items():
+        if not (spec.image or role.image or spec.command or role.command):
+            raise SpecError("command", f"role {name} has neither an image nor a command")
+        if (least := spec.tuning.memory_min) is not None and size_bytes(least) > role.memory_bytes:
+            raise SpecError("tuning.memory_min", f"{least} is more than the {role.memory} that role {name} asks for")
+        if spec.tuning.egress_total is not None and role.egress is None:
+            raise SpecError("tuning.egress_total", f"role {name} has no egress: what it sends cannot be held to a sum")
+
+
+def _check_progress(spec: JobSpec) -> None:
+    if spec.progress is not None:
+        try:
+            check_pattern(spec.progress.pattern)
+        except ValueError as error:
+            raise SpecError("progress.pattern", str(error)) from error
+
+
+def _check_secrets(spec: JobSpec) -> None:
+    for field, named in (("secrets", spec.secrets), ("secret_files", spec.secret_files)):
+        for name in named:
+            if name in spec.env or any(name in role.env for role in spec.roles.values()):
+                raise SpecError(f"{field}.{name}", "is in `env`, too: which of the two would it be?")
+            if field == "secret_files" and name in spec.secrets:
+                raise SpecError(f"{field}.{name}", "is in `secrets`, too: is it the value, or the path of a file?")
+    if len(spec.secrets) + len(spec.secret_files) > SECRETS_MAX:
+        raise SpecError("secret_files", f"more than {SECRETS_MAX} together with `secrets`")
+
+
+def _check_context(spec: JobSpec) -> None:
+    if spec.context is None or spec.workdir is None:
+        return
+    if spec.image is None and all(role.image is None for role in spec.roles.values()):
+        raise SpecError(
+            "workdir", "is for containers if there is a `context`: a process runs in the folder of its files"
+        )
+    if ".." in spec.workdir.split("/") or is_of_the_container(spec.workdir):
+        raise SpecError("workdir", f"{spec.workdir} is the container's own: the files of the `context` cannot be there")
+    if any(volume.inside == spec.workdir for volume in spec.volumes):
+        raise SpecError("workdir", f"{spec.workdir} is where a volume is: the files of the `context` cannot be there")
+
+
+def _check_volumes(spec: JobSpec) -> None:
+    if not spec.named_volumes:
+        return
+    contained = spec.image is not None or any(role.image is not None for role in spec.roles.values())
+    names: set[str] = set()
+    places: dict[str, str] = {}
+    for number, volume in enumerate(spec.volumes):
+        field = f"volumes[{number}]"
+        if volume.name in names:
+            raise SpecError(f"{field}.name", f"{volume.name} is named twice")
+        if volume.name and volume.target and not contained:
+            why = f"is for containers: a process has nothing mounted, and finds the path in {volume.variable}"
+            raise SpecError(f"{field}.target", why)
+        place = "/" + "/".join(part for part in volume.inside.split("/") if part not in ("", "."))
+        if (other := places.get(place)) is not None and (volume.name or other):
+            raise SpecError(f"{field}.target", f"{place} is where another volume is")
+        places[place] = places.get(place) or volume.name
+        names |= {volume.name} - {""}
+
+
+def _check_array(spec: JobSpec) -> None:
+    if spec.element is not None:
+        raise SpecError("element", "is set by Weft: say `array` to have many jobs of one specification")
+    if spec.is_array and spec.service is not None:
+        raise SpecError("service", "a job that serves requests is no array: it has replicas")
+    try:
+        indices, _ = ((), None) if spec.array is None else indices_of(spec.array)
+        if spec.array is not None and bool(indices) == (spec.sweep is not None):
+            wrong = "with a sweep only %N is said: its table has the elements" if indices else "names no index"
+            raise IndicesError(wrong)
+    except IndicesError as error:
+        raise SpecError("array", str(error)) from error
+    if spec.sample is not None and spec.sweep is None:
+        raise SpecError("sample", "is for a sweep, and there is none")
+    if spec.early_stop is not None and not spec.is_array:
+        raise SpecError("early_stop", "compares the elements of an array, and this job has no `array` and no `sweep`")
+    try:
+        check_sweep(spec.sweep or {}, spec.sample)
+    except SweepError as error:
+        raise SpecError(error.field, error.reason) from error
+    for number, one in enumerate(spec.after):
+        if one.element_wise and not spec.is_array:
+            raise SpecError(f"after[{number}].element_wise", "is for arrays, and this job has no `array`")
+
+
+def _check_service(spec: JobSpec) -> None:
+    for name, role in spec.roles.items():
+        if not spec.is_service and role.replicas.least < 1:
+            field = "want" if role.replicas.want < 1 else "min"
+            why = "must be at least 1: only a service (kind inference with `service`) may have no replica"
+            raise SpecError(f"roles.{name}.replicas.{field}", why)
+        if role.replicas.most < 1:
+            raise SpecError(f"roles.{name}.replicas.max", "at least one replica")
+    service = spec.service
+    if service is None:
+        return
+    if spec.kind not in (Kind.INFERENCE, Kind.NOTEBOOK):
+        raise SpecError("service", f"is for kinds {Kind.INFERENCE} and {Kind.NOTEBOOK}, this is {spec.kind}")
+    if len(spec.roles) > 1:
+        raise SpecError("roles", "a job that serves requests has one role")
+    if spec.kind is Kind.NOTEBOOK and sum(role.replicas.most for role in spec.roles.values()) > 1:
+        raise SpecError("roles", "a notebook that serves requests has one replica")
+    if spec.is_service and spec.pin is not None and spec.pin.gpu is not None:
+        raise SpecError("pin.gpu", "a service is pinned to a node at most: its replicas come and go")
+    if spec.is_service and spec.resize.how not in (None, ResizeHow.LIVE):
+        raise SpecError("resize.how", f"is {ResizeHow.LIVE} for a service: its replicas come and go one by one")
+    for name, (least, most) in SERVICE_SECONDS.items():
+        if not least <= duration_seconds(getattr(service, name)) <= most:
+            raise SpecError(f"service.{name}", f"{getattr(service, name)} is outside {least:g}s to {most:g}s")
+
+
+def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
+    yield "grace", spec.grace
+    yield "retries.backoff", spec.retries.backoff
+    yield "retries.backoff_max", spec.retries.backoff_max
+    if spec.checkpoints is not None and spec.checkpoints.every is not None:
+        yield "checkpoints.every", spec.checkpoints.every
+    if spec.time_limit is not None:
+        yield "time_limit", spec.time_limit
+    if spec.objective is not None:
+        yield "objective.latency", spec.objective.latency
+
+
+def _check_text(spec: JobSpec) -> None:
+    """Refuse text that no store can hold, though YAML, and partly JSON, can write it."""
+    try:
+        encoded = msgspec.json.encode(spec)
+    except UnicodeEncodeError:
+        raise SpecError("", "has text that is not Unicode (half of a surrogate pair)") from None
+    if b"\\u0000" in encoded and (field := _field_with_nul(msgspec.to_builtins(spec), "")):
+        raise SpecError(field, "has a NUL character")
+
+
+def _field_with_nul(value: object, path: str) -> str:
+    if isinstance(value, str):
+        return path if "\0" in value else ""
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        if any("\0" in name for name in value):
+            return path
+        items = ((f"{path}.{name}".removeprefix("."), part) for name, part in value.items())
+    elif isinstance(value, list | tuple):
+        items = ((f"{path}[{number}]", part) for number, part in enumerate(value))
+    return next((found for name, part in items if (found := _field_with_nul(part, name))), "")
+
+
+def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
+    """All mistakes, found by a second look at the document, part by part."""
+    if not isinstance(error, msgspec.ValidationError):
+        return SpecError("", str(error))
+    try:
+        document: object = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as worse:  # no JSON, further on than the first decoder read
+        return SpecError("", str(worse))
+    except RecursionError:
+        field = str(error).partition(" - at ")[2].strip("`").removeprefix("$").removeprefix(".")
+        return SpecError(field, "nested too deeply")
+    mistakes = mistakes_of(document, JobSpec, PATTERN_WORDS)
+    if not mistakes:
+        return SpecError("", str(error))
+    return SpecError(*mistakes[0], mistakes=mistakes)
+
+
+def _yaml(body: bytes) -> Value:
+    try:
+        return read_yaml(body)
+    except DocumentError as error:
+        raise SpecError(error.field, error.reason) from error
+
+
+PATTERN_WORDS = {
+    **ULIMIT_WORDS,
+    TOKEN_PATTERN: "expected lower-case letters, digits and '-', at most 63, no dots",
+    PATH_PATTERN: "expected an absolute path, such as /home/ada/mnist: the node does not know your folder",
+    IMAGE_PATTERN: "expected a container image, such as ghcr.io/ada/mnist:1.0",
+    ORIGIN_PATTERN: "expected '*', or an origin in small letters without a path, such as https://app.example.org",
+    ENV_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with no digit",
+    INDICES_PATTERN: "expected indices such as 0-9, 1,3,5 or 0-99:2, and %N for how many at once: 0-99%8",
+    NAMED_PATTERN: "expected the id or the name of a job or an array, or an element such as train_3",
+    SWEEP_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with a letter, at most 63",
+    LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",
+}

@@ -1,0 +1,92 @@
+"""Nodes that take no new work: which of them have room for a replica, and the words for why they give none."""
+
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from weft.domain.cluster import Node, Request
+from weft.domain.text import listed, plural
+from weft.planning.capacity import NodeRoom, Room
+from weft.planning.reasons.shortages import gpus_text
+
+NAMED_MAX = 2
+SILENT_SECONDS = 20.0  # the scheduler stores every 10 s which nodes have reported, so an older time means silence
+
+
+def why_closed(node: Node) -> str:
+    """Why a node takes no work; `takes no work now` if it is about to leave or has not reported yet."""
+    if not node.ready:
+        return "is lost"
+    return f"is drained (`weft resume {node.id}`)" if node.drained else "takes no work now"
+
+
+def closed_with_room(room: Room, request: Request) -> list[NodeRoom]:
+    """Drained and lost nodes that have room for a replica of `request`, those with most free GPUs first.
+
+    A node that is closed for another reason is about to leave, or is kept for a job that is served earlier.
+    """
+    closed = [each for each in room.nodes.values() if each.node.drained or not each.node.ready]
+    fitting = [each for each in closed if each.count(request, 1)]
+    return sorted(fitting, key=lambda each: (-len(each.gpus_for(request)), each.node.id))
+
+
+def closed_text(room: Room, request: Request) -> str:
+    """Such as `node-2 has 8 free GPUs, but is drained (`weft resume node-2`)`; empty if no closed node has room."""
+    rooms = closed_with_room(room, request)
+    told = [f"{each.node.id} has {_free(each, request)}, but {why_closed(each.node)}" for each in rooms[:NAMED_MAX]]
+    if more := len(rooms) - NAMED_MAX:
+        told += [f"so do {more} more nodes that take no work"] if more > 1 else []
+        told += ["so does one more node that takes no work"] if more == 1 else []
+    return "; ".join(told)
+
+
+class Missed(Struct, frozen=True):
+    """Drained and lost nodes without which a job cannot start, whatever ends. `one_each`: no node of its pool has
+    room for two of its replicas."""
+
+    nodes: Sequence[Node]
+    one_each: bool
+
+    def text(self, told: Collection[str] = ()) -> str:
+        """Such as `node-2 is drained, so it cannot start until node-2 is resumed`. `told`: nodes that the sentence
+        before it says to be closed."""
+        if len(self.nodes) > 1:
+            names = listed([node.id for node in self.nodes], NAMED_MAX)
+            return f"{names} take no work, so it cannot start until enough of them do"
+        (node,) = self.nodes
+        until = f"it cannot start until {node.id} {'is back' if not node.ready else 'is resumed'}"
+        return until if node.id in told else f"{node.id} is {'drained' if node.ready else 'lost'}, so {until}"
+
+
+def missed(room: Room, request: Request, least: int) -> Missed | None:
+    """The closed nodes that a job waits for: those that take work could not hold `least` replicas of `request` even if
+    they were empty, and all together could. None if there is no such node."""
+    open_nodes = [each for each in room.nodes.values() if each.node.ready and not each.node.drained]
+    if len(open_nodes) == len(room.nodes):
+        return None
+    left = least
+    most = 0  # on one node
+    for each in open_nodes:
+        there = NodeRoom(each.node).count(request, least)
+        left, most = left - there, max(most, there)
+        if left <= 0:
+            return None
+    closed: list[Node] = []
+    for each in room.nodes.values():
+        if each.node.drained or not each.node.ready:
+            there = NodeRoom(each.node).count(request, least)
+            left, most = left - there, max(most, there)
+            closed += [each.node] if there else []
+    return Missed(sorted(closed, key=lambda node: node.id), one_each=most == 1) if closed and left <= 0 else None
+
+
+def silent_seconds(node: Node, now: float) -> float:
+    """For how long a node that counts as ready has not reported; 0 while that is no longer than usual."""
+    silence = now - node.seen_at
+    return silence if node.ready and silence > SILENT_SECONDS else 0.0
+
+
+def _free(each: NodeRoom, request: Request) -> str:
+    if request.share is not None:
+        return f"{gpus_text(request)} free"
+    return plural(len(each.gpus_for(request)), "free GPU") if request.gpus else "the CPUs and memory free"

@@ -1,0 +1,169 @@
+"""Why a gang goes where it goes: how fast it is there, and how fast it would be if packed in the same room."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from weft.domain.job import Allocation
+from weft.domain.text import listed, plural
+from weft.planning.capacity import Room
+from weft.planning.finding import find
+from weft.planning.gpus_left import Left
+from weft.planning.placement.packed import packed, tightest_node
+from weft.planning.reasons.shortages import each_asks, part_text, short_on_each
+from weft.planning.reasons.slow import SlowGpus
+from weft.planning.scores import TYPICAL, GpuKey
+from weft.planning.shape import PlacementRequest, Shape, gpus_in, is_pinned
+
+SHARING = "best fit"  # how every policy places shares
+APART = "replicas apart"  # how every policy places services
+ALIKE = 0.005  # slowdowns that differ by less are reported as equal
+NODES_NAMED = 3
+NONE_SLOW = SlowGpus({}, 0.0)
+
+
+class Why(Struct, frozen=True):
+    """Of the `numbers`, `slowdown` is the score of the slowest GPU (`slowest`) times `locality`."""
+
+    sentence: str
+    numbers: dict[str, float]
+
+
+def why_there(
+    room: Room,
+    shape: Shape,
+    asked: PlacementRequest,
+    allocations: Sequence[Allocation],
+    *,
+    placement: str,
+    slow: SlowGpus = NONE_SLOW,
+) -> Why:
+    """Of a place that is still free in the room. `placement` is the name of the placement; `slow`: scores of GPUs."""
+    gpus, shared = gpus_in(allocations), [one for one in allocations if one.share is not None]
+    nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
+    pinned = is_pinned(shape)
+    if not gpus and pinned:
+        return Why(f"pinned to {nodes[0]}, where its CPUs and memory are free", {})
+    if not gpus:
+        together = " together" if len(allocations) > 1 else ""
+        sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
+        return Why(sentence, {})
+    slowest = max(room.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus)
+    slowdown = slowest if asked.is_service else room.slowdown(allocations, asked.job_class)
+    locality = slowdown / slowest
+    numbers = {"slowdown": slowdown, "slowest": slowest, "locality": locality}
+    several = gpus > 1 or len(shared) > 1
+    where = f"{nodes[0]}{' together' if several else ''}" if len(nodes) == 1 else _named(nodes)
+    speed = f"slowest {slowest:.2f}" if several else f"score {slowest:.2f}"
+    if locality != 1.0:
+        speed += f" × locality {locality:.2f}"
+    how = "pinned" if pinned else SHARING if len(shared) == len(allocations) else placement
+    if asked.is_service and not pinned:
+        how = APART
+    sentence = f"{how}: {_what(allocations)} of {where}, {speed}"
+    if shared:
+        sentence += _left_then(room, shared) + _beside(room, shared, asked.job_class, numbers)
+    if not (pinned or asked.is_service):
+        sentence += _forced(room, shape, allocations)
+    taken = _gpus_of(allocations)
+    alike = pinned or placement == "packed" or how in (SHARING, APART)  # packed would have put it there too
+    otherwise = None if alike else find(room, shape, asked, placer=packed)
+    if otherwise is not None:
+        numbers["slowdown_packed"] = room.slowdown(otherwise, asked.job_class)
+        sentence += _against(numbers["slowdown_packed"], slowdown)
+        left = _free_beside(room, shape, nodes) | _gpus_of(otherwise)
+        if avoided := slow.avoided(sorted(left - taken), slowest):
+            sentence += f"; left aside: {avoided}"
+    if named := slow.taken(sorted(taken)):
+        sentence += f"; taken although {named}"
+    return Why(sentence, numbers)
+
+
+def _what(allocations: Sequence[Allocation]) -> str:
+    """`2 GPUs`, `0.5 of GPU 3`, `2 GPUs and 3 shares of GPUs`."""
+    whole = sum(len(one.gpus) for one in allocations if one.share is None)
+    shared = [one for one in allocations if one.share is not None]
+    told = [plural(whole, "GPU")] if whole or not shared else []
+    if len(shared) == 1:
+        told.append(f"{gpus_in(shared):g} of GPU {shared[0].gpus[0]}")
+    elif shared:
+        together = len({(one.node_id, one.gpus[0]) for one in shared})
+        told.append(f"{len(shared)} shares of {plural(together, 'GPU')}, {gpus_in(shared):g} in all")
+    return listed(told)
+
+
+def _left_then(room: Room, shared: Sequence[Allocation]) -> str:
+    """What the fullest of the GPUs that the job shares has left once it holds its share."""
+    lefts: list[Left] = []
+    with room.supposing():
+        room.take_all(shared)
+        for one in shared:
+            lefts += [left for gpu in one.gpus if (left := room.nodes[one.node_id].gpus.left_of(gpu))]
+    if not lefts:
+        return ""
+    least = min(lefts)
+    others = least.holders - sum(one.gpus == shared[0].gpus for one in shared) if len(shared) == 1 else 0
+    beside = f"beside {plural(others, 'other share')}, " if others > 0 else ""
+    whose = "of that GPU" if len(shared) == 1 else "of the fullest of these GPUs"
+    return f"; {beside}{part_text(max(0, least.time), max(0, least.memory))} {whose} is left"
+
+
+def _beside(room: Room, shared: Sequence[Allocation], job_class: str, numbers: dict[str, float]) -> str:
+    """How much the job and those beside it are believed to slow each other down, also as `numbers`; empty if not."""
+    own = theirs = TYPICAL
+    for one in shared:
+        for gpu in one.gpus:
+            left = room.nodes[one.node_id].gpus.left_of(gpu)
+            pair = room.scores.beside(job_class, left.company) if left is not None else (TYPICAL, TYPICAL)
+            own, theirs = max(own, pair[0]), max(theirs, pair[1])
+    if max(own, theirs) < TYPICAL + ALIKE:
+        return ""
+    numbers |= {"beside_slowdown": own, "neighbours_slowdown": theirs}
+    return f"; beside the others there a step takes {own:.2f} times the GPU's time, and theirs {theirs:.2f} times"
+
+
+def _free_beside(room: Room, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:
+    """The GPUs of these nodes that the job could have had."""
+    return {
+        (node_id, gpu)
+        for node_id in nodes
+        for want in shape
+        if want.request.gpus
+        for gpu in room.nodes[node_id].gpus_for(want.request)
+    }
+
+
+def _gpus_of(allocations: Sequence[Allocation]) -> set[GpuKey]:
+    return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
+
+
+def _forced(room: Room, shape: Shape, allocations: Sequence[Allocation]) -> str:
+    """Which resource spread the replicas of a role over several nodes; empty if one node could have held them."""
+    told: list[str] = []
+    for want in shape:
+        replicas = [allocation for allocation in allocations if allocation.role == want.role]
+        if want.request.share is not None or len({allocation.node_id for allocation in replicas}) < 2:
+            continue
+        if tightest_node(room, want, len(replicas)) is not None:
+            continue
+        whose = f"all {len(replicas)} replicas" + (f" of {want.role}" if len(shape) > 1 else "")
+        short = short_on_each(room, want.request, len(replicas))
+        what = f"{short} for {whose} ({each_asks(want.request, short)})" if short else f"all that {whose} ask for"
+        told.append(f"; on several nodes, because no node had {'enough ' if short else ''}{what}")
+    return "".join(told)
+
+
+def _against(otherwise: float, slowdown: float) -> str:
+    """How fast the chosen place is, against the place that packing would have given."""
+    if abs(otherwise - slowdown) < ALIKE:
+        return "; packed would be as fast"
+    if otherwise > slowdown:
+        less = 100 * (1 - slowdown / otherwise)
+        return f"; here it takes {less:.0f} % less time than where packed would have put it ({otherwise:.2f})"
+    return (
+        f"; packed would have put it on faster GPUs ({otherwise:.2f}), which are left to jobs that gain more from them"
+    )
+
+
+def _named(nodes: Sequence[str]) -> str:
+    return listed(nodes) if len(nodes) <= NODES_NAMED else plural(len(nodes), "node")

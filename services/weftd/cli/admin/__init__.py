@@ -1,0 +1,1 @@
+"""Commands of operators: credentials, tenants, quotas, secrets, webhooks, images, the database."""

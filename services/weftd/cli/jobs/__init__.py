@@ -1,0 +1,1 @@
+"""Commands on jobs: submit, watch, list, change and end them."""

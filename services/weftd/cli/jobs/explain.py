@@ -1,0 +1,50 @@
+"""`weft explain`: why a job waits, which jobs hold what it needs, and when it may start; or why it is where it is."""
+
+import argparse
+from contextlib import suppress
+
+from weft.client import Client, RefusedError
+from weft.domain.job import JobState
+from weft.messages.http import JobView
+from weftd.cli import connection, page
+from weftd.cli.arrays import show_instead
+from weftd.cli.drawing.explanation import explanation, tuned_lines
+from weftd.cli.drawing.failure import hint, last_words
+from weftd.cli.drawing.jobs import held_emulated
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("explain", help="why a job waits, or why it is where it is", description=__doc__)
+    parser.add_argument("job", metavar="JOB", help="its id, or its name: then the newest of that name")
+    connection.options(parser)
+    parser.set_defaults(func=explain)
+
+
+async def explain(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        try:
+            told = await client.explain(args.job)
+        except RefusedError:
+            if await show_instead(client, args.job, json=args.json):
+                return 0
+            raise
+        if args.json:
+            page.json_line(told)
+            return 0
+        nodes = (await client.nodes()).nodes if told.holders else ()
+        job = await client.job(told.job_id) if told.state is JobState.FAILED else None
+        words = await last_words(client, job) if job is not None else None
+        holding = await _present(client, told.job_id) if told.state.holding else None
+    look = page.look()
+    tuned = tuned_lines(holding, look) if holding is not None else ()
+    page.show(explanation(told, look, emulated=held_emulated(nodes), words=words, tuned=tuned))
+    if job is not None and (advice := hint(job, words)):
+        page.note(advice)
+    return 0
+
+
+async def _present(client: Client, job_id: str) -> JobView | None:
+    """The job as it is now; None if it is not told: its explanation is shown all the same."""
+    with suppress(RefusedError):
+        return await client.job(job_id)
+    return None

@@ -1,0 +1,1 @@
+"""Commands on services and notebooks."""

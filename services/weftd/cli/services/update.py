@@ -1,0 +1,56 @@
+"""`weft update`: another image, command or environment for the replicas of a service, which goes on serving.
+
+Each replica is replaced once a new one is ready. If no new one becomes ready, what ran before comes back.
+"""
+
+import argparse
+import os
+
+from weft.client import RefusedError
+from weftd.cli import connection, page
+from weftd.cli.along import env_of
+from weftd.cli.complaint import Complaint
+from weftd.cli.jobs.act import the_job
+
+_OPTIONS = {"image": "--image", "env": "--env", "command": "the command after --"}
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "update",
+        help="change what a service runs, replica by replica",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="weft update JOB [--image I] [--env K=V] [-- command ...]",
+    )
+    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("--image", metavar="I", help="the container image from now on")
+    parser.add_argument(
+        *("-e", "--env"),
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="repeat it; K= takes K away, K alone: as it is here",
+    )
+    connection.options(parser)
+    parser.set_defaults(func=update, command=[])
+
+
+async def update(args: argparse.Namespace) -> int:
+    if args.image is None and not args.env and not args.command:
+        raise Complaint("what to change is missing: say --image, --env or a command after --", status=2)
+    env = dict(env_of(pair, os.environ) for pair in args.env)
+    async with connection.connected(args) as client:
+        job = await the_job(client, args.job)
+        try:
+            accepted = await client.update(job, image=args.image, command=args.command or None, env=env or None)
+        except RefusedError as error:
+            raise Complaint(error.reason, field=_option(error.field)) from error
+    page.answered(args, accepted, f"{accepted.id} will run that, replica by replica (it is {accepted.state})")
+    page.note(f"`weft explain {accepted.id}` shows how far it is")
+    return 0
+
+
+def _option(field: str) -> str:
+    name = field.partition(".")[0].partition("[")[0]
+    return _OPTIONS.get(name, "")

@@ -1,0 +1,1 @@
+"""The node itself: its capacity, boot, environment, ports, volumes and limits."""

@@ -1,0 +1,1 @@
+"""Accounts of tenants: GPU hours held, used and lost, and their cost."""

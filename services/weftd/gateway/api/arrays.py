@@ -1,0 +1,202 @@
+"""Arrays: listed and shown as one, and what is asked of all their elements or of some."""
+
+import re
+from typing import Annotated, Any
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from weft.domain.arrays import IndicesError, element_id, indices_of
+from weft.domain.job import FINAL, JobState
+from weft.domain.spec import TOKEN_PATTERN
+from weft.messages.asks import AskKind
+from weft.messages.http import ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView
+from weft.planning.shape import gpus_least, shape_of
+from weft.store import TenantFullError
+from weft.store.arrays import ArrayKept
+from weftd.gateway.allowances import NoRoomError, check
+from weftd.gateway.api.jobs import STATES, states_of
+from weftd.gateway.dependencies import array_id
+from weftd.gateway.errors import TOKEN_WORDS, RejectedError
+from weftd.gateway.http.revalidation import next_page
+from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
+from weftd.gateway.readmodel.endings import endings
+from weftd.gateway.readmodel.sight import may_see
+from weftd.gateway.readmodel.views import job_view
+
+LIMIT_MAX = 100  # arrays in one answer: each may have very many elements to count
+ELEMENTS_SHOWN_MAX = 1000
+_matches_token = re.compile(TOKEN_PATTERN).fullmatch
+_OPEN = tuple(state for state in JobState if state not in FINAL)
+
+
+class ArraysQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
+    open: Annotated[bool, Meta(description="1: only those with an element that waits or runs.")] = False
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_MAX
+
+
+class ElementsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=ELEMENTS_SHOWN_MAX, description="Elements that are looked through.")] = 100
+    after: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
+
+
+@operation(
+    "GET /v1/arrays",
+    "jobs",
+    "List arrays, the newest first",
+    description="Each as one, with how many of its elements are in each state.",
+    answers={200: RouteAnswer(description="At most `limit` of them.", type=ArraysView)},
+    example="?open=1",
+)
+async def arrays(call: Call[ArraysQuery]) -> web.StreamResponse:
+    query = call.query
+    tenant = query.tenant if call.who.admin else call.who.tenant
+    if query.tenant is not None and query.tenant != tenant:
+        raise RejectedError(403, "tenant", "a tenant sees its own arrays only")
+    async with call.gateway.reading.one(call.who.tenant):
+        found = await call.gateway.store.arrays(tenant=tenant, opened=query.open, limit=query.limit)
+    return answer(ArraysView(arrays=tuple(array_view(each) for each in found)))
+
+
+@operation(
+    "GET /v1/arrays/{array}",
+    "jobs",
+    "Look at an array",
+    answers={200: RouteAnswer(description="The array.", type=ArrayView)},
+)
+async def array(call: Call[NoQuery]) -> web.StreamResponse:
+    return answer(array_view(await the_array(call)))
+
+
+@operation(
+    "GET /v1/arrays/{array}/elements",
+    "jobs",
+    "List the elements of an array",
+    description="In the order of their indices; `before` of an answer is the `after` of the next request.",
+    answers={200: RouteAnswer(description="A page of them.", type=JobsView)},
+    example="?state=failed&limit=1000",
+)
+async def elements(call: Call[ElementsQuery]) -> web.StreamResponse:
+    query = call.query
+    states = states_of(query.state)
+    found = await the_array(call)
+    gateway = call.gateway
+    async with gateway.reading.one(call.who.tenant):
+        jobs = await gateway.store.array_jobs(found.id, states=states, limit=query.limit, after=query.after)
+        ends = await endings(gateway.store, jobs)
+    shown = await gateway.reasons.fresh(jobs)
+    views = tuple(job_view(job, gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
+    before = jobs[-1].seq if not states and len(jobs) == query.limit else None
+    return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, after=before))
+
+
+ASKED = {202: RouteAnswer(description="Stored; the scheduler does it.", type=ArrayAsked)}
+
+
+@operation(
+    "POST /v1/arrays/{array}/cancel",
+    "jobs",
+    "Cancel an array, or some of its elements",
+    body=ElementsWanted,
+    answers=ASKED,
+    example="""-d '{"indices": "0-9,12"}'""",
+)
+async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
+    """Ask to cancel the elements that are not over."""
+    wanted = await json_of(call.request, ElementsWanted)
+    if wanted.failed:
+        raise RejectedError(400, "failed", "is for a requeue: what has failed is over already")
+    return await _ask(call, AskKind.CANCEL, wanted, _OPEN, "each of them is over already")
+
+
+@operation(
+    "POST /v1/arrays/{array}/requeue",
+    "jobs",
+    "Run elements again that are over",
+    description="All of them, those of some indices, or those that failed. All are asked for, or none.",
+    body=ElementsWanted,
+    answers=ASKED,
+    example="""-d '{"failed": true}'""",
+)
+async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
+    """Ask to run elements again that are over; with `failed` those that failed alone."""
+    wanted = await json_of(call.request, ElementsWanted)
+    states = (JobState.FAILED,) if wanted.failed else tuple(FINAL)
+    none = "none of them has failed" if wanted.failed else "none of them is over"
+    return await _ask(call, AskKind.REQUEUE, wanted, states, none)
+
+
+async def _ask(
+    call: Call[NoQuery], kind: AskKind, wanted: ElementsWanted, states: tuple[JobState, ...], none: str
+) -> web.StreamResponse:
+    found = await the_array(call)
+    gateway, allowance = call.gateway, call.gateway.allowances.of(call.who)
+    if kind is AskKind.REQUEUE:
+        check(found.spec, allowance)
+    else:
+        allowance = None
+    try:
+        asked = await gateway.store.ask_elements(
+            kind,
+            array=found.id,
+            states=states,
+            job_ids=_ids(found, wanted),
+            tenant=call.who.tenant,
+            at=gateway.now(),
+            allowance=allowance,
+        )
+    except TenantFullError as error:
+        raise NoRoomError(str(error)) from None
+    if not asked:
+        raise RejectedError(409, "indices" if wanted.indices else "array", f"nothing is left to {kind}: {none}")
+    gateway.hints.asked(found.pool)
+    return answer(ArrayAsked(id=found.id, ask=kind, elements=asked), status=202)
+
+
+def _ids(found: ArrayKept, wanted: ElementsWanted) -> tuple[str, ...]:
+    if wanted.indices is None:
+        return ()
+    try:
+        indices, at_once = indices_of(wanted.indices)
+    except IndicesError as error:
+        raise RejectedError(400, "indices", str(error)) from None
+    if at_once is not None or not indices:
+        raise RejectedError(400, "indices", "expected indices such as 0-9,12")
+    return tuple(element_id(found.id, index) for index in indices)
+
+
+async def the_array(call: Call[Any]) -> ArrayKept:
+    """The array by its id, or the newest of that name. Another tenant's counts as missing. Raises RejectedError."""
+    wanted, who, store = call.path("array"), call.who, call.gateway.store
+    if not _matches_token(wanted):
+        raise RejectedError(400, "array", TOKEN_WORDS)
+    found = await array_id(store, None if who.admin else who.tenant, wanted)
+    kept = await store.arrays(ids=[found]) if found is not None else []
+    if not kept or not may_see(who, kept[0].tenant):
+        raise RejectedError(404, "array", f"no array has the id or the name {wanted}")
+    return kept[0]
+
+
+def array_view(kept: ArrayKept) -> ArrayView:
+    spec = kept.spec
+    assert spec.element is not None, "it is an element"
+    return ArrayView(
+        id=kept.id,
+        name=kept.name,
+        tenant=kept.tenant,
+        kind=spec.kind,
+        pool=kept.pool,
+        elements=kept.total,
+        states={state.value: kept.states[state] for state in JobState if state in kept.states},
+        at_once=spec.element.at_once,
+        gpus=gpus_least(shape_of(spec)),
+        priority=spec.priority,
+        seq=kept.seq,
+        submitted_at=kept.submitted_at,
+        started_at=kept.started_at,
+        ended_at=kept.ended_at if kept.over else None,
+        waiting_for=kept.waiting_for,
+        after=spec.after,
+    )

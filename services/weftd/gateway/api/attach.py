@@ -1,0 +1,211 @@
+"""The operation by which a person enters a run: who may, which run, and how many at once."""
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+from aiohttp import WSMsgType, web
+from msgspec import Meta, Struct
+
+from weft.bus import BusError
+from weft.domain.job import Job, JobState
+from weft.domain.spec import TOKEN_PATTERN
+from weft.messages.sessions import (
+    FRAME_BYTES_MAX,
+    SIDE_MAX,
+    OpenSession,
+    SessionKind,
+    SessionOpened,
+    SessionSaid,
+    SessionTold,
+    WriteSession,
+)
+from weftd.gateway.api.logs import BROUGHT_SECONDS_PER_BYTE
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.gateway import Gateway
+from weftd.gateway.http.route import Call, RouteAnswer, operation
+from weftd.gateway.sessions import runs
+from weftd.gateway.sessions.entering.line import ANSWER_SECONDS_MAX, Over, SessionLine
+from weftd.gateway.sessions.runs import RankRun
+
+ORDER_SECONDS_MAX = 10.0
+OPEN_SECONDS_MAX = 20.0  # an engine takes a while to begin a process
+SESSION_SECONDS = 0.03  # of the node, which starts a process, and of the scheduler, which notes that it came and went
+PIECE_SECONDS = 0.001  # of the node and of NATS, for a piece of any size
+SESSION_CHARACTERS = 32  # of 36: 165 bits
+COMMAND_PARTS_MAX = 4096
+LIVE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+OFFSET_MAX = 2**53
+
+Side = Annotated[int, Meta(ge=0, le=SIDE_MAX)]
+
+
+class AttachQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    kind: SessionKind = SessionKind.SHELL
+    rank: Annotated[int, Meta(ge=0, le=65535, description="With a role, it counts within that role.")] = 0
+    role: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
+    tty: Annotated[bool, Meta(description="On a terminal of its own.")] = False
+    rows: Side = 0
+    columns: Side = 0
+    term: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$(?!\n)", description="The type of the terminal.")
+    ] = "xterm"
+    port: Annotated[int, Meta(ge=0, le=65535, description="With `kind=port`: where the run listens.")] = 0
+    session: Annotated[str, Meta(pattern=r"^[a-z0-9]{0,64}$(?!\n)", description="Go on with this session.")] = ""
+    read: Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="With `session`: how much of its output you have.")] = 0
+
+
+@operation(
+    "GET /v1/jobs/{job}/attach",
+    "jobs",
+    "A shell, a command or a connection in a run",
+    description="A WebSocket. Unless it is for a port or goes on with a session, its first text frame says the"
+    ' command: `{"command": ["ls", "-l"]}`, or `{}` for a shell. Binary frames to the run are its input, those from'
+    " it are a byte (1 output, 2 errors) and bytes of that. Text frames are JSON, as docs/shell.md has them.",
+    answers={101: RouteAnswer(description="The WebSocket is open.")},
+    example="?kind=exec&rank=0",
+)
+async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
+    query, gateway, request = call.query, call.gateway, call.request
+    job = await gateway.job(call.who, call.path("job"))
+    gateway.count(call.who, changes=True)
+    if job.pool in gateway.settings.sessions_off_pools:
+        raise RejectedError(403, "job", f"pool {job.pool} lets nobody into its jobs (GATEWAY_SESSIONS_OFF_POOLS)")
+    if (query.kind is SessionKind.PORT) != bool(query.port):
+        raise RejectedError(400, "port", "goes with `kind=port`, and that with a port from 1 to 65535")
+    run = _run(job, query)
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        raise RejectedError(426, "Upgrade", "this is a WebSocket: ask for it with `Upgrade: websocket`")
+    call.turn.end()
+    async with gateway.opening.one(call.who.tenant):  # one after the other, each when the ones before it are paid for
+        await gateway.lanes.go(call.who.tenant)
+        gateway.lanes.charge(call.who.tenant, SESSION_SECONDS)
+    socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0)
+    async with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):
+        if not socket.can_prepare(request).ok:
+            raise RejectedError(400, "Upgrade", "not a request for a WebSocket that can be understood")
+        await socket.prepare(request)
+        try:
+            await _serve(call, job, run, socket)
+        except ConnectionError:
+            pass
+        except RejectedError as refused:
+            told = SessionTold(refused=refused.status, reason=refused.reason)
+            with suppress(ConnectionError, RuntimeError):
+                await socket.send_str(msgspec.json.encode(told).decode())
+        with suppress(TimeoutError, ConnectionError, RuntimeError):
+            await socket.close()
+    return socket
+
+
+def _run(job: Job, query: AttachQuery) -> RankRun:
+    """The run of the present epoch. Raises RejectedError."""
+    if job.state not in LIVE or job.placement is None:
+        raise RejectedError(409, "job", f"{job.name} does not run: it is {job.state}")
+    run = runs.find_run(job, {job.epoch: job.placement}, epoch=job.epoch, role=query.role, rank=query.rank)
+    assert run.node_id is not None, "a placed run has a node"
+    return run
+
+
+async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.WebSocketResponse) -> None:
+    query, gateway = call.query, call.gateway
+    command = await _command(socket) if query.kind is not SessionKind.PORT and not query.session else ()
+    if query.kind in (SessionKind.EXEC, SessionKind.COPY) and not command and not query.session:
+        raise RejectedError(400, "command", "there is no command")
+    session_id = query.session or gateway.characters(SESSION_CHARACTERS)
+    opened = await _open(gateway, run, query, session_id, command)
+    record = gateway.entries.begun(call.who, job, run, query, session_id, command)
+    try:
+        await record.entered()
+    except BaseException:
+        await _close(gateway, run, session_id, opened.line)
+        raise
+    line = SessionLine(
+        socket,
+        gateway.bus,
+        node_id=_node(run),
+        session_id=session_id,
+        number=opened.line,
+        taken=opened.taken,
+        read=query.read,
+        clock=gateway.clock,
+        pace=lambda count: _carried(gateway, call.who.tenant, count),
+    )
+    over = Over.BROKEN
+    try:
+        await line.tell(SessionTold(session=session_id, node=_node(run), rank=run.rank, taken=opened.taken))
+        over = await line.carry()
+    except asyncio.CancelledError:
+        if call.request.transport is not None and not gateway.streams.closing:  # The token is no good any more.
+            over = Over.CLOSED
+            await asyncio.shield(_close(gateway, run, session_id, opened.line))
+        raise
+    finally:
+        if over is Over.BROKEN and query.kind is SessionKind.PORT:
+            over = Over.CLOSED
+            await asyncio.shield(_close(gateway, run, session_id, opened.line))
+        record.over(over, line.status, line.reason, number=opened.line)
+
+
+async def _carried(gateway: Gateway, tenant: str, count: int) -> None:
+    """Charge the tenant for a piece by its bytes, and return when its next piece may be carried."""
+    gateway.lanes.charge(tenant, PIECE_SECONDS + BROUGHT_SECONDS_PER_BYTE * count)
+    await gateway.lanes.write(tenant)
+
+
+async def _command(socket: web.WebSocketResponse) -> tuple[str, ...]:
+    """What the first frame orders."""
+    frame = await socket.receive(timeout=ORDER_SECONDS_MAX)
+    if frame.type is not WSMsgType.TEXT:
+        raise RejectedError(400, "command", 'the first frame is text, such as {"command": ["ls", "-l"]}')
+    try:
+        said = msgspec.json.decode(frame.data, type=SessionSaid)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RejectedError(400, "command", f"the first frame is not understood: {error}") from None
+    if len(said.command) > COMMAND_PARTS_MAX or any("\0" in part for part in said.command):
+        raise RejectedError(400, "command", f"has a character 0, or more than {COMMAND_PARTS_MAX} parts")
+    if said.command and not said.command[0]:
+        raise RejectedError(400, "command", "begins with an empty text")
+    return said.command
+
+
+async def _open(
+    gateway: Gateway, run: RankRun, query: AttachQuery, session_id: str, command: tuple[str, ...]
+) -> SessionOpened:
+    asked = OpenSession(
+        node_id=_node(run),
+        session_id=session_id,
+        job_id=run.job_id,
+        epoch=run.epoch,
+        rank=run.rank,
+        kind=query.kind,
+        command=command,
+        tty=query.tty,
+        rows=query.rows,
+        columns=query.columns,
+        term=query.term,
+        port=query.port,
+        resumes=bool(query.session),
+    )
+    try:
+        opened = await gateway.bus.request(asked, SessionOpened, seconds_max=OPEN_SECONDS_MAX)
+    except BusError:
+        await _close(gateway, run, session_id, 1)
+        raise RejectedError(503, "", f"node {run.node_id} does not answer") from None
+    if opened.refused:
+        status = 503 if opened.full else 410 if query.session else 409
+        raise RejectedError(status, "job", opened.refused)
+    return opened
+
+
+async def _close(gateway: Gateway, run: RankRun, session_id: str, line: int) -> None:
+    """End the session on its node. One that hears nothing of it ends it by itself, soon."""
+    asked = WriteSession(node_id=_node(run), session_id=session_id, line=line, end=True)
+    with suppress(BusError):
+        await gateway.bus.request(asked, msgspec.Raw, seconds_max=ANSWER_SECONDS_MAX)  # type: ignore[type-var]
+
+
+def _node(run: RankRun) -> str:
+    assert run.node_id is not None, "a placed run has a node"
+    return run.node_id

@@ -1,0 +1,139 @@
+"""Contexts over HTTP: packed files are stored in pieces, under their digest, for jobs of their tenant to name."""
+
+import asyncio
+import hashlib
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+from msgspec import structs
+
+from weft.domain.spec import DIGEST_PATTERN
+from weft.messages.contexts import PACKED_BYTES_MAX, PIECE_BYTES, ContextView
+from weft.store import GatewayStore, StoreUnavailableError
+from weft.store.contexts import ContextKept
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.gateway import Gateway
+from weftd.gateway.http.route import Call, NoQuery, answer, check_length, too_large
+
+WHOLE_SECONDS_MAX = 1800.0
+PIECE_SECONDS_MAX = 60.0
+UNUSED_SECONDS = 3600.0  # not removed before, to make room: a job may be about to use it
+BEGUN_SECONDS_MAX = 600.0  # without a piece: its sender is gone
+EVICTED_AT_ONCE = 4
+ID_CHARACTERS = 24
+_matches_digest = re.compile(DIGEST_PATTERN).fullmatch
+
+
+async def context(call: Call[NoQuery]) -> web.StreamResponse:
+    kept = await call.gateway.store.use_context(call.who.tenant, _digest_of(call), at=call.gateway.now())
+    if kept is None:
+        raise RejectedError(404, "digest", f"tenant {call.who.tenant} has no files of this digest")
+    return answer(_view(kept))
+
+
+async def set_(call: Call[NoQuery]) -> web.StreamResponse:
+    """Store the body unless it is stored already."""
+    digest, tenant, gateway, request = _digest_of(call), call.who.tenant, call.gateway, call.request
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise RejectedError(415, "Content-Encoding", "send the ZIP file as it is, not compressed")
+    if request.content_length is None:
+        raise RejectedError(411, "Content-Length", "is needed: how many bytes the ZIP file has")
+    check_length(request, PACKED_BYTES_MAX)
+    if not request.content_length:
+        raise RejectedError(400, "", "the body is empty")
+    call.turn.end()
+    async with gateway.uploads.one(tenant), gateway.streams.one(tenant, request):
+        found = await gateway.store.use_context(tenant, digest, at=gateway.now())
+        if found is None:
+            await _store(gateway, tenant, digest, request, size=request.content_length)
+    found = await gateway.store.use_context(tenant, digest, at=gateway.now())
+    if found is None:
+        raise RejectedError(503, "digest", "was removed as it came: send it again")
+    return answer(_view(found))
+
+
+def forgetting_contexts(
+    store: GatewayStore, now: Callable[[], float], *, kept_days: float
+) -> Callable[[], Awaitable[None]]:
+    """A loop that removes files that nothing used for so long (0: for ever), and those that never became whole."""
+
+    async def forget() -> None:
+        at = now()
+        whole_before = at - min(kept_days * 86400.0 or math.inf, at)
+        await store.forget_uploads(whole_before=whole_before, begun_before=at - BEGUN_SECONDS_MAX)
+
+    return forget
+
+
+def _digest_of(call: Call[Any]) -> str:
+    digest = call.path("digest")
+    if not _matches_digest(digest):
+        raise RejectedError(400, "digest", "is a SHA-256 as 64 hexadecimal digits in lower case")
+    return digest
+
+
+def _view(kept: ContextKept) -> ContextView:
+    return ContextView(**structs.asdict(kept))
+
+
+async def _store(gateway: Gateway, tenant: str, digest: str, request: web.Request, *, size: int) -> None:
+    store, one = gateway.store, gateway.characters(ID_CHARACTERS)
+    await _begin(gateway, one, tenant, digest, size)
+    hashed = hashlib.sha256()
+    try:
+        async with asyncio.timeout(WHOLE_SECONDS_MAX):
+            number = 0
+            async for piece in _pieces(request, size):
+                await asyncio.to_thread(hashed.update, piece)
+                if not await store.add_piece(one, number, piece, at=gateway.now()):
+                    raise RejectedError(408, "", "the body came too slowly")
+                number += 1
+        if hashed.hexdigest() != digest:
+            raise RejectedError(400, "digest", f"is not that of the body: {hashed.hexdigest()}")
+        await store.finish_upload(one, at=gateway.now())
+    except BaseException as error:
+        with suppress(StoreUnavailableError):
+            await asyncio.shield(store.drop_upload(one))
+        if isinstance(error, TimeoutError):
+            raise RejectedError(408, "", "the body did not arrive in time") from None
+        raise
+
+
+async def _begin(gateway: Gateway, one: str, tenant: str, digest: str, size: int) -> None:
+    """Make room by removing what was used longest ago, as far as needed. Raises RejectedError."""
+    store, most = gateway.store, gateway.settings.tenant_context_bytes_max
+    while not await store.begin_upload(one, owner=tenant, digest=digest, size=size, at=gateway.now(), most=most):
+        now = gateway.now()
+        if not await store.forget_uploads(
+            whole_before=now - UNUSED_SECONDS,
+            begun_before=now - BEGUN_SECONDS_MAX,
+            owner=tenant,
+            most=EVICTED_AT_ONCE,
+        ):
+            raise RejectedError(
+                409,
+                "",
+                f"the files of tenant {tenant} would have more than {most} bytes, and those that are stored are named"
+                " by open jobs or were used in the last hour",
+            )
+
+
+async def _pieces(request: web.Request, size: int) -> AsyncIterator[bytes]:
+    """The body in pieces of `PIECE_BYTES`, the last one shorter. Raises TimeoutError, RejectedError."""
+    pending, total = bytearray(), 0
+    while True:
+        async with asyncio.timeout(PIECE_SECONDS_MAX):
+            data = await request.content.readany()
+        total += len(data)
+        if total > size:
+            raise too_large(size)
+        pending += data
+        while len(pending) >= PIECE_BYTES or (pending and not data):
+            yield bytes(pending[:PIECE_BYTES])
+            del pending[:PIECE_BYTES]
+        if not data:
+            return

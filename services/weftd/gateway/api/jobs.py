@@ -1,0 +1,374 @@
+"""Jobs: submit, list, show one, explain it, and store asks about it."""
+
+from typing import Annotated, ClassVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from weft.domain.job import FINAL, Job, JobState
+from weft.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN, Selection, is_pattern, labels_of
+from weft.domain.spec import TOKEN_PATTERN, JobSpec, Kind
+from weft.messages.accounts import OWN_TENANT
+from weft.messages.asks import AskKind, Reshare, Scale, Update
+from weft.messages.http import (
+    PRIORITY_MAX,
+    Accepted,
+    JobsView,
+    JobView,
+    PriorityWanted,
+    ShareWanted,
+    SizeWanted,
+    Submitted,
+)
+from weft.planning.reasons.explain import Explanation
+from weft.store import TenantFullError, may_go_on
+from weftd.gateway.allowances import NoRoomError, check
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.http.revalidation import next_page
+from weftd.gateway.http.route import (
+    ACCEPTED,
+    JSON,
+    Call,
+    Header,
+    NoQuery,
+    RouteAnswer,
+    answer,
+    body_of,
+    json_of,
+    operation,
+)
+from weftd.gateway.limits.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE
+from weftd.gateway.readmodel.endings import TOLD, EventCause, endings
+from weftd.gateway.readmodel.explanations import explanation
+from weftd.gateway.readmodel.past import PastQuery, moment_of
+from weftd.gateway.readmodel.service_views import whole_service
+from weftd.gateway.readmodel.stories import job_at
+from weftd.gateway.readmodel.views import job_view
+from weftd.gateway.thinking.resharing import check_share
+from weftd.gateway.thinking.sizing import check_size
+
+LIMIT_MAX = 1000
+STATES = ", ".join(JobState)
+KINDS = ", ".join(Kind)
+QUERY_LABELS_MAX = 2000
+
+
+class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    LISTS: ClassVar[frozenset[str]] = frozenset({"state", "kind", "label"})
+
+    state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
+    name: (
+        Annotated[
+            str,
+            Meta(pattern=NAMES_PATTERN, description="A name, or a pattern: `*` is any characters, `?` is one."),
+        ]
+        | None
+    ) = None
+    id: Annotated[str, Meta(pattern=ID_PREFIX_PATTERN, description="How the id begins.")] | None = None
+    label: Annotated[
+        str,
+        Meta(
+            max_length=QUERY_LABELS_MAX,
+            description="`NAME=VALUE`, or `NAME` for any value; of several, with commas, a job must have all.",
+        ),
+    ] = ""
+    kind: Annotated[str, Meta(description=f"One or several, with commas, of: {KINDS}.")] = ""
+    node: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="On which it has a rank, or had one last.")] | None = (
+        None
+    )
+    since: (
+        Annotated[float, Meta(ge=0, lt=2**40, description="Submitted then or later: seconds since 1970-01-01 UTC.")]
+        | None
+    ) = None
+    benchmarks: Annotated[bool, Meta(description="0: without the jobs that only measure a GPU.")] = True
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
+    elements: Annotated[bool, Meta(description="0: without the elements of arrays; `/v1/arrays` has these.")] = True
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Fewer come where jobs are large.")] = 100
+    before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it selects by what the store has an index for: tenant, state and one name."""
+        named = self.name is None or not is_pattern(self.name)
+        others = (self.id, self.label or None, self.kind or None, self.node, self.since)
+        return named and self.benchmarks and all(each is None for each in others)
+
+
+SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
+
+
+@operation(
+    "POST /v1/jobs",
+    "jobs",
+    "Submit a job",
+    description="Answered when it is durable: from then on it is not lost. With an `Idempotency-Key` it may be"
+    " sent again without harm: the same key is the same job. A tenant that has as much open as it may gets a 429.",
+    body=JobSpec,
+    body_media=SPEC_MEDIA,
+    headers=(
+        Header(name="Idempotency-Key", description="1 to 255 printable characters; kept with the job."),
+        Header(name="Location", description="Where the job is.", of_answer=True),
+    ),
+    answers={
+        201: RouteAnswer(description="Stored.", type=Submitted),
+        200: RouteAnswer(description="This key had submitted this job before.", type=Submitted),
+    },
+    example="""-d '{"name": "hello", "command": ["python3", "-c", "print(42)"]}'""",
+)
+async def submit(call: Call[NoQuery]) -> web.StreamResponse:
+    request = call.request
+    submitted = await call.gateway.submissions.submit(
+        call.who,
+        await body_of(request),
+        content_type=request.headers.get("Content-Type", ""),
+        key=request.headers.get("Idempotency-Key"),
+    )
+    status = 201 if submitted.created else 200
+    return answer(submitted, status=status, headers={"Location": f"/v1/jobs/{submitted.id}"})
+
+
+@operation(
+    "GET /v1/jobs",
+    "jobs",
+    "List jobs, the newest first",
+    answers={200: RouteAnswer(description="A page of them.", type=JobsView)},
+    example="?state=queued,running&limit=20",
+)
+async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
+    query = call.query
+    tenant = query.tenant if call.who.admin else call.who.tenant
+    if query.tenant is not None and query.tenant != tenant:
+        raise RejectedError(403, "tenant", "a tenant sees its own jobs only")
+    states = states_of(query.state)
+    selection = _selection(query)
+    store, page = call.gateway.store, {"limit": query.limit, "before": query.before}
+    async with call.gateway.reading.one(call.who.tenant):
+        if query.is_plain:
+            name, elements = query.name or "", query.elements
+            found = await store.jobs(tenant=tenant, states=states, name=name, elements=elements, **page)
+        else:
+            found = await store.jobs_selected(selection, tenant=tenant, states=states, **page)
+        ends = await endings(call.gateway.store, found)
+    shown = await call.gateway.reasons.fresh(found)
+    views = tuple(job_view(job, call.gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
+    before = found[-1].seq if may_go_on(found, limit=query.limit) else None
+    return answer(JobsView(jobs=views, before=before), headers=next_page(call.request, before=before))
+
+
+@operation(
+    "GET /v1/jobs/{job}",
+    "jobs",
+    "Look at a job",
+    description="With its specification, its placement, what each rank has, against what it asked for, and does,"
+    " how fast it goes on, what holds it back, and how fast it was at other sizes.",
+    answers={200: RouteAnswer(description="The job.", type=JobView)},
+    example="?at=2026-01-31T12:00:00Z",
+)
+async def job(call: Call[PastQuery]) -> web.StreamResponse:
+    """The job now, or as it was at a moment; of the past, live data such as progress is left out."""
+    found = await call.gateway.job(call.who, call.path("job"))
+    if call.query.at:
+        moment = moment_of(call.query.at, now=call.gateway.now())
+        async with call.gateway.reading.one(call.who.tenant):
+            told = await job_at(call.gateway.store, found, moment)
+        if told is None:
+            raise RejectedError(404, "at", f"{found.name} ({found.id}) had not been submitted by then")
+        then, last = told
+        ended_for = msgspec.json.decode(last.data, type=EventCause).cause if then.state in TOLD else None
+        return answer(job_view(then, call.gateway.unheard, whole=True, ended_for=ended_for))
+    curves = await call.gateway.store.curves(pool=found.pool, subjects=[f"job:{found.id}"])
+    points = tuple(point for curve in curves for point in curve.points)
+    ends = await endings(call.gateway.store, [found])
+    (shown,) = await call.gateway.reasons.fresh([found])
+    service = await whole_service(call.gateway.store, call.gateway.cluster, shown, call.who)
+    return answer(
+        job_view(shown, call.gateway.cluster, whole=True, curve=points, ended_for=ends.get(found.id), service=service)
+    )
+
+
+@operation(
+    "GET /v1/jobs/{job}/explain",
+    "jobs",
+    "Why it waits, or why it is where it is",
+    description="A stable code, a sentence, the numbers, who holds what it needs, and an estimate. Of another"
+    " tenant's job only the id is told.",
+    answers={200: RouteAnswer(description="The explanation.", type=Explanation)},
+)
+async def explain(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.job(call.who, call.path("job"))
+    gateway, allowance = call.gateway, call.gateway.allowances.of(call.who)
+    async with gateway.explaining.one(call.who.tenant):
+        explained = await explanation(
+            gateway.store,
+            gateway.snapshots,
+            gateway.cluster,
+            gateway.foresight,
+            found,
+            call.who,
+            now=gateway.now(),
+            priority_max=PRIORITY_MAX if allowance is None else allowance.priority_max,
+        )
+    return answer(explained)
+
+
+@operation("POST /v1/jobs/{job}/cancel", "jobs", "Cancel a job", answers=ACCEPTED)
+async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.job(call.who, call.path("job"))
+    if found.state in FINAL:
+        raise RejectedError(409, "job", f"{found.id} is over already: {found.state}")
+    return await ask(call, AskKind.CANCEL, found)
+
+
+@operation(
+    "POST /v1/jobs/{job}/requeue",
+    "jobs",
+    "Put a job back into the queue",
+    description="Also one that is over: it runs again, in its next epoch.",
+    answers=ACCEPTED,
+)
+async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.job(call.who, call.path("job"))
+    if found.state is JobState.QUEUED:
+        raise RejectedError(409, "job", f"{found.id} is in the queue already")
+    allowance = call.gateway.allowances.of(call.who)
+    check(found.spec, allowance, priority=found.priority)
+    if allowance is None or found.state not in FINAL:
+        return await ask(call, AskKind.REQUEUE, found)
+    gateway = call.gateway
+    try:
+        await gateway.store.ask_requeue(
+            job_id=found.id, pool=found.pool, tenant=call.who.tenant, at=gateway.now(), allowance=allowance
+        )
+    except TenantFullError as error:
+        raise NoRoomError(str(error)) from None
+    return _asked(call, AskKind.REQUEUE, found)
+
+
+@operation(
+    "POST /v1/jobs/{job}/priority",
+    "jobs",
+    "Change a job's priority",
+    body=PriorityWanted,
+    answers=ACCEPTED,
+    example="""-d '{"priority": 10}'""",
+)
+async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
+    wanted = await json_of(call.request, PriorityWanted)
+    found = await call.gateway.job(call.who, call.path("job"))
+    if found.state in FINAL:
+        raise RejectedError(409, "job", f"{found.id} is over already: {found.state}")
+    if wanted.priority > found.priority:
+        check(found.spec, call.gateway.allowances.of(call.who), priority=wanted.priority)
+    return await ask(call, AskKind.PRIORITISE, found, priority=wanted.priority)
+
+
+@operation(
+    "POST /v1/jobs/{job}/scale",
+    "jobs",
+    "Change a job's size",
+    description="Replicas by role, each between `min` and `max` of that role; a role that is not named stays as it"
+    " is. A job that waits starts with that size. One that runs takes it live, or by a restart from its checkpoint;"
+    " one that can do neither gets a 409. It grows as soon as there is room.",
+    body=SizeWanted,
+    answers=ACCEPTED,
+    example="""-d '{"size": {"worker": 4}}'""",
+)
+async def scale(call: Call[NoQuery]) -> web.StreamResponse:
+    wanted = await json_of(call.request, SizeWanted)
+    found = await call.gateway.job(call.who, call.path("job"))
+    if call.who.tenant == OWN_TENANT:  # the store has one ask for a size from it at a time: the partition planner's
+        raise RejectedError(403, "job", f"the sizes that tenant {OWN_TENANT} asks for are the partition planner's")
+    check_size(found, wanted.size)
+    return await ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size), field="size")
+
+
+@operation(
+    "POST /v1/jobs/{job}/share",
+    "jobs",
+    "Change a running job's share of a GPU",
+    description="`request` and `limit` of each rank of one role, as parts of a GPU; what is not given stays as it"
+    " is. The request grows only as far as its GPU has room: the job's event `tuned` says how far. A job that"
+    " begins anew has what its specification says.",
+    body=ShareWanted,
+    answers=ACCEPTED,
+    example="""-d '{"request": 0.5, "limit": 0.8}'""",
+)
+async def share(call: Call[NoQuery]) -> web.StreamResponse:
+    wanted = await json_of(call.request, ShareWanted)
+    found = await call.gateway.job(call.who, call.path("job"))
+    return await ask(call, AskKind.SHARE, found, share=check_share(found, wanted), field="share")
+
+
+async def ask(
+    call: Call[NoQuery],
+    kind: AskKind,
+    job: Job,
+    *,
+    priority: int = 0,
+    scale: Scale | None = None,
+    share: Reshare | None = None,
+    update: Update | None = None,
+    adds_bytes: int = 0,
+    field: str = "",
+) -> web.StreamResponse:
+    """Store an ask about a job for its scheduler. `adds_bytes`: what is stored once it is done; `field`: the part of
+    the request that is too large where its tenant may not have as much. Raises RejectedError."""
+    gateway = call.gateway
+    try:
+        await gateway.store.ask(
+            kind,
+            subject_id=job.id,
+            pool=job.pool,
+            tenant=call.who.tenant,
+            at=gateway.now(),
+            priority=priority,
+            scale=scale,
+            share=share,
+            update=update,
+            adds_bytes=adds_bytes,
+            allowance=gateway.allowances.of(call.who),
+        )
+    except TenantFullError as error:
+        raise NoRoomError(str(error), field=field) from None
+    return _asked(call, kind, job, size=adds_bytes)
+
+
+def _asked(call: Call[NoQuery], kind: AskKind, job: Job, *, size: int = 0) -> web.StreamResponse:
+    call.gateway.lanes.charge(call.who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
+    call.gateway.hints.asked(job.pool)
+    return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
+
+
+def _selection(query: JobsQuery) -> Selection:
+    """The conditions of the query. Raises RejectedError."""
+    try:
+        labels = labels_of(query.label)
+    except ValueError as error:
+        raise RejectedError(400, "label", str(error)) from None
+    return Selection(
+        names=query.name or "",
+        id_prefix=query.id or "",
+        labels=labels,
+        kinds=_kinds_of(query.kind),
+        node=query.node or "",
+        since=query.since,
+        benchmarks=query.benchmarks,
+        elements=query.elements,
+    )
+
+
+def _kinds_of(text: str) -> tuple[Kind, ...]:
+    names = [name.strip() for name in text.split(",")] if text else []
+    unknown = [name for name in names if name not in Kind.__members__.values()]
+    if unknown:
+        raise RejectedError(400, "kind", f"no such kind: {unknown[0][:100]}; there is {KINDS}")
+    return tuple(Kind(name) for name in dict.fromkeys(names))
+
+
+def states_of(text: str) -> tuple[JobState, ...]:
+    names = [name.strip() for name in text.split(",")] if text else []
+    unknown = [name for name in names if name not in JobState.__members__.values()]
+    if unknown:
+        raise RejectedError(400, "state", f"no such state: {unknown[0][:100]}; there is {STATES}")
+    return tuple(JobState(name) for name in dict.fromkeys(names))

@@ -1,0 +1,94 @@
+"""Nodes and the whole cluster: look, drain, resume."""
+
+import asyncio
+
+from aiohttp import web
+
+from weft.domain.job import Job
+from weft.messages.asks import AskKind
+from weft.messages.http import Accepted, ClusterView, NodesView
+from weft.store.accounts import Moment
+from weft.store.tenants import Access
+from weftd.gateway.api.gpus import slowest_of
+from weftd.gateway.gateway import Gateway
+from weftd.gateway.http.route import ACCEPTED, Call, NoQuery, RouteAnswer, Who, answer, operation
+from weftd.gateway.readmodel.past import Past, PastQuery, moment_of, past_of
+from weftd.gateway.readmodel.sight import seen_of
+from weftd.gateway.readmodel.views import cluster_view, node_views, with_reasons
+
+
+@operation(
+    "GET /v1/nodes",
+    "cluster",
+    "List the nodes",
+    description="What each has, what of it is given away and to whom, and its live use. An emulated GPU is called so.",
+    answers={200: RouteAnswer(description="All of them.", type=NodesView)},
+)
+async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.snapshots.nodes.get()
+    holding = await _holding(call.gateway)
+    slowest = await slowest_of(call.gateway, sorted({node.pool for node in found.all}))
+    views = node_views(found.all, holding, call.gateway.cluster, call.who, slowest=slowest, now=call.gateway.now())
+    return answer(NodesView(nodes=views))
+
+
+@operation(
+    "GET /v1/cluster",
+    "cluster",
+    "The cluster and its queue at a glance",
+    answers={200: RouteAnswer(description="All of it at one time.", type=ClusterView)},
+)
+async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
+    """The cluster now, or as it was at a moment; of the past, live data such as telemetry is left out."""
+    gateway = call.gateway
+    if call.query.at:
+        past = await _past(gateway, call.who, moment_of(call.query.at, now=gateway.now()))
+        holding = [job for job in past.jobs if job.state.holding]
+        queued = [job for job in past.jobs if not job.state.holding]
+        return answer(cluster_view(past.nodes, holding, queued, gateway.unheard, call.who, now=past.at))
+    found = await gateway.snapshots.nodes.get()
+    holding = await _holding(gateway)
+    queued = [
+        job
+        for pool in await gateway.snapshots.pools()
+        for job in seen_of(await gateway.snapshots.queued(pool), call.who)
+    ]
+    view = cluster_view(found.all, holding, queued, gateway.cluster, call.who, now=gateway.now(), live=True)
+    shown = {job.id for job in view.queued}
+    fresh = await gateway.reasons.fresh([job for job in queued if job.id in shown])
+    return answer(with_reasons(view, fresh))
+
+
+async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
+    await gateway.must_be_kept(moment.at)
+    async with gateway.looking_back.one(who.tenant):
+        with gateway.lanes.elsewhere(who.tenant):
+            told = await gateway.store.told_until(moment)
+            ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
+            jobs = await gateway.store.jobs_of(list(ids))
+        past = await asyncio.to_thread(past_of, told, jobs, moment)  # many jobs take a second
+    await gateway.must_be_kept(past.at)
+    return past
+
+
+@operation("POST /v1/nodes/{node}/drain", "cluster", "Give a node no new work", who=Who.ADMIN, answers=ACCEPTED)
+async def drain(call: Call[NoQuery]) -> web.StreamResponse:
+    return await _ask(call, AskKind.DRAIN)
+
+
+@operation("POST /v1/nodes/{node}/resume", "cluster", "Let a node take work again", who=Who.ADMIN, answers=ACCEPTED)
+async def resume(call: Call[NoQuery]) -> web.StreamResponse:
+    return await _ask(call, AskKind.RESUME)
+
+
+async def _ask(call: Call[NoQuery], kind: AskKind) -> web.StreamResponse:
+    gateway = call.gateway
+    node = await gateway.node(call.path("node"))
+    await gateway.store.ask(kind, subject_id=node.id, pool=node.pool, tenant=call.who.tenant, at=gateway.now())
+    gateway.hints.asked(node.pool)
+    state = "drained" if node.drained else "ready" if node.ready else "lost"
+    return answer(Accepted(id=node.id, ask=kind, state=state), status=202)
+
+
+async def _holding(gateway: Gateway) -> list[Job]:
+    return [job for pool in await gateway.snapshots.pools() for job in await gateway.snapshots.holding(pool)]

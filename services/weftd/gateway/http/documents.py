@@ -1,0 +1,74 @@
+"""The gateway's own documents: the dashboard, the OpenAPI description, its health."""
+
+from typing import Any
+
+from aiohttp import web
+
+from weft.messages.http import Health
+from weft.store import StoreUnavailableError
+from weft.version import version
+from weftd.gateway.face import Face
+from weftd.gateway.http.route import JSON, Call, NoQuery, RouteAnswer, Who, answer, operation
+
+DOCUMENT_KEY = web.AppKey("document", bytes)
+FACE_KEY = web.AppKey("face", Face)
+
+
+@operation(
+    "GET /v1/openapi.json",
+    "about",
+    "This description",
+    who=Who.ANYONE,
+    answers={200: RouteAnswer(description="An OpenAPI 3.1 document.", type=dict[str, Any])},
+)
+async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
+    headers = {"Access-Control-Allow-Origin": "*"}  # It is public: viewers on other sites may show it.
+    return web.Response(body=call.request.app[DOCUMENT_KEY], content_type=JSON, headers=headers)
+
+
+@operation(
+    "GET /",
+    "about",
+    "The dashboard",
+    description="A page for people; it reads this API with the token that is typed in.",
+    who=Who.ANYONE,
+    answers={200: RouteAnswer(description="The page.", type=str, media=("text/html",))},
+)
+async def dashboard(call: Call[NoQuery]) -> web.StreamResponse:
+    return call.request.app[FACE_KEY].page(call.request)
+
+
+async def of_dashboard(request: web.Request) -> web.StreamResponse:
+    """A file of the dashboard; no operation of the API."""
+    return request.app[FACE_KEY].file(request)
+
+
+@operation(
+    "GET /healthz",
+    "about",
+    "Does the gateway run?",
+    who=Who.ANYONE,
+    answers={200: RouteAnswer(description="It does.", type=Health)},
+)
+async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
+    return answer(Health(ok=True, version=version()))
+
+
+@operation(
+    "GET /readyz",
+    "about",
+    "Can it take jobs?",
+    who=Who.ANYONE,
+    answers={
+        200: RouteAnswer(description="It can.", type=Health),
+        503: RouteAnswer(description="It cannot now: the store does not answer.", type=Health),
+    },
+)
+async def readyz(call: Call[NoQuery]) -> web.StreamResponse:
+    """Ready without the bus too: jobs are stored all the same, and the scheduler polls for them."""
+    detail = {"store": "answers", "bus": "connected" if call.gateway.bus.connected else "away"}
+    try:
+        await call.gateway.snapshots.nodes.get()
+    except StoreUnavailableError:
+        return answer(Health(ok=False, version=version(), detail={**detail, "store": "away"}), status=503)
+    return answer(Health(ok=True, version=version(), detail=detail))

@@ -1,0 +1,1 @@
+"""Limits that protect the gateway: access, request rates, connections, concurrent requests and CPU time."""

@@ -1,0 +1,1 @@
+"""Webhooks, mail and traces: how events leave the cluster."""

@@ -1,0 +1,73 @@
+"""When waiting jobs start: one estimate of each for all readers of the queue, made beside it, in a thread."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.domain.quotas import Quota
+from weft.messages.eta import Estimate
+from weft.planning.eta.starts import PoolToCome
+from weftd.gateway.readmodel.foresight import Foresight
+
+ESTIMATED_MAX = 1000  # jobs of a pool, those that are served first; of those behind nobody could tell much
+JUDGED_MAX = 20  # of them whose estimates are held against what comes true
+FIRST_SECONDS_MAX = 2.0  # for a queue to wait for its first estimates
+AGAIN_SECONDS = 5.0  # between two estimates, at least; and
+SPARING = 30  # this many times as long as they took,
+PAUSE_SECONDS_MAX = 60.0  # at most
+NONE_YET: Mapping[str, Estimate] = {}
+
+
+class QueueOutlook:
+    """`clock` does not jump."""
+
+    def __init__(self, foresight: Foresight, *, clock: Callable[[], float]) -> None:
+        self._foresight = foresight
+        self._clock = clock
+        self._found: dict[str, Mapping[str, Estimate]] = {}
+        self._again_at: dict[str, float] = {}
+        self._making: dict[str, asyncio.Task[None]] = {}
+
+    async def of(
+        self,
+        pool: str,
+        *,
+        nodes: Sequence[Node],
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        policy: str,
+        quotas: Sequence[Quota] = (),
+    ) -> Mapping[str, Estimate]:
+        """The newest estimates of a known pool, by job; `queued` in the order in which the jobs are served. The newest
+        are made behind the back of this call, but for the first."""
+        if not queued:
+            return NONE_YET
+        if pool not in self._making and self._clock() >= self._again_at.get(pool, 0.0):
+            first = queued[:ESTIMATED_MAX]
+            make = await self._foresight.pool_of(
+                first[0], nodes=nodes, holding=holding, queued=first, policy=policy, quotas=quotas
+            )
+            if pool not in self._making:
+                self._making[pool] = asyncio.create_task(self._make(pool, make, first), name="outlook")
+        if pool not in self._found and pool in self._making:
+            await asyncio.wait([self._making[pool]], timeout=FIRST_SECONDS_MAX)
+        return self._found.get(pool, NONE_YET)
+
+    async def close(self) -> None:
+        """Return when nothing is being made any more. A thread cannot be ended: its look is bounded."""
+        if self._making:
+            await asyncio.wait(self._making.values())
+
+    async def _make(self, pool: str, make: Callable[[], PoolToCome], jobs: Sequence[Job]) -> None:
+        began = self._clock()
+        try:
+            found = await asyncio.to_thread(lambda: make().starts())
+            shown = {job_id: foreseen.estimate for job_id, foreseen in found.items()}
+            for job in [job for job in jobs if job.id in found][:JUDGED_MAX]:
+                shown[job.id] = self._foresight.told(job, found[job.id])
+            self._found[pool] = shown
+        finally:
+            took = self._clock() - began
+            self._again_at[pool] = self._clock() + max(AGAIN_SECONDS, min(PAUSE_SECONDS_MAX, SPARING * took))
+            del self._making[pool]

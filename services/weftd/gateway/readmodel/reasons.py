@@ -1,0 +1,82 @@
+"""Why jobs wait, by the room that is free now. The store has an older reason, from when it was new."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from weft.domain.job import Cause, CauseCode, Job, JobState
+from weft.planning.capacity import Room, room_of
+from weft.planning.reasons.pins import in_the_way, with_holders
+from weft.planning.reasons.refusals import why_not
+from weft.planning.shape import Shape, is_pinned, shape_of_job
+from weftd.gateway.readmodel.snapshots import Nodes, Snapshots
+
+SHAPES_MAX = 16  # shapes that are tried in one picture of a pool; jobs of others show the stored reason
+_BY_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
+
+
+class _Picture:
+    """One pool by two snapshots, with the reasons found so far."""
+
+    def __init__(self, pool: str, nodes: Nodes, holding: list[Job]) -> None:
+        self.nodes = nodes
+        self.holding = holding
+        self._pool = pool
+        self._room: Room | None = None
+        self._causes: dict[Shape, Cause | None] = {}
+
+    def why_not(self, job: Job) -> Cause | None:
+        shape = shape_of_job(job)
+        if shape not in self._causes:
+            if len(self._causes) >= SHAPES_MAX:
+                return None
+            self._causes[shape] = self._look(shape)
+        return self._causes[shape]
+
+    def fits(self, job: Job) -> bool:
+        """False if its shape was not tried."""
+        return self._causes.get(shape_of_job(job), job.waiting_for) is None
+
+    def _look(self, shape: Shape) -> Cause | None:
+        if self._room is None:
+            self._room = room_of(self.nodes.of(self._pool), self.holding)
+        cause = why_not(self._room, shape)
+        return with_holders(cause, in_the_way(shape, self.holding)) if cause and is_pinned(shape) else cause
+
+
+class Reasons:
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._pictures: dict[str, _Picture] = {}
+
+    async def fresh(self, jobs: Sequence[Job]) -> list[Job]:
+        """The same jobs; those that wait for room with a reason from the present room."""
+        stale = {job.pool for job in jobs if _is_by_room(job)}
+        if not stale:
+            return list(jobs)
+        nodes = await self._snapshots.nodes.get()
+        known = stale & set(await self._snapshots.pools())
+        for pool in sorted(known):
+            holding = await self._snapshots.holding(pool)
+            picture = self._pictures.get(pool)
+            if picture is None or picture.nodes is not nodes or picture.holding is not holding:
+                self._pictures[pool] = _Picture(pool, nodes, holding)
+        return [self._with_reason(job) if job.pool in known and _is_by_room(job) else job for job in jobs]
+
+    def fits(self, job: Job) -> bool:
+        """Whether a job that `fresh` has just returned would fit in the room as it is, though its reason says that
+        there is none: the reason is older than the room."""
+        picture = self._pictures.get(job.pool)
+        return picture is not None and _is_by_room(job) and picture.fits(job)
+
+    def _with_reason(self, job: Job) -> Job:
+        cause = self._pictures[job.pool].why_not(job)
+        return job if cause is None else msgspec.structs.replace(job, waiting_for=cause)
+
+
+def _is_by_room(job: Job) -> bool:
+    """Whether the reason follows from the free room; not if runs that should have ended hold GPUs: only the scheduler
+    sees those."""
+    cause = job.waiting_for
+    waits = job.state is JobState.QUEUED and cause is not None and cause.code in _BY_ROOM
+    return waits and cause is not None and "gpus_occupied" not in cause.numbers

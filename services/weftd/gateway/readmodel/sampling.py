@@ -1,0 +1,95 @@
+"""The figures that this gateway has sampled: of nodes and GPUs, of jobs, of the cluster."""
+
+import asyncio
+from collections.abc import Callable
+
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.messages.signals import NodeSampled
+from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.seen import NodeTold, enter, part_of
+from weftd.gateway.readmodel.snapshots import Snapshots
+from weftd.gateway.thinking.accounting.used import UsedLedger
+from weftd.gateway.thinking.rings import Shelf
+
+NODE_SERIES_MAX = 20_000  # a few kilobytes each once they are full
+GPUS_PER_NODE_MAX = 256  # of which figures are kept
+JOB_SERIES_MAX = 5_000
+GAP_SECONDS_MAX = 15.0  # between two samples; how it was in a longer one is not known
+AT_ONCE = 32  # nodes or jobs, between two pauses in which other work goes on
+CLUSTER = "cluster"
+
+
+class Samples:
+    """The figures that this gateway has sampled. Nothing is kept of what the store does not have: a node's word counts
+    for itself, its GPUs and the ranks that it has."""
+
+    def __init__(self) -> None:
+        self.nodes = Shelf(NODE_SERIES_MAX, 2 + 2 * GPUS_PER_NODE_MAX)
+        self.jobs = Shelf(JOB_SERIES_MAX, 3)
+        self.cluster = Shelf(3, 3)
+        self.ledger = UsedLedger()
+        self._last = 0.0  # when the last sample was taken
+
+    async def take(self, snapshots: Snapshots, live: LiveCluster, *, now: Callable[[], float]) -> None:
+        """Sample everything once. Raises StoreUnavailableError."""
+        there = await snapshots.nodes.aside()
+        nodes, pools = there.all, snapshots.pools_of(there)
+        holding = [job for pool in pools for job in await snapshots.holding(pool, aside=True)]
+        queued = sum([len(await snapshots.queued(pool, aside=True)) for pool in pools])
+        at = now()
+        seen: dict[str, NodeTold] = {}
+        for number, node in enumerate(nodes, 1):
+            if (told := live.sample(node.id)) is not None:
+                seen[node.id] = NodeTold(node, told)
+                self.nodes.put(node.id, at, _of_node(node, told))
+            await _pause(number)
+        lasted = at - self._last if 0 < at - self._last <= GAP_SECONDS_MAX else 0.0
+        self._last = at
+        for number, job in enumerate(holding, 1):
+            self.jobs.put(job.id, at, _of_job(job, live))
+            if lasted:
+                enter(self.ledger, job, seen, at=at, lasted=lasted)
+            await _pause(number)
+        known = [part for node in seen.values() for gpu in node.gpus.values() if (part := part_of(gpu)) is not None]
+        held = sum(job.gpus_held for job in holding)
+        self.cluster.put(CLUSTER, at, {"held": held, "used": sum(known) if known else None, "queued": queued})
+
+
+async def _pause(number: int) -> None:
+    """Let other work go on, now and then."""
+    if number % AT_ONCE == 0:
+        await asyncio.sleep(0)
+
+
+def _of_node(node: Node, told: NodeSampled) -> dict[str, float | None]:
+    host = told.host
+    found: dict[str, float | None] = {
+        "cpu": None if host.cpus_used is None or not host.cpus else _most(host.cpus_used / host.cpus),
+        "memory": _most(host.memory_used / host.memory_total) if host.memory_total else None,
+    }
+    real = {gpu.index for gpu in node.capacity.gpus[:GPUS_PER_NODE_MAX]}
+    for gpu in told.gpus:
+        if gpu.index in real:
+            found[f"gpu.{gpu.index}.used"] = part_of(gpu.utilisation)
+            found[f"gpu.{gpu.index}.memory_used"] = gpu.memory_used
+    return found
+
+
+def _of_job(job: Job, cluster: LiveCluster) -> dict[str, float | None]:
+    replicas = len(job.placement.staying) if job.placement is not None else 0
+    if job.spec.is_service:
+        requests = cluster.serving.requests(job)
+        if requests is None:
+            return {"replicas": replicas}
+        seconds = requests.p99 if job.spec.objective is None else requests.objective
+        return {"rate": requests.rate, "p_ms": None if seconds is None else seconds * 1000, "replicas": replicas}
+    ranks = cluster.progress(job).values()
+    paces = [run.pace.steps_rate for run in ranks if run.pace is not None]
+    steps = [run.progress["step"] for run in ranks if "step" in run.progress]
+    return {"pace": min(paces, default=None), "progress": min(steps, default=None), "replicas": replicas}
+
+
+def _most(part: float) -> float | None:
+    """A part, 0–1, of which slightly more than all may have been measured."""
+    return min(1.0, part) if part >= 0 else None

@@ -1,0 +1,1 @@
+"""Shells, commands, copies and forwarded ports: people in their runs."""

@@ -1,0 +1,1 @@
+"""Decisions about jobs: start, move, resize, share, end."""

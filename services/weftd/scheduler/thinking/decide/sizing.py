@@ -1,0 +1,285 @@
+"""Jobs that should have another size than they have: ranks join and leave, or the job restarts with the other size.
+
+`weft.planning.resizing` decides where more ranks go and which of them leave. docs/elastic.md describes how it works.
+"""
+
+from collections.abc import Sequence
+from heapq import nsmallest
+from math import inf
+
+from msgspec import structs
+
+from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
+from weft.domain.sizes import how_resized, wrong_size
+from weft.domain.spec import ResizeHow
+from weft.messages.asks import Ask
+from weft.planning.jobs import asked_by, standing_of
+from weft.planning.lending import why_never_lends
+from weft.planning.resizing import grow, shrink
+from weft.planning.shape import shape_of
+from weftd.scheduler.thinking.decide import lives, updating
+from weftd.scheduler.thinking.decide.loans import pays_back
+from weftd.scheduler.thinking.decide.placing import following
+from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.replicas import named
+
+LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
+LOOKED_AT_MAX = 32  # of them at once
+SERVICES_MAX = 128  # services that may grow in one turn: their users wait
+
+
+def scale(picture: Picture, ask: Ask, now: float) -> list[Step]:
+    """The step that gives a job another size to reach; none if the ask is outdated, unlawful or changes nothing."""
+    job, asked = picture.jobs.get(ask.subject_id), ask.scale
+    if job is None or asked is None or wrong_size(job.spec, asked.size) is not None:
+        return []
+    if asked.epoch is not None and asked.epoch != job.epoch:
+        return []
+    if any(job.wanted.get(role) != count for role, count in asked.instead_of.items()):
+        return []
+    size = {**job.wanted, **asked.size}
+    if size == job.wanted or (job.state.holding and how_resized(job.spec) is ResizeHow.NEVER):
+        return []
+    sentence = f"{_changes(job.wanted, size)}, asked by {ask.tenant}"
+    cause = asked.cause or Cause(code=CauseCode.SCALE_ASKED, sentence=sentence, by=ask.tenant)
+    return picture.go(job, JobEvent.SCALED, cause, now, ask=ask.id, size=size)
+
+
+class Sizing:
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        # By job that could not grow: the growth count of the room, the closed nodes, its version.
+        self._tried: dict[str, tuple[int, tuple[str, ...], int]] = {}
+        self._looked_at = -inf
+        self._news = 0  # of the misfits, at the last look
+        self._last_seq = 0  # of the job that was looked at last
+        self._last_service = 0  # likewise, of the services
+        # By running service that should have more replicas, how many of them found no place at the last look. What
+        # may be borrowed for them is decided by others.
+        self.short: dict[str, int] = {}
+
+    def decide(self, now: float, *, closed: Sequence[str], ahead: str) -> list[Step]:
+        """Steps of running jobs towards their size. `closed` nodes are kept for a waiting job; while `ahead`, a job
+        that waits for room, is not empty, none grows. Jobs that should grow are looked at every `LOOK_SECONDS`, and at
+        once if there is a new one: in turn, so many at a time, since their number has no bound."""
+        steps: list[Step] = []
+        misfits, jobs = self._picture.misfits, self._picture.jobs
+        if self._tried:
+            wanting = misfits.growing | misfits.serving
+            self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
+        steps += self.serve(now, closed=closed)
+        for job in sorted((jobs[job_id] for job_id in misfits.shrinking), key=lambda job: job.seq):
+            if how_resized(job.spec) is ResizeHow.LIVE:
+                steps += self._leave(job, now)
+            else:
+                steps += self._restart(job, now, closed)
+        self._picture.returned.forget_old(now)
+        if ahead or not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
+            return steps
+        self._news, self._looked_at = misfits.news, now
+        for job in self._next_to_grow(closed):
+            if how_resized(job.spec) is ResizeHow.LIVE:
+                steps += self._join(job, now, closed)
+            else:
+                steps += self._restart(job, now, closed)
+        return steps
+
+    def serve(self, now: float, *, closed: Sequence[str], ahead: str = "") -> list[Step]:
+        """Steps of running services towards their size and their newest revision. They do not wait behind jobs that
+        wait for room; nodes that are kept for such a job are closed to them, too. With `ahead`, a job that waits for
+        room, only services to which it would have to give way as soon as it ran."""
+        jobs, serving = self._picture.jobs, self._picture.misfits.serving
+        self.short = {job_id: count for job_id, count in self.short.items() if job_id in serving}
+        if not serving:
+            return []
+        steps: list[Step] = []
+        served = (jobs[job_id] for job_id in serving)
+        if ahead in jobs:
+            served = (job for job in served if self._would_give_way(jobs[ahead], job, now))
+        due = sorted(served, key=lambda job: (job.seq <= self._last_service, job.seq))
+        looked_at = 0
+        for job in due:
+            ready = self._ready(job, now)
+            wanted = updating.plan(job, ready)
+            if wanted.leave:
+                steps += self._told_to_leave(job, wanted.leave, now, replaces=wanted.replaces)
+                job = self._picture.jobs[job.id]
+            if not wanted.join:
+                self.short.pop(job.id, None)
+            elif now >= job.not_before and looked_at < SERVICES_MAX:
+                looked_at += 1
+                self._last_service = job.seq
+                steps += self._more_replicas(job, wanted, ready, now, closed)
+        return steps
+
+    def _would_give_way(self, waiting: Job, service: Job, now: float) -> bool:
+        order = self._picture.waitlist.queue.order
+        if order.preempts is None or why_never_lends(waiting):
+            return False
+        return order.preempts(standing_of(service, now, order), standing_of(waiting, now, order))
+
+    def _ready(self, job: Job, now: float) -> frozenset[int]:
+        replicas = self._picture.replicas.look(job, self._picture.pool.runs, now)
+        return frozenset(rank for rank, one in replicas.items() if one.ready_at is not None)
+
+    def _told_to_leave(self, job: Job, ranks: Sequence[Allocation], now: float, *, replaces: bool) -> list[Step]:
+        assert job.placement is not None
+        placement = lives.leaving(job.placement, ranks)
+        after = structs.replace(job, placement=placement).granted
+        one = len(ranks) == 1
+        sentence = f"{_changes(job.granted, after)}: {named(ranks)} {'leaves' if one else 'leave'}"
+        if replaces and all(each.revision != job.revision for each in ranks):
+            sentence = f"{named(ranks)} {'gives' if one else 'give'} way to revision {job.revision}"
+        code = CauseCode.REPLACED if replaces else CauseCode.SHRANK
+        cause = pays_back(job, ranks, Cause(code=code, sentence=sentence, numbers=_numbers(after)))
+        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement)
+
+    def _more_replicas(
+        self, job: Job, wanted: updating.Exchange, ready: frozenset[int], now: float, closed: Sequence[str]
+    ) -> list[Step]:
+        """As many more replicas as fit. Where an update finds no room for one, an old one leaves first."""
+        assert job.placement is not None
+        tried = self._trial(job, closed)
+        if self._tried.get(job.id) == tried:
+            return []
+        (want,) = shape_of(job.spec, job.tenant)
+        pool = self._picture.pool
+        most = self._picture.quotas.most_replicas(job, (want,), wanted.join)
+        if not most:
+            self.short.pop(job.id, None)  # nobody lends what its tenant may not have
+            self._tried[job.id] = tried
+            return []
+        with pool.room.supposing(closed=closed):
+            joining = grow(
+                pool.room,
+                job.placement.allocations,
+                want,
+                most,
+                first_rank=job.placement.fresh_rank,
+                least=1,
+                asked=asked_by(job, self._picture.beliefs.learnt),
+            )
+        missing = most - len(joining or ())
+        self.short[job.id] = missing
+        if not missing:
+            del self.short[job.id]
+        if joining:
+            return self._joined(job, joining, now)
+        self._tried[job.id] = tried
+        if wanted.replaces and not wanted.leave and (first := updating.gives_way(job, ready)) is not None:
+            return self._told_to_leave(job, [first], now, replaces=True)
+        return []
+
+    def _next_to_grow(self, closed: Sequence[str]) -> list[Job]:
+        """In the order of submission, those behind the job that was looked at last first; without those for which there
+        was no room, as long as there is no more."""
+        misfits, jobs = self._picture.misfits, self._picture.jobs
+        waiting = (
+            job for job in map(jobs.__getitem__, misfits.growing) if self._tried.get(job.id) != self._trial(job, closed)
+        )
+        found = nsmallest(LOOKED_AT_MAX, waiting, key=lambda job: (job.seq <= self._last_seq, job.seq))
+        if found:
+            self._last_seq = found[-1].seq
+        return found
+
+    def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
+        """Another one whenever there may be room for the job that there was not before."""
+        return (self._picture.pool.room.grown + self._picture.returned.changes, tuple(closed), job.version)
+
+    def _leave(self, job: Job, now: float) -> list[Step]:
+        """Ranks beyond the size are told to leave, the newest first."""
+        assert job.placement is not None
+        gone: list[Allocation] = []
+        for role, count in job.wanted.items():
+            fewer = job.granted[role] - count
+            if fewer > 0:
+                least = job.spec.roles[role].replicas.least
+                gone += shrink(job.placement.staying, role, fewer, least=least)[1]
+        if not gone:
+            return []
+        after = {role: min(count, job.wanted[role]) for role, count in job.granted.items()}
+        cause = Cause(code=CauseCode.SHRANK, sentence=_changes(job.granted, after), numbers=_numbers(after))
+        placement = lives.leaving(job.placement, gone)
+        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
+
+    def _join(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
+        """As many ranks join as fit and are wanted; none while others still leave."""
+        assert job.placement is not None
+        if any(allocation.leaving for allocation in job.placement.allocations):
+            return []
+        joining = self._found(job, job.placement.allocations, closed, whole=False)
+        return self._joined(job, joining, now) if joining else []
+
+    def _joined(self, job: Job, joining: Sequence[Allocation], now: float) -> list[Step]:
+        placement = lives.joined(self._picture, job, joining)
+        after = structs.replace(job, placement=placement).granted
+        cause = Cause(code=CauseCode.GREW, sentence=_changes(job.granted, after), numbers=_numbers(after))
+        worked = None if job.spec.is_service else job.granted
+        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=worked)
+
+    def _restart(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
+        """The job stops, and what it will have is held for it until it has stopped. It grows whole or not at all."""
+        assert job.placement is not None
+        stay = job.placement.allocations
+        for role, count in job.wanted.items():
+            fewer = job.granted[role] - count
+            if fewer > 0:
+                stay = shrink(stay, role, fewer, least=job.spec.roles[role].replicas.least, lonely_first=True)[0]
+        grows = any(count > job.granted[role] for role, count in job.wanted.items())
+        more = self._found(job, stay, closed, whole=True) if grows else ()
+        if grows and not more:
+            return []
+        code = CauseCode.GREW if grows else CauseCode.SHRANK
+        cause = Cause(
+            code=code,
+            sentence=f"{_changes(job.granted, job.wanted)}: it stops, and starts with that size",
+            numbers=_numbers(job.wanted),
+        )
+        there = following(self._picture, job, (*stay, *more))
+        return lives.stop(self._picture, job, cause, now, next_placement=there)
+
+    def _found(
+        self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool
+    ) -> tuple[Allocation, ...]:
+        """Places for the replicas that are missing: for all of them with `whole`, else for as many as fit. Not looked
+        for again before the room has grown, or other nodes are closed."""
+        room = self._picture.pool.room
+        tried = self._trial(job, closed)
+        if self._tried.get(job.id) == tried:
+            return ()
+        found: list[Allocation] = []
+        missing = 0
+        asked = asked_by(job, self._picture.beliefs.learnt)
+        with room.supposing(closed=closed):
+            room.take_all(self._picture.returned.in_room(room))
+            for want in shape_of(job.spec, job.tenant):
+                has = sum(each.role == want.role and not each.leaving for each in held)
+                wanted = job.wanted[want.role] - has
+                more = self._picture.quotas.most_replicas(job, (want,), wanted)
+                if whole and more < wanted:
+                    return ()
+                if more > 0:
+                    missing += more
+                    places = grow(
+                        room,
+                        [*held, *found],
+                        want,
+                        more,
+                        first_rank=job.placement.fresh_rank + len(found) if job.placement else 0,
+                        least=more if whole else 1,
+                        asked=asked,
+                    )
+                    room.take_all(places or ())
+                    found += places or ()
+        if len(found) < missing:
+            self._tried[job.id] = tried
+        return () if whole and len(found) < missing else tuple(found)
+
+
+def _changes(before: dict[str, int], after: dict[str, int]) -> str:
+    """`worker 2 → 4, ps 1 → 2`."""
+    return ", ".join(f"{role} {before[role]} → {count}" for role, count in after.items() if count != before[role])
+
+
+def _numbers(size: dict[str, int]) -> dict[str, float]:
+    return {role: float(count) for role, count in size.items()}

@@ -1,0 +1,321 @@
+"""The scheduler's picture of its pool: the open jobs, the beliefs, and four parts that each own their data.
+
+Every change of a job goes through `go`, which makes the step and applies it to every part at once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import structs
+
+from weft.domain.classes import class_of
+from weft.domain.cluster import Node
+from weft.domain.job import (
+    NEW_EPOCH,
+    STEPS,
+    Cause,
+    Job,
+    JobChange,
+    JobEvent,
+    JobState,
+    Loan,
+    Placement,
+    Revision,
+    Step,
+    changed,
+)
+from weft.domain.quotas import Quota
+from weft.messages.nodes import NodeReported
+from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.planning.capacity import Room
+from weft.planning.lending import loans_text, still_owed
+from weft.planning.locality import Locality
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.policy import Policy
+from weft.planning.quota.decay import HALF_LIFE_SECONDS
+from weft.planning.scores import Scores
+from weftd.scheduler.thinking.state.beliefs import Beliefs
+from weftd.scheduler.thinking.state.desired import Desired
+from weftd.scheduler.thinking.state.holdings import Holdings
+from weftd.scheduler.thinking.state.holds import HeldBack
+from weftd.scheduler.thinking.state.misfits import Misfits
+from weftd.scheduler.thinking.state.openjobs import OpenJobs
+from weftd.scheduler.thinking.state.pool import Pool
+from weftd.scheduler.thinking.state.quotas import Quotas
+from weftd.scheduler.thinking.state.replicas import ReplicaWatch
+from weftd.scheduler.thinking.state.returned import Returned
+from weftd.scheduler.thinking.state.waitlist import Waitlist
+
+_S, _E = JobState, JobEvent
+
+DEFAULT = Policy()
+
+
+class Picture:
+    """Begins with no job and no node; `load` fills it from the store."""
+
+    def __init__(
+        self,
+        policy: Policy = DEFAULT,
+        locality: Locality | None = None,
+        *,
+        scores: Iterable[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        slowdowns: Iterable[PairSlowdown] = (),
+        quota_runtime_seconds: float = 0.0,
+        minimum_run: MinimumRun | None = None,
+        half_life_seconds: float = HALF_LIFE_SECONDS,
+    ) -> None:
+        self.policy = policy
+        self.jobs = OpenJobs()
+        self.beliefs = Beliefs(scores, classes, slowdowns)
+        room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
+        room.scores.slow(self.beliefs.slowdowns)
+        self.pool = Pool(self.jobs, room)
+        self.minimum_run = minimum_run or MinimumRun()
+        self.holdings = Holdings(policy.ordering, half_life_seconds, self.minimum_run)
+        self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds, minimum_run=self.minimum_run)
+        self.holds = HeldBack()
+        self.waitlist = Waitlist(policy, self.beliefs, self.holds)
+        self.desired = Desired(self.jobs, self.pool.nodes)
+        self.misfits = Misfits()
+        self.replicas = ReplicaWatch()
+        self.returned = Returned()
+        self._loaded_at = 0.0
+        self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
+
+    def __getstate__(self) -> dict[str, object]:
+        """The state between two turns, without the decisions of the last turn, which hold jobs."""
+        return {**self.__dict__, "_decided": {}}
+
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
+        now: float,
+    ) -> None:
+        """Begin from the store. `used`: what tenants used in stretches that are over, decayed until now."""
+        self.pool.load(nodes, now)
+        self._measure()
+        if quotas:
+            self.limit(quotas, now)
+        known = list(jobs)
+        for job in known:  # first all that hold something: an array may be at its limit
+            self.jobs[job.id] = job
+        for job in known:
+            self.holds.see(job, self.jobs)
+        if self.policy.ordering.by_use:
+            self.holdings.begin_use(used or {}, [job for job in known if job.state.holding], now)
+        self._loaded_at = now
+        for job in known:
+            self.keep(job)
+
+    def rescore(self, scores: Sequence[GpuScore]) -> None:
+        """Take in new scores of GPUs: later placements use them."""
+        for job_class, by_gpu in self.beliefs.rescore(scores).items():
+            self.pool.room.rescore(job_class, by_gpu)
+
+    def slow(self, slowdowns: Iterable[PairSlowdown]) -> None:
+        """Take in how jobs of two classes slow each other down on one GPU: later placements use it."""
+        self.beliefs.slow(slowdowns)
+        self.pool.room.scores.slow(self.beliefs.slowdowns)
+
+    def limit(self, quotas: Sequence[Quota], now: float) -> None:
+        """These quotas are in force from now on, and no others."""
+        self.quotas.adopt(quotas, [self.jobs[job_id] for job_id in sorted(self.pool.runs.holding)])
+        self.waitlist.by_quota(self.quotas.on, self.jobs.values(), now)
+
+    def _measure(self) -> None:
+        self.holdings.shares.measure(self.pool.nodes.values())
+        self.quotas.measure()
+
+    def learn(self, classes: Iterable[WorkloadClass], now: float) -> None:
+        """Take in new classes of workloads: their waiting jobs change their group, and are placed by it."""
+        before = self.beliefs.learnt
+        if not self.beliefs.learn(classes):
+            return
+        for job in [job for job in self.jobs.values() if job.id in self.waitlist.queue]:
+            if class_of(job.spec, before) != class_of(job.spec, self.beliefs.learnt):
+                self.waitlist.stand(job, now)
+
+    def keep(self, job: Job) -> None:
+        """Take in a job that is new to the picture."""
+        self.jobs[job.id] = job
+        self.holds.see(job, self.jobs)
+        if job.state is _S.QUEUED:
+            self.waitlist.admit(job)
+        elif job.state.holding:
+            self._hold(job, self._loaded_at if self.policy.ordering.by_use else job.since, loaded=True)
+        self.misfits.note(job)
+
+    def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
+        """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
+        self.pool.see(report, now, sure=sure)
+
+    def change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
+        self.pool.change(node, event, sentence, at=at, ask=ask)
+        self._measure()
+
+    def remove_node(self, node: Node, sentence: str, *, at: float) -> None:
+        """Remove a lost node, on which no job has a run, from the pool."""
+        self.pool.remove(node, sentence, at=at)
+        self.desired.forget(node.id)
+        self.beliefs.forget(node.id)
+        self._measure()
+
+    def go(
+        self,
+        job: Job,
+        event: JobEvent,
+        cause: Cause,
+        now: float,
+        *,
+        ask: int = 0,
+        priority: int | None = None,
+        attempts: int | None = None,
+        not_before: float | None = None,
+        placement: Placement | None = None,
+        exit_code: int | None = None,
+        progress: dict[str, float] | None = None,
+        attained_seconds: float | None = None,
+        attained_gpu_seconds: float | None = None,
+        next_placement: Placement | None = None,
+        size: dict[str, int] | None = None,
+        worked: dict[str, int] | None = None,
+        revisions: tuple[Revision, ...] | None = None,
+        loans: tuple[Loan, ...] | None = None,
+    ) -> list[Step]:
+        if job.spec.is_service and event is _E.RESIZED and loans is None and placement is not None:
+            loans = self.owed(job, placement)
+            paid = tuple(loan for loan in job.loans if loan not in loans)
+            if paid and len(placement.staying) >= sum(job.wanted.values()):  # else the replica begins again there
+                cause = structs.replace(cause, sentence=f"{cause.sentence}; paid back: {loans_text(paid)}")
+        step = Step(
+            job_id=job.id,
+            version=job.version,
+            event=event,
+            to=STEPS[job.state, event],
+            at=now,
+            cause=cause,
+            epoch=job.epoch + (event in NEW_EPOCH),
+            ask=ask,
+            priority=priority,
+            attempts=attempts,
+            not_before=not_before,
+            placement=placement,
+            exit_code=exit_code,
+            progress=progress,
+            attained_seconds=attained_seconds,
+            attained_gpu_seconds=attained_gpu_seconds,
+            next_placement=next_placement,
+            size=size,
+            worked=worked,
+            revisions=revisions,
+            loans=loans,
+        )
+        change = self._decided[job.id, job.version] = changed(job, step)
+        self._apply(job, change.after, now)
+        return [step]
+
+    def owed(self, job: Job, placement: Placement) -> tuple[Loan, ...]:
+        """The loans of a service that are still owed with this placement."""
+        loans = (*job.loans, *self.returned.borrowed_again(job, placement))
+        return still_owed(loans, {one.rank for one in placement.allocations}, self.jobs)
+
+    def change_of(self, step: Step) -> JobChange:
+        """The change of a job by a step of this turn."""
+        return self._decided[step.job_id, step.version]
+
+    def begin_turn(self) -> None:
+        """Begin a turn: all earlier decisions are stored."""
+        self._decided.clear()
+
+    def instead(self, job_id: str, version: int, cause: Cause, now: float) -> list[Step]:
+        """The step that replaces the one from this version of a job, which the store refused.
+
+        The job stops if this turn left it on its nodes, else it fails; a final job stays final.
+        """
+        refused = self._decided[job_id, version]
+        job = refused.before
+        known = self.jobs.get(job_id, structs.replace(job, state=_S.FAILED))
+        if job.state.final:
+            self._apply(known, job, now)
+            return []
+        stops = job.state.holding and known.state.holding and known.epoch == job.epoch
+        event = _E.STOPPING if stops else _E.FAILED
+        step = Step(
+            job_id=job_id,
+            version=version,
+            event=event,
+            to=STEPS[job.state, event],
+            at=now,
+            cause=cause,
+            epoch=job.epoch,
+            ask=refused.step.ask,
+        )
+        change = self._decided[job_id, version] = changed(job, step)
+        self._apply(known, change.after, now)
+        return [step]
+
+    def _apply(self, before: Job, job: Job, now: float) -> None:
+        anew = job.epoch != before.epoch  # no run of the epoch before is left
+        if before.state.holding and (anew or not job.state.holding):
+            self._release(before, now)
+        elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
+            self.desired.stop(before)
+        if not job.state.final:
+            self.jobs[job.id] = job
+        if before.state.holding and job.state.holding:
+            if anew:
+                self._hold(job, now, loaded=False)
+            elif job.placement != before.placement or job.next_placement != before.next_placement:
+                self._resize(before, job, now)
+            self.holdings.change(job, now)
+        self.returned.see(before, job, now)
+        self.misfits.note(job)
+        if job.state.final:
+            self.jobs.pop(job.id, None)
+            self.waitlist.leave(job.id)
+        self.holds.see(job, self.jobs)
+        if job.state.final:
+            return
+        if job.state is _S.QUEUED:
+            news = before.state is not _S.QUEUED or job.priority != before.priority or job.size != before.size
+            self.waitlist.wait(job, now, news=news)
+        elif before.state is _S.QUEUED:
+            self.waitlist.leave(job.id)
+            self._hold(job, now, loaded=False)
+
+    def _hold(self, job: Job, now: float, *, loaded: bool) -> None:
+        """A job begins to hold its placement."""
+        self.pool.hold(job, loaded=loaded)
+        self.holdings.hold(job, now)
+        self.quotas.hold(job)
+        if job.state is not _S.STOPPING:
+            self.desired.want(job)
+
+    def _resize(self, before: Job, job: Job, now: float) -> None:
+        """A job has other limits, or other ranks in the same epoch."""
+        self.pool.resize(before, job)
+        self.holdings.resize(before, job, now)
+        self.quotas.hold(job)
+        if job.state is not _S.STOPPING:
+            self.desired.want(job, before=before)
+
+    def _release(self, job: Job, now: float) -> None:
+        self.replicas.forget(job.id)
+        self.desired.drop(job)
+        self.holdings.let_go(job, now)
+        self.quotas.let_go(job)
+        self.pool.let_go(job)
+
+    def check(self) -> None:
+        """Assert that the parts agree with each other about every job."""
+        for job in self.jobs.values():
+            assert not job.state.final, f"{job.id} is final and still kept"
+            assert (job.placement is not None) == job.state.holding, f"{job.id}: {job.state}, {job.placement}"
+            for there, part in ((job.state is _S.QUEUED, self.waitlist), (job.state.holding, self.pool.runs.holding)):
+                assert there == (job.id in part), f"{job.id}: {job.state}, but {there} of {type(part).__name__}"
+        self.pool.check()
