@@ -38,8 +38,8 @@ from weft.simulator import traces
 from weft.simulator.engine import Simulation
 from weft.simulator.job import SimulatedJob
 from weft.simulator.model import Cluster, World
-from weft.simulator.traces.load import scaled
 from weft.simulator.workload import TraceJob, Workload
+from weftd.cli.study.simulation.inputs import scaled
 
 POLICY = Policy("fifo", "packed-sticky", "easy")
 WORLD = World(start_s=5.0)

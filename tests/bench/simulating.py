@@ -17,12 +17,12 @@ from msgspec import Struct
 from tests.bench.figures import Figures, milliseconds
 from tests.bench.policies.setups import SEED_42, cluster, data, sia, workload
 from weft.domain.job import Allocation
-from weft.planning.backfill.easy import Easy
+from weft.planning.backfill import Easy
 from weft.planning.capacity import Room
 from weft.planning.choosing_again import Movable
 from weft.planning.finding import find
 from weft.planning.moves import moves_for
-from weft.planning.order.standing import Standing
+from weft.planning.order import Standing
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.shape import PlacementRequest, Shape
@@ -32,8 +32,8 @@ from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome
 from weft.simulator.pool import room_of, shape_of
 from weft.simulator.run import simulate
-from weft.simulator.traces.load import scaled
 from weft.simulator.workload import Workload
+from weftd.cli.study.simulation.inputs import scaled
 
 OURS, BASELINE = Policy("las", "weft-best", "easy"), Policy("fifo", "packed-sticky", "easy")
 GPUS_PER_NODE = 8

@@ -26,7 +26,7 @@ from weft.credentials import Credentials, provision
 from weft.servers import ServersError
 from weft.store.migrate import ROLES, migrate
 from weftd.cli.local import ClusterHome, Options
-from weftd.cli.local.caddy import has_caddy
+from weftd.cli.local.cluster import has_caddy
 from weftd.cli.local.leftovers import end_guards, kill_runs
 from weftd.cli.local.plan import Addresses, Service, services
 from weftd.cli.local.ports import free_port

@@ -12,7 +12,7 @@ from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy
 from tests.support.runs import until
 from weft.bus.nats import NatsBus
-from weft.credentials.nats_users import render
+from weft.credentials.folder import render
 from weft.credentials.permissions import Permissions
 
 USERS = {

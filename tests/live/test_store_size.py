@@ -15,7 +15,7 @@ from tests.support.filled import SPEC, fill_ended, fill_queued
 from tests.support.postgres import Stores
 from weft.store import ASKS_BYTES_MAX, LISTED_BYTES_MAX, UNSENT_BYTES_MAX
 from weft.store.accounts import Moment
-from weft.store.postgres.accounts import ROUNDED_SECONDS
+from weft.store.postgres.events import ROUNDED_SECONDS
 from weft.store.sql import QUERIES
 
 DAY = 86400.0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import postgres
 from weft.domain.lease import Lease
-from weft.store.postgres.history import TRIM_BYTES, TRIM_RECORDS
+from weft.store.postgres.leases import TRIM_BYTES, TRIM_RECORDS
 
 POOL = "default"
 # Counts what each statement deletes.

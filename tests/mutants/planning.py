@@ -32,21 +32,21 @@ MUTANTS = (
         tests=("tests/unit/test_walk.py",),
     ),
     Mutant(
-        path="libs/weft/planning/backfill/easy.py",
+        path="libs/weft/planning/backfill.py",
         old="self._spare = max(0, free - gpus)",
         new="self._spare = free",
         breaks="EASY counts the GPUs of its reservation as spare.",
         tests=("tests/unit/test_backfill.py",),
     ),
     Mutant(
-        path="libs/weft/planning/backfill/easy.py",
+        path="libs/weft/planning/backfill.py",
         old="return ends <= self._reserved_at or gpus <= self._spare + GPU_GRAIN",
         new="return ends <= self._reserved_at",
         breaks="EASY lets no long job use GPUs that the reservation leaves free.",
         tests=("tests/unit/test_backfill.py",),
     ),
     Mutant(
-        path="libs/weft/planning/backfill/conservative.py",
+        path="libs/weft/planning/backfill.py",
         old="self._take(max(start, self._times[0]), gpus, lasts)",
         new="pass",
         breaks="Conservative backfill reserves nothing: later jobs delay those that wait.",
@@ -76,7 +76,7 @@ MUTANTS = (
         tests=("tests/unit/test_quotas.py",),
     ),
     Mutant(
-        path="libs/weft/planning/quota/due.py",
+        path="libs/weft/planning/quota/tree.py",
         old="rest = max(0.0, millis - sum(path[0].guarantee(ALL) for path in paths.values()))",
         new="rest = millis",
         breaks="A tenant is due its guarantee a second time, as a part of the rest.",
@@ -170,9 +170,9 @@ MUTANTS = (
         tests=("tests/unit/test_resizing.py",),
     ),
     Mutant(
-        path="libs/weft/planning/order/las.py",
-        old="return None if level(job) == 0 else max(PATIENCE_SECONDS, PATIENCE * job.attained_s) - job.waited_s",
-        new="return None",
+        path="libs/weft/planning/order.py",
+        old="else max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * job.attained_s) - job.waited_s",
+        new="else None",
         breaks="A job that has had much never returns to the first level, and starves.",
         tests=(
             "tests/unit/test_orders.py",

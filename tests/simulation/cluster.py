@@ -38,7 +38,7 @@ from weftd.executor.guard.thinking import FenceTimings
 from weftd.executor.runs import RuntimeUnavailableError
 from weftd.executor.settings import ExecutorSettings
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.over_nats import SUBMIT_SUBJECT, answer_submit
+from weftd.gateway.service import SUBMIT_SUBJECT, answer_submit
 from weftd.gateway.settings import GatewaySettings
 from weftd.reallocator import service as reallocator
 from weftd.reallocator.settings import ReallocatorSettings

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.support.places import HERE, Place
 from tests.support.proxy import Proxy
 from weft.credentials import Credentials
-from weft.credentials.nats_routes import render_routes
+from weft.credentials.folder import render_routes
 from weft.servers.find import find_nats
 from weftd.cli.local.ports import free_port
 

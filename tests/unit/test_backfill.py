@@ -10,10 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.tier import examples
-from weft.planning.backfill import Backfill, Ending
-from weft.planning.backfill.conservative import RESERVATIONS_MAX, Conservative
-from weft.planning.backfill.easy import Easy
-from weft.planning.backfill.none import NoBackfill
+from weft.planning.backfill import RESERVATIONS_MAX, Backfill, Conservative, Easy, Ending, NoBackfill
 from weft.planning.policy import Policy
 from weft.simulator.model import Cluster, World
 from weft.simulator.run import simulate

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.bench.policies.rounds import ARTIFACT_GROUPS
 from tests.support.data import measured
+from weft.planning.scores import best_groups, bins
 from weft.profiles import read_profile, scores_for
-from weft.variability.binning import best_groups, bins
 
 PUBLISHED = {
     "A": {0.913: 51, 1.0: 12, 2.595: 1},

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from tests.bench.partition.dorm import as_published
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.policy import Policy
-from weft.simulator.elastic import made_elastic
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome, Spell
 from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
 from weft.simulator.sizing import Partitioning
 from weft.simulator.workload import Elastic, TraceJob, Workload
+from weftd.cli.study.simulation.inputs import made_elastic
 
 FIFO = Policy("fifo", "packed-sticky", "none")
 BEST = Policy("las", "weft-best", "easy")

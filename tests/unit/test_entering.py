@@ -13,7 +13,7 @@ from weftd.cli.sessions.console import Escape
 from weftd.cli.sessions.copying import PathBeside, place
 from weftd.cli.sessions.forward import PortWanted, wanted
 from weftd.cli.sessions.packing import Unpacking, leads_inside, parts_of
-from weftd.executor.thinking.window import PIECE_BYTES, PIECE_COST, OutputWindow
+from weftd.executor.sessions.session import PIECE_BYTES, PIECE_COST, OutputWindow
 from weftd.gateway.sessions.entering.records import COMMAND_CHARACTERS, shown
 
 

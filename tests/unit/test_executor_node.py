@@ -10,10 +10,10 @@ from tests.support.runs import order
 from weft.domain.cluster import Gpu
 from weft.domain.spec import Volume
 from weft.messages.nodes import Member, Members
+from weftd.executor.__main__ import capacity, host_cpus, host_memory
 from weftd.executor.files.home import Home
 from weftd.executor.guard.files import FENCED_BYTES, Fenced, Slot
 from weftd.executor.keeper import FileKeeper, HomeTakenError
-from weftd.executor.machine.capacity import capacity, host_cpus, host_memory
 from weftd.executor.machine.node import NodeFacts, Refusal, volume_source
 from weftd.executor.runs import Limits, RunKey
 from weftd.executor.runtime.docker.container import (

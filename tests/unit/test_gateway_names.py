@@ -2,7 +2,7 @@
 
 from tests.support.builders import job
 from weft.store.tenants import Access
-from weftd.gateway.readmodel.names import names_seen, with_names
+from weftd.gateway.readmodel.explanations import names_seen, with_names
 
 OWN, OTHER = job("j-own", tenant="alice"), job("j-other", tenant="bob")
 

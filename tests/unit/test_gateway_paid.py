@@ -26,7 +26,7 @@ from weftd.gateway.api.tokens import keep_file_token
 from weftd.gateway.app import application
 from weftd.gateway.gateway import AT_WORK_PER_TENANT_MAX, Gateway
 from weftd.gateway.limits.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE, Lanes
-from weftd.gateway.over_nats import answer_submit
+from weftd.gateway.service import answer_submit
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.thinking.budgets import ProcessorBudget
 

@@ -11,7 +11,7 @@ from weft.domain.job import Job, JobState
 from weft.messages.asks import Reshare
 from weft.messages.http import ShareWanted
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.thinking.resharing import check_share
+from weftd.gateway.thinking.updating import check_share
 
 SHARE = {"request": 0.3, "memory": "1GiB"}
 RUNS = structs.replace(job(spec={"role": {"share": SHARE}}, gpus=0), state=JobState.RUNNING)

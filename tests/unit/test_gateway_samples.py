@@ -26,9 +26,10 @@ from weftd.gateway.readmodel.sampling import (
     CLUSTER,
     GPUS_PER_NODE_MAX,
     JOB_SERIES_MAX,
+    NodeTold,
     Samples,
+    enter,
 )
-from weftd.gateway.readmodel.seen import NodeTold, enter
 from weftd.gateway.thinking.accounting.used import UsedLedger
 from weftd.gateway.thinking.rings import COARSE_STEPS, FINE_STEPS, Ring, Series, Shelf
 

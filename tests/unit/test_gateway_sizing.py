@@ -18,7 +18,7 @@ from weftd.gateway.errors import RejectedError
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.views import job_view, node_views
 from weftd.gateway.submissions import notes_on
-from weftd.gateway.thinking.sizing import check_size
+from weftd.gateway.thinking.updating import check_size
 
 RANGE = {"replicas": {"min": 1, "want": 2, "max": 4}}
 _S = JobState

@@ -23,7 +23,7 @@ from weft.domain.job import CauseCode, Job, JobState
 from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import ProgressSeen, RunProgressed
 from weft.store import StoreUnavailableError
-from weftd.reallocator.halving import EarlyStops
+from weftd.reallocator.service import EarlyStops
 from weftd.reallocator.thinking.halving import AtRung, Halving
 
 RULE = {"metric": "loss", "after": 10, "factor": 4}

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobState
-from weft.domain.progress import is_finished
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
+from weftd.scheduler.thinking.state.runs import is_finished
 
 S = JobState
 

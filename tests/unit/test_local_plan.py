@@ -9,7 +9,7 @@ from weft.domain.spec import TuningMode
 from weft.servers import ServersState, ServerState
 from weft.servers.state import write_state
 from weftd.cli.local import ClusterHome, LocalCluster, Options
-from weftd.cli.local.caddy import has_caddy
+from weftd.cli.local.cluster import has_caddy
 from weftd.cli.local.plan import Addresses, Service, not_used, role_dsn, services
 from weftd.cli.local.process import environment
 from weftd.cli.local.up import welcome

@@ -6,13 +6,21 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support.tier import examples
-from weft.planning.order import las, srtf
-from weft.planning.order.drf import DRF
-from weft.planning.order.fifo import FIFO
-from weft.planning.order.las import FIRST_GPU_SECONDS, GROWTH, LAS, LEVELS, PATIENCE, PATIENCE_SECONDS
-from weft.planning.order.priority import PRIORITY
-from weft.planning.order.srtf import SRTF
-from weft.planning.order.standing import Order, Standing
+from weft.planning import order
+from weft.planning.order import (
+    DRF,
+    FIFO,
+    LAS,
+    LAS_FIRST_GPU_SECONDS,
+    LAS_GROWTH,
+    LAS_LEVELS,
+    LAS_PATIENCE,
+    LAS_PATIENCE_SECONDS,
+    PRIORITY,
+    SRTF,
+    Order,
+    Standing,
+)
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.queue import place_of
 
@@ -79,7 +87,7 @@ def test_the_more_important_comes_first_and_preempts_the_less_important() -> Non
 
 
 def test_within_one_priority_a_job_preempts_those_that_had_more_if_both_write_checkpoints() -> None:
-    had = {"attained_s": FIRST_GPU_SECONDS + 1}
+    had = {"attained_s": LAS_FIRST_GPU_SECONDS + 1}
     old, fresh = standing("old", 1, checkpoints=True, **had), standing("fresh", 2, checkpoints=True)
     assert served(PRIORITY, old, fresh) == ["fresh", "old"]
     assert PRIORITY.preempts is not None
@@ -128,8 +136,8 @@ def test_a_running_jobs_tier_is_another_when_it_was_said_that_it_changes(left_s:
     after = SRTF.changes_after_s(standing(left_s=left_s))
     assert after is not None
     assert after > 0
-    assert srtf.tier(standing(left_s=left_s - after - 1e-3)) < srtf.tier(standing(left_s=left_s))
-    assert srtf.tier(standing(left_s=left_s - after)) >= srtf.tier(standing(left_s=left_s)) - 1
+    assert order._doublings(standing(left_s=left_s - after - 1e-3)) < order._doublings(standing(left_s=left_s))
+    assert order._doublings(standing(left_s=left_s - after)) >= order._doublings(standing(left_s=left_s)) - 1
 
 
 def test_a_job_at_its_end_and_one_of_which_nobody_knows_change_no_more() -> None:
@@ -141,23 +149,23 @@ def test_a_job_at_its_end_and_one_of_which_nobody_knows_change_no_more() -> None
 
 
 def ends_of_levels() -> list[float]:
-    return [FIRST_GPU_SECONDS * GROWTH**number for number in range(LEVELS - 1)]
+    return [LAS_FIRST_GPU_SECONDS * LAS_GROWTH**number for number in range(LAS_LEVELS - 1)]
 
 
 def test_a_job_falls_to_the_next_level_at_its_end_and_the_last_has_none() -> None:
     for number, end in enumerate(ends_of_levels()):
-        assert las.level(standing(attained_s=end * 0.999)) == number
-        assert las.level(standing(attained_s=end)) == number + 1
-    assert las.level(standing(attained_s=1e15)) == LEVELS - 1
+        assert order.las_level(standing(attained_s=end * 0.999)) == number
+        assert order.las_level(standing(attained_s=end)) == number + 1
+    assert order.las_level(standing(attained_s=1e15)) == LAS_LEVELS - 1
 
 
 def test_what_a_job_had_is_counted_in_gpu_seconds() -> None:
-    assert las.level(standing(gpus=10, attained_s=FIRST_GPU_SECONDS / 10)) == 1
-    assert las.level(standing(gpus=9, attained_s=FIRST_GPU_SECONDS / 10)) == 0
+    assert order.las_level(standing(gpus=10, attained_s=LAS_FIRST_GPU_SECONDS / 10)) == 1
+    assert order.las_level(standing(gpus=9, attained_s=LAS_FIRST_GPU_SECONDS / 10)) == 0
 
 
 def test_who_had_little_comes_first_and_preempts_who_had_more_levels() -> None:
-    fresh, old = standing("fresh", 9), standing("old", 1, attained_s=FIRST_GPU_SECONDS)
+    fresh, old = standing("fresh", 9), standing("old", 1, attained_s=LAS_FIRST_GPU_SECONDS)
     assert served(LAS, old, fresh) == ["fresh", "old"]
     assert LAS.preempts is not None
     assert LAS.preempts(fresh, old)
@@ -165,7 +173,7 @@ def test_who_had_little_comes_first_and_preempts_who_had_more_levels() -> None:
 
 
 def test_within_a_level_the_oldest_comes_first_and_preempts_nobody() -> None:
-    more, less = standing("more", 1, attained_s=FIRST_GPU_SECONDS * 0.9), standing("less", 2)
+    more, less = standing("more", 1, attained_s=LAS_FIRST_GPU_SECONDS * 0.9), standing("less", 2)
     assert served(LAS, less, more) == ["more", "less"]
     assert LAS.preempts is not None
     assert not LAS.preempts(less, more)
@@ -177,11 +185,13 @@ def test_a_running_job_is_in_the_next_level_when_it_was_said_that_it_will_be(gpu
     job = standing(gpus=gpus, attained_s=attained_s)
     after = LAS.changes_after_s(job)
     if after is None:
-        assert las.level(job) == LEVELS - 1
+        assert order.las_level(job) == LAS_LEVELS - 1
         return
     assert after > 0
-    assert las.level(standing(gpus=gpus, attained_s=attained_s + after + 1e-3)) == las.level(job) + 1
-    assert las.level(standing(gpus=gpus, attained_s=max(attained_s, attained_s + after - 1e-3))) == las.level(job)
+    assert order.las_level(standing(gpus=gpus, attained_s=attained_s + after + 1e-3)) == order.las_level(job) + 1
+    assert order.las_level(
+        standing(gpus=gpus, attained_s=max(attained_s, attained_s + after - 1e-3))
+    ) == order.las_level(job)
 
 
 def test_a_job_without_gpus_never_falls() -> None:
@@ -195,9 +205,9 @@ def test_a_job_of_the_first_level_has_no_promotion_to_wait_for() -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(st.floats(0, 1e7), st.floats(0, 1e7))
 def test_a_job_is_promoted_once_it_waited_long_against_what_it_had(attained_s: float, waited_s: float) -> None:
-    job = standing(attained_s=FIRST_GPU_SECONDS + attained_s, waited_s=waited_s)
+    job = standing(attained_s=LAS_FIRST_GPU_SECONDS + attained_s, waited_s=waited_s)
     after = LAS.promotes_after_s(job)
-    assert after == max(PATIENCE_SECONDS, PATIENCE * job.attained_s) - waited_s
+    assert after == max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * job.attained_s) - waited_s
     assert after <= LAS.promotes_after_s(replace(job, waited_s=0.0))
 
 

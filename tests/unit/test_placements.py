@@ -14,11 +14,9 @@ from weft.domain.job import Allocation, CauseCode
 from weft.planning.capacity import Placer, Room
 from weft.planning.finding import find
 from weft.planning.locality import Locality
-from weft.planning.placement.at_random import at_random
-from weft.planning.placement.packed import packed
 from weft.planning.placement.pal import offers, pal
 from weft.planning.placement.pm_first import pm_first
-from weft.planning.placement.spread import spread
+from weft.planning.placement.unscored import at_random, packed, spread
 from weft.planning.placement.weft_best import AS_FAST, weft_best
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.refusals import why_not

@@ -6,7 +6,7 @@ from tests.support.builders import GIB, node, spec
 from weft.planning.capacity import Placer, Room
 from weft.planning.finding import find
 from weft.planning.locality import Locality
-from weft.planning.placement.packed import packed
+from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.reasons.why import Why, why_there
 from weft.planning.scores import GpuKey, Scores

@@ -7,11 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.tier import examples
-from weft.planning.order.drf import DRF
-from weft.planning.order.fifo import FIFO
-from weft.planning.order.las import FIRST_GPU_SECONDS, LAS
-from weft.planning.order.priority import PRIORITY
-from weft.planning.order.standing import Order, Standing
+from weft.planning.order import DRF, FIFO, LAS, LAS_FIRST_GPU_SECONDS, PRIORITY, Order, Standing
 from weft.planning.queue import Queue, place_of
 
 
@@ -91,7 +87,7 @@ def test_who_is_taken_makes_way_for_the_next_of_its_group() -> None:
 
 
 def test_jobs_of_several_groups_are_served_in_one_order() -> None:
-    jobs = [standing("a", 1), standing("b", 2), standing("c", 3), standing("d", 4, attained_s=FIRST_GPU_SECONDS)]
+    jobs = [standing("a", 1), standing("b", 2), standing("c", 3), standing("d", 4, attained_s=LAS_FIRST_GPU_SECONDS)]
     waiting = queue(LAS, *((job, str(number % 2)) for number, job in enumerate(jobs)))
     assert passed(waiting) == ["a", "b", "c", "d"]
 

@@ -10,10 +10,10 @@ from msgspec import Struct
 from tests.support.tier import of_tier
 from weft.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
 from weft.planning.preemption import Holder
-from weft.planning.quota.due import due_of
 from weft.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
 from weft.planning.quota.ranks import may_start
 from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
+from weft.planning.quota.tree import due_of
 
 TREES = of_tier(500, 10_000)
 

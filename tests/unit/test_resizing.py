@@ -13,7 +13,7 @@ from weft.domain.job import Allocation
 from weft.planning.capacity import Placer, Room
 from weft.planning.finding import Place
 from weft.planning.locality import Locality
-from weft.planning.placement.packed import packed
+from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.resizing import grow, shrink

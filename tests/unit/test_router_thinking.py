@@ -16,7 +16,7 @@ from weft.messages.serving import (
     ServiceServed,
     ServicesServed,
 )
-from weftd.router.thinking.counting import bucket_of
+from weftd.router.thinking.lanes import bucket_of
 from weftd.router.thinking.routing import Routing
 from weftd.router.thinking.seats import Visit
 from weftd.router.thinking.table import RoutedReplica, RoutedService

@@ -9,7 +9,7 @@ from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobState
 from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
-from weft.planning.order.las import PATIENCE_SECONDS
+from weft.planning.order import LAS_PATIENCE_SECONDS
 from weft.planning.policy import ORDERS, PLACEMENTS, Policy
 from weft.planning.reasons.explain import explain
 from weft.planning.reserving import LONGEST_SECONDS
@@ -222,7 +222,7 @@ def test_las_forgets_what_one_had_who_went_without_for_long_also_under_another_l
     w.submit("j-new", gpus=4)
     w.round()
     assert w.state("j-old") is S.QUEUED
-    w.tick(PATIENCE_SECONDS + 3600)
+    w.tick(LAS_PATIENCE_SECONDS + 3600)
     w.submit("j-newer", gpus=4)
     w.round()  # j-new has had more than anybody: j-old, promoted, is the oldest of the first level
     assert (w.state("j-old"), w.state("j-newer"), w.state("j-new")) == (S.RUNNING, S.QUEUED, S.QUEUED)

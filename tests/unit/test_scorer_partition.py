@@ -2,7 +2,7 @@
 
 import pytest
 
-from weftd.scorer.thinking.partition import BEGINS_AFTER_SECONDS, HEARD_WITHIN_SECONDS, ScorerPeers, owned, owner
+from weftd.scorer.thinking.core import BEGINS_AFTER_SECONDS, HEARD_WITHIN_SECONDS, ScorerPeers, owned, owner
 
 NODES = [f"node-{number}" for number in range(1000)]
 

@@ -11,8 +11,7 @@ from weft.domain.cluster import Node
 from weft.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
 from weft.profiles import ProfileError
 from weft.service.config import SettingsError
-from weftd.scorer.__main__ import _profile
-from weftd.scorer.profile import read
+from weftd.scorer.__main__ import _profile, read
 from weftd.scorer.thinking.core import Scorer
 from weftd.scorer.thinking.scores import ASSUMED, PROFILED, MeasuredGpus
 

@@ -10,7 +10,7 @@ from tests.support.served import Served
 from weft.serving.autoscaler import Weft
 from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
 from weft.serving.policies import QUICK
-from weft.serving.steady import TURNS_MAX, Steady
+from weftd.reallocator.thinking.serving import TURNS_MAX, Steady
 
 AT = 1_000_000.0
 SILENT_SECONDS = 2 * 3600.0  # longer than any rule waits for a request

@@ -16,7 +16,7 @@ from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
 from weft.planning.capacity import Room
 from weft.planning.finding import find
 from weft.planning.gpus_left import GpusLeft
-from weft.planning.placement.packed import packed
+from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.scores import Scores
 from weft.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_least, gpus_of, shape_of

@@ -16,7 +16,7 @@ from weft.planning.finding import find
 from weft.planning.giving_way import loss
 from weft.planning.jobs import standing_of
 from weft.planning.moves import moves_for
-from weft.planning.order.las import LAS
+from weft.planning.order import LAS
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.preemption import Holder, clearing_for
 from weft.planning.reasons.explain import explain

@@ -11,7 +11,7 @@ import pytest
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS
 from weft.simulator.metrics import metrics
 from weft.simulator.outcome import JobOutcome, Outcome, Spell
-from weft.simulator.report import ReportError, words, write_report
+from weft.simulator.report import ReportError, page, write_report
 from weft.simulator.report.compared import (
     COLUMNS,
     cell,
@@ -31,7 +31,7 @@ from weft.simulator.report.crop import span_shown
 
 pytest.importorskip("matplotlib", reason="comes with the extra `report`")
 
-from weft.simulator.report import gantt, page
+from weft.simulator.report import gantt
 
 
 def played(policy: str = "fifo+packed+none", *, nodes: int = 2, jobs: int = 12, slowdown: float = 1.0) -> Outcome:
@@ -151,7 +151,7 @@ def test_a_tail_in_which_nothing_waits_is_not_drawn_and_the_axis_says_so(tmp_pat
 
 
 def test_every_word_of_a_policys_name_is_explained(tmp_path: Path) -> None:
-    for names, part in ((ORDERS, words.ORDERS), (PLACEMENTS, words.PLACEMENTS), (BACKFILLS, words.BACKFILLS)):
+    for names, part in ((ORDERS, page.ORDERS), (PLACEMENTS, page.PLACEMENTS), (BACKFILLS, page.BACKFILLS)):
         assert set(part) == set(names)
     write_report(two(), tmp_path / "out.html")
     html = (tmp_path / "out.html").read_text()

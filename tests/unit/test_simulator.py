@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.support.tier import examples, of_tier
 from weft.domain.job import Allocation
 from weft.planning.minimum_run import MinimumRun
-from weft.planning.order.las import FIRST_GPU_SECONDS, PATIENCE, PATIENCE_SECONDS
+from weft.planning.order import LAS_FIRST_GPU_SECONDS, LAS_PATIENCE, LAS_PATIENCE_SECONDS
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.reasons.refusals import why_not
 from weft.planning.shape import PlacementRequest
@@ -312,29 +312,31 @@ def test_nobody_waits_longer_than_las_has_patience_and_the_new_ones_run(
     by_job = spells_by_job(outcome)
     without = [sum(end - begin for begin, end, _ in waits(job, by_job[n])) for n, job in enumerate(outcome.jobs)]
     first_levels = [
-        (2 + int(waited / PATIENCE_SECONDS)) * FIRST_GPU_SECONDS / job.gpus
+        (2 + int(waited / LAS_PATIENCE_SECONDS)) * LAS_FIRST_GPU_SECONDS / job.gpus
         for job, waited in zip(outcome.jobs, without, strict=True)
     ]
     for number, job in enumerate(outcome.jobs):
         others = sum(first_levels) - first_levels[number]
         for begin, end, held in waits(job, by_job[number]):
-            fell = held * job.gpus >= FIRST_GPU_SECONDS
-            patience = max(PATIENCE_SECONDS, PATIENCE * held) if fell else 0.0
+            fell = held * job.gpus >= LAS_FIRST_GPU_SECONDS
+            patience = max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * held) if fell else 0.0
             assert end - begin <= patience + others + NEAR * end
 
 
 def test_without_promotion_an_old_job_would_wait_for_all_newer_ones() -> None:
     """It is long, and newer ones keep the cluster busy for days: it comes back after its patience, not after them."""
-    newer = int(4 * PATIENCE_SECONDS / FIRST_GPU_SECONDS)
-    old = TraceJob(id="old", arrival_s=0.0, gpus=1, work_s=4 * FIRST_GPU_SECONDS)
+    newer = int(4 * LAS_PATIENCE_SECONDS / LAS_FIRST_GPU_SECONDS)
+    old = TraceJob(id="old", arrival_s=0.0, gpus=1, work_s=4 * LAS_FIRST_GPU_SECONDS)
     others = tuple(
-        TraceJob(id=f"new-{n:03d}", arrival_s=FIRST_GPU_SECONDS + n * FIRST_GPU_SECONDS / 2, gpus=1, work_s=1700.0)
+        TraceJob(
+            id=f"new-{n:03d}", arrival_s=LAS_FIRST_GPU_SECONDS + n * LAS_FIRST_GPU_SECONDS / 2, gpus=1, work_s=1700.0
+        )
         for n in range(newer)
     )
     outcome = ran((old, *others), Cluster(nodes=1, gpus_per_node=1), Policy("las", "packed", "none"), World(move_s=0.0))
     stretches = waits(outcome.jobs[0], spells_by_job(outcome)[0])
     longest = max(end - begin for begin, end, _ in stretches)
-    assert PATIENCE_SECONDS <= longest <= PATIENCE_SECONDS + 2 * FIRST_GPU_SECONDS
+    assert LAS_PATIENCE_SECONDS <= longest <= LAS_PATIENCE_SECONDS + 2 * LAS_FIRST_GPU_SECONDS
     assert outcome.jobs[0].completed_s < outcome.jobs[-1].completed_s
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.bench.partition.workload import CLUSTER, dorm_workload
 from weft.domain.cluster import Request
 from weft.planning.finding import find
-from weft.planning.placement.packed import packed
+from weft.planning.placement.unscored import packed
 from weft.planning.policy import Policy
 from weft.planning.shape import Want
 from weft.simulator.model import Cluster, World

@@ -11,12 +11,11 @@ from weft.domain.cluster import Request
 from weft.domain.job import JobState
 from weft.messages.asks import AskKind
 from weft.messages.http import JobView
+from weft.planning import order
 from weft.planning.capacity import Room
 from weft.planning.finding import find
 from weft.planning.jobs import standing_of
-from weft.planning.order import las
-from weft.planning.order.las import LAS
-from weft.planning.order.srtf import SRTF
+from weft.planning.order import LAS, SRTF
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.shape import Shape, Want, shape_of
@@ -167,7 +166,9 @@ def test_las_counts_the_gpus_that_a_job_held_and_not_those_that_it_wants() -> No
     assert job.epoch == 1
     assert 2990 < job.attained_gpu_seconds == job.attained_seconds < 3100
     waiting = standing_of(replace(job, state=S.QUEUED, placement=None), w.now, LAS)
-    assert las.level(waiting) == 1  # 50 minutes of one GPU are in the second level; of eight they would be in the third
+    assert (
+        order.las_level(waiting) == 1
+    )  # 50 minutes of one GPU are in the second level; of eight they would be in the third
 
 
 def test_a_job_of_the_api_has_the_size_that_it_was_granted() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.data import measured
 from weft.simulator import traces
-from weft.simulator.traces.load import check_fits, offered_load, scaled
 from weft.simulator.workload import InputError, TraceJob, Workload
+from weftd.cli.study.simulation.inputs import check_fits, offered_load, scaled
 
 SIA = "job_id,num_gpus,submit_time,duration,model\n"
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"

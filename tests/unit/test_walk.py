@@ -9,8 +9,7 @@ from weft.domain.cluster import Request
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.finding import Place
-from weft.planning.order.fifo import FIFO
-from weft.planning.order.standing import Standing
+from weft.planning.order import FIFO, Standing
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.shape import Shape, Want, gpus_least, gpus_of

@@ -5,9 +5,9 @@ import logging
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,7 +19,6 @@ from weft.bus import BusClosedError, BusError, NoAnswerError, StreamEvent
 from weft.bus.handling import HandlerQueue, Heard, count_loss
 from weft.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from weft.bus.nats_stream import emit, ensure_reader, ensure_stream
-from weft.bus.nats_waiting import Unanswered, cancels, within
 from weft.bus.typed import TypedBus
 from weft.bus.wire import check_event, decode_answer, encode, subject_of
 from weft.credentials.permissions import inbox_prefix
@@ -27,9 +26,7 @@ from weft.messages import Message
 from weft.messages.connection import Connection
 
 R = TypeVar("R", bound=msgspec.Struct)
-
 logger = logging.getLogger(__name__)
-
 PING_SECONDS = 5
 PINGS_UNANSWERED_MAX = 2
 RECONNECT_SECONDS = (0.4, 1.0)  # drawn by each client, so that not all reconnect at once
@@ -369,3 +366,45 @@ class NatsBus(TypedBus):
 
 def _without_password(url: str) -> str:
     return re.sub(r"//[^/@,]*@", "//", url)
+
+
+class Unanswered:
+    """Since when no request over the present connection was answered. `seconds_max` None: it is never too long."""
+
+    def __init__(self, seconds_max: float | None) -> None:
+        self._seconds_max = seconds_max
+        self._since: float | None = None
+
+    def end(self) -> None:
+        """A request was answered, or the connection is a new one."""
+        self._since = None
+
+    def for_too_long(self) -> bool:
+        """To be asked after each request without an answer. Once it is true the time begins anew."""
+        now = asyncio.get_running_loop().time()
+        if self._seconds_max is None or self._since is None:
+            self._since = now
+            return False
+        if now - self._since <= self._seconds_max:
+            return False
+        self._since = None
+        return True
+
+
+async def within(seconds_max: float, doing: Coroutine[Any, Any, None]) -> None:
+    """Raises TimeoutError. Where the client swallows the cancellation and waits on, its task is abandoned."""
+    task = asyncio.create_task(doing)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds_max)
+    finally:
+        task.cancel()
+    if not done:
+        raise TimeoutError
+    task.result()
+
+
+def cancels() -> int:
+    """How often the calling task was cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from weft.client.administration import AdministrationRequests
-from weft.client.arrays import ArrayRequests
 from weft.client.cluster import ClusterRequests
 from weft.client.errors import RefusedError
 from weft.client.events import EventRequests
 from weft.client.logs import LogRequests
-from weft.client.paths import job_path, without_empty
+from weft.client.paths import array_path, job_path, without_empty
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
-from weft.messages.http import Accepted, JobsView, JobView, Submitted
+from weft.messages.http import Accepted, ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView, JobView, Submitted
 from weft.messages.http_services import EndpointsView
 from weft.messages.sessions import SessionKind
 
@@ -26,8 +25,44 @@ if TYPE_CHECKING:
     from weft.client.sessions import RunSession
     from weft.planning.reasons.explain import Explanation
 
+
 RETRY_SECONDS_MAX = 30.0
 MEDIA = {"json": "application/json", "yaml": "application/yaml"}
+
+
+class ArrayRequests:
+    """The part of a client that reads, cancels and requeues arrays."""
+
+    _wire: Wire
+
+    async def arrays(self, *, opened: bool = False, limit: int = 100) -> ArraysView:
+        """Arrays, the newest first; `opened`: those that are not over."""
+        query = {"limit": str(limit), "open": str(int(opened))}
+        return await self._wire.ask("GET", "/v1/arrays", ArraysView, query=query)
+
+    async def array(self, array: str) -> ArrayView:
+        return await self._wire.ask("GET", array_path(array), ArrayView)
+
+    async def elements(
+        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
+    ) -> JobsView:
+        """Elements of an array in the order of their indices; `before` of the answer is the next `after`."""
+        query = without_empty({"state": ",".join(states), "limit": str(limit), "after": str(after or "")})
+        return await self._wire.ask("GET", array_path(array, "/elements"), JobsView, query=query)
+
+    async def cancel_array(self, array: str, *, indices: str = "") -> ArrayAsked:
+        """Cancel the elements that are not over; those of `indices` alone, if any are given."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None))
+        return await self._wire.ask(
+            "POST", array_path(array, "/cancel"), ArrayAsked, body=body, headers=JSON_HEADERS, once=True
+        )
+
+    async def requeue_array(self, array: str, *, indices: str = "", failed: bool = False) -> ArrayAsked:
+        """Run elements again that are over; those that failed alone, with `failed`."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None, failed=failed))
+        return await self._wire.ask(
+            "POST", array_path(array, "/requeue"), ArrayAsked, body=body, headers=JSON_HEADERS, once=True
+        )
 
 
 class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, AdministrationRequests):

@@ -2,19 +2,22 @@
 
 import fcntl
 import os
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
-from weft.credentials.nats_routes import render_routes, route_address
-from weft.credentials.nats_users import render
-from weft.credentials.permissions import permissions_by_user
+from weft.credentials.permissions import Permissions, inbox_prefix, permissions_by_user
 
 POSTGRES_ROLES = ("owner", "gateway", "scheduler", "scorer", "reallocator", "router")
 SECRET_BYTES = 32
+ROUTE_PORT = 6222
+ROUTE_USER = "route"
+ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
+HEAD = "# Written by weft from the folder it lies in; changes made here are lost.\n"
 
 
 class CredentialsError(Exception):
@@ -138,3 +141,39 @@ def _read(path: Path) -> str:
     if not secret:
         raise CredentialsError(f"{path} is empty")
     return secret
+
+
+def route_address(server: str) -> str:
+    """HOST:PORT of HOST or HOST:PORT. Raises ValueError."""
+    found = ADDRESS.fullmatch(server)
+    port = int(found["port"] or ROUTE_PORT) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise ValueError(f"not the address of a NATS server: {server!r:.80}; HOST or HOST:PORT is")
+    return f"{found['host']}:{port}"
+
+
+def render_routes(addresses: Sequence[str], password: str) -> str:
+    """The part of a server's `cluster` block that is secret. The password is safe in a URL."""
+    routes = "".join(f'  "nats-route://{ROUTE_USER}:{password}@{address}"\n' for address in addresses)
+    return f'{HEAD}authorization {{ user: {ROUTE_USER}, password: "{password}", timeout: 5 }}\nroutes = [\n{routes}]\n'
+
+
+def render(permissions: Mapping[str, Permissions], passwords: Mapping[str, str]) -> str:
+    users = "".join(_user(user, passwords[user], permissions[user]) for user in permissions)
+    return f"{HEAD}authorization {{\n  users = [\n{users}  ]\n}}\n"
+
+
+def _user(user: str, password: str, may: Permissions) -> str:
+    assert may.publish, f"{user}: a user without a publish rule may publish anything"
+    rules = [
+        f"publish: {{ allow: {_quoted(may.publish)} }}",
+        f"subscribe: {{ allow: {_quoted((*may.subscribe, inbox_prefix(user) + '.>'))} }}",
+    ]
+    if may.answers:
+        rules.append("allow_responses: true")
+    body = "".join(f"        {rule}\n" for rule in rules)
+    return f"    {{ user: {_quoted(user)}, password: {_quoted(password)}, permissions: {{\n{body}    }} }}\n"
+
+
+def _quoted(value: str | tuple[str, ...]) -> str:
+    return msgspec.json.encode(value).decode()

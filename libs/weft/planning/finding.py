@@ -1,17 +1,18 @@
 """Finds a place for a whole job: one role after the other, and with fewer replicas where not all of them fit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from msgspec import structs
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import Picks, Placer, Room
+from weft.domain.shares import Share
+from weft.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Placer, Room
 from weft.planning.placement.apart import apart, as_many_apart
-from weft.planning.placement.packed import packed
-from weft.planning.placement.pinned import pinned
+from weft.planning.placement.chunks import chunks
 from weft.planning.placement.sharing import as_many, sharing
-from weft.planning.shape import NOBODY, PlacementRequest, Shape, Want, between, smallest, with_more
+from weft.planning.placement.unscored import packed
+from weft.planning.shape import NOBODY, PlacementRequest, Shape, Want, between, pinned_gpus, smallest, with_more
 
 Place = tuple[Allocation, ...]
 
@@ -140,3 +141,45 @@ def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> Place:
         )
         for rank, (node_id, gpus) in enumerate(replicas, start=first_rank)
     )
+
+
+def pinned(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    node = room.nodes.get(want.request.node or "")
+    if node is None or not room.is_open(node.node.id) or node.count(want.request, count) < count:
+        return None
+    if not want.request.gpus:
+        return [(node, [()] * count)]
+    if want.request.gpu is None:
+        name = room.scores.known(asked.job_class)
+        offers = chunks(node, want.request, room.scores.of(name), name)
+        return [(node, [gpus for _, gpus in offers[:count]])]
+    parts = pinned_gpus(want, count)
+    free = set(node.gpus_for(want.request))
+    return [(node, parts)] if all(free.issuperset(gpus) for gpus in parts) else None
+
+
+def fits_there(room: Room, allocations: Iterable[Allocation]) -> bool:
+    """Does the room still have all of this, exactly there? Only GPUs are kept: CPUs and memory may be taken meanwhile,
+    the node closed or lost."""
+    with room.supposing():
+        for one in allocations:
+            node = room.nodes.get(one.node_id)
+            if node is None or not room.is_open(one.node_id):
+                return False
+            if node.cpus + CPU_GRAIN < one.cpus or node.memory < one.memory:
+                return False
+            if not (node.gpus.has(one.gpus) if one.share is None else _has_left(node, one.gpus, one.share)):
+                return False
+            room.take(one)
+    return True
+
+
+def _has_left(node: NodeRoom, gpus: Iterable[int], share: Share) -> bool:
+    """Is so much left of these GPUs?"""
+    for gpu in gpus:
+        left, make = node.gpus.left_of(gpu), node.gpus.makes.get(gpu)
+        if left is None or make is None or not node.gpus.gives_shares:
+            return False
+        if left.time < share.request or left.memory < share.memory + make.context:
+            return False
+    return True

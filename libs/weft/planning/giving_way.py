@@ -10,7 +10,7 @@ from math import isfinite
 
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.job import Job
-from weft.planning.order.standing import Key
+from weft.planning.order import Key
 
 COOL_DOWN_SECONDS = 120.0  # a job that started anew, or gave ranks away, so recently gives way after the others
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.planning.jobs import standing_of
-from weft.planning.order.standing import Order
+from weft.planning.order import Order
 from weft.planning.policy import ORDERS, Policy
 from weft.planning.queue import Place, place_of
 from weft.planning.shape import Shape, shape_of_job

@@ -7,7 +7,7 @@ from msgspec import structs
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import NOTHING_LEARNT, class_of
 from weft.domain.job import Job, JobState
-from weft.planning.order.standing import Order, Standing
+from weft.planning.order import Order, Standing
 from weft.planning.shape import PlacementRequest, gpus_least, shape_of
 
 WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something

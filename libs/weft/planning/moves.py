@@ -16,7 +16,7 @@ from weft.domain.job import Allocation
 from weft.planning.capacity import Room
 from weft.planning.choosing_again import ChoosingAgain, Movable
 from weft.planning.finding import find
-from weft.planning.order.standing import Key
+from weft.planning.order import Key
 from weft.planning.scores import GpuKey
 from weft.planning.shape import Shape
 

@@ -7,23 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from weft.planning.backfill import Backfill, Ending
-from weft.planning.backfill.conservative import Conservative
-from weft.planning.backfill.easy import Easy
-from weft.planning.backfill.none import NoBackfill
+from weft.planning.backfill import Backfill, Conservative, Easy, Ending, NoBackfill
 from weft.planning.capacity import Placer
-from weft.planning.order.drf import DRF
-from weft.planning.order.fair import FAIR
-from weft.planning.order.fifo import FIFO
-from weft.planning.order.las import LAS
-from weft.planning.order.priority import PRIORITY
-from weft.planning.order.srtf import SRTF
-from weft.planning.order.standing import Order
-from weft.planning.placement.at_random import at_random
-from weft.planning.placement.packed import packed
+from weft.planning.order import DRF, FAIR, FIFO, LAS, PRIORITY, SRTF, Order
 from weft.planning.placement.pal import pal
 from weft.planning.placement.pm_first import pm_first
-from weft.planning.placement.spread import spread
+from weft.planning.placement.unscored import at_random, packed, spread
 from weft.planning.placement.weft_best import weft_best
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from weft.domain.job import Allocation
 from weft.planning.capacity import Room
 from weft.planning.finding import find
-from weft.planning.order.standing import Key
+from weft.planning.order import Key
 from weft.planning.shape import NOBODY, PlacementRequest, Shape
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Mapping
 from heapq import heapify, heappop, heapreplace
 
-from weft.planning.order.standing import Key, Order, Standing
+from weft.planning.order import Key, Order, Standing
 
 Place = tuple[Key, int, str]
 """Where a job stands in the order: its key, then its number and id."""

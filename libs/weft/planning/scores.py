@@ -3,18 +3,19 @@
 A score is a time: 1.0 is the typical GPU, 1.2 is a fifth slower (PAL, SC'24). A GPU without a score counts as typical.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median, stdev
 
 from weft.domain.classes import JOB_CLASSES
-from weft.variability.binning import bins
+from weft.variability.kmeans import number_clusters, number_clusters_up_to, silhouette_1d
 
 GpuKey = tuple[str, int]
 """A node's id, and the index of a GPU there."""
-
 TYPICAL = 1.0
-
 Slowdowns = Mapping[tuple[str, str], float]
 """By the class of a job and that of another on its GPU, each in its share: the GPU's time for a step, 1.0 if alone."""
+OUTLIER_DEVIATIONS = 3.0
+GROUPS_MAX = 10
 
 
 class Scores:
@@ -96,3 +97,30 @@ class Scores:
         self._bins.clear()
         self._worst = None
         self.changes += 1
+
+
+def bins(scores: Sequence[float], *, groups: int | None = None) -> tuple[float, ...]:
+    """For each score the factor of its bin: the bin's mean, as a part of the median of all bins' means.
+
+    Outliers, which are scores more than three standard deviations above the mean, add a bin each; the other scores
+    give `groups` bins, or the number that separates them best. Then all scores together are put into that many bins.
+    """
+    if groups is not None and groups < 1:
+        raise ValueError(f"groups must be at least 1: {groups}")
+    if not scores or min(scores) == max(scores):
+        return (1.0,) * len(scores)
+    bound = fmean(scores) + OUTLIER_DEVIATIONS * stdev(scores)
+    usual = [score for score in scores if score <= bound]
+    outliers = len(scores) - len(usual)
+    clusters = number_clusters(scores, (groups or best_groups(usual)) + outliers)
+    middle = median(clusters.centroids)
+    return tuple(clusters.centroids[label] / middle for label in clusters.labels)
+
+
+def best_groups(scores: Sequence[float]) -> int:
+    """The number of clusters with the highest silhouette; the smallest of these if several have it."""
+    candidates = number_clusters_up_to(scores, GROUPS_MAX)[1:]
+    if not candidates:
+        return 1  # all scores are equal
+    best = max(candidates, key=lambda clusters: silhouette_1d(scores, clusters.labels))
+    return len(best.centroids)

@@ -2,7 +2,7 @@
 
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
-from weft.planning.order.standing import Standing
+from weft.planning.order import Standing
 from weft.planning.scores import GpuKey
 from weft.planning.shape import PlacementRequest, Shape
 from weft.simulator.model import World

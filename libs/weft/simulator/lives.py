@@ -2,7 +2,7 @@
 
 from weft.domain.job import Allocation
 from weft.planning.capacity import Room
-from weft.planning.order.standing import Order
+from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.simulator.agenda import Agenda, What
 from weft.simulator.job import SimulatedJob

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from weft.planning.capacity import Room
 from weft.planning.finding import find
-from weft.planning.placement.packed import packed
+from weft.planning.placement.unscored import packed
 from weft.planning.policy import ALWAYS, Policy
 from weft.simulator.engine import Simulation
 from weft.simulator.model import Cluster, World

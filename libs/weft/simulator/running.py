@@ -5,7 +5,7 @@ from bisect import bisect_left, insort
 from weft.domain.shares import WHOLE
 from weft.planning.backfill import Ending
 from weft.planning.minimum_run import MinimumRun
-from weft.planning.order.standing import Order
+from weft.planning.order import Order
 from weft.planning.preemption import Holder
 from weft.planning.quota.decay import DecayedUse, FairRanks
 from weft.planning.quota.tree import QuotaTree

@@ -36,10 +36,9 @@ from weft.store.accounts import AccountStore
 from weft.store.arrays import ArrayStore
 from weft.store.contexts import ContextStore
 from weft.store.leases import LeaseStore
-from weft.store.quotas import QuotaStore
 from weft.store.secrets import SecretStore
 from weft.store.submissions import SubmissionStore
-from weft.store.tenants import Access, TenantStore
+from weft.store.tenants import Access, QuotaStore, TenantStore
 from weft.store.tuning import TuningStore
 from weft.store.uploads import UploadStore
 from weft.store.webhooks import WebhookStore

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from weft.domain.quotas import Quota
 from weft.domain.tenants import AllowanceChange, AllowanceChosen, Use
 
 FILE_LABEL = "file-"
@@ -77,3 +78,14 @@ class TenantStore(Protocol):
 
     async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
         """Change a tenant's allowance. An unknown tenant is not created."""
+
+
+class QuotaStore(Protocol):
+    async def quotas(self, *, pool: str | None = None) -> list[Quota]:
+        """The quotas of a pool, or of all pools, by name."""
+
+    async def set_quota(self, quota: Quota) -> None:
+        """Store a quota, in place of its earlier form."""
+
+    async def delete_quota(self, name: str, *, pool: str) -> bool:
+        """Delete a quota; False: there was none."""

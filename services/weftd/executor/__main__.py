@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from weft.bus import Bus, BusError
 from weft.bus.nats import NatsBus
+from weft.domain.cluster import Capacity, Gpu
 from weft.domain.ulimits import ulimits_of
 from weft.emulation.device import EmulatedDriver
 from weft.emulation.gpus import emulated_gpus
@@ -32,7 +33,6 @@ from weftd.executor.keeper import FileKeeper, HomeTakenError
 from weftd.executor.logs.progress import ProgressReader
 from weftd.executor.logs.retention import Retention
 from weftd.executor.machine.boot import boot_clock, boot_id
-from weftd.executor.machine.capacity import capacity
 from weftd.executor.machine.node import NodeFacts
 from weftd.executor.machine.volumes import OwnedVolume, offered, resolved
 from weftd.executor.runs import Runtime, RuntimeUnavailableError
@@ -42,7 +42,6 @@ from weftd.executor.shares.opening import SharesUnavailableError, opened
 from weftd.executor.silence import Silence, SilentBus
 
 logger = logging.getLogger(__name__)
-
 CONNECT_SECONDS_MAX = 3.0
 LEAVES_PART = 1 / 6  # of the fence: unanswered for so long, another NATS server is tried; two more before it falls
 SILENT_SECONDS = 5.0  # between two tries to reach NATS
@@ -218,6 +217,43 @@ def _raise_open_files() -> None:
     if soft != hard:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def capacity(
+    *, gpus: tuple[Gpu, ...], cpus: float = 0.0, memory: int = 0, root: Path = Path("/sys/fs/cgroup")
+) -> Capacity:
+    """The capacity. `cpus` and `memory`: 0 reads the host; any other value is what the owner declares."""
+    return Capacity(cpus=cpus or host_cpus(root), memory=memory or host_memory(root), gpus=gpus)
+
+
+def host_cpus(root: Path) -> float:
+    try:
+        count = float(len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on Linux
+        count = float(os.cpu_count() or 1)
+    match _words(root / "cpu.max"):
+        case [quota, period] if quota != "max":
+            return min(count, int(quota) / int(period))
+    match _words(root / "cpu" / "cpu.cfs_quota_us"), _words(root / "cpu" / "cpu.cfs_period_us"):
+        case [quota], [period] if int(quota) > 0:
+            return min(count, int(quota) / int(period))
+    return count
+
+
+def host_memory(root: Path) -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in (root / "memory.max", root / "memory" / "memory.limit_in_bytes"):
+        match _words(path):
+            case [limit] if limit != "max":
+                total = min(total, int(limit))
+    return total
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

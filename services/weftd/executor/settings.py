@@ -3,20 +3,38 @@
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from weft.domain.cluster import VOLUMES_MAX
 from weft.domain.spec import Token
 from weft.domain.ulimits import ulimits_of
 from weft.service import Connections
 from weftd.executor.logs.retention import GRAIN, RetentionLimits
+from weftd.executor.machine.ports import PortRange, lane_of
 from weftd.executor.machine.volumes import OwnedVolume, check
 from weftd.executor.runtime.docker.settings import ContainerSettings
-from weftd.executor.serving.settings import ServingSettings
 from weftd.executor.sessions.settings import SessionSettings
 from weftd.executor.shares.backend import CHOICES
 
 DRIFT_SECONDS_MIN = 1.0
 LOG_BYTES_LEAST = 2 * GRAIN
+
+
+class ServingSettings(Struct, frozen=True, kw_only=True):
+    # Of processes, and of containers with the network of their host; other containers' ports are given by the engine.
+    service_port_first: int = PortRange().first
+    service_port_last: int = PortRange().last
+    service_publish_at: str = ""  # the address of this host at which containers' ports are published; "": the node's
+
+    def __post_init__(self) -> None:
+        if not 1024 <= self.service_port_first <= self.service_port_last <= 65_535:
+            raise ValueError(
+                f"service_port_first {self.service_port_first} and service_port_last {self.service_port_last}:"
+                " not 1024 <= first <= last <= 65535"
+            )
+
+    def ports_of(self, node_id: str) -> PortRange:
+        return PortRange(first=self.service_port_first, last=self.service_port_last, lane=lane_of(node_id))
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Wires the gateway to its servers: `python -m weftd.gateway`."""
 
 import asyncio
+import ctypes
 import os
 import secrets
 import string
@@ -13,7 +14,6 @@ from weft.messages.accounts import OWN_TENANT
 from weft.service import SettingsError, load, main
 from weft.service.config import read_secret
 from weft.service.keys import ServerCertificate, nats_keys, pg_keys
-from weft.service.threads import suit_threads
 from weft.store import StoreUnavailableError
 from weft.store.postgres import PostgresStore
 from weftd.gateway import service
@@ -21,6 +21,13 @@ from weftd.gateway.api.tokens import ADMIN_TENANT
 from weftd.gateway.settings import GatewaySettings
 
 CHARACTERS = string.ascii_lowercase + string.digits
+SWITCH_SECONDS = 0.0005
+"""A thread that computes lets the event loop go on after so long, by Python's default ten times as long: what the loop
+answers takes several turns of it, and would wait so long for each.
+"""
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
+ARENAS_MAX = 2
+MAPPED_BYTES = 512 << 10
 
 
 def characters(count: int) -> str:
@@ -54,6 +61,16 @@ async def run(stop: asyncio.Event) -> None:
             certificate=certificate,
             processor=time.thread_time,
         )
+
+
+def suit_threads() -> None:
+    """Short turns; and with glibc few heaps, however many threads there are, of which what is large is given back once
+    it is freed. By default each thread that reads megabytes keeps as many for itself."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_ARENA_MAX, ARENAS_MAX)
+        libc.mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 if __name__ == "__main__":

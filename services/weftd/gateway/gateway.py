@@ -16,7 +16,7 @@ from weft.domain.spec import TOKEN_PATTERN
 from weft.store import GatewayStore
 from weft.store.tenants import Access
 from weftd.gateway.accounting.accounts import Accounts
-from weftd.gateway.accounting.price_list import read_prices_file
+from weftd.gateway.accounting.billing import read_prices_file
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.dependencies import array_id
 from weftd.gateway.errors import RejectedError, too_fast

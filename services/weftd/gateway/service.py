@@ -15,9 +15,10 @@ from weft.messages.signals import NodeSampled, PoolReviewed
 from weft.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from weft.service.keys import ServerCertificate
 from weft.store import GatewayStore, StoreUnavailableError
-from weftd.gateway.api.contexts import forgetting_contexts
 from weftd.gateway.api.tokens import ADMIN_TENANT, keep_file_token
+from weftd.gateway.api.uploads import forgetting_contexts
 from weftd.gateway.app import application
+from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from weftd.gateway.giving import read, read_context
 from weftd.gateway.limits.lanes import PaidThreads, no_time
@@ -26,19 +27,20 @@ from weftd.gateway.notifications.mailing import Mailer
 from weftd.gateway.notifications.posting import Poster
 from weftd.gateway.notifications.telling import BEAT_SECONDS, Teller
 from weftd.gateway.notifications.tracing import Tracing
-from weftd.gateway.over_nats import SUBMIT_SUBJECT, SUBMITS_AT_ONCE, answer_submit
 from weftd.gateway.registry.pinning import read_image
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.thinking.rings import FINE_SECONDS
 from weftd.gateway.thinking.telling.addresses import networks_of
 
 logger = logging.getLogger(__name__)
-
 STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
 THREADS_MAX = 4
 FORESEE_SECONDS = 1.0  # between two looks at what estimates rest on, at least
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
+SUBMIT_SUBJECT = "weft.submit"
+SUBMITS_AT_ONCE = 256  # of all tenants, each with its specification in memory: those beyond them wait in the bus
+NATS_SOURCE = "NATS"  # a request over NATS has no source address: its connection's inbox stands for that
 
 
 def renewing(certificate: ServerCertificate) -> Callable[[], Awaitable[None]]:
@@ -193,3 +195,28 @@ async def run(
                 await gateway.registry.close()
             await gateway.outlook.close()
             await gateway.feed.close()
+
+
+async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
+    """A request on `weft.submit`. Its tenant waits as over HTTP: for its lane, and for one of its places at work."""
+    headers = {name.lower(): value for name, value in asked.headers.items()}
+    try:
+        try:
+            who = await gateway.access.of(headers.get("authorization"), source=f"{NATS_SOURCE} {asked.sender}")
+            gateway.count(who, changes=True)
+            async with gateway.over_nats.one(who.tenant):
+                await gateway.lanes.go(who.tenant)
+                async with gateway.at_work.one(who.tenant):
+                    work = gateway.submissions.submit(
+                        who,
+                        asked.payload,
+                        content_type=headers.get("content-type", ""),
+                        key=headers.get("idempotency-key"),
+                    )
+                    submitted = await gateway.lanes.paid(who.tenant, work)
+        except StoreUnavailableError:
+            raise unavailable() from None
+    except RejectedError as error:
+        later = error.retry_after if error.status in (429, 503) else 0.0
+        return SubmitAnswered(error=error.reason, field=error.field, retry_after=later)
+    return SubmitAnswered(job_id=submitted.id, created=submitted.created)

@@ -5,27 +5,28 @@ kind at a time for each job; a reallocator that finds a state which it did not s
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from weft.bus import Bus
+from weft.domain.cluster import Node
+from weft.domain.job import Job, JobState
 from weft.domain.spec import TuningMode
 from weft.messages.asks import AskStored
 from weft.messages.nodes import ProgressSeen
 from weft.messages.serving import EndpointsSeen, ServicesServed
-from weft.messages.signals import NodeSampled, PoolReviewed
+from weft.messages.signals import Finding, NodeSampled, PoolReviewed
 from weft.planning.partition.named import PARTITIONERS
 from weft.service.run import Every, Listen, serve
 from weft.store import ReviewStore, StoreUnavailableError
 from weft.store.tuning import Envelope
 from weftd.reallocator.aside import Aside
-from weftd.reallocator.halving import EarlyStops
 from weftd.reallocator.serving import ServiceReview
 from weftd.reallocator.settings import ReallocatorSettings
-from weftd.reallocator.shares import ShareReview
 from weftd.reallocator.sizes import Sizes
 from weftd.reallocator.thinking.core import FINDINGS_MAX, Known, Reallocator, TuningDecision
+from weftd.reallocator.thinking.halving import Halving
 from weftd.reallocator.thinking.partitioning import SizePlanner
 from weftd.reallocator.thinking.serving import ServiceScaler
 from weftd.reallocator.thinking.sharing import ShareTuner
@@ -130,6 +131,78 @@ async def run(
         admin_port=settings.admin_port,
         admin_host=settings.admin_host,
     )
+
+
+class EarlyStops:
+    def __init__(self, *, pool: str, bus: Bus, store: ReviewStore, registry: CollectorRegistry) -> None:
+        self._halving = Halving()
+        self._pool, self._bus, self._store = pool, bus, store
+        self._watched: dict[str, str] = {}  # elements that run, with the metric that is compared
+        self._newest: dict[str, tuple[int, Mapping[str, float]]] = {}  # by job: of the lowest rank that reports it
+        self._stopped = Counter("weft_reallocator_stopped_early", "Elements of sweeps stopped.", registry=registry)
+
+    def hear(self, seen: ProgressSeen) -> None:
+        for run in seen.runs:
+            metric = self._watched.get(run.job_id)
+            if metric is None or metric not in run.progress:
+                continue
+            before = self._newest.get(run.job_id)
+            if before is None or run.rank <= before[0]:
+                self._newest[run.job_id] = (run.rank, run.progress)
+
+    async def review(self, holding: Sequence[Job], now: float) -> None:
+        """Compare the elements that run at the rungs that they came to."""
+        jobs = [job for job in holding if job.spec.early_stop is not None and job.state is JobState.RUNNING]
+        self._watched = {job.id: job.spec.early_stop.metric for job in jobs if job.spec.early_stop is not None}
+        self._newest = {job_id: newest for job_id, newest in self._newest.items() if job_id in self._watched}
+        arrays = {job.spec.element.array for job in jobs if job.spec.element is not None}
+        self._halving.forget_others(arrays)
+        if new := sorted(array for array in arrays if not self._halving.knows(array)):
+            self._halving.learn(new, await self._store.rungs(new))
+        judged = self._halving.judge(jobs, {job_id: progress for job_id, (_, progress) in self._newest.items()})
+        stopped = 0
+        try:
+            for one in judged:
+                if not await self._store.reach_rung(one.reached, pool=self._pool, why=one.why, at=now):
+                    self._halving.forget_others(())  # another reallocator was there first
+                    break
+                stopped += one.why is not None
+        except StoreUnavailableError:
+            self._halving.forget_others(())  # what was not stored is judged again
+            raise
+        finally:
+            self._stopped.inc(stopped)
+        if stopped:
+            await self._bus.publish(AskStored(pool=self._pool))
+
+
+class ShareReview:
+    def __init__(
+        self, tuner: ShareTuner, *, pool: str, bus: Bus, store: ReviewStore, registry: CollectorRegistry
+    ) -> None:
+        self._tuner, self._pool, self._bus, self._store = tuner, pool, bus, store
+        self._queued: dict[str, Job] = {}
+        self.findings: tuple[Finding, ...] = ()
+        self._asked = Counter("weft_reallocator_shares_asked", "ShareReview asked for by their use.", registry=registry)
+
+    def observe(self, sampled: NodeSampled, *, now: float) -> None:
+        self._tuner.observe(sampled, now=now)
+
+    async def review(self, holding: Sequence[Job], nodes: Sequence[Node], now: float) -> None:
+        """Ask for other shares of the jobs whose use calls for it."""
+        sharing = any(one.share is not None for job in holding for one in job.held)
+        if not sharing:
+            self.findings = ()
+            return
+        self._queued = {job.id: job for job in await self._store.queued_jobs(pool=self._pool, known=self._queued)}
+        decided = self._tuner.decide(holding, nodes, waiting=bool(self._queued), now=now)
+        self.findings = decided.findings
+        if decided.shares:
+            asked = await self._store.ask_shares(decided.shares, pool=self._pool, at=now)
+            self._tuner.asked({job_id: decided.shares[job_id] for job_id in asked}, now=now)
+            self._asked.inc(len(asked))
+            if asked:
+                await self._bus.publish(AskStored(pool=self._pool))
 
 
 class Review:

@@ -4,11 +4,14 @@ import asyncio
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from uuid import uuid4
 
 from weft.bus import BusError
 from weft.bus.nats import NatsBus
-from weft.profiles import ProfileError
+from weft.domain.classes import JOB_CLASSES
+from weft.planning.scores import GpuKey
+from weft.profiles import ProfileError, Table
 from weft.service.clock import steady
 from weft.service.config import SettingsError, load, read_secret
 from weft.service.keys import nats_keys, pg_keys
@@ -17,9 +20,10 @@ from weft.store import StoreUnavailableError
 from weft.store.postgres import PostgresStore
 from weftd.scorer import service
 from weftd.scorer.measuring import Measuring
-from weftd.scorer.profile import read
 from weftd.scorer.settings import ScorerSettings
-from weftd.scorer.thinking.scores import MeasuredGpus
+from weftd.scorer.thinking.scores import ByClass, MeasuredGpus
+
+LETTERS = dict(zip("ABC", JOB_CLASSES, strict=True))
 
 
 async def run(stop: asyncio.Event) -> None:
@@ -48,6 +52,30 @@ def _profile(path: str) -> MeasuredGpus:
         return read(path) if path else MeasuredGpus()
     except ProfileError as error:
         raise SettingsError(f"SCORER_PROFILE: {error}") from error
+
+
+def read(path: str) -> MeasuredGpus:
+    """Raises ProfileError, which names the file and the line."""
+    table = Table(path)
+    columns = {name: table.either(name, letter) for letter, name in LETTERS.items()}
+    by_uuid: dict[str, ByClass] = {}
+    by_place: dict[GpuKey, ByClass] = {}
+    named_by_uuid = table.either("gpu_uuid", "node_id") == "gpu_uuid"
+    if not named_by_uuid:
+        table.either("gpu_index")
+    lines: dict[str | GpuKey, int] = {}
+    for line, row in table.rows:
+        scores = {job_class: table.time(line, column, row) for job_class, column in columns.items()}
+        name: str | GpuKey
+        if named_by_uuid:
+            name = row["gpu_uuid"].strip()
+            by_uuid[name] = scores
+        else:
+            name = (row["node_id"].strip(), table.whole(line, "gpu_index", row))
+            by_place[name] = scores
+        if (before := lines.setdefault(name, line)) != line:
+            raise ProfileError(path, line, f"this GPU is in line {before}, too")
+    return MeasuredGpus(by_uuid=by_uuid, by_place=by_place, measured_at=Path(path).stat().st_mtime)
 
 
 if __name__ == "__main__":

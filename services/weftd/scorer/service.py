@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from weft.bus import Bus
+from weft.bus import Bus, Subscription
 from weft.domain.classes import is_benchmark
 from weft.domain.cluster import Node
 from weft.domain.job import Job
@@ -24,7 +25,6 @@ from weft.store import ScorerStore, StoreUnavailableError
 from weftd.scorer.measuring import Measuring
 from weftd.scorer.metrics import ScoreGauges
 from weftd.scorer.settings import ScorerSettings
-from weftd.scorer.subscriptions import NodeSubscriptions
 from weftd.scorer.thinking.core import Due, Scorer
 from weftd.scorer.thinking.scores import MeasuredGpus
 from weftd.scorer.thinking.throughput import Growth, grown
@@ -38,6 +38,7 @@ SCORES_AT_ONCE = 6000  # in one statement and one message
 PACES_AT_ONCE = 2000
 CURVES_AT_ONCE = 500
 GROUP = "scorer"  # while a node changes its scorer, both subscribe, and each message goes to one of them
+Name = tuple[str, str, str]
 
 
 async def run(
@@ -219,3 +220,32 @@ class _Shell:
                 )
             ]
             await self._store.save_curves(grown(known, some, at=self._clock()))
+
+
+class NodeSubscriptions:
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._open: dict[Name, Subscription] = {}
+
+    async def listen(self, wanted: Iterable[Listen[Any]]) -> None:
+        """Subscribe to these, and end all other subscriptions."""
+        entries = {_name(entry): entry for entry in wanted}
+        for name in sorted(self._open.keys() - entries.keys()):
+            await self._open.pop(name).drain()
+        for name in sorted(entries.keys() - self._open.keys()):
+            entry = entries[name]
+            self._open[name] = await self._bus.subscribe(
+                entry.kind,
+                entry.handler,
+                group=entry.group or "",
+                at_once=entry.at_once,
+                apart_seconds=entry.apart_seconds,
+                **entry.tokens,
+            )
+
+    async def close(self) -> None:
+        await self.listen(())
+
+
+def _name(entry: Listen[Any]) -> Name:
+    return entry.kind.__name__, entry.group or "", entry.tokens["node_id"]

@@ -10,12 +10,12 @@ from tests.bench.policies.rounds import simulate_rounds
 from tests.bench.policies.setups import SEED_42, cluster, sia, workload
 from tests.bench.policies.tables import geomean, hours, table
 from weft.planning.policy import Policy
-from weft.simulator.elastic import made_elastic
 from weft.simulator.metrics import metrics
 from weft.simulator.model import LOCALITY_PENALTY, World
 from weft.simulator.outcome import Outcome
 from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
+from weftd.cli.study.simulation.inputs import made_elastic
 
 POLICY = Policy("las", "weft-best", "easy")
 PAL, RIGID = "PAL's artifact", "rigid"

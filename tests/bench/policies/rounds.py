@@ -12,9 +12,9 @@ from math import ceil
 from weft.domain.job import Allocation
 from weft.planning.capacity import Placer, Room
 from weft.planning.finding import find
-from weft.planning.placement.packed import packed
 from weft.planning.placement.pal import pal
 from weft.planning.placement.pm_first import pm_first
+from weft.planning.placement.unscored import packed
 from weft.planning.shape import PlacementRequest
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import JobOutcome, Outcome, Spell, outcome_of

@@ -12,8 +12,8 @@ from tests.support.measured_runs import MeasuredRuns, artifact_profile, cluster_
 from weft.profiles import read_profile, scores_for
 from weft.simulator import traces
 from weft.simulator.model import Cluster
-from weft.simulator.traces.load import scaled
 from weft.simulator.workload import Workload
+from weftd.cli.study.simulation.inputs import scaled
 
 NODES, GPUS_PER_NODE = 16, 4
 PHILLY_GPUS_PER_NODE = 8

@@ -15,7 +15,6 @@ from tests.bench.figures import Aim
 from tests.bench.serving.rules import Totals, by_name, fixed, maker, rate_of_day, totals
 from weft.planning.policy import Policy
 from weft.simulator.counted import Counted, Course
-from weft.simulator.elastic import EACH
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome
 from weft.simulator.partitionings import partitioning_of
@@ -24,6 +23,7 @@ from weft.simulator.serving.over_time import Serving
 from weft.simulator.serving.rates import RequestRate
 from weft.simulator.serving.service import WHOLE, Services, Spread, TraceService
 from weft.simulator.workload import Elastic, TraceJob, Workload
+from weftd.cli.study.simulation.inputs import EACH
 
 NODES, GPUS = 4, 4
 NOTEBOOKS, NOTEBOOK_SHARE = 3, 200

@@ -10,8 +10,8 @@ from zlib import crc32
 
 import numpy as np
 
-from weft.simulator.serving.outcome import WINDOW_S
 from weft.simulator.serving.rates import arrivals_of, drawn
+from weft.simulator.serving.served import WINDOW_S
 from weft.simulator.serving.service import TraceService
 
 

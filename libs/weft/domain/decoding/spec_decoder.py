@@ -3,6 +3,7 @@
 Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so all accept and refuse the same.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -10,7 +11,6 @@ import msgspec
 from weft.domain.arrays import INDICES_PATTERN, IndicesError, indices_of
 from weft.domain.decoding.doubled_names import doubled_name
 from weft.domain.decoding.mistakes import Mistake, mistakes_of
-from weft.domain.decoding.patterns import check_pattern
 from weft.domain.decoding.yaml_reader import DocumentError, Value, read_yaml
 from weft.domain.dependencies import NAMED_PATTERN
 from weft.domain.quantity import duration_seconds, size_bytes
@@ -35,6 +35,10 @@ SPEC_BYTES_MAX = 1 << 20
 DURATION_SECONDS_MAX = 366 * 86400
 SERVICE_SECONDS = {"timeout": (0.001, 3600.0), "start": (1.0, 86400.0), "drain": (0.0, 3600.0)}
 """The least and the most of each duration of a service."""
+SETS_MAX = 32
+RANGES_MAX = 32
+GROUPS_MAX = 64
+_WIDE_RANGE = re.compile(r"-(?:[^\x00-\xff]|\\[uUN])")
 
 
 class SpecError(Exception):
@@ -319,3 +323,26 @@ PATTERN_WORDS = {
     SWEEP_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with a letter, at most 63",
     LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",
 }
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises ValueError, in a person's words, unless it is a pattern with a named group that is cheap to compile."""
+    _check_cost(pattern)
+    try:
+        groups = re.compile(pattern).groupindex
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    if not groups:
+        raise ValueError("needs a named group, such as (?P<step>[0-9]+)")
+
+
+def _check_cost(pattern: str) -> None:
+    """Count by the text alone: whatever looks like a set, a range or a group counts as one."""
+    counted = {"sets": (pattern.count("["), SETS_MAX), "groups": (pattern.count("("), GROUPS_MAX)}
+    if "[" in pattern:
+        counted["ranges"] = (pattern.count("-"), RANGES_MAX)
+        if _WIDE_RANGE.search(pattern):
+            raise ValueError("a range in a set ends at \\xff at the latest; \\w and . match all letters")
+    for what, (count, most) in counted.items():
+        if count > most:
+            raise ValueError(f"has {count} {what}, at most {most} are taken: it would be slow to compile")

@@ -11,7 +11,7 @@ from weft.domain.quantity import duration_text, size_text
 from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
 from weft.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
-from weft.planning.order.priority import PRIORITY
+from weft.planning.order import PRIORITY
 from weft.planning.preemption import Holder, clearing_for
 from weft.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
 

@@ -17,6 +17,7 @@ at most 0.1 % of the progress. By their parts, more replicas go to jobs that ask
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from math import ceil, inf
 
 import numpy as np
@@ -25,12 +26,12 @@ from msgspec.structs import replace
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.partition.choosing import ChoiceLimits, Chooser
 from weft.planning.partition.configurations import Configurations
-from weft.planning.partition.fair import resources, whole_of
+from weft.planning.partition.fair import FairShare, dominant_share, resources, whole_of
 from weft.planning.partition.goals import FAIR, FAST, PartitionGoal
-from weft.planning.partition.greedy import filled
 from weft.planning.partition.outcome import kept, partition_of
 from weft.planning.partition.packing import Packer, TargetSize, pack
 from weft.planning.partition.solving import SolverLimits
+from weft.planning.shares import Amounts
 
 CUTS_MOST = 1
 GAP = 0.01
@@ -156,3 +157,40 @@ class _Planner:
             starts = not self.jobs[i].now
             over = (self.options.size[columns] > fits) & (starts | (self.options.changed[columns] > 0))
             self.chooser.forbid(i, columns[over])
+
+
+def filled(
+    packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, fair: Mapping[str, FairShare], rules: Rules
+) -> None:
+    """Starts waiting jobs, those that have waited longest first; then jobs grow up to their fair share.
+
+    They grow by one replica at a time, the job furthest below its fair share for its weight first. Nothing shrinks. Of
+    the running jobs no more change than theta2 allows, with those that have changed already, and no job is restarted
+    for this alone; what was to shrink does not grow again elsewhere.
+    """
+    for job in sorted((job for job in jobs if not packer.size(job) and not job.fixed), key=lambda job: -job.waited_s):
+        unfair = dominant_share(job, job.least, whole) > 2 * fair[job.job_id].share
+        if (not unfair or job.waited_s > rules.starved_s) and packer.grow(job, job.least) < job.least:
+            packer.shrink(job, 0)
+    changed = sum(1 for job in jobs if packer.changed(job))
+    may_change = ceil(rules.theta2 * sum(1 for job in jobs if job.now) - ROUNDING) - changed
+
+    def below(job: ElasticJob, size: int) -> float:
+        """How far from its fair share it is with one replica more: less than 0 if it is still below."""
+        return (dominant_share(job, size + 1, whole) - fair[job.job_id].share - ROUNDING) / job.weight
+
+    heap = [
+        (below(job, size), at, size)
+        for at, job in enumerate(jobs)
+        if not job.fixed and max(job.now, 1) <= (size := packer.size(job)) < job.most and below(job, size) <= 0
+    ]
+    heapify(heap)
+    while heap:
+        _, at, size = heappop(heap)
+        job = jobs[at]
+        first = job.now > 0 and not packer.changed(job)
+        if (first and (may_change <= 0 or job.restart_s)) or packer.grow(job, size + 1) <= size:
+            continue
+        may_change -= first
+        if size + 1 < job.most and below(job, size + 1) <= 0:
+            heappush(heap, (below(job, size + 1), at, size + 1))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from weft.domain.quotas import Amounts
-from weft.planning.order.standing import Key as Worth
+from weft.planning.order import Key as Worth
 from weft.planning.preemption import Holder
 from weft.planning.quota.ledger import Ledger
 from weft.planning.quota.tree import Branch

@@ -1,6 +1,7 @@
 """The groups and tenants of a pool as a tree: what each branch is guaranteed, and its limit."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from msgspec import Struct
 
@@ -8,6 +9,7 @@ from weft.domain.quotas import ALL, DEPTH_MAX, Amounts, Quota
 
 Key = tuple[bool, str]
 """Whether it is a group, and the name: a tenant may be called as a group is."""
+LEAST = 1.0  # due is never nothing: a part of it is a weight
 
 
 class Branch(Struct, frozen=True):
@@ -89,3 +91,30 @@ def _branch_of(quota: Quota, members: Iterable[Branch]) -> Branch:
             together[line] = together.get(line, 0) + amount
     guaranteed = {line: max(own.get(line, 0), together.get(line, 0)) for line in sorted({*own, *together})}
     return Branch((quota.is_group, quota.name), guaranteed, dict(quota.limit), quota.weight, any_model)
+
+
+def due_of(tree: QuotaTree, tenants: Iterable[str], millis: float) -> dict[str, float]:
+    """Millis of GPUs by tenant, of a pool with so many, between tenants that all want as many as they can get: each
+    what it is guaranteed, and of the rest its part by the weights of the tree, within its limits and its groups'."""
+    paths = {tenant: tree.path(tenant) for tenant in sorted(set(tenants))}
+    siblings: dict[Key | None, dict[Key, Branch]] = {}
+    for path in paths.values():
+        for branch, above in zip(path, (*(one.key for one in path[1:]), None), strict=True):
+            siblings.setdefault(above, {})[branch.key] = branch
+    rest = max(0.0, millis - sum(path[0].guarantee(ALL) for path in paths.values()))
+    return {
+        tenant: max(LEAST, min(_most(path), path[0].guarantee(ALL) + rest * _part(path, siblings)))
+        for tenant, path in paths.items()
+    }
+
+
+def _part(path: tuple[Branch, ...], siblings: dict[Key | None, dict[Key, Branch]]) -> float:
+    part = 1.0
+    for branch, above in zip(path, (*(one.key for one in path[1:]), None), strict=True):
+        all_weights = sum(one.weight for one in siblings[above].values())
+        part *= branch.weight / all_weights if all_weights else 0.0
+    return part
+
+
+def _most(path: tuple[Branch, ...]) -> float:
+    return min((float(branch.limit[ALL]) for branch in path if ALL in branch.limit), default=inf)

@@ -9,7 +9,7 @@ from weft.domain.text import listed, plural
 from weft.planning.capacity import Room
 from weft.planning.finding import find
 from weft.planning.gpus_left import Left
-from weft.planning.placement.packed import packed, tightest_node
+from weft.planning.placement.unscored import packed, tightest_node
 from weft.planning.reasons.shortages import each_asks, part_text, short_on_each
 from weft.planning.reasons.slow import SlowGpus
 from weft.planning.scores import TYPICAL, GpuKey

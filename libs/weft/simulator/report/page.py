@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 from matplotlib import rc_context, style
@@ -34,15 +34,36 @@ from weft.simulator.report.gantt import gantt, inches
 from weft.simulator.report.look import CONTENDERS, STYLE, Shown, shown
 from weft.simulator.report.sizes import HEADER, MEANING, is_elastic, size_rows
 from weft.simulator.report.stacked import HEIGHT, stacked
-from weft.simulator.report.words import words_of
 
 CURVES_MAX, GANTTS_MAX = 7, 4
 SVG_BYTES_MAX = 1_000_000  # a chart that would be larger becomes a PNG
 PNG_DPI = 150
 HALF, WIDE = (7.0, 4.5), 14.4  # inches
 CURVES = (charts.queue, charts.speed_up, charts.jct, charts.utilisation)
-
 Draw = Callable[[Axes], None]
+ORDERS = {
+    "fifo": "first come, first served",
+    "las": "least attained service: the jobs that have had least GPU time so far come first, and may stop others",
+    "srtf": "shortest remaining time first: the jobs that need least time more come first, and may stop others",
+    "drf": "dominant resource fairness: the tenant that holds the smallest share comes first",
+    "fair": "fair share over time: the tenant or group that used least of late, for its weight, comes first",
+    "priority": "the highest priority first, then the oldest",
+}
+PLACEMENTS = {
+    "packed": "on as few nodes as possible; all jobs are placed anew at each decision",
+    "packed-sticky": "on as few nodes as possible; a job stays where it is",
+    "random": "anywhere",
+    "spread": "on the emptiest nodes",
+    "pm-first": "on the fastest GPUs; all jobs are placed anew at each decision",
+    "pal": "speed of the GPUs against nearness; all jobs are placed anew at each decision",
+    "weft-best": "where the job is fastest and others miss it least; a job moves if it gains more than the move costs",
+}
+BACKFILLS = {
+    "none": "no job overtakes one that does not fit",
+    "easy": "a job may overtake if it does not delay the first job that does not fit",
+    "conservative": "a job may overtake if it delays none of those ahead of it",
+}
+PARTS = (("order", ORDERS), ("placement", PLACEMENTS), ("backfill", BACKFILLS))
 
 
 def page_bytes(
@@ -215,7 +236,6 @@ are, at least 1 (finish-time fairness, after Themis, NSDI 2020, and Shockwave, N
 <dt>unfair jobs</dt><dd>those that come later than their fair time by more than 5 %</dd>
 <dt>lost</dt><dd>GPU time in which a job held GPUs and did no work, or work that was lost</dd>
 </dl>"""
-
 _CSS = f"""
 body {{ margin: 0; background: #fff; color: #222; font: 15px/1.45 system-ui, "Helvetica Neue", Arial, sans-serif; }}
 main {{ max-width: 1440px; margin: 0 auto; padding: 28px 32px 48px; }}
@@ -242,3 +262,14 @@ dt {{ font-weight: 600; }}
 dd {{ margin: 0; }}
 .words {{ font-size: 13px; margin: 0 0 18px; }}
 """
+
+
+def words_of(policies: Iterable[str]) -> list[tuple[str, str]]:
+    """Each word of the policies' names, such as `las+weft-best+easy`, with its meaning; by part, then as they come."""
+    found: dict[str, str] = {}
+    names = [policy.split("+") for policy in policies]
+    for place, (part, meanings) in enumerate(PARTS):
+        for name in names:
+            if len(name) > place and name[place] in meanings:
+                found.setdefault(name[place], f"{part}: {meanings[name[place]]}")
+    return list(found.items())

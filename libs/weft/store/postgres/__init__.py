@@ -14,26 +14,17 @@ from weft.domain.lease import Lease
 from weft.messages.history import Record
 from weft.store import UnlawfulError
 from weft.store.asking import Asking
-from weft.store.postgres.accounts import PostgresAccounts
 from weft.store.postgres.arrays import PostgresArrays
-from weft.store.postgres.asks import PostgresAsks
 from weft.store.postgres.batching import Batching
-from weft.store.postgres.contexts import PostgresContexts
 from weft.store.postgres.decoding import decoded
-from weft.store.postgres.events import PostgresEvents
-from weft.store.postgres.history import PostgresHistory
-from weft.store.postgres.learnt import PostgresLearnt
-from weft.store.postgres.leases import PostgresLeases
-from weft.store.postgres.nodes import PostgresNodes
-from weft.store.postgres.quotas import PostgresQuotas
-from weft.store.postgres.retention import PostgresRetention
-from weft.store.postgres.secrets import PostgresSecrets
-from weft.store.postgres.serving import PostgresServing
-from weft.store.postgres.submissions import PostgresSubmissions
-from weft.store.postgres.tenants import PostgresTenants
+from weft.store.postgres.events import PostgresAccounts, PostgresEvents
+from weft.store.postgres.jobs import PostgresServing
+from weft.store.postgres.leases import PostgresHistory, PostgresLeases, PostgresRetention
+from weft.store.postgres.nodes import PostgresLearnt, PostgresNodes
+from weft.store.postgres.submissions import PostgresAsks, PostgresSubmissions
+from weft.store.postgres.tenants import PostgresQuotas, PostgresSecrets, PostgresTenants, PostgresWebhooks
 from weft.store.postgres.tuning import PostgresTuning
-from weft.store.postgres.uploads import PostgresUploads
-from weft.store.postgres.webhooks import PostgresWebhooks
+from weft.store.postgres.uploads import PostgresContexts, PostgresUploads
 from weft.store.rows import columns_of, job_of, steps_of
 
 ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored

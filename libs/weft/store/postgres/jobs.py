@@ -7,10 +7,10 @@ from operator import attrgetter
 from weft.domain.job import FINAL, Job, JobState
 from weft.domain.selection import Selection
 from weft.domain.spec import JobSpec
-from weft.store import LISTED_BYTES_MAX
+from weft.store import LISTED_BYTES_MAX, OpenService
 from weft.store.asking import Asking
 from weft.store.postgres.decoding import decoded
-from weft.store.rows import job_of, selection_columns, spec_of
+from weft.store.rows import job_of, selection_columns, service_of, spec_of
 
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs read in one page: a specification may be a megabyte
 
@@ -108,3 +108,20 @@ class PostgresJobs:
             if not page:
                 break
         return jobs
+
+
+class PostgresServing(PostgresJobs):
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        versions = {row["id"]: row["version"] for row in await self.asking.rows("service_versions", pool)}
+        kept = {job_id: job for job_id, job in known.items() if versions.get(job_id) == job.version}
+        missing = [job_id for job_id in versions if job_id not in kept]
+        for begin in range(0, len(missing), PAGE_JOBS):
+            read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
+            kept |= {job.id: job for job in read if job.state.holding}
+        return [kept[job_id] for job_id in versions if job_id in kept]
+
+    async def open_services(self, *, job_ids: Sequence[str] | None = None) -> list[OpenService]:
+        return [
+            service_of(row)
+            for row in await self.asking.rows("open_services", None if job_ids is None else list(job_ids))
+        ]

@@ -1,9 +1,13 @@
-"""Leases and loads of pools, on a real Postgres."""
+"""Statements of the leader of a pool, on a real Postgres: its lease, its record and the deletion of old data."""
 
 from weft.domain.lease import Lease, Pledge
-from weft.store import LeaseLostError
+from weft.messages.history import Record
+from weft.store import JobsKept, LeaseLostError
 from weft.store.asking import Asking
-from weft.store.rows import lease_of
+from weft.store.rows import columns_of, lease_of
+
+TRIM_RECORDS, TRIM_BYTES = 2000, 32 << 20  # of a history, dropped in one statement
+TRIM_PARTS = 100  # statements in one call: the next call drops the rest
 
 
 class PostgresLeases:
@@ -45,3 +49,39 @@ class PostgresLeases:
 
     async def leaderships(self, name: str) -> list[Lease]:
         return [Lease(**row) for row in await self.asking.rows("leaderships", name)]
+
+
+class PostgresHistory:
+    asking: Asking
+
+    async def history(
+        self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20
+    ) -> list[Record]:
+        return [Record(**row) for row in await self.asking.rows("history", pool, *after, limit, bytes_max)]
+
+    async def record(self, lease: Lease, record: Record) -> None:
+        await self.asking.row("record", lease.name, lease.holder, lease.epoch, *columns_of(record))
+
+    async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
+        cut = await self.asking.row("history_cut", lease.name, before, bytes_max)
+        if cut is None:
+            return 0
+        held, place, dropped = (lease.name, lease.holder, lease.epoch), (cut["epoch"], cut["number"]), 0
+        for _ in range(TRIM_PARTS):
+            part = await self.asking.row("trim_history", *held, *place, TRIM_RECORDS, TRIM_BYTES)
+            if part is None or not part["count"]:
+                break
+            dropped += part["count"]
+        return dropped
+
+
+class PostgresRetention:
+    asking: Asking
+
+    async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
+        return await self.asking.count(
+            "forget_jobs", lease.name, lease.holder, lease.epoch, before, kept_seconds, limit
+        )
+
+    async def jobs_kept(self) -> list[JobsKept]:
+        return [JobsKept(**row) for row in await self.asking.rows("jobs_kept")]

@@ -1,8 +1,9 @@
-"""Uploads on a real Postgres."""
+"""Uploads on a real Postgres: contexts and images, and their pieces."""
 
 import asyncpg
 
 from weft.store.asking import Asking
+from weft.store.contexts import ContextKept
 
 
 class PostgresUploads:
@@ -34,3 +35,17 @@ class PostgresUploads:
         most: int | None = None,
     ) -> int:
         return len(await self.asking.rows("forget_contexts", whole_before, begun_before, owner, most))
+
+
+class PostgresContexts:
+    """What `ContextStore` promises."""
+
+    asking: Asking
+
+    async def use_context(self, tenant: str, digest: str, *, at: float) -> ContextKept | None:
+        row = await self.asking.row("use_context", tenant, digest, at)
+        return None if row is None else ContextKept(**dict(row))
+
+    async def context_piece(self, tenant: str, digest: str, number: int) -> tuple[bytes, int] | None:
+        row = await self.asking.row("context_piece", tenant, digest, number)
+        return None if row is None else (row["data"], row["bytes"])

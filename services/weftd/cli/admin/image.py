@@ -11,18 +11,22 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from weft.messages.images import OWN_HOST, ImageDeleted, registry_image
+from rich.table import Table
+
+from weft.domain.quantity import size_text
+from weft.messages.images import OWN_HOST, ImageDeleted, ImageView, registry_image
 from weftd.cli import connection, page
 from weftd.cli.complaint import Complaint
-from weftd.cli.drawing.images import image_table
+from weftd.cli.drawing.look import Look, plain, table
 
 _has_host = re.compile(r"(?:localhost|[^/]*[.:][^/]*)/").match
 _NOT_TRUSTED = ("server gave HTTP response to HTTPS client", "x509:", "certificate")
+DIGEST_CHARACTERS = len("sha256:") + 12
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -153,3 +157,13 @@ async def _engine(engine: str, *words: str, environ: Mapping[str, str] | None = 
 
 def _is_trust(why: str) -> bool:
     return any(words in why for words in _NOT_TRUSTED)
+
+
+def image_table(images: Sequence[ImageView], look: Look) -> Table:
+    """A row for each tag; an image that has none any more is shown by its whole digest, by which it can be deleted."""
+    made = table("NAME", "SIZE", "DIGEST", look=look, right=("SIZE",), flexible="NAME")
+    for one in images:
+        names = [f"{one.name}:{tag}" for tag in one.tags] or [f"{one.name}@{one.digest}"]
+        for name in names:
+            made.add_row(plain(name, "bold"), size_text(one.bytes), plain(one.digest[:DIGEST_CHARACTERS]))
+    return made

@@ -4,30 +4,31 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from weft.client import Client, Gap, RefusedError
-from weft.domain.job import JobState
+from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import size_text
 from weft.domain.selection import is_pattern
-from weft.messages.http import ArrayView, JobView
+from weft.messages.http import ArrayView, EventView, JobView
 from weftd.cli import arrays, connection, page
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.failure import failed_rank
 from weftd.cli.drawing.jobs import failure_text
 from weftd.cli.jobs import selection
-from weftd.cli.jobs.lost_output import lost_output
 from weftd.cli.terminal import TerminalText
 from weftd.cli.words import clean
 
 EVERY_RANK = "all"
 JOBS_MAX = 20  # whose logs are shown at once
 _TAIL_BYTES = 64 << 10  # the first guess at the size of the last lines
-
 Say = Callable[[bytes], None]
+EVENTS_MAX = 500
+"""The newest events of a job in which a loss is looked for."""
+NOTED = "weft.jobs.noted"
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -285,3 +286,34 @@ def json_of(rank: int, line: bytes, *, job: str = "") -> bytes:
 
 def _rank(text: str) -> int | str:
     return text if text == EVERY_RANK else int(text)
+
+
+async def lost_output(
+    client: Client, job: JobView, ranks: Iterable[int], *, role: str | None, epoch: int | None
+) -> list[str]:
+    """A sentence for each of these ranks whose output of `epoch`, or of any epoch, was dropped or waits for room.
+
+    `job` is as it is after its log was read. With a `role`, the ranks count within it.
+    """
+    try:
+        story = await client.story(job.id, limit=EVENTS_MAX)
+    except RefusedError:  # The log was read, and that is what was asked for.
+        return []
+    of_role = [each.rank for each in job.placement.allocations if each.role == role] if job.placement else []
+    wanted = {of_role[rank] for rank in ranks if rank < len(of_role)} if role is not None else set(ranks)
+    return losses(story, job, wanted, epoch=epoch)
+
+
+def losses(story: Iterable[EventView], job: JobView, ranks: set[int], *, epoch: int | None) -> list[str]:
+    """One sentence for each rank and epoch: a loss, or that output waits, if the epoch still runs."""
+    found: dict[tuple[int, int], str] = {}
+    for event in story:
+        cause, of_epoch = event.data.cause, event.data.epoch
+        if event.type != NOTED or cause is None or epoch not in (None, of_epoch):
+            continue
+        rank = int(cause.numbers.get("rank", 0))
+        waits = cause.code is CauseCode.OUTPUT_WAITS and of_epoch == job.epoch and not job.state.final
+        if rank in ranks and (waits or cause.code is CauseCode.OUTPUT_LOST):
+            sentence = cause.sentence.removeprefix(f"rank {rank}: ")
+            found[(of_epoch, rank)] = f"rank {rank} of {job.name}, epoch {of_epoch}: {sentence} (seen at {event.time})"
+    return list(found.values())

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
+import sysconfig
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -17,7 +19,6 @@ from weft.credentials import Credentials, CredentialsError, provision
 from weft.domain.text import listed, plural
 from weft.store import StoreError
 from weft.store.migrate import ROLES, migrate
-from weftd.cli.local.caddy import has_caddy
 from weftd.cli.local.errors import LocalError, StartFailedError
 from weftd.cli.local.home import ClientFile, ClusterHome, ClusterState
 from weftd.cli.local.leftovers import end_guards, kill_runs
@@ -243,3 +244,10 @@ def _now() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
     return event
+
+
+def has_caddy(environment: Mapping[str, str]) -> bool:
+    """As the router looks for it: ROUTER_CADDY, else beside Python's own programs, else in PATH."""
+    if chosen := environment.get("ROUTER_CADDY"):
+        return shutil.which(chosen) is not None
+    return (Path(sysconfig.get_path("scripts")) / "caddy").exists() or shutil.which("caddy") is not None

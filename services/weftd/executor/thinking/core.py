@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from weft.domain.shares import WHOLE
 from weft.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
 from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey
-from weftd.executor.thinking.lawful import lawful
 from weftd.executor.thinking.members import Changing, Showing, ShowMembers
-from weftd.executor.thinking.orders import runs_of
+from weftd.executor.thinking.orders import lawful, runs_of
 from weftd.executor.thinking.rounding import fault, lacking
 from weftd.executor.thinking.serving import Readiness, ReadySince
 

@@ -3,14 +3,16 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from msgspec import structs
 
 from weft.messages.accounts import AccountRow, By, CapacityView
 from weft.messages.series import UsageView
+from weft.service import SettingsError
 from weftd.gateway.accounting.accounts import GpuAccount
 from weftd.gateway.thinking.accounting.capacity import PoolSplit
-from weftd.gateway.thinking.accounting.prices import Prices
+from weftd.gateway.thinking.accounting.prices import Prices, PricesError, read_prices
 from weftd.gateway.thinking.accounting.rows import NANO, Books, rows_of
 from weftd.gateway.thinking.accounting.used import UsedLedger
 
@@ -18,6 +20,7 @@ CSV = "text/csv"
 # The first characters with which a spreadsheet takes a text for a formula, the wide ones in some languages.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 COLUMNS = tuple(name for name in AccountRow.__struct_fields__)
+BYTES_MAX = 1 << 20
 
 
 def billed(
@@ -90,3 +93,17 @@ def _capacity(pools: Mapping[str, PoolSplit], everything: PoolSplit) -> tuple[Ca
         for pool, of in named
         if not pool or any(structs.astuple(of))
     )
+
+
+def read_prices_file(path: str) -> Prices | None:
+    """None without a path. Raises SettingsError."""
+    if not path:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            raise PricesError(f"more than {BYTES_MAX} bytes")
+        return read_prices(data.decode())
+    except (OSError, UnicodeDecodeError, PricesError) as error:
+        raise SettingsError(f"GATEWAY_PRICES_FILE: {path}: {error}") from error

@@ -1,7 +1,8 @@
 """Why a job waits, or is where it is, as its tenant may see it: of another tenant's job only the id."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -23,14 +24,14 @@ from weft.store.tenants import Access
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.endings import endings, last_cause
 from weftd.gateway.readmodel.foresight import Foresight
-from weftd.gateway.readmodel.names import names_seen, with_names
 from weftd.gateway.readmodel.service_views import whole_service
 from weftd.gateway.readmodel.shares import shares_seen
-from weftd.gateway.readmodel.sight import may_see
+from weftd.gateway.readmodel.sight import may_see, seen_of
 from weftd.gateway.readmodel.snapshots import Snapshots
 
 JOB_ID_PREFIX = "j-"
 OF_ANOTHER = "a job of another tenant"
+_JOB_ID = re.compile(r"(?<![\w(-])j-[a-z0-9]+(?![\w-])")
 
 
 class _NodeTold(msgspec.Struct, frozen=True):
@@ -164,3 +165,13 @@ def _quota_seen_by(who: Access, quota: QuotaSeen) -> QuotaSeen:
 
 def _seen_by(who: Access, holder: HolderSeen) -> HolderSeen:
     return holder if may_see(who, holder.tenant) else msgspec.structs.replace(holder, name="", tenant="")
+
+
+def names_seen(who: Access, *jobs: Sequence[Job]) -> dict[str, str]:
+    """By id, the names of those jobs that the caller may see."""
+    return {job.id: job.name for some in jobs for job in seen_of(some, who)}
+
+
+def with_names(sentence: str, names: Mapping[str, str]) -> str:
+    """`waits until train has succeeded` for `waits until j-… has succeeded`. An id in brackets follows its name."""
+    return _JOB_ID.sub(lambda found: names.get(found[0], found[0]), sentence)

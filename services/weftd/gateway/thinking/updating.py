@@ -1,12 +1,15 @@
-"""The refusals of an update of a service, before it is stored. Pure."""
+"""Changes of a running job: its size, its share of a GPU, its command."""
 
 import msgspec
 from msgspec import Struct, structs
 
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import FINAL, REVISIONS_BYTES_MAX, REVISIONS_MAX, Job, JobState, Revision
+from weft.domain.shares import thousandths
+from weft.domain.sizes import Size, why_never, wrong_size
 from weft.domain.spec import JobSpec
-from weft.messages.asks import Update
+from weft.messages.asks import Reshare, Update
+from weft.messages.http import ShareWanted
 from weft.messages.http_services import UpdateWanted
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.thinking.admission import Admission
@@ -91,4 +94,33 @@ def _following(spec: JobSpec, wanted: UpdateWanted, env: dict[str, str]) -> JobS
         command=wanted.command or role.command or spec.command,
         env=env,
         roles={name: structs.replace(role, image=None, command=None, env={})},
+    )
+
+
+def check_size(job: Job, size: Size) -> None:
+    """Raises RejectedError with the first mistake. A job that waits may have every size in its range."""
+    if job.state in FINAL:
+        raise RejectedError(409, "job", f"{job.id} is over already: {job.state}")
+    if (wrong := wrong_size(job.spec, size)) is not None:
+        role, reason = wrong
+        raise RejectedError(400, f"size.{role}", reason)
+    if (job.state.holding or job.spec.pin is not None) and (why := why_never(job.spec)):
+        raise RejectedError(409, "job", f"{job.id} keeps its size: {why}")
+
+
+def check_share(job: Job, wanted: ShareWanted) -> Reshare:
+    """What is asked of the scheduler. Raises RejectedError with the first mistake."""
+    sharing = [name for name, role in job.spec.roles.items() if role.share is not None]
+    if not sharing:
+        raise RejectedError(409, "job", f"{job.id} has no share of a GPU")
+    if wanted.role is not None and wanted.role not in sharing:
+        raise RejectedError(400, "role", f"{wanted.role} is no role of {job.id} with a share: {', '.join(sharing)}")
+    if wanted.role is None and len(sharing) > 1:
+        raise RejectedError(400, "role", f"several roles of {job.id} have shares: {', '.join(sharing)}; name one")
+    if job.state is not JobState.RUNNING:
+        raise RejectedError(409, "job", f"{job.id} is {job.state}: its share can be changed while it runs")
+    return Reshare(
+        request=None if wanted.request is None else thousandths(wanted.request),
+        limit=None if wanted.limit is None else thousandths(wanted.limit),
+        role=wanted.role or "",
     )

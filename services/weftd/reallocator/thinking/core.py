@@ -15,30 +15,31 @@ from msgspec import Struct, structs
 from weft.domain.classes import is_benchmark
 from weft.domain.cluster import Node
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
-from weft.domain.spec import TuningMode
+from weft.domain.spec import Kind, TuningMode
 from weft.messages.asks import Scale, Tune
 from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Finding, NodeSampled, RankVerdict
 from weft.planning.capacity import room_of
 from weft.samples.arrivals import Arrivals
-from weft.tuning import outscale, tuner
+from weft.samples.thresholds import THROTTLED
+from weft.tuning import cpus, limits, outscale, tuner
 from weft.tuning.cause import StandingVerdicts, judge
 from weft.tuning.cpus import RECLAIM_WINDOWS
 from weft.tuning.envelope import GROWTH, bounds_of, mode_of
 from weft.tuning.limits import squeezed
 from weft.tuning.proposal import Case, Free, Proposal
-from weft.tuning.propose import propose
 from weft.tuning.state import Moved, Phase, TunerState, begin, decode, encode, parse, same_trials
 from weft.tuning.verdict import Verdict
 from weft.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
 from weftd.reallocator.thinking.advice import as_finding, as_verdict, idle_gpus, short_of_replicas
-from weftd.reallocator.thinking.freed import free_of, less
 from weftd.reallocator.thinking.growing import room_for_one_more
 
 VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
 FINDINGS_MAX = 500
 PARTED_MAX = 1000
 RELIEF_SECONDS = 5.0  # an ask for urgent memory is not repeated before
+_Way = tuple[str, Callable[[Case], Proposal | None]]
+_AT_EASE = (Verdict.OVER_PROVISIONED, Verdict.HEALTHY, Verdict.GPU_BOUND)
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -401,3 +402,59 @@ def _worth(wish: _Wish) -> tuple[float, str]:
     cost = max(wish.proposal.cost, 1e-6)
     grows = wish.proposal.code in (CauseCode.UPSCALED, CauseCode.OUTSCALED)
     return -wish.proposal.gain / cost if grows else -1e9, wish.case.job.id
+
+
+def propose(case: Case) -> Proposal | None:
+    """The first proposal whose direction is open and that is predicted to pay; None if there is none."""
+    for direction, way in _ways(case):
+        if case.open(direction) and (found := way(case)) is not None:
+            return found
+    return None
+
+
+def _ways(case: Case) -> list[_Way]:
+    role, code = case.stood.role, case.stood.reading.code
+    more_cpu: list[_Way] = [("cpus:split", cpus.split), (f"cpus:up:{role}", cpus.more)]
+    if code is Verdict.CPU_QUOTA_BOUND:
+        return more_cpu
+    if code is Verdict.INPUT_BOUND:
+        window = case.windows.get(case.stood.rank)
+        return more_cpu if window is not None and (window.cpu_throttled or 0.0) >= THROTTLED else []
+    if code is Verdict.MEMORY_BOUND:
+        return [(f"memory:up:{role}", limits.more_memory)]
+    if code is Verdict.NETWORK_BOUND:
+        return [("egress:split", limits.split_egress), (f"egress:up:{role}", limits.more_egress)]
+    if code in _AT_EASE and case.job.spec.kind in (Kind.TRAINING, Kind.BATCH):
+        less_cpu: list[_Way] = [("cpus:less", cpus.less)] if code is Verdict.OVER_PROVISIONED else []
+        return [*less_cpu, ("memory:less", limits.less_memory), ("egress:less", limits.less_egress)]
+    return []  # a notebook and a service keep their slack for load to come
+
+
+def free_of(nodes: Iterable[Node], holding: Iterable[Job]) -> dict[str, Free]:
+    """By node: what is left of those that are ready."""
+    left = {node.id: [node.capacity.cpus, node.capacity.memory] for node in nodes if node.ready}
+    for job in holding:
+        for allocation in job.placement.allocations if job.placement else ():
+            if (of_node := left.get(allocation.node_id)) is not None:
+                of_node[0] -= allocation.cpus
+                of_node[1] -= allocation.memory
+    return {name: Free(cpus=max(0.0, cpus), memory=max(0, int(memory))) for name, (cpus, memory) in left.items()}
+
+
+def less(free: Mapping[str, Free], job: Job, proposal: Proposal) -> dict[str, Free]:
+    """The free room less what the change takes; room that it gives is free only once it was given."""
+    assert job.placement is not None
+    nodes = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
+    cpus: dict[str, float] = {}
+    memory: dict[str, int] = {}
+    for before, after in zip(proposal.before, proposal.after, strict=True):
+        node = nodes[after.rank]
+        cpus[node] = cpus.get(node, 0.0) + (after.cpus or 0.0) - (before.cpus or 0.0)
+        memory[node] = memory.get(node, 0) + (after.memory or 0) - (before.memory or 0)
+    return {
+        name: Free(
+            cpus=max(0.0, left.cpus - max(0.0, cpus.get(name, 0.0))),
+            memory=max(0, left.memory - max(0, memory.get(name, 0))),
+        )
+        for name, left in free.items()
+    }

@@ -28,9 +28,9 @@ from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Curve, Finding, GpuScore
 from weft.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
 from weft.planning.quota.amounts import ledger_of
-from weft.planning.quota.due import due_of
 from weft.planning.quota.ledger import TenantHolds
 from weft.planning.quota.ranks import left_to
+from weft.planning.quota.tree import due_of
 from weft.planning.scores import GpuKey, Scores
 from weft.planning.shares import NOTHING, Amounts
 from weft.variability.curves import EXPONENT_USUAL, speed_at

@@ -5,20 +5,20 @@ asks. A service has one open ask for its size at most. An ask names the size tha
 user gave meanwhile stays. While a router is silent, no service shrinks.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from weft.domain.classes import class_of, workload_of
-from weft.domain.job import Allocation, Job, JobState
+from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from weft.domain.quantity import duration_seconds
 from weft.messages.asks import Reshare, Scale
 from weft.messages.serving import EndpointsSeen, ServicesServed
 from weft.messages.signals import Finding, GpuScore
 from weft.serving.autoscaler import Weft
-from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
+from weft.serving.loads import Autoscaler, Goal, ReplicaLoad, ServiceLoad, Sized
 from weft.serving.policies import autoscaler
-from weft.serving.steady import Steady
 from weftd.reallocator.thinking.routed import Routed, SeenEndpoints
 
 PENDING_SECONDS = 5.0  # an ask that the scheduler has not done until then is no longer counted on
@@ -26,6 +26,8 @@ FIRST_ASK_SECONDS = 1.0  # between two wakings of one service
 WORKLOADS_MAX = 1000  # whose start times are kept
 SHED_SECONDS = 10.0
 SAID_MAX = 200  # findings
+HOUR_SECONDS = 3600.0
+TURNS_MAX = 30  # an hour: reductions that follow a growth
 
 
 class ServiceStatus(Struct, frozen=True, kw_only=True):
@@ -45,6 +47,29 @@ class SizedServices(Struct, frozen=True, kw_only=True):
 
     sizes: Mapping[str, Scale] = {}
     shares: Mapping[str, Reshare] = {}
+
+
+class Steady:
+    """As `Autoscaler`. It follows `rule`, but after `TURNS_MAX` turns from up to down within an hour the service keeps
+    its size until the oldest of them is an hour ago. It may grow at any time."""
+
+    def __init__(self, rule: Autoscaler) -> None:
+        self.rule = rule
+        self._turns: deque[float] = deque(maxlen=TURNS_MAX)
+        self._grew = False
+
+    def decide(self, load: ServiceLoad) -> Sized:
+        sized, now = self.rule.decide(load), load.wanted
+        if sized.replicas > now:
+            self._grew = True
+        elif sized.replicas < now and self._grew:
+            if len(self._turns) == TURNS_MAX and load.at - self._turns[0] < HOUR_SECONDS:
+                sentence = f"stays {now}: its size turned back {TURNS_MAX} times within the last hour"
+                cause = Cause(code=CauseCode.LOAD, sentence=sentence, numbers={"turns": float(TURNS_MAX)})
+                return Sized(replicas=now, cause=cause, unattainable=sized.unattainable)
+            self._turns.append(load.at)
+            self._grew = False
+        return sized
 
 
 class _Service:

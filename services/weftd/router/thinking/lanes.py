@@ -4,20 +4,20 @@ With an objective, requests that cannot keep it any more wait behind all that st
 """
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from weft.messages.serving import ReplicaServed, ServiceServed
+from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_MAX, ReplicaServed, ServiceServed
 from weft.serving.lateness import AnswerTimes
-from weftd.router.thinking.counting import Counts, bucket_of
 from weftd.router.thinking.seats import Seat, Visit
 from weftd.router.thinking.table import RoutedService, RunKey
 from weftd.router.thinking.ways import Refused
 
 RETRY_SECONDS_MAX = 30.0
 LOOKED_AT_MAX = 32  # replicas, for one request
+_LOG_GROWTH = math.log(BUCKET_GROWTH)
 
 
 class Waiter(Struct):
@@ -232,3 +232,21 @@ def _served(seats: Iterable[Seat]) -> Iterator[ReplicaServed]:
             busy_seconds=seat.busy_seconds,
             draining=seat.gone or seat.replica.draining,
         )
+
+
+def bucket_of(seconds: float) -> int:
+    """The bucket of a time: 0 up to `BUCKET_FIRST_SECONDS`, the last one all beyond."""
+    if not seconds > BUCKET_FIRST_SECONDS:
+        return 0
+    # A hair's breadth is taken off, so that the bound of a bucket is in it whatever the logarithm was rounded to.
+    return min(math.ceil(math.log(seconds / BUCKET_FIRST_SECONDS) / _LOG_GROWTH - 1e-9), BUCKETS_MAX - 1)
+
+
+class Counts:
+    """Counts of one service since the router began."""
+
+    def __init__(self) -> None:
+        self.arrived = self.answered = self.refused = self.failed = self.late = 0
+        self.waits: Counter[int] = Counter()
+        self.services: Counter[int] = Counter()
+        self.totals: Counter[int] = Counter()

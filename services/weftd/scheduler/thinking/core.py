@@ -30,7 +30,7 @@ from weft.planning.reasons.refusals import never_fits
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.shape import Shape, shape_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
-from weftd.scheduler.thinking.decide import entering, lives, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.decide import lives, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.loans import Loans
 from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.reaper import Reaper
@@ -241,7 +241,7 @@ class Scheduler:
             case AskKind.SHARE:
                 return sharing.share(self.picture, ask, now, closed=self._waiting.reserved)
             case AskKind.ENTER:
-                return entering.enter(self.picture, ask, job, now)
+                return lives.enter(self.picture, ask, job, now)
             case AskKind.TUNE:
                 return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
             case _:

@@ -10,6 +10,7 @@ GPUs of one model are compared, too, as a faint sign.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from math import floor, inf
 
 from msgspec import Struct
@@ -23,7 +24,6 @@ from weft.planning.scores import GpuKey
 from weft.samples.arrivals import Arrivals
 from weft.variability.estimate import FAR, SUDDEN
 from weftd.scorer.thinking.interference import Interference
-from weftd.scorer.thinking.partition import ScorerPeers, owned, owner
 from weftd.scorer.thinking.readings import SpeedReading, clock_pace, clock_reading, shifted_together
 from weftd.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from weftd.scorer.thinking.references import sound as sound_pace
@@ -46,6 +46,8 @@ BENCHMARK_MOST = 8.0
 APART = 1.05  # ranks of one job do not wait for each other if their steps differ by this factor
 APART_SPREAD = 0.05
 APART_WINDOWS = 2
+HEARD_WITHIN_SECONDS = 5.0
+BEGINS_AFTER_SECONDS = 2.0  # by then every other scorer has published twice that it runs
 
 
 class Due(Struct, frozen=True, kw_only=True):
@@ -387,3 +389,39 @@ class Scorer:
                 witness=reading.witness,
                 source="shares" if reading.of_share else "jobs",
             )
+
+
+def owner(of: str, scorers: Iterable[str]) -> str:
+    """Which of these scorers (one at least) has the node, or the workload, of that name."""
+    return max(scorers, key=lambda scorer: (_weight(of, scorer), scorer))
+
+
+def owned(by: str, of: Iterable[str], scorers: Iterable[str]) -> frozenset[str]:
+    everybody = tuple(scorers)
+    return frozenset(one for one in of if owner(one, everybody) == by)
+
+
+def _weight(of: str, scorer: str) -> bytes:
+    return blake2b(f"{scorer}\0{of}".encode(), digest_size=8).digest()
+
+
+class ScorerPeers:
+    """The scorers with a recent message, and this one once it could have got a message of every other."""
+
+    def __init__(self, me: str) -> None:
+        self.me = me
+        self._heard: dict[str, float] = {}
+        self._began: float | None = None
+
+    def heard(self, scorer: str, now: float) -> None:
+        if scorer != self.me:
+            self._heard[scorer] = now
+
+    def present(self, now: float) -> tuple[str, ...]:
+        """The scorers in order; none before we are sure to know all of them."""
+        if self._began is None:
+            self._began = now
+        if now - self._began < BEGINS_AFTER_SECONDS:
+            return ()
+        self._heard = {name: at for name, at in self._heard.items() if now - at <= HEARD_WITHIN_SECONDS}
+        return tuple(sorted((self.me, *self._heard)))

@@ -2,20 +2,20 @@
 
 import argparse
 from collections.abc import Mapping
+from math import floor, inf
 from pathlib import Path
 from random import Random
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from weft.profiles import ProfileError, read_profile, scores_for
-from weft.simulator.elastic import made_elastic
 from weft.simulator.generate import SYNERGY, GeneratorSettings, generate
 from weft.simulator.model import Cluster
 from weft.simulator.serving.file import read_services
 from weft.simulator.serving.service import Services
 from weft.simulator.traces import read
-from weft.simulator.traces.load import check_fits, scaled
-from weft.simulator.workload import InputError, Workload, with_checkpoints
+from weft.simulator.workload import Elastic, InputError, TraceJob, Workload, with_checkpoints
 from weftd.cli.complaint import Complaint
 from weftd.cli.study.simulation.options import SEED
 
@@ -23,6 +23,7 @@ NODES, GPUS_PER_NODE = 16, 4
 HOURS = 24.0
 OF_JOBS = ("format", "limit", "load", "jobs", "rate", "durations", "checkpoints", "elastic", "exponent", "resize")
 EXPONENT, RESIZE_S = 0.85, 30.0  # of jobs that are made elastic
+EACH = (1.0, 0.0, 0.0)  # one GPU a replica: a trace says nothing of CPU cores and memory
 
 
 def workload_of(args: argparse.Namespace, gpus: int) -> Workload:
@@ -110,3 +111,69 @@ def _scores(path: Path, nodes: int, gpus_per_node: int) -> Mapping[str, tuple[fl
         return scores_for(read_profile(path), nodes, gpus_per_node)
     except ProfileError as error:
         raise Complaint(str(error)) from error
+
+
+def made_elastic(
+    workload: Workload, *, times: float, exponent: float, resize_s: float, live: bool = False, gpus_most: int
+) -> Workload:
+    """Each job that is not elastic already may have 1 GPU to `times` as many as it asks for, `gpus_most` at the most.
+
+    Raises ValueError if `times` is below 1 or another setting makes no sense.
+    """
+    if not 1 <= times < inf:
+        raise ValueError(f"times must be at least 1, and finite: {times:g}")
+    jobs = tuple(
+        structs.replace(job, elastic=_elastic_elastic(job, times, exponent, resize_s, live, gpus_most))
+        for job in workload.jobs
+    )
+    how = f"live in {resize_s:g} s" if live else f"by restarts of {resize_s:g} s"
+    note = f"elastic: 1 to {times:g} × the GPUs that each job asks for, {how}; n are n ** {exponent:g} times as fast"
+    return structs.replace(workload, jobs=jobs, notes=(*workload.notes, note))
+
+
+def _elastic_elastic(
+    job: TraceJob, times: float, exponent: float, resize_s: float, live: bool, gpus_most: int
+) -> Elastic:
+    if job.elastic is not None:
+        return job.elastic
+    most = max(job.gpus, min(floor(job.gpus * times), gpus_most))
+    return Elastic(asked=job.gpus, least=1, most=most, each=EACH, exponent=exponent, live=live, resize_s=resize_s)
+
+
+def offered_load(workload: Workload, gpus_in_cluster: int) -> float:
+    """The arriving GPU seconds per available GPU second; infinite if all jobs arrive at once."""
+    work = sum(job.work_s * job.gpus for job in workload.jobs)
+    span = _span(workload) * gpus_in_cluster
+    return work / span if span > 0 else inf
+
+
+def scaled(workload: Workload, load: float, gpus_in_cluster: int) -> Workload:
+    """The same jobs, with arrivals stretched to offer this `load`."""
+    if not 0 < load < inf:
+        raise ValueError(f"load must be above 0, and finite: {load}")
+    if gpus_in_cluster < 1:
+        raise ValueError(f"gpus_in_cluster must be at least 1: {gpus_in_cluster}")
+    if _span(workload) <= 0:
+        raise ValueError(f"load: the jobs of {workload.name} all arrive at once, so no pace offers {load:g}")
+    stretch = offered_load(workload, gpus_in_cluster) / load
+    note = f"arrival times × {stretch:.6g}: a load of {load:g} on {gpus_in_cluster} GPUs"
+    return replace(
+        workload,
+        jobs=tuple(replace(job, arrival_s=job.arrival_s * stretch) for job in workload.jobs),
+        notes=(*workload.notes, note),
+    )
+
+
+def check_fits(workload: Workload, gpus: int, *, file: str | None = None) -> None:
+    """Refuse a workload with jobs that could never start on `gpus` GPUs: the others would wait behind them for ever."""
+    too_large = [job for job in workload.jobs if job.gpus > gpus]
+    if too_large:
+        first, others = too_large[0], len(too_large) - 1
+        also = f", and {others:,} more such jobs" if others else ""
+        asked = f"job {first.id} asks for {first.gpus:,} GPUs, the cluster has {gpus:,}{also}"
+        raise InputError(file or workload.name, 0, asked)
+
+
+def _span(workload: Workload) -> float:
+    arrivals = [job.arrival_s for job in workload.jobs]
+    return max(arrivals, default=0.0) - min(arrivals, default=0.0)

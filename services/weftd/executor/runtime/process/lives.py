@@ -21,10 +21,9 @@ from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.limits import cgroup
 from weftd.executor.runtime.noted import SIGBUS_STATUS, output_lost, output_waits, process_killed, shm_of_host_full
 from weftd.executor.runtime.process import records
-from weftd.executor.runtime.process.following import Remaining
 from weftd.executor.runtime.process.outputs import Outputs
 from weftd.executor.runtime.process.pipes import RunPipes
-from weftd.executor.runtime.process.remaining import ProcessesOfRun, hurry
+from weftd.executor.runtime.process.remaining import ProcessesOfRun, Remaining, hurry
 from weftd.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS
 from weftd.executor.runtime.process.stragglers import kill_stragglers
 from weftd.executor.runtime.process.sweeping import Sweeper

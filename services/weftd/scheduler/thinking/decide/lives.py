@@ -7,18 +7,17 @@ from msgspec import structs
 from weft.domain.job import CANCELS, Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
 from weft.domain.quantity import duration_text
 from weft.domain.text import listed
+from weft.messages.asks import Ask
 from weftd.scheduler.thinking.decide.placing import port_for
 from weftd.scheduler.thinking.state.orders import fresh_ranks
 from weftd.scheduler.thinking.state.picture import Picture
 from weftd.scheduler.thinking.state.runs import ENDED_AT, Ranks
 
 _S, _E, _C = JobState, JobEvent, CauseCode
-
 COOL_DOWN_SECONDS = 120.0  # a job that ends so soon after it took another size goes back to the size before
 WAIT_SECONDS_LEAST, WAIT_SECONDS_LEAST_MAX = 1.0, 30.0  # it doubles with each replica in a row that fails
 TRIES_LEAST = 3  # replicas of a service that fail in a row before it is given up, or its update taken back
 LOST_SECONDS_MAX = 30.0  # the longest wait before the next try of a run that vanished
-
 _NOT_ITS_FAULT = frozenset(
     {
         _C.PREEMPTED,
@@ -38,6 +37,7 @@ _NOT_ITS_FAULT = frozenset(
 )
 FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED, _C.DECISION_FAILED, _C.NEVER_READY, _C.UNCONTROLLED})
 """Another try would end the same way."""
+OPEN_TO_PEOPLE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:
@@ -427,3 +427,11 @@ def _is_new(job: Job, now: float) -> bool:
 
 def _reported(node_id: str, sentence: str = "") -> Cause:
     return Cause(code=_C.NODE_REPORTED, sentence=sentence or f"node {node_id} prepares it", by=node_id)
+
+
+def enter(picture: Picture, ask: Ask, job: Job, now: float) -> list[Step]:
+    """The step that tells it; none once that epoch is over: what ended it has ended the session too."""
+    entry = ask.entry
+    if entry is None or entry.epoch != job.epoch or job.state not in OPEN_TO_PEOPLE:
+        return []
+    return picture.go(job, JobEvent.ENTERED, entry.cause, now, ask=ask.id)

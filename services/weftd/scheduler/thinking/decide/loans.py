@@ -15,9 +15,9 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobStat
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
 from weft.domain.text import listed
+from weft.planning.finding import fits_there
 from weft.planning.giving_way import loss
 from weft.planning.jobs import asked_by, standing_of
-from weft.planning.keeping import fits_there
 from weft.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_never_lends, why_not_lend
 from weft.planning.preemption import Holder
 from weft.planning.scores import GpuKey

@@ -16,8 +16,8 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Step
 from weft.domain.quantity import duration_text
 from weft.domain.spec import Kind
 from weft.planning.choosing_again import Movable
+from weft.planning.finding import fits_there
 from weft.planning.jobs import asked_by, ends_at, standing_of
-from weft.planning.keeping import fits_there
 from weft.planning.moves import REST, Move, MoveRules, gpus_of, moves_for, together
 from weft.planning.policy import GAINFUL
 from weft.planning.queue import place_of

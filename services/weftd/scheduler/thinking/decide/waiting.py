@@ -18,7 +18,7 @@ from weft.planning.capacity import Room, empty_room
 from weft.planning.finding import Place, find
 from weft.planning.jobs import asked_by, ends_at, standing_of
 from weft.planning.minimum_run import MinimumRun, why_not_yet
-from weft.planning.order.standing import Standing
+from weft.planning.order import Standing
 from weft.planning.preemption import Clearing, Holder, clearing_for
 from weft.planning.queue import Rank, ServedAt
 from weft.planning.quota.ranks import is_inside

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from weft.domain.job import Job
 from weft.planning.capacity import Placer
-from weft.planning.order.standing import Order
+from weft.planning.order import Order
 from weft.planning.policy import PLACEMENTS, Policy
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.state.openjobs import OpenJobs

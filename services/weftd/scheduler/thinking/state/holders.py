@@ -10,7 +10,7 @@ from weft.planning.giving_way import loss
 from weft.planning.jobs import standing_of
 from weft.planning.lending import may_ever_lend
 from weft.planning.minimum_run import MinimumRun
-from weft.planning.order.standing import Key, Order, Standing
+from weft.planning.order import Key, Order, Standing
 from weft.planning.preemption import Holder
 
 STALE_MAX = 64  # outdated entries in the heap of changes, besides one for each current entry

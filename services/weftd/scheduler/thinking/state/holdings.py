@@ -9,7 +9,7 @@ from weft.domain.shares import WHOLE
 from weft.planning.backfill import Ending
 from weft.planning.jobs import ends_at
 from weft.planning.minimum_run import MinimumRun
-from weft.planning.order.standing import Order
+from weft.planning.order import Order
 from weft.planning.quota.decay import HALF_LIFE_SECONDS, DecayedUse, FairRanks, decayed
 from weft.planning.shape import gpus_in
 from weft.planning.shares import Shares

@@ -5,17 +5,48 @@ from math import inf
 
 from msgspec import Struct, structs
 
-from weft.domain.exit_status import status_text
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
-from weft.domain.progress import is_finished
 from weft.messages.nodes import NEVER_RAN, NOTED_MAX, EndReason, JobOrder, NodeReported, RunSeen, RunState
 
 OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
-
 ENDED_AT = "ended_at"  # the number of a cause: when the rank ended that stops its job, where its success was not needed
 TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
-
 _Key = tuple[str, int, int]
+SIGNAL_STATUS = 128  # a process that signal N ended has this and N as its status
+SIGNALS = (  # of Linux, from 1 on
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+)
+FINISHED = "finished"  # `finished=1`: the work is done, whatever the steps are
 
 
 class Ranks(Struct, frozen=True):
@@ -362,3 +393,17 @@ def _cause_alone(run: RunSeen, *, of: int) -> Cause:
             sentence = f"{rank}{status_text(run.exit_code)}"
             code = CauseCode.EXITED if of == 1 else CauseCode.RANK_ENDED
             return Cause(code=code, sentence=sentence, numbers=numbers)
+
+
+def status_text(status: int | None) -> str:
+    """`ended with status 3`; above 128 the signal is named, as a shell reports one that killed its command."""
+    number = (status or 0) - SIGNAL_STATUS
+    if not 1 <= number <= len(SIGNALS):
+        return f"ended with status {status}"
+    return f"was killed by {SIGNALS[number - 1]} (status {status})"
+
+
+def is_finished(progress: Mapping[str, float]) -> bool:
+    """Whether the job has reported its work as done: by that name, or by its last step."""
+    steps = progress.get("steps", 0.0)
+    return progress.get(FINISHED, 0.0) > 0 or (steps > 0 and progress.get("step", 0.0) >= steps)
