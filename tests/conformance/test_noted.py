@@ -54,7 +54,9 @@ async def test_a_container_that_fills_its_shared_memory_is_told_to_raise_it(rig:
     await rig.runtime.start(asked)
     run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
     assert run.exit_code == 135
-    assert [each.sentence for each in run.noted] == ["its /dev/shm of 8MiB was full: raise `shm`"]
+    (noted,) = run.noted
+    seen = ("was", "may have been")  # a node that is busy looks only after the run has ended
+    assert noted.sentence in {f"its /dev/shm of 8MiB {how} full: raise `shm`" for how in seen}
 
 
 async def test_a_run_waits_for_room_on_a_full_disk_and_none_of_its_output_is_missing(rig: Rig, tmp_path: Path) -> None:

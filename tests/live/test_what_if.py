@@ -36,7 +36,7 @@ async def test_more_nodes_start_what_waits_and_nothing_is_changed(world: World) 
     assert "1 more node of 4 GPUs: 1 job sooner, 0 later" in found.sentence
 
 
-async def test_a_job_that_is_not_there_is_told_when_it_starts_and_delays_what_is_behind_it(world: World) -> None:
+async def test_a_job_that_is_not_there_is_told_when_it_starts_and_delays_all_others(world: World) -> None:
     await full(world)
     first = await world.submitted(name="first", gpus=4, replicas=2, time_limit="2h")
     urgent = msgspec.to_builtins(spec("urgent", gpus=4, replicas=2, priority=10, time_limit="30m"))
@@ -44,9 +44,9 @@ async def test_a_job_that_is_not_there_is_told_when_it_starts_and_delays_what_is
     new = next(job for job in found.jobs if job.name == "urgent")
     assert new.starts_base is None
     assert new.starts_other is not None
-    assert new.starts_other - found.at < 1, "it pre-empts what holds the GPUs"
+    assert 200 < new.starts_other - found.at <= 300, "it pre-empts what holds the GPUs, which has just begun"
     (later,) = [job for job in found.jobs if job.id == first.id]
-    assert later.gains_seconds == pytest.approx(-1800, abs=120)
+    assert later.gains_seconds == pytest.approx(-1800 - 300, abs=120), "what is pre-empted begins again, and is older"
     assert found.lost == 2
 
 

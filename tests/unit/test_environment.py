@@ -220,7 +220,7 @@ def spec(**fields: object) -> JobSpec:
 def test_a_submission_notes_the_variables_of_which_weft_has_a_value_too() -> None:
     env = {"RANK": "7", "MASTER_PORT": "29500", "MINE": "1", "OMP_NUM_THREADS": "2"}
     (note,) = notes_on(spec(env=env, roles={"worker": {"replicas": {"want": 2}}}))
-    assert note == "MASTER_PORT, RANK are set by the job; Weft's values are not used"
+    assert note == "MASTER_PORT and RANK are set by the job; Weft's values are not used"
     assert notes_on(spec(env=env)) == (), "the only replica finds no value of Weft"
     (note,) = notes_on(
         spec(roles={"worker": {"replicas": {"want": 2}, "gpus": 2, "env": {"NODE_RANK": "1", "RANK": "1"}}})

@@ -96,6 +96,7 @@ def test_within_one_priority_a_job_preempts_those_that_had_more_if_both_write_ch
     loses_all = replace(old, id="loses-all", checkpoints=False)
     assert not PRIORITY.preempts(fresh, loses_all), "it would lose all its work"
     assert not PRIORITY.preempts(replace(fresh, checkpoints=False), old), "nothing could ever be had back from it"
+    assert served(PRIORITY, fresh, loses_all) == ["loses-all", "fresh"], "it begins again, as if it were new"
     assert PRIORITY.preempts(replace(fresh, checkpoints=False, priority=1), old)
     assert PRIORITY.preempts(replace(old, priority=1), replace(fresh, checkpoints=False))
     assert PRIORITY.changes_after_s(old) is not None

@@ -166,7 +166,7 @@ oldest comes first. Nothing is pre-empted.
 
 
 def _by_priority(job: Standing) -> Key:
-    return (-float(job.priority), *_by_level(job))
+    return (-float(job.priority), float(las_level(job) if job.checkpoints else 0), float(job.seq))
 
 
 def _priority_tier(job: Standing) -> int:
@@ -193,5 +193,6 @@ PRIORITY = Order(
 
 A job preempts jobs of lower priority. Within one priority, a job that writes checkpoints preempts those that write them
 too and have had more: they share the GPUs over time, at little loss. A job without checkpoints would lose all its work,
-so it is preempted by higher priorities only; in return it preempts nobody of its own.
+so it is preempted by higher priorities only; in return it preempts nobody of its own. If it is preempted, it begins
+again and counts as a new job: GPU time whose work is lost is not held against it.
 """

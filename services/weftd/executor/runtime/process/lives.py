@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from weftd.executor.runtime.noted import SIGBUS_STATUS, output_lost, output_wait
 from weftd.executor.runtime.process import records
 from weftd.executor.runtime.process.outputs import Outputs
 from weftd.executor.runtime.process.pipes import RunPipes
-from weftd.executor.runtime.process.remaining import ProcessesOfRun, Remaining, hurry
+from weftd.executor.runtime.process.remaining import LOOK_SECONDS, ProcessesOfRun, StopOrder, follow, hurry
 from weftd.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS
 from weftd.executor.runtime.process.stragglers import kill_stragglers
 from weftd.executor.runtime.process.sweeping import Sweeper
@@ -293,3 +294,44 @@ def _where(live: Live) -> ProcessesOfRun:
     shim = live.record.pid
     group = shim if live.child or not live.shim_over else 0  # where that number cannot be reused
     return ProcessesOfRun(cgroups=live.record.cgroups, group=group, shim=0 if live.shim_over else shim)
+
+
+class Remaining:
+    """Follows stopped runs from the end of their main process to the end of their last one."""
+
+    def __init__(self, runs_folder: str, over: Callable[[RunKey, bool], None]) -> None:
+        """`over` is called by the event loop when a run has no process left, with whether it had one at first."""
+        self._runs_folder = runs_folder
+        self._over = over
+        self._runs: dict[RunKey, tuple[str, ProcessesOfRun]] = {}
+        self._orders: dict[RunKey, StopOrder] = {}
+        self._lingered: set[RunKey] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, key: RunKey, folder: str, left: ProcessesOfRun) -> None:
+        self._runs[key] = (folder, left)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    def drop(self, key: RunKey) -> None:
+        self._runs.pop(key, None)
+        self._lingered.discard(key)
+
+    async def close(self) -> None:
+        self._runs.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while self._runs:
+            wanted = dict(self._runs)
+            left = await asyncio.to_thread(follow, self._runs_folder, wanted, self._orders)
+            self._lingered |= left & self._runs.keys()
+            for key in wanted.keys() - left:
+                if key in self._runs:
+                    lingered = key in self._lingered
+                    self.drop(key)
+                    self._over(key, lingered)
+            if self._runs:
+                await asyncio.sleep(LOOK_SECONDS)
