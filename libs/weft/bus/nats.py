@@ -380,7 +380,7 @@ class Unanswered:
         self._since = None
 
     def for_too_long(self) -> bool:
-        """To be asked after each request without an answer. Once it is true the time begins anew."""
+        """Return True, and start again, if requests had no answer for too long. Call it after each of them."""
         now = asyncio.get_running_loop().time()
         if self._seconds_max is None or self._since is None:
             self._since = now

@@ -18,7 +18,7 @@ class Ending(NamedTuple):
 
 
 class Backfill(Protocol):
-    """Made anew for every walk over the queue; called for every job in order. Times are in seconds.
+    """Each walk over the queue makes one, and calls it for every job in order. Times are in seconds.
 
     GPUs are counted, not named: the placement checks what else a gang needs (nodes, CPUs, memory).
     """

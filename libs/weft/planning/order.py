@@ -160,8 +160,8 @@ A tenant's dominant share is the largest part that it holds of any one resource 
 FAIR = Order("fair", _by_share, by_share=True, by_use=True)
 """Fair share over time (Fair Tree): next is a job of the tenant that has had least of what is due to it, of late.
 
-What a tenant held counts less and less: half after each half-life. Within a tenant the highest priority, then the
-oldest comes first. Nothing is pre-empted.
+Past use decays: it counts half after each half-life. Within a tenant the highest priority comes first, then the
+oldest job. Nothing is pre-empted.
 """
 
 

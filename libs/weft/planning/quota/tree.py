@@ -94,8 +94,8 @@ def _branch_of(quota: Quota, members: Iterable[Branch]) -> Branch:
 
 
 def due_of(tree: QuotaTree, tenants: Iterable[str], millis: float) -> dict[str, float]:
-    """Millis of GPUs by tenant, of a pool with so many, between tenants that all want as many as they can get: each
-    what it is guaranteed, and of the rest its part by the weights of the tree, within its limits and its groups'."""
+    """Divide `millis` (thousandths of GPUs) among tenants that all want as many as they can get. Each gets what it is
+    guaranteed, and its part of the rest by the weights of the tree, within its limits and those of its groups."""
     paths = {tenant: tree.path(tenant) for tenant in sorted(set(tenants))}
     siblings: dict[Key | None, dict[Key, Branch]] = {}
     for path in paths.values():

@@ -72,7 +72,7 @@ class PostgresEvents:
 
 
 class PostgresAccounts:
-    """What `AccountStore` promises."""
+    """Implements `AccountStore` on Postgres."""
 
     asking: Asking
 

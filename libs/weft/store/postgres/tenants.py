@@ -15,7 +15,7 @@ from weft.store.webhooks import WebhookKept
 
 
 class PostgresTenants:
-    """What `TenantStore` promises."""
+    """Implements `TenantStore` on Postgres."""
 
     asking: Asking
 
@@ -75,7 +75,7 @@ class PostgresQuotas:
 
 
 class PostgresSecrets:
-    """What `SecretStore` promises."""
+    """Implements `SecretStore` on Postgres."""
 
     asking: Asking
 
@@ -94,7 +94,7 @@ class PostgresSecrets:
 
 
 class PostgresWebhooks:
-    """What `WebhookStore` promises. Duties go by the clock of the database."""
+    """Implements `WebhookStore` on Postgres. Due times follow the clock of the database."""
 
     asking: Asking
 

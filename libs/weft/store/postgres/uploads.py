@@ -7,7 +7,7 @@ from weft.store.contexts import ContextKept
 
 
 class PostgresUploads:
-    """What `UploadStore` promises."""
+    """Implements `UploadStore` on Postgres."""
 
     asking: Asking
 
@@ -38,7 +38,7 @@ class PostgresUploads:
 
 
 class PostgresContexts:
-    """What `ContextStore` promises."""
+    """Implements `ContextStore` on Postgres."""
 
     asking: Asking
 

@@ -21,7 +21,7 @@ _TELLS = _TELLS_ALL | {JobEvent.STOPPING, JobEvent.WAITING}
 
 
 class MemoryAccounts(MemoryJobs):
-    """What `AccountStore` promises."""
+    """Implements `AccountStore` in memory."""
 
     async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
         jobs = (self._jobs.get(job_id, job) for job_id, job in self._submitted.items())
