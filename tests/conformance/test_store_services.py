@@ -15,7 +15,7 @@ from weft.domain.job import Allocation, JobEvent, Loan, Placement, Revision
 from weft.domain.spec import Kind, ServiceRules
 from weft.domain.tenants import Allowance
 from weft.messages.asks import AskKind, Update
-from weft.store import TenantFullError, UnlawfulError
+from weft.store import ASKS_BYTES_MAX, LARGE_ASK_BYTES, LargeAskWaitsError, TenantFullError, UnlawfulError
 
 _E = JobEvent
 REPLICA = Allocation(rank=7, role="server", node_id="node-1", gpus=(1,), cpus=1.0, memory=GIB, extra=True, revision=1)
@@ -134,6 +134,25 @@ async def test_an_ask_counts_by_its_bytes_until_it_is_done_and_none_is_stored_be
     await world.scheduler.drop_asks(lease, [only.id])
     assert 10_000 < await use(world) - before < 10_100
     await world.gateway.ask(AskKind.UPDATE, update=Update(env={"A": "x" * 6000}), **asked)
+
+
+async def test_a_large_ask_is_not_stored_while_large_ones_of_its_tenant_wait(world: World) -> None:
+    await world.gateway.add_token(bytes(32), tenant="alice", admin=False, label="a", at=AT)
+    lease, _ = await admitted(world, "j-1", serving())
+    asked = {"subject_id": "j-1", "pool": "default", "tenant": "alice", "at": AT, "allowance": Allowance()}
+    large = Update(env={"A": "x" * LARGE_ASK_BYTES})
+    for _ in range(ASKS_BYTES_MAX // LARGE_ASK_BYTES):
+        await world.gateway.ask(AskKind.UPDATE, update=large, **asked)
+    held = await use(world)
+    with pytest.raises(LargeAskWaitsError, match=r"with 26\d{4} bytes are not done yet; .* more than 65536 bytes"):
+        await world.gateway.ask(AskKind.UPDATE, update=large, **asked)
+    assert await use(world) == held
+    await world.gateway.ask(AskKind.UPDATE, update=Update(env={"A": "x" * 60_000}), **asked)
+    await world.gateway.ask(AskKind.UPDATE, update=large, **(asked | {"tenant": "bob"}))
+    await world.gateway.ask(AskKind.UPDATE, update=large, **(asked | {"allowance": None}))
+    waiting = await world.scheduler.asks(pool="default", limit=10, bytes_max=10 * ASKS_BYTES_MAX)
+    await world.scheduler.drop_asks(lease, [ask.id for ask in waiting if ask.tenant == "alice"])
+    await world.gateway.ask(AskKind.UPDATE, update=large, **asked)
 
 
 async def test_an_event_has_the_names_of_an_environment_and_no_values(world: World) -> None:

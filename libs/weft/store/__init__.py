@@ -11,7 +11,8 @@ Errors: StoreError
         ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
         ├── DoubleAllocationError   a GPU given beyond what it has: nothing was written, the caller's state is wrong
         ├── KeyReusedError          the idempotency key was used before, for another specification
-        └── TenantFullError         the tenant has as much open as it may: nothing was written
+        ├── TenantFullError         the tenant has as much open as it may: nothing was written
+        └── LargeAskWaitsError      large asks of the tenant wait to be done: nothing was written, try again soon
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ from weft.store.uploads import UploadStore
 from weft.store.webhooks import WebhookStore
 
 ASKS_BYTES_MAX = 1 << 18  # bytes of asks that are read at once, but for the last: a large one takes long to store
+LARGE_ASK_BYTES = 64 << 10  # such an ask is not stored while ASKS_BYTES_MAX of its tenant's asks wait
 EVENTS_BYTES_MAX = 1 << 20  # bytes of one page of events
 LISTED_BYTES_MAX = 16 << 20  # of specifications and revisions of the jobs of one page
 UNSENT_BYTES_MAX = 1 << 20  # bytes of the events that are published at once
@@ -94,6 +96,16 @@ class KeyReusedError(StoreError):
 
 class TenantFullError(StoreError):
     """The tenant has as much open as it may; the text names the limit, and what is used of it."""
+
+
+class LargeAskWaitsError(StoreError):
+    """Large asks of the tenant wait to be done; the text says how large."""
+
+    def __init__(self, waiting_bytes: int) -> None:
+        super().__init__(
+            f"requests of this tenant with {waiting_bytes} bytes are not done yet; a request of more than"
+            f" {LARGE_ASK_BYTES} bytes is taken while fewer than {ASKS_BYTES_MAX} wait"
+        )
 
 
 class Unsent(Struct, frozen=True, kw_only=True):
@@ -169,7 +181,8 @@ class GatewayStore(
     ) -> None:
         """Store one ask for the scheduler of `pool`. It counts for its tenant by its bytes until it is done, or by
         `adds_bytes`, what is stored once it is done, if that is more. Raises TenantFullError where the tenant would
-        have more than its `allowance`, None being without bounds; an ask without contents is always stored."""
+        have more than its `allowance`, None being without bounds; an ask without contents is always stored. Raises
+        LargeAskWaitsError for a large ask while as much of its tenant waits as the scheduler takes in at once."""
 
     async def job(self, job_id: str) -> Job | None: ...
 

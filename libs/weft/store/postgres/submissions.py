@@ -11,7 +11,7 @@ from weft.domain.spec import JobSpec
 from weft.domain.tenants import Allowance, Use, full, too_large
 from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Update
 from weft.messages.events import submission_data
-from weft.store import ASKS_BYTES_MAX, KeyReusedError, TenantFullError
+from weft.store import ASKS_BYTES_MAX, LARGE_ASK_BYTES, KeyReusedError, LargeAskWaitsError, TenantFullError
 from weft.store.asking import Asking, Row
 from weft.store.postgres.batching import Batching
 from weft.store.postgres.decoding import decoded
@@ -19,7 +19,6 @@ from weft.store.rows import as_json, ask_of, hash_of, use_of
 from weft.store.submissions import StoredSubmission
 
 BATCHED_BYTES_MAX = 16 << 10  # a larger specification goes alone, so that small ones do not wait for it
-LARGE_BYTES = 64 << 10  # are encoded in a thread, so that no other task waits
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -178,14 +177,17 @@ class PostgresAsks:
         allowance: Allowance | None = None,
     ) -> None:
         parts = (scale, share, update, entry)
-        what, size = await asyncio.to_thread(_encoded, parts) if adds_bytes > LARGE_BYTES else _encoded(parts)
+        what, size = await asyncio.to_thread(_encoded, parts) if adds_bytes > LARGE_ASK_BYTES else _encoded(parts)
         size = max(adds_bytes, size)
         most = None if allowance is None else allowance.spec_bytes_max
-        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, size, most)
+        bounded = (size, most, ASKS_BYTES_MAX if size > LARGE_ASK_BYTES else None)
+        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded)
         assert row is not None, "what is used is always told"
         if allowance is not None and not row["asked"]:
             used = Use(spec_bytes=row["bytes"])
-            raise TenantFullError(too_large(used, allowance, asked_bytes=size) or "it was full a moment ago")
+            if (reason := too_large(used, allowance, asked_bytes=size)) is not None:
+                raise TenantFullError(reason)
+            raise LargeAskWaitsError(row["waiting"])
 
     async def asks(self, *, pool: str, limit: int, bytes_max: int = ASKS_BYTES_MAX) -> list[Ask]:
         return await decoded(await self.asking.rows("asks", pool, limit, bytes_max), ask_of)

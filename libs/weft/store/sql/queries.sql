@@ -113,17 +113,22 @@ SELECT COALESCE(array_id, id) AS id, spec_hash,
   FROM submissions WHERE tenant = $1 AND key = $2;
 
 -- name: ask
--- Stores an ask of $11 bytes, unless its tenant would have more than $12 then. An ask of no bytes is always stored.
+-- Stores an ask of $11 bytes, unless its tenant would have more than $12 then, or asks of $13 bytes and more wait already. An
+-- ask of no bytes is always stored.
 WITH used AS MATERIALIZED (
     SELECT COALESCE(sum(bytes), 0)::bigint AS bytes FROM tenant_use WHERE tenant = $4 AND $11::bigint > 0 AND $12::bigint IS NOT NULL
+), waits AS MATERIALIZED (
+    SELECT COALESCE(sum(bytes), 0)::bigint AS waiting FROM asks
+     WHERE tenant = $4 AND bytes > 0 AND $12 IS NOT NULL AND $13::bigint IS NOT NULL
 ), asked AS (
     INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes)
     SELECT $1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
            $10::text::jsonb, $11::bigint
-      FROM used WHERE $11 = 0 OR $12 IS NULL OR used.bytes + $11 <= $12
+      FROM used, waits
+     WHERE $11 = 0 OR $12 IS NULL OR (used.bytes + $11 <= $12 AND ($13 IS NULL OR waiting < $13))
     RETURNING 1
 )
-SELECT EXISTS (SELECT FROM asked) AS asked, bytes FROM used;
+SELECT EXISTS (SELECT FROM asked) AS asked, bytes, waiting FROM used, waits;
 
 -- name: ask_requeue
 -- Requeues an ended job: it counts as open for its tenant again, and so do the jobs asked for before it.

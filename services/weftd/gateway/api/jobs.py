@@ -24,7 +24,7 @@ from weft.messages.http import (
 )
 from weft.messages.http_services import EndpointsView, UpdateWanted
 from weft.planning.reasons.explain import Explanation
-from weft.store import TenantFullError, may_go_on
+from weft.store import LargeAskWaitsError, TenantFullError, may_go_on
 from weftd.gateway.allowances import NoRoomError, check
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.revalidation import next_page, tags_of
@@ -335,6 +335,8 @@ async def ask(
         )
     except TenantFullError as error:
         raise NoRoomError(str(error), field=field) from None
+    except LargeAskWaitsError as error:
+        raise RejectedError(429, field, str(error)) from None
     return _asked(call, kind, job, size=adds_bytes)
 
 

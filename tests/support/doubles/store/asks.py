@@ -10,7 +10,7 @@ from weft.domain.job import Cause
 from weft.domain.lease import Lease
 from weft.domain.tenants import Allowance, Use, too_large
 from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
-from weft.store import ASKS_BYTES_MAX, TenantFullError
+from weft.store import ASKS_BYTES_MAX, LARGE_ASK_BYTES, LargeAskWaitsError, TenantFullError
 from weft.store.rows import as_json
 
 
@@ -52,6 +52,9 @@ class MemoryAsks(MemoryLeases):
             reason = too_large(self._use(tenant), allowance, asked_bytes=size)
             if reason is not None:
                 raise TenantFullError(reason)
+            waiting = self._asked_bytes(tenant)
+            if size > LARGE_ASK_BYTES and waiting >= ASKS_BYTES_MAX:
+                raise LargeAskWaitsError(waiting)
         self._ask_bytes = {ask_id: known for ask_id, known in self._ask_bytes.items() if ask_id in self._asks}
         self._ask_bytes[self._ask_id + 1] = size
         self._add_ask(
