@@ -13,9 +13,13 @@ from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.filled import SPEC, fill_ended, fill_queued
 from tests.support.postgres import Stores
+from weft.domain.job import JobState
+from weft.domain.selection import Selection
 from weft.store import ASKS_BYTES_MAX, LISTED_BYTES_MAX, UNSENT_BYTES_MAX
 from weft.store.accounts import Moment
+from weft.store.asking import Asking
 from weft.store.postgres.events import ROUNDED_SECONDS
+from weft.store.rows import selection_columns
 from weft.store.sql import QUERIES
 
 DAY = 86400.0
@@ -147,6 +151,53 @@ async def test_thousands_that_wait_are_admitted_by_an_index_though_few_waited_wh
         assert await read_whole() - before < 100
     finally:
         await connection.close()
+
+
+def listed_for_a_tenant(tenant: str) -> dict[str, tuple[Any, ...]]:
+    """The statements that list what one tenant has."""
+    states = [state.value for state in JobState]
+    return {
+        "jobs": (tenant, [], "", LAST, 100, LISTED_BYTES_MAX),
+        "jobs_apart": (tenant, [], "", LAST, 100, LISTED_BYTES_MAX),
+        "jobs_selected": (tenant, states, LAST, 100, *selection_columns(Selection()), LISTED_BYTES_MAX),
+        "ids_beginning": (tenant, "old-", 10),
+        "events_of_tenant_after": (0, 0, 100, 1 << 20, tenant),
+        "events_of_tenant_newest": (0, 0, 100, 1 << 20, LAST, LAST, tenant),
+    }
+
+
+@pytest.mark.parametrize("query", listed_for_a_tenant(""))
+async def test_what_one_tenant_lists_reads_no_row_of_another(filled: Stores, query: str) -> None:
+    """A session that plans for all tenants at once goes through what the largest have: a small one then read
+    everything, for a second of a core."""
+    arguments = listed_for_a_tenant("has-nothing")[query]
+
+    owner, server = filled.owner, filled.server
+
+    async def rows_read() -> int:
+        await asking.pool.execute("SELECT pg_stat_force_next_flush()")
+        found = await owner.fetchval(
+            "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname = ANY ($1::text[])",
+            list(LARGE),
+        )
+        return int(found)
+
+    async def believe(how: str) -> None:
+        for table in ("submissions", "events"):
+            await owner.execute(f"ALTER TABLE {table} ALTER COLUMN tenant {how}")
+            await owner.execute(f"ANALYZE {table}")
+
+    await believe("SET (n_distinct = 1)")
+    try:
+        async with Asking.connect(
+            server.dsn, user="weft_gateway", password=server.passwords["gateway"], connections=1
+        ) as asking:
+            before = await rows_read()
+            for _ in range(8):  # after five times Postgres keeps a plan for all arguments
+                assert await asking.rows(query, *arguments) == []
+            assert await rows_read() - before < 100
+    finally:
+        await believe("RESET (n_distinct)")
 
 
 async def test_a_slow_submission_keeps_none_of_its_tenant_waiting(filled: Stores) -> None:
