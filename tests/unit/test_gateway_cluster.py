@@ -6,7 +6,7 @@ from tests.support.builders import job
 from tests.support.steps import placement
 from weft.domain.job import JobState
 from weft.messages.nodes import ProgressSeen, RunProgressed
-from weft.messages.signals import PoolReviewed, RankVerdict
+from weft.messages.signals import NOT_TUNED, Finding, PoolReviewed, RankVerdict
 from weftd.cli.drawing.tuned import told_once
 from weftd.gateway.readmodel.cluster import JOBS_PER_NODE_MAX, LiveCluster
 
@@ -59,3 +59,12 @@ async def test_a_verdict_of_a_replica_long_gone_is_not_shown_and_none_is_shown_t
     assert [one.rank for one in cluster.verdicts(JOB)] == [-1, 0, 1]
     assert told_once(cluster.verdicts(JOB)) == [of_job]
     assert told_once([verdict, again]) == [verdict]
+
+
+async def test_that_a_job_is_not_tuned_is_shown_on_the_job_and_not_among_the_findings_of_all() -> None:
+    cluster = LiveCluster(clock=lambda: 0.0)
+    untuned = Finding(code=NOT_TUNED, job_id="j-1", sentence="not tuned")
+    idle = Finding(code="idle-gpu", job_id="j-1", sentence="idle")
+    await cluster.hear_review(PoolReviewed(pool="default", at=0.0, findings=(untuned, idle)))
+    assert cluster.findings_on(JOB) == (untuned, idle)
+    assert cluster.findings() == (idle,)

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.support.builders import GIB, job, node
+from weft.domain.cluster import NOT_HELD_TO_SHARES
 from weft.domain.job import Allocation, CauseCode, Job, JobState, Placement
 from weft.domain.shares import Share
 from weft.domain.spec import TuningMode
@@ -61,6 +63,13 @@ def test_tuning_that_is_off_for_the_pool_is_off_for_every_job() -> None:
     tuner = watched(0.3, one, tuner=ShareTuner(pool="default", tuning=TuningMode.OFF))
     assert decided(tuner, one) == {}
     assert decided(watched(0.3, one), one) != {}
+
+
+def test_no_share_changes_on_a_node_that_holds_no_job_to_its_share() -> None:
+    one = sharing()
+    loose = structs.replace(node(gpus=1), not_enforced=(NOT_HELD_TO_SHARES,))
+    assert watched(0.5, one).decide([one], [loose], waiting=False, now=NOW).shares == {}
+    assert decided(watched(0.5, one), one) != {}
 
 
 def test_a_job_that_uses_all_of_its_share_and_more_gets_what_it_uses() -> None:

@@ -10,7 +10,8 @@ from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import size_bytes
 from weft.domain.spec import TuningMode
-from weft.messages.signals import NodeSampled
+from weft.messages.signals import NOT_TUNED, NodeSampled
+from weftd.reallocator.settings import ReallocatorSettings
 
 SERVER_STARVED = {"ps": Kindred(count=1, seconds=0.5, cpus=0.4), "worker": Kindred(count=3, seconds=0.05, cpus=0.4)}
 MOST_STARVED = {"ps": Kindred(count=1, seconds=0.5, cpus=0.27), "worker": Kindred(count=5, seconds=0.04, cpus=0.27)}
@@ -216,6 +217,23 @@ def test_off_for_the_pool_is_final() -> None:
     assert pool.tunes == []
     assert pool.decided.findings == ()
     assert pool.verdict() == "cpu-quota-bound", "it is judged all the same"
+
+
+def test_on_a_node_that_enforces_no_limit_nothing_is_tried_and_the_job_says_why() -> None:
+    job = Trained(Model(roles=SERVER_STARVED))
+    pool = Pool(job)
+    pool.node = structs.replace(pool.node, not_enforced=("cpus", "memory"))
+    pool.run(300)
+    assert pool.tunes == []
+    [finding] = pool.decided.findings
+    assert (finding.code, finding.job_id, finding.node_id) == (NOT_TUNED, "j-1", "node-1")
+    assert finding.sentence.endswith("its CPU, memory and egress are not tuned: node-1 holds jobs to no CPU limit")
+    pool.core.tuning = TuningMode.OFF
+    assert pool.run(20).decided.findings == (), "nobody asked for it"
+
+
+def test_a_pool_left_at_its_defaults_tunes() -> None:
+    assert ReallocatorSettings().tuning is TuningMode.ON
 
 
 def test_switching_off_undoes_what_is_under_trial() -> None:

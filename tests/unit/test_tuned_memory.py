@@ -40,6 +40,17 @@ def test_what_the_job_wants_to_keep_it_keeps(tuning: dict[str, str], left: int) 
     assert [one.memory for one in job.held] == [left, left]
 
 
+@pytest.mark.parametrize(("tuning", "left"), [({"mode": "on"}, 2 * GIB), ({"mode": "on", "memory_min": "1GiB"}, GIB)])
+def test_memory_that_was_added_is_taken_back_only_from_a_job_that_names_a_floor(
+    tuning: dict[str, str], left: int
+) -> None:
+    job = Trained(Model(roles=WORKER), tuning=tuning)
+    held = tuple(structs.replace(one, memory=2 * GIB) for one in job.held)
+    job.job = structs.replace(job.job, placement=Placement(allocations=held))
+    Pool(job).run(1500)
+    assert [one.memory for one in job.held] == [left, left]
+
+
 def test_a_notebook_keeps_what_it_asked_for() -> None:
     job = Trained(Model(roles=WORKER), tuning={"mode": "on", "memory_min": "64MiB"}, kind="notebook")
     assert Pool(job).run(1500).tunes == []

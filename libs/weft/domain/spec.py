@@ -242,9 +242,7 @@ class Tuning(_Strict, frozen=True, kw_only=True):
     )
     memory: Size | None = None
     memory_min: (
-        Annotated[
-            Size, Meta(description="What was never used may be taken back down to this; else to what it asks for.")
-        ]
+        Annotated[Size, Meta(description="Memory that was never used may be taken back down to this; else none is.")]
         | None
     ) = None
     share_min: (

@@ -343,6 +343,10 @@ class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: float = 0.0
 
 
+NOT_TUNED = "not-tuned"
+"""The code of a finding: limits of a job cannot be changed, because a node of the job enforces none."""
+
+
 class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One change that a reallocator proposes, and why. The finding itself changes nothing."""
 

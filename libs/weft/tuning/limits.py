@@ -60,13 +60,20 @@ def more_memory(case: Case) -> Proposal | None:
 
 
 def less_memory(case: Case) -> Proposal | None:
-    """Ranks watched for long enough keep 1.5 times the most that they used, and no less than their envelope's minimum.
+    """Ranks watched for long enough keep 1.5 times the most that they used, and no less than the job's `memory_min`.
 
-    A job that has failed before keeps its memory: it may have failed for lack of it.
+    A job that sets no `memory_min` keeps all its memory: a rank whose need grows faster than its limit is killed, and
+    only the job's author knows whether the job survives that. A job that has failed before may have failed for lack
+    of memory, and keeps it too.
     """
     after: dict[int, int] = {}
     started = case.job.started_at
-    if case.job.attempts or started is None or case.recent[-1].since > started + MEMORY_FOLLOWED:
+    if (
+        case.job.spec.tuning.memory_min is None
+        or case.job.attempts
+        or started is None
+        or case.recent[-1].since > started + MEMORY_FOLLOWED
+    ):
         return None
     for allocation in case.allocations:
         window = case.windows.get(allocation.rank)

@@ -17,7 +17,7 @@ from weftd.reallocator.thinking.partitioning import Plans
 class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     connections: Connections = Connections()
     pool: str = "default"
-    tuning: TuningMode = TuningMode.ADVISE
+    tuning: TuningMode = TuningMode.ON
     growth: Annotated[float, msgspec.Meta(ge=1.0)] = GROWTH
     window_seconds: Annotated[float, msgspec.Meta(ge=1.0)] = WINDOW_SECONDS
     review_seconds: float = 5.0

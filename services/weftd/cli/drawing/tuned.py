@@ -9,7 +9,7 @@ from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.http import JobView, LimitsView, RunView
 from weft.messages.nodes import Pace
-from weft.messages.signals import CurvePoint, RankVerdict
+from weft.messages.signals import NOT_TUNED, CurvePoint, RankVerdict
 from weftd.cli.drawing.look import Look, plain, table
 from weftd.cli.words import clean, number, span
 
@@ -34,7 +34,9 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
 def verdict_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     """The verdicts on a job, what is proposed for it, and its limits that were changed."""
     lines = [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
-    lines += [("to improve", plain(finding.sentence.removeprefix(f"{job.name}: "))) for finding in job.findings]
+    for finding in job.findings:
+        label = "tuner says" if finding.code == NOT_TUNED else "to improve"
+        lines.append((label, plain(finding.sentence.removeprefix(f"{job.name}: "))))
     tuned = [run for run in job.runs if run.asked is not None]
     lines += [("tuned" if number == 0 else "", plain(tuned_text(run))) for number, run in enumerate(tuned)]
     return lines

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from weft.domain.job import Job
 from weft.messages.nodes import ProgressSeen, RunProgressed
-from weft.messages.signals import Finding, NodeSampled, PoolReviewed, RankVerdict, RunSample
+from weft.messages.signals import NOT_TUNED, Finding, NodeSampled, PoolReviewed, RankVerdict, RunSample
 from weftd.gateway.readmodel.serving import LiveServing
 
 T = TypeVar("T")
@@ -127,10 +127,12 @@ class LiveCluster:
         return tuple(finding for finding in heard.what.findings if finding.job_id == job.id)
 
     def findings(self) -> tuple[Finding, ...]:
+        """All findings on which somebody can act: that a job is not tuned is shown on the job alone."""
         now = self._clock()
         return tuple(
             finding
             for heard in self._reviews.values()
             if now - heard.at <= FINDINGS_SECONDS_MAX
             for finding in heard.what.findings
+            if finding.code != NOT_TUNED
         )

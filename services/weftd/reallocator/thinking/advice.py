@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from weft.domain.cluster import Node
 from weft.domain.job import Job
-from weft.messages.signals import Finding, RankVerdict
+from weft.domain.text import plural
+from weft.messages.signals import NOT_TUNED, Finding, RankVerdict
 from weft.planning.capacity import room_of
 from weft.planning.shape import shape_of
 from weft.tuning.cause import Stood
@@ -54,6 +55,13 @@ def idle_gpus(job: Job, window: JobWindow) -> list[Finding]:
         for rank in window.ranks
         if rank.gpus and rank.gpu_utilisation is not None and rank.gpu_utilisation < IDLE_BELOW
     ]
+
+
+def not_tuned(job: Job, nodes: Sequence[str]) -> Finding:
+    """Say that nodes of the job enforce no limits, so that no change of a limit could have an effect."""
+    where = f"{nodes[0]} holds" if len(nodes) == 1 else f"{nodes[0]} and {plural(len(nodes) - 1, 'more node')} hold"
+    sentence = f"{job.name}: its CPU, memory and egress are not tuned: {where} jobs to no CPU limit"
+    return Finding(code=NOT_TUNED, job_id=job.id, node_id=nodes[0], sentence=sentence)
 
 
 def _missing(job: Job) -> dict[str, int]:

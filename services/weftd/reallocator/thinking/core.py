@@ -31,7 +31,7 @@ from weft.tuning.proposal import Case, Free, Proposal
 from weft.tuning.state import Moved, Phase, TunerState, begin, decode, encode, parse, same_trials
 from weft.tuning.verdict import Verdict
 from weft.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
-from weftd.reallocator.thinking.advice import as_finding, as_verdict, idle_gpus, short_of_replicas
+from weftd.reallocator.thinking.advice import as_finding, as_verdict, idle_gpus, not_tuned, short_of_replicas
 from weftd.reallocator.thinking.growing import room_for_one_more
 
 VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
@@ -98,7 +98,7 @@ class Reallocator:
         self,
         *,
         pool: str = "default",
-        tuning: TuningMode = TuningMode.ADVISE,
+        tuning: TuningMode = TuningMode.ON,
         growth: float = GROWTH,
         window_seconds: float = WINDOW_SECONDS,
         plans_sizes: bool = False,
@@ -165,7 +165,7 @@ class Reallocator:
             if window is not None:
                 followed.recent.append(window)
                 followed.standing.take(judge(window), at=now)
-                followed.advice = tuple(idle_gpus(followed.job, window))
+                followed.advice = (*idle_gpus(followed.job, window), *self._not_tuned(followed.job, window))
             if self._relieved(followed, now, known):
                 continue
             self._advance(followed, window, now, known)
@@ -366,10 +366,17 @@ class Reallocator:
             speed_known=state.phase is Phase.STABLE,
         )
 
-    def _unenforced(self, job: Job) -> bool:
-        """Whether the job is on a node that cannot hold runs to limits."""
+    def _unenforced(self, job: Job) -> list[str]:
+        """The nodes of the job that cannot hold runs to limits."""
         assert job.placement is not None
-        return any(allocation.node_id in self._loose for allocation in job.placement.allocations)
+        return sorted({allocation.node_id for allocation in job.placement.allocations} & self._loose)
+
+    def _not_tuned(self, job: Job, window: JobWindow) -> list[Finding]:
+        """Why a job that reports its speed is not tuned though its mode says so."""
+        loose = self._unenforced(job)
+        if not loose or window.speed is None or self._mode(job) is not TuningMode.ON:
+            return []
+        return [not_tuned(job, loose)]
 
     def _mode(self, job: Job) -> TuningMode:
         return mode_of(job, self.tuning)

@@ -1,10 +1,10 @@
 """Shares of GPUs that follow their use: a notebook that computes gets more of its GPU, and less again.
 
-Only the shares of jobs whose tuning is `on` change. A request grows when its ranks have used nearly all of it for a
-while and the GPU has more: to what they use, at most to the limit. It shrinks when they hardly use it: to what they
-use, at least to what the job asked for, or to its `tuning.share_min`. While jobs wait, nothing grows, and what has
-grown goes back: a request is a promise, and room is for those who wait. What a user gave by `weft share` is not taken
-back.
+Only the shares of jobs whose tuning is `on` change, on nodes that hold jobs to their shares. A request grows when its
+ranks have used nearly all of it for a while and the GPU has more: to what they use, at most to the limit. It shrinks
+when they hardly use it: to what they use, at least to what the job asked for, or to its `tuning.share_min`. While
+jobs wait, nothing grows, and what has grown goes back: a request is a promise, and room is for those who wait. What a
+user gave by `weft share` is not taken back.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from math import inf
 
 from msgspec import Struct
 
-from weft.domain.cluster import Node
+from weft.domain.cluster import NOT_HELD_TO_SHARES, Node
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from weft.domain.shares import WHOLE, Share, thousandths
 from weft.domain.spec import TuningMode
@@ -64,12 +64,16 @@ class ShareTuner:
         running = [job for job in holding if job.state is JobState.RUNNING and job.placement is not None]
         jobs = [job for job in running if not job.spec.is_service]
         self._forget(jobs)
+        nodes = list(nodes)
+        loose = {node.id for node in nodes if NOT_HELD_TO_SHARES in node.not_enforced}
         left = _left(holding, nodes)
         shares: dict[str, Reshare] = {}
         findings: list[Finding] = []
         for job in sorted(jobs, key=lambda job: job.seq):
             mode = mode_of(job, self._tuning)
             if mode is TuningMode.OFF or now < self._rested.get(job.id, -inf):
+                continue
+            if any(one.node_id in loose for one in job.held):
                 continue
             asked = self._wanted(job, left, waiting=waiting, now=now)
             if asked is None:
