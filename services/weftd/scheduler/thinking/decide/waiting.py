@@ -30,6 +30,7 @@ from weft.planning.walk import Starts, Waits, Walk, Wants
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere
+from weftd.scheduler.thinking.state.holders import why_surplus
 from weftd.scheduler.thinking.state.picture import Picture
 from weftd.scheduler.thinking.state.waitlist import JobGroup
 
@@ -252,7 +253,8 @@ class Waiting:
         names: list[str] = []
         for held, ranks in _by_job(clearing, picture.jobs):
             names.append(f"{len(ranks)} of the ranks of {held.id}" if ranks else held.id)
-            why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.waitlist.queue.order))
+            order, running = picture.waitlist.queue.order, standing_of(held, now, picture.waitlist.queue.order)
+            why = why_surplus(order, waiting, running) or _why_preempted(picture.policy.order, waiting, running)
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
             if held.id in reclaimed:
                 cause = picture.quotas.why_reclaimed(held, ranks, job)

@@ -1,0 +1,103 @@
+"""An elastic job gives ranks beyond its core to a job that starves, and ranks beyond what its user wants to any."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.scheduler import World, world
+from weft.domain.job import CauseCode, JobEvent, JobState
+from weft.messages.asks import AskKind
+from weft.planning.policy import Policy
+from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.state.holders import STARVED_SECONDS
+
+S = JobState
+ORDERS = ("priority", "fifo", "las", "drf")
+
+
+def live(least: int, want: int, most: int, **fields: Any) -> dict[str, Any]:
+    return {"role": {"replicas": {"min": least, "want": want, "max": most}}, "resize": {"how": "live"}, **fields}
+
+
+def rounds(w: World, count: int = 3) -> None:
+    for _ in range(count):
+        w.round()
+
+
+def pool(spec: dict[str, Any], *, order: str = "priority") -> World:
+    """One elastic job on all four GPUs."""
+    w = world(gpus=4, settings=Settings(policy=Policy(order, "packed-sticky", "easy")))
+    w.submit("j-big", gpus=1, spec=spec)
+    rounds(w)
+    return w
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_job_that_starves_gets_what_an_equal_one_has_beyond_its_core(order: str) -> None:
+    w = pool(live(1, 4, 4), order=order)
+    w.submit("j-small", gpus=1)
+    w.tick(STARVED_SECONDS - 5.0)
+    rounds(w, 2)
+    assert (w.state("j-small"), w.stored["j-big"].granted) == (S.QUEUED, {"worker": 4}), "it does not starve yet"
+    w.tick(5.0)
+    rounds(w)
+    assert (w.state("j-small"), w.state("j-big")) == (S.RUNNING, S.RUNNING)
+    assert (w.stored["j-big"].epoch, w.stored["j-big"].granted) == (0, {"worker": 3})
+    (left,) = [step for step in w.steps if step.cause.code is CauseCode.PREEMPTED]
+    assert (left.job_id, left.event, left.cause.by) == ("j-big", JobEvent.RESIZED, "j-small")
+    assert "these ranks are more than that one needs to run" in left.cause.sentence
+    w.ask(AskKind.CANCEL, "j-small")
+    rounds(w, 5)
+    assert w.stored["j-big"].granted == {"worker": 4}, "it grows back once nobody waits"
+
+
+def test_the_core_is_never_given_to_an_equal_job_however_long_it_starves() -> None:
+    w = pool(live(3, 4, 4))
+    w.submit("j-small", gpus=2)
+    w.tick(100 * STARVED_SECONDS)
+    rounds(w, 4)
+    assert (w.state("j-small"), w.stored["j-big"].granted) == (S.QUEUED, {"worker": 4}), "one rank does not suffice"
+
+
+def test_a_job_of_lower_priority_gets_nothing() -> None:
+    w = pool(live(1, 4, 4, priority=1))
+    w.submit("j-small", gpus=1)
+    w.tick(100 * STARVED_SECONDS)
+    rounds(w, 4)
+    assert (w.state("j-small"), w.stored["j-big"].granted) == (S.QUEUED, {"worker": 4})
+
+
+def test_a_job_that_may_not_be_preempted_keeps_its_ranks() -> None:
+    w = pool(live(1, 4, 4, preemptible=False))
+    w.submit("j-small", gpus=1)
+    w.tick(100 * STARVED_SECONDS)
+    rounds(w, 4)
+    assert w.stored["j-big"].granted == {"worker": 4}
+
+
+def test_ranks_beyond_what_the_user_wants_come_back_at_once_and_no_others() -> None:
+    w = pool(live(1, 2, 4))
+    w.scale("j-big", worker=4)  # as the planner does while GPUs idle
+    rounds(w)
+    assert w.stored["j-big"].granted == {"worker": 4}
+    w.submit("j-first", gpus=2)
+    rounds(w)
+    assert (w.state("j-first"), w.stored["j-big"].granted) == (S.RUNNING, {"worker": 2})
+    w.submit("j-second", gpus=1)
+    rounds(w)
+    assert (w.state("j-second"), w.stored["j-big"].granted) == (S.QUEUED, {"worker": 2}), "the rest is wanted"
+
+
+def test_two_elastic_jobs_of_one_pool_do_not_take_turns_at_shrinking_each_other() -> None:
+    w = pool(live(1, 4, 4))
+    w.submit("j-other", gpus=1, spec=live(1, 4, 4))
+    w.tick(STARVED_SECONDS)
+    rounds(w)
+    sizes = (w.stored["j-big"].granted, w.stored["j-other"].granted)
+    assert sizes == ({"worker": 3}, {"worker": 1})
+    before = len(w.steps)
+    for _ in range(20):
+        w.tick(STARVED_SECONDS)
+        w.round()
+    assert (w.stored["j-big"].granted, w.stored["j-other"].granted) == sizes
+    assert [step for step in w.steps[before:] if step.event is JobEvent.RESIZED] == []
