@@ -57,7 +57,7 @@ PLANNER = {
 CONTAINERS = {"EXECUTOR_RUNTIME": "docker", "TELEMETRY_RUNTIME": "docker", "EXECUTOR_PULL": "0"}
 POLICIES: Mapping[str, Mapping[str, str]] = {
     "static": {},
-    "ours": {**PLANNER, "REALLOCATOR_PARTITION_PLANNER": "weft"},
+    "ours": PLANNER,
 }
 
 

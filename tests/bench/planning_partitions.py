@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tests.bench.figures import Figures, quantile
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
-from weft.planning.partition.named import PARTITIONERS
+from weft.planning.partition.weft import weft
 
 SIZES = ((128, 100, 60), (2048, 1000, 30))  # servers, jobs, events
 QUICK = ((128, 100, 20), (2048, 1000, 8))
@@ -45,9 +45,9 @@ class PlanningFigure(Struct, frozen=True, kw_only=True):
     aim_s: float = float("inf")
 
 
-def measure_planning(seed: int, *, quick: bool = False, name: str = "weft") -> list[PlanningFigure]:
+def measure_planning(seed: int, *, quick: bool = False) -> list[PlanningFigure]:
     """One figure for each size of pool."""
-    return [_alone(name, seed, servers, jobs, events) for servers, jobs, events in (QUICK if quick else SIZES)]
+    return [_alone(seed, servers, jobs, events) for servers, jobs, events in (QUICK if quick else SIZES)]
 
 
 def add_planning(figures: Figures, found: list[PlanningFigure]) -> None:
@@ -61,8 +61,8 @@ def add_planning(figures: Figures, found: list[PlanningFigure]) -> None:
         figures.aim(f"planning-p99-ms-{it.servers}x{it.jobs}", it.p99_s * 1000, it.aim_s * 1000)
 
 
-def _alone(name: str, seed: int, servers: int, jobs: int, events: int) -> PlanningFigure:
-    command = [sys.executable, "-m", "tests.bench.planning_partitions", name, *map(str, (seed, servers, jobs, events))]
+def _alone(seed: int, servers: int, jobs: int, events: int) -> PlanningFigure:
+    command = [sys.executable, "-m", "tests.bench.planning_partitions", *map(str, (seed, servers, jobs, events))]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return PlanningFigure(servers=servers, jobs=jobs, events=events, **found, aim_s=AIMS.get((servers, jobs), 1.0))
 
@@ -110,8 +110,8 @@ def after(jobs: Mapping[str, ElasticJob], found: Partition) -> dict[str, Elastic
     }
 
 
-def _run(name: str, seed: int, servers: int, jobs: int, events: int) -> dict[str, float]:
-    dice, rules, plan = Random(seed), Rules(), PARTITIONERS[name]
+def _run(seed: int, servers: int, jobs: int, events: int) -> dict[str, float]:
+    dice, rules, plan = Random(seed), Rules(), weft
     there = pool(servers, dice)
     per_job = 8 * servers / jobs
     number = 0
@@ -147,5 +147,4 @@ def _run(name: str, seed: int, servers: int, jobs: int, events: int) -> dict[str
 
 
 if __name__ == "__main__":
-    _name, *_numbers = sys.argv[1:]
-    print(json.dumps(_run(_name, *map(int, _numbers))))  # type: ignore[arg-type]
+    print(json.dumps(_run(*map(int, sys.argv[1:]))))

@@ -26,7 +26,6 @@ def elastic_job(
     beside: Amounts = NOTHING,
     restart_s: float = 0.0,
     waited_s: float = 0.0,
-    asked: int = 0,
 ) -> ElasticJob:
     """Its speed is its size to the power of `exponent`."""
     return ElasticJob(
@@ -42,7 +41,6 @@ def elastic_job(
         beside=beside,
         restart_s=restart_s,
         waited_s=waited_s,
-        asked=asked,
     )
 
 

@@ -99,7 +99,7 @@ def test_our_best_is_a_preset_and_parts_of_it_can_be_replaced() -> None:
         (("--order", "lifo"), "order: no such order as 'lifo'; there are fifo, "),
         (("--placement", "nowhere"), "placement: no such placement as 'nowhere'"),
         (("--backfill", "magic"), "backfill: no such backfill as 'magic'; there are none, easy, conservative"),
-        (("--partition", "best"), "--partition: no such planner as 'best'; there are weft, weft-fast, none"),
+        (("--partition", "best"), "--partition: no such planner as 'best'; there are weft, none"),
         (
             ("--placement", "packed", "--partition", "weft"),
             "--placement packed places running jobs anew, which a partition does not allow",

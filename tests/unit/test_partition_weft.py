@@ -14,9 +14,8 @@ from tests.support.tier import examples
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.partition.fair import resources, whole_of
 from weft.planning.partition.levels import Levels
-from weft.planning.partition.named import PARTITIONERS
 from weft.planning.partition.packing import Packer
-from weft.planning.partition.weft import fast, weft
+from weft.planning.partition.weft import weft
 
 CPU = (0.0, 1.0, 1.0)
 
@@ -45,11 +44,11 @@ def check(found: Partition, jobs: Sequence[ElasticJob], servers: Sequence[Server
     }
 
 
-@given(seed=st.integers(0, 10**9), name=st.sampled_from(sorted(PARTITIONERS)))
+@given(seed=st.integers(0, 10**9))
 @settings(max_examples=examples(150), deadline=None)
-def test_every_partition_is_possible_and_keeps_the_rules(seed: int, name: str) -> None:
+def test_every_partition_is_possible_and_keeps_the_rules(seed: int) -> None:
     jobs, servers, rules = instance(Random(seed), servers=(1, 6), jobs=(1, 10))
-    check(PARTITIONERS[name](jobs, servers, rules), jobs, servers, rules)
+    check(weft(jobs, servers, rules), jobs, servers, rules)
 
 
 @given(seed=st.integers(0, 10**9))
@@ -71,13 +70,13 @@ def test_what_grows_stays_where_it_is_and_grows_beside_it(seed: int) -> None:
             assert all(found.on[job.job_id].get(server_id, 0) >= there for server_id, there in job.on.items())
 
 
-@given(seed=st.integers(0, 10**9), name=st.sampled_from(sorted(PARTITIONERS)))
+@given(seed=st.integers(0, 10**9))
 @settings(max_examples=30, deadline=None)
-def test_the_same_input_gives_the_same_partition(seed: int, name: str) -> None:
+def test_the_same_input_gives_the_same_partition(seed: int) -> None:
     """As long as no plan is cut short by the solver's clock."""
     jobs, servers, rules = instance(Random(seed), servers=(1, 8), jobs=(1, 15))
     rules = replace(rules, solver_seconds=120.0)
-    assert PARTITIONERS[name](jobs, servers, rules) == PARTITIONERS[name](jobs, servers, rules)
+    assert weft(jobs, servers, rules) == weft(jobs, servers, rules)
 
 
 @given(seed=st.integers(0, 10**9), size=st.integers(1, 3))
@@ -152,34 +151,6 @@ def test_the_job_that_scales_gets_more_than_the_job_that_does_not() -> None:
     assert found.sizes["steep"] > found.sizes["flat"]
 
 
-def test_the_fast_planner_gives_more_to_jobs_that_asked_for_few() -> None:
-    """A replica more makes a job of one twice as fast, and one of eight an eighth faster."""
-    jobs = [
-        elastic_job("few", CPU, 1, 2, asked=1, exponent=0.85),
-        elastic_job("many", CPU, 1, 16, asked=8, exponent=0.85),
-    ]
-    jobs = [replace(jobs[0], on={"s1": 1}, now=1), replace(jobs[1], on={"s1": 8}, now=8)]
-    assert fast(jobs, [server("s1", cpus=9, memory=9)], Rules()).sizes == {"few": 2, "many": 7}
-
-
-def test_the_fast_planner_counts_jobs_that_scale_badly_for_less() -> None:
-    jobs = [
-        elastic_job("steep", CPU, 1, 8, asked=4, exponent=0.85),
-        elastic_job("flat", CPU, 1, 8, asked=4, exponent=0.3),
-    ]
-    found = fast(jobs, [server("s1", cpus=8, memory=8)], Rules())
-    assert found.sizes["steep"] > found.sizes["flat"] >= 1
-
-
-def test_the_fast_planner_is_not_bound_by_the_thetas_and_says_so() -> None:
-    jobs = [elastic_job(f"j{n}", CPU, 1, 4, on={"s1": 1}, asked=2) for n in range(4)]
-    servers, strict = [server("s1", cpus=16, memory=16)], Rules(theta1=1.0, theta2=0.25)
-    assert sum(weft(jobs, servers, strict).sizes.values()) < 16
-    found = fast(jobs, servers, strict)
-    assert set(found.sizes.values()) == {4}
-    assert "theta2" in found.relaxed
-
-
 def test_slow_gpus_count_for_less() -> None:
     servers = [
         server("fast", gpus=4, cpus=16, memory=16, bins=((1.0, 4),)),
@@ -224,9 +195,8 @@ def test_replicas_leave_the_server_where_most_is_free_so_that_free_gpus_lie_toge
 
 
 def test_no_jobs_and_no_servers_are_no_error() -> None:
-    for plan in PARTITIONERS.values():
-        assert plan([], [server("s1", cpus=1)], Rules()).sizes == {}
-        assert plan([elastic_job("a", CPU, 1, 2)], [], Rules()).sizes == {"a": 0}
+    assert weft([], [server("s1", cpus=1)], Rules()).sizes == {}
+    assert weft([elastic_job("a", CPU, 1, 2)], [], Rules()).sizes == {"a": 0}
 
 
 @pytest.mark.parametrize(
@@ -237,8 +207,6 @@ def test_no_jobs_and_no_servers_are_no_error() -> None:
         ({"speeds": (1.0,)}, "speeds"),
         ({"speeds": (1.0, 0.0)}, "speeds"),
         ({"weight": 0.0}, "weight"),
-        ({"asked": 3}, "asked"),
-        ({"asked": -1}, "asked"),
         ({"now": 1}, "on"),
     ],
 )

@@ -100,6 +100,19 @@ def test_a_job_does_not_grow_onto_gpus_so_slow_that_all_of_it_would_wait_for_the
     assert planned(3.0) == {}
 
 
+def test_a_pool_left_at_its_defaults_plans_sizes() -> None:
+    assert ReallocatorSettings().plans.mode is TuningMode.ON
+
+
+def test_a_waiting_job_that_keeps_the_size_with_which_it_starts_is_given_none() -> None:
+    """A smaller one would be its size for as long as it runs."""
+    never = {"resize": {"how": "never"}}
+    holding = [elastic("j-1", has=4)]
+    assert plan(holding, [elastic("j-2", want=4, since=0.0)], gpus=4)["j-2"] == {"worker": 2}
+    sizes = plan(holding, [elastic("j-2", want=4, spec=never, since=0.0)], gpus=4)
+    assert sizes == {"j-1": {"worker": 2}}, "room is made for it all the same"
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -396,7 +409,7 @@ def test_what_a_change_costs_stands_in_its_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"partition_planner": "magic"}, "partition_planner"), ({"partition_seconds_max": 5.0}, "partition_seconds_max")],
+    [({"partition_seconds_max": 5.0}, "partition_seconds_max")],
 )
 def test_a_setting_that_does_not_exist_or_fit_is_refused(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):

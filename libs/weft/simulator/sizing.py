@@ -183,7 +183,6 @@ class SizesOverTime:
             fixed=bool(job.allocations) and now < job.resized_at + self._cooldown_s(job),
             waited_s=waited_s,
             score=self._score(job),
-            asked=elastic.asked,
         )
 
     def _score(self, job: SimulatedJob) -> float:

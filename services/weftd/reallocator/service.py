@@ -17,7 +17,7 @@ from weft.messages.asks import AskStored
 from weft.messages.nodes import ProgressSeen
 from weft.messages.serving import EndpointsSeen, ServicesServed
 from weft.messages.signals import Finding, NodeSampled, PoolReviewed
-from weft.planning.partition.named import PARTITIONERS
+from weft.planning.partition.weft import weft
 from weft.service.run import Every, Listen, serve
 from weft.store import ReviewStore, StoreUnavailableError
 from weft.store.tuning import Envelope
@@ -44,7 +44,7 @@ async def run(
     clock: Callable[[], float],
 ) -> None:
     """Review a pool every `review_seconds`, and sooner while an ask is open, until `stop`."""
-    partitioning = SizePlanner(settings.plans, PARTITIONERS[settings.partition_planner])
+    partitioning = SizePlanner(settings.plans, weft)
     reallocator = Reallocator(
         pool=settings.pool,
         tuning=settings.tuning,

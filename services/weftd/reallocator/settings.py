@@ -6,7 +6,6 @@ import msgspec
 
 from weft.domain.spec import TuningMode
 from weft.planning.partition import Rules
-from weft.planning.partition.named import PARTITIONERS
 from weft.service.config import Connections
 from weft.serving.policies import OURS
 from weft.tuning.envelope import GROWTH
@@ -21,8 +20,7 @@ class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     growth: Annotated[float, msgspec.Meta(ge=1.0)] = GROWTH
     window_seconds: Annotated[float, msgspec.Meta(ge=1.0)] = WINDOW_SECONDS
     review_seconds: float = 5.0
-    partition: TuningMode = TuningMode.OFF
-    partition_planner: str = "weft"
+    partition: TuningMode = TuningMode.ON
     partition_theta1: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.1
     partition_theta2: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.2
     partition_seconds_min: Annotated[float, msgspec.Meta(ge=1.0)] = 60.0
@@ -35,10 +33,6 @@ class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        if self.partition_planner not in PARTITIONERS:
-            raise ValueError(
-                f"partition_planner: there is no {self.partition_planner}, there are {', '.join(PARTITIONERS)}"
-            )
         if self.serving_policy not in OURS:
             raise ValueError(f"serving_policy: there is no {self.serving_policy}, there are {', '.join(OURS)}")
         if self.partition_seconds_max < self.partition_seconds_min:

@@ -23,7 +23,6 @@ POLICY = Policy("fifo", "packed-sticky", "none")
 STATIC, OURS = "static", "weft"
 PAPER = {"Dorm (0.2, 0.1)": (0.2, 0.1), "Dorm (0.1, 0.1)": (0.1, 0.1), "Dorm (0.1, 0.2)": (0.1, 0.2)}
 EXPONENTS = (1.0, 0.85, 0.7, 0.5)
-SOLVER_SECONDS = 1.0  # for one partition of the published program, which has a variable for each job on each server
 
 SPEED_UPS = {1.0: 2.72, 0.7: 1.7}
 FAIRER = 4.0
@@ -106,7 +105,7 @@ def _partitioning(planner: str) -> Partitioning | None:
     if planner == OURS:
         return partitioning_of("weft")
     theta1, theta2 = PAPER[planner]
-    return as_published(Rules(theta1=theta1, theta2=theta2, solver_seconds=SOLVER_SECONDS), name=planner)
+    return as_published(Rules(theta1=theta1, theta2=theta2), name=planner)
 
 
 def as_published(rules: Rules, *, name: str = "dorm") -> Partitioning:

@@ -30,8 +30,8 @@ class ElasticJob(Struct, frozen=True, kw_only=True):
     other roles hold as long as it runs, whatever its size. `speeds`: its expected speed with `least`, `least` + 1, …
     `most` replicas, in any unit, at the lower confidence bound. `restart_s`: how long it makes no progress when its
     size changes; 0 if it grows and shrinks live. `fixed`: its size may not change now. `waited_s`: how long it has
-    waited since it came into the queue. `score`: of the slowest GPU that it has, 0 if that is unknown. `asked`: the
-    number of replicas that its user asked for, 0 if that is unknown. Jobs are in the order of service.
+    waited since it came into the queue. `score`: of the slowest GPU that it has, 0 if that is unknown. Jobs are in the
+    order of service.
     """
 
     job_id: str
@@ -47,7 +47,6 @@ class ElasticJob(Struct, frozen=True, kw_only=True):
     fixed: bool = False
     waited_s: float = 0.0
     score: float = 0.0
-    asked: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -58,8 +57,6 @@ class ElasticJob(Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.job_id}: speeds must be above 0")
         if self.weight <= 0:
             raise ValueError(f"{self.job_id}: weight must be above 0, not {self.weight:g}")
-        if self.asked and not self.least <= self.asked <= self.most:
-            raise ValueError(f"{self.job_id}: asked must be least to most or 0, not {self.asked}")
         if sum(self.on.values()) != self.now:
             raise ValueError(f"{self.job_id}: on must add up to now, {self.now}, not to {sum(self.on.values())}")
 

@@ -14,6 +14,7 @@ from weft.planning.partition.configurations import Configurations
 from weft.planning.partition.solving import Ended, LinearProgram, Numbers, Places, Relaxation, SolverLimits
 
 CHANGE_COSTS = 0.01  # of unfairness
+PROGRESS_KEPT = 0.98  # the part of the progress that fairness leaves
 EXACT_MOST = 200  # configurations
 MORE_JOBS = 20  # that are chosen again where the few jobs alone leave no solution
 TRIED_MOST = 3000  # combinations of configurations, up to which all are tried instead
@@ -154,7 +155,7 @@ class Chooser:
         return {int(self.options.job[column]): int(column) for column in np.flatnonzero(values > 0.5)}
 
     def _a_little_less(self, value: float) -> float:
-        return value - (1 - self.options.goal.kept) * abs(value)
+        return value - (1 - PROGRESS_KEPT) * abs(value)
 
     def _unfair_most(self, bounds: ChoiceLimits) -> float:
         return bounds.unfairness - float(self.options.waiting.sum())

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from weft.planning.partition import ElasticJob, Rules, Server
 from weft.planning.partition.fair import FairShare, fair_shares, whole_of
-from weft.planning.partition.goals import PartitionGoal
 from weft.planning.partition.levels import Levels
 from weft.planning.partition.outcome import PROGRESS_MOST, usual_speed
 from weft.planning.shares import Amounts
@@ -29,23 +28,21 @@ Numbers = NDArray[np.float64]
 CONFIGURATIONS_MOST = 12  # of a job
 SETS_MOST = 8
 KINDS_MOST = 16
-SCALES_USUALLY = 0.85  # the power of the replicas with which a job's speed grows
+POWER = 0.5  # progress counts by its root: a job's first replicas are worth more than its last ones
 ROUNDING = 1e-9
 
 
 class Configurations:
     """`job`, `size`, `level`: of each configuration. `changed`: 1 where a running job does not stay as it is.
 
-    `worth`: of its progress, which is in parts of that at the size that the goal names, and without what a restart
+    `worth`: the root of its progress, which is in parts of the speed at its fair share, and without what a restart
     loses. `distance`: from the fair share; `waiting`: by job, that distance if it gets nothing. `columns`: by job, its
     configurations. `rows`, `bounds`: the pool.
     """
 
-    def __init__(
-        self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: PartitionGoal
-    ) -> None:
-        self.jobs, self.servers, self.goal = jobs, servers, goal
-        self.levels = Levels(servers, goal.close)
+    def __init__(self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> None:
+        self.jobs, self.servers = jobs, servers
+        self.levels = Levels(servers)
         self.fair = fair_shares(jobs, whole_of(servers))
         self._amounts = np.array([server.amounts for server in servers], float).reshape(len(servers), 3)
         self._place = {server.id: j for j, server in enumerate(servers)}
@@ -84,26 +81,19 @@ class Configurations:
         scores = np.array(self.levels.scores)
         lost = np.array([min(1.0, job.restart_s / rules.horizon_s) for job in self.jobs])[self.job]
         speeds = self._progress() / scores[self.level] * (1.0 - self.changed * lost)
-        self.worth = weight * speeds**self.goal.power
+        self.worth = weight * speeds**POWER
 
     def _progress(self) -> Numbers:
-        """`outcome.progress` of every configuration, or in parts of another speed, if the goal says so."""
+        """`outcome.progress` of every configuration."""
         least = np.array([job.least for job in self.jobs])[self.job]
         lengths = [len(job.speeds) for job in self.jobs]
         first = np.array([0, *accumulate(lengths)][:-1])[self.job]
         last = np.array(lengths)[self.job] - 1
         speeds = np.array([speed for job in self.jobs for speed in job.speeds])
-        usual = np.array([self._usual_speed(job) for job in self.jobs])[self.job]
+        usual = np.array([usual_speed(job, self.fair[job.job_id]) for job in self.jobs])[self.job]
         found = speeds[first + np.clip(self.size - least, 0, last)] * np.minimum(1.0, self.size / least)
         relative: Numbers = np.minimum(PROGRESS_MOST, found / usual)
         return relative
-
-    def _usual_speed(self, job: ElasticJob) -> float:
-        """At the size that the goal names. At the one that was asked for it is what replicas bring usually, wherever
-        they are: jobs that scale worse, or have to be on several nodes, count for less."""
-        if self.goal.of_asked and job.asked:
-            return float(job.speeds[0] * (job.asked / job.least) ** SCALES_USUALLY)
-        return usual_speed(job, self.fair[job.job_id])
 
     def _shares(self) -> Numbers:
         """`fair.dominant_share` of every configuration."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from weft.planning.partition import ElasticJob, Server
 
 LEVELS_MOST = 3
+CLOSE = 0.02  # scores of GPUs nearer to each other than this are one level of speed
 
 
 class Levels:
@@ -14,7 +15,7 @@ class Levels:
     level.
     """
 
-    def __init__(self, servers: Sequence[Server], close: float) -> None:
+    def __init__(self, servers: Sequence[Server], close: float = CLOSE) -> None:
         counts: dict[float, int] = {}
         for server in servers:
             for score, number in bins_of(server):

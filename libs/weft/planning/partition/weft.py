@@ -10,10 +10,6 @@ its root, the first replicas of a job are worth more than its last ones; so larg
 all scale well. Where the bounds leave no solution, theta2 is given up,
 then theta1, then starving jobs wait on, the one that has waited longest last; where there is still none, all stays as
 it is. Sizes that do not fit on the servers are forbidden, and the program is solved again.
-
-`fast` is the same planner for a pool that wants jobs to be over soon, on average, more than it wants fairness: progress
-counts as it is, in parts of the speed at the size that was asked for; theta1 and theta2 do not bind, and fairness gets
-at most 0.1 % of the progress. By their parts, more replicas go to jobs that asked for few.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +23,6 @@ from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.partition.choosing import ChoiceLimits, Chooser
 from weft.planning.partition.configurations import Configurations
 from weft.planning.partition.fair import FairShare, dominant_share, resources, whole_of
-from weft.planning.partition.goals import FAIR, FAST, PartitionGoal
 from weft.planning.partition.outcome import kept, partition_of
 from weft.planning.partition.packing import Packer, TargetSize, pack
 from weft.planning.partition.solving import SolverLimits
@@ -40,26 +35,15 @@ ROUNDING = 1e-9
 
 
 def weft(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> Partition:
-    return _planned(jobs, servers, rules, FAIR)
-
-
-def fast(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> Partition:
-    return _planned(jobs, servers, rules, FAST)
-
-
-def _planned(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: PartitionGoal) -> Partition:
     if not jobs or not servers:
         return kept(jobs, servers, "" if not jobs else "there is no server")
-    return _Planner(jobs, servers, rules, goal).partition()
+    return _Planner(jobs, servers, rules).partition()
 
 
 class _Planner:
-    def __init__(
-        self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules, goal: PartitionGoal
-    ) -> None:
-        self.jobs, self.servers, self.goal = jobs, servers, goal
-        self.rules = rules if goal.bounded else replace(rules, theta1=1.0, theta2=1.0)
-        self.options = Configurations(jobs, servers, rules, goal)
+    def __init__(self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> None:
+        self.jobs, self.servers, self.rules = jobs, servers, rules
+        self.options = Configurations(jobs, servers, rules)
         limits = SolverLimits(gap=GAP, branches=BRANCHES, seconds=rules.solver_seconds)
         self.chooser = Chooser(self.options, limits)
         self.packer = Packer(jobs, servers, self.options.levels)
@@ -109,7 +93,7 @@ class _Planner:
         starving = self._starving()
         must = frozenset((*self.running, *starving))
         bounded = ((self.unfair_most, self.changes_most), (self.unfair_most, inf), (inf, self.changes_most))
-        for unfairness, changes in (*(bounded if self.goal.bounded else ()), (inf, inf)):
+        for unfairness, changes in (*bounded, (inf, inf)):
             yield ChoiceLimits(unfairness=unfairness, changes=changes, must=must)
         for count in reversed(range(len(starving))):
             yield ChoiceLimits(unfairness=inf, changes=inf, must=frozenset((*self.running, *starving[:count])))

@@ -48,7 +48,7 @@ class Plans(Struct, frozen=True, kw_only=True):
     job came or went. `cool_down_seconds`: how long a job that took another size is left alone; and ten times what its
     restart costs."""
 
-    mode: TuningMode = TuningMode.OFF
+    mode: TuningMode = TuningMode.ON
     rules: Rules = Rules()
     seconds_min: float = 60.0
     seconds_max: float = 300.0
@@ -215,7 +215,6 @@ class SizePlanner:
             restart_s=restart_s,
             fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
             waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
-            asked=role.replicas.want,
             score=max((binned.get((one.node_id, gpu), 0.0) for one in ranks for gpu in one.gpus), default=0.0),
         )
 
@@ -316,8 +315,8 @@ def _planned(
     for job_id, count in partition.sizes.items():
         job = jobs[job_id]
         name, _ = elastic_role(job)
-        if count == 0:
-            continue
+        if count == 0 or how_resized(job.spec) is ResizeHow.NEVER:
+            continue  # such a job keeps for ever the size with which it starts: the scheduler starts as much as fits
         if job.state.holding and job.granted[name] <= count < job.wanted[name]:
             count = min(job.wanted[name], count + lent.get(job_id, 0))
         count = max(under.allowed(job, name, count), job.spec.roles[name].replicas.least)

@@ -75,9 +75,9 @@ class Holders:
         most: int | None = None,
         minimum_run: MinimumRun | None = None,
     ) -> list[Holder]:
-        """What is about to be free first, then what `waiting` may preempt: of the jobs of the higher tiers, the last in
-        the order first, and of those of one tier what loses least by it; then the surplus of other jobs. `most`: no
-        more of the jobs that it may preempt than so many; `minimum_run`: another than that of the pool."""
+        """Holders in the order in which they leave: those that stop already; jobs that `waiting` may preempt, by tier
+        and then by the work that they lose; the surplus of other jobs. `most`: the number of jobs to preempt that are
+        looked at; `minimum_run`: in place of the pool's."""
         minimum = self._minimum_run if minimum_run is None else minimum_run
         while self._changes and self._changes[0][0] <= now:
             at, job_id = heappop(self._changes)
