@@ -208,7 +208,7 @@ async def test_who_submits_a_notebook_is_told_that_it_can_be_stopped(servers: Pl
     async with opened(servers) as world:
         notebook = await world.alice.submit(spec(kind="notebook"))
         assert "can be stopped to make room" in notebook.notes[0]
-        assert (await world.alice.submit(spec())).notes == ()
+        assert (await world.alice.submit(spec(kind="batch"))).notes == ()
 
 
 async def test_all_mistakes_of_a_specification_come_with_the_first(servers: Place) -> None:

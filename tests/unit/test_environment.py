@@ -223,7 +223,9 @@ def test_a_submission_notes_the_variables_of_which_weft_has_a_value_too() -> Non
     assert note == "MASTER_PORT and RANK are set by the job; Weft's values are not used"
     assert notes_on(spec(env=env)) == (), "the only replica finds no value of Weft"
     (note,) = notes_on(
-        spec(roles={"worker": {"replicas": {"want": 2}, "gpus": 2, "env": {"NODE_RANK": "1", "RANK": "1"}}})
+        spec(
+            kind="batch", roles={"worker": {"replicas": {"want": 2}, "gpus": 2, "env": {"NODE_RANK": "1", "RANK": "1"}}}
+        )
     )
     assert note == "NODE_RANK is set by the job; Weft's value is not used", "several GPUs: no value of Weft for RANK"
     (note,) = notes_on(spec(env={"CUDA_VISIBLE_DEVICES": "0"}))

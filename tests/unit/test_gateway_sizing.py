@@ -95,13 +95,30 @@ def test_a_size_is_taken_just_if_every_role_may_have_it(size: dict[str, int], ru
 
 
 def test_a_submission_that_cannot_use_its_range_is_taken_with_a_note() -> None:
-    (note,) = notes_on(spec(role=RANGE))
+    note, _ = notes_on(spec(role=RANGE))
     assert "takes no other size while it runs" in note
     assert "checkpoints" in note
-    assert notes_on(spec(role=RANGE, **LIVE)) == notes_on(spec(role=RANGE, **SAVES)) == ()
-    assert notes_on(spec(role={"replicas": {"min": 1, "want": 2}})) == ()  # it only starts with fewer
+    assert notes_on(spec(role=RANGE, **LIVE, **SAVES)) == notes_on(spec(role=RANGE, **SAVES)) == ()
+    assert notes_on(spec(role={"replicas": {"min": 1, "want": 2}}, **SAVES)) == ()  # it only starts with fewer
     (note,) = notes_on(spec(role=RANGE, resize={"how": "restart"}))
     assert "begins its work anew" in note
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        SAVES,
+        {"gpus": 0},
+        {"time_limit": "5m"},
+        {"kind": "batch"},
+        {"preemptible": False},
+        {"kind": "inference", "service": {"port": 8080}},
+    ],
+)
+def test_only_a_training_job_that_may_run_for_long_is_told_what_checkpoints_buy(fields: dict[str, Any]) -> None:
+    (note,) = notes_on(spec())
+    assert note.startswith("it says nothing of `checkpoints`")
+    assert note not in notes_on(spec(**fields))
 
 
 # what is shown

@@ -10,9 +10,11 @@ from weft.servers import ServersState, ServerState
 from weft.servers.state import write_state
 from weftd.cli.local import ClusterHome, LocalCluster, Options
 from weftd.cli.local.cluster import has_caddy
-from weftd.cli.local.plan import Addresses, Service, not_used, role_dsn, services
+from weftd.cli.local.plan import SYSTEMS, Addresses, Service, not_used, role_dsn, services, systems
 from weftd.cli.local.process import environment
 from weftd.cli.local.up import welcome
+from weftd.reallocator.settings import ReallocatorSettings
+from weftd.scorer.settings import ScorerSettings
 
 HOME = ClusterHome(Path("/home"))
 ADDRESSES = Addresses(
@@ -81,6 +83,20 @@ def test_no_setting_of_the_environment_is_replaced_in_silence() -> None:
     assert not_used(given, planned(Options()).values()) == ["EXECUTOR_SYNC_SECONDS"]
 
 
+def test_which_systems_are_on_is_told_in_plain_words() -> None:
+    by_default = list(planned(Options(benchmarks=True)).values())
+    everything = ", ".join(SYSTEMS)
+    assert systems({}, by_default) == f"on: {everything}"
+    assert ReallocatorSettings().tuning is ReallocatorSettings().partition is ReallocatorSettings().serving
+    assert (ReallocatorSettings().tuning, ScorerSettings().benchmarks) == ("on", "on"), "as the line takes for granted"
+    mine = {"REALLOCATOR_TUNING": "advise", "REALLOCATOR_PARTITION": "off"}
+    assert systems(mine, by_default) == (
+        "on: placement by measured GPU speed, services sized by their load; "
+        "only advised: tuning of running jobs; off: sizes of elastic jobs"
+    )
+    assert systems({}, planned(Options()).values()).endswith("; on: " + ", ".join(list(SYSTEMS)[1:]))
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
@@ -116,6 +132,9 @@ def test_what_is_told_of_a_new_cluster_says_where_everything_is(tmp_path: Path) 
     assert f"the dashboard, signed in: {cluster.url}/#token={cluster.token}" in told
     assert "the API is described at /v1/openapi.json" in told
     assert "weft top" in told
+    assert "on: " not in told, "it has not started"
+    cluster.systems = "on: everything"
+    assert "\n  on: everything\n" in welcome(cluster)
     write_state(
         tmp_path, ServersState(postgres=ServerState(pid=1, port=5432, version="18", folder=tmp_path / "postgres"))
     )

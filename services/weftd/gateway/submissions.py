@@ -31,6 +31,7 @@ from weftd.gateway.registry.upstream import Registry
 DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
 LARGE_AT_ONCE = 2
+SHORT_SECONDS = 600.0  # a job with a lower time limit does not need to write checkpoints
 _NAMES_SHOWN_MAX = 20  # in one note
 KEY_CHARACTERS_MAX = 255
 ID_BEGINS = "j-"
@@ -187,7 +188,25 @@ def notes_on(spec: JobSpec) -> tuple[str, ...]:
         notes.append(f"it may have more replicas than it wants, but takes no other size while it runs: {why}")
     if how_resized(spec) is ResizeHow.RESTART and lost_seconds(spec) is None:
         notes.append("it restarts to take another size, but writes no checkpoints: then it begins its work anew")
+    elif _gains_by_checkpoints(spec):
+        notes.append(
+            "it says nothing of `checkpoints`; a job that saves its work and says so waits less, gets its fair part of"
+            " the GPUs and moves to faster ones"
+        )
     return (*notes, *_notes_on_variables(spec))
+
+
+def _gains_by_checkpoints(spec: JobSpec) -> bool:
+    """Is it a training job that may run for long on GPUs, and writes no checkpoints as far as is known?"""
+    limit = spec.time_limit_seconds
+    return (
+        spec.kind is Kind.TRAINING
+        and spec.preemptible
+        and spec.pin is None
+        and lost_seconds(spec) is None
+        and any(role.gpus or role.share is not None for role in spec.roles.values())
+        and (limit is None or limit >= SHORT_SECONDS)
+    )
 
 
 def _notes_on_variables(spec: JobSpec) -> list[str]:

@@ -23,7 +23,7 @@ from weftd.cli.local.errors import LocalError, StartFailedError
 from weftd.cli.local.home import ClientFile, ClusterHome, ClusterState
 from weftd.cli.local.leftovers import end_guards, kill_runs
 from weftd.cli.local.options import Options
-from weftd.cli.local.plan import Addresses, Service, Stage, not_used, services
+from weftd.cli.local.plan import Addresses, Service, Stage, not_used, services, systems
 from weftd.cli.local.ports import ROUTER_PORT, USUAL_PORT, PortClaim, claimed
 from weftd.cli.local.process import ServiceProcess
 
@@ -46,6 +46,7 @@ class LocalCluster:
         self._claims: list[PortClaim] = []
         self._phase: Literal["starting", "ready", "stopping", "stopped"] = "stopped"
         self._processes: list[ServiceProcess] = []
+        self.systems = ""  # which of Weft's systems are on, once it has started
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -134,6 +135,7 @@ class LocalCluster:
         planned = services(self.options, self.home, self.credentials, addresses)
         for name in not_used(os.environ, planned):
             self._tell(f"{name} of the environment is not used: a cluster on one machine has a value of its own")
+        self.systems = systems(os.environ, planned)
         self._spawn(planned)
         await self._all_ready()
         stopwatch.lap(f"{len(self._processes)} services")

@@ -41,7 +41,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--partition",
         choices=[mode.value for mode in TuningMode],
-        help="plan the sizes of elastic jobs together: off, advise or on (default: REALLOCATOR_PARTITION, or off)",
+        help="plan the sizes of elastic jobs together: off, advise or on (default: REALLOCATOR_PARTITION, or on)",
     )
     parser.set_defaults(func=up)
 
@@ -119,6 +119,7 @@ def welcome(cluster: LocalCluster) -> str:
         "  the API is described at /v1/openapi.json",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",
+        *([f"  {cluster.systems}"] if cluster.systems else []),
         *([f"  services answer at {cluster.router_url}/s/JOB/"] if cluster.router_url else []),
         "",
         f'in another terminal (`export PATH="$PATH:{Path(sys.executable).parent}"` finds weft):',

@@ -46,7 +46,7 @@ grace: 30s                    # between SIGTERM and SIGKILL, to write a checkpoi
 retries: {max: 3, backoff: 10s}  # tried again when it fails
 """
 _TRAINS = """\
-#checkpoints: {every: 10m}    # how often it writes one, so that it is moved or stopped just after
+#checkpoints: {every: 10m}    # it saves its work so often: it then waits less, and moves to faster GPUs
 #progress: {pattern: 'step (?P<step>[0-9]+)/(?P<steps>[0-9]+) loss (?P<loss>[0-9.]+)'}  # of lines on its output
 #tuning: {mode: on}           # CPU, memory and network follow what holds it back: docs/tuning.md
 #resize: {how: live}          # ranks join and leave while it runs: docs/elastic.md
