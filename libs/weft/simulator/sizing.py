@@ -12,9 +12,10 @@ from math import inf
 from msgspec import Struct, structs
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import NodeRoom, Room
+from weft.planning.capacity import Room
 from weft.planning.finding import Place, find
 from weft.planning.partition import ElasticJob, Partition, Partitioner, Rules, Server
+from weft.planning.partition.seen import amounts_of, placed, server_of
 from weft.planning.policy import Policy
 from weft.planning.queue import place_of
 from weft.planning.resizing import grow, shrink
@@ -98,8 +99,9 @@ class SizesOverTime:
         if self._how.at_most_s:
             self._plan_at(now + self._how.at_most_s)
         jobs = self._in_order(now)
-        elastic = [self._elastic(job, now) for job in jobs]
-        found = self._how.planner(elastic, self._servers(self.serving(now)), self._how.rules)
+        binned = self._binned()
+        elastic = [self._elastic(job, now, binned) for job in jobs]
+        found = self._how.planner(elastic, self._servers(self.serving(now), binned), self._how.rules)
         self.sizes, self._on = found.sizes, found.on
         running = [job for job in jobs if job.allocations]
         changed = self._resize(running, found, now)
@@ -124,73 +126,51 @@ class SizesOverTime:
         present = [job for job_id, job in self._jobs.items() if job.allocations or job_id in self._lives.queue]
         return sorted(present, key=lambda job: place_of(self._order, job.standing(now, known=known)))
 
-    def _servers(self, serving: Mapping[str, int]) -> list[Server]:
+    def _servers(self, serving: Mapping[str, int], binned: Mapping[GpuKey, float]) -> list[Server]:
         """The nodes that have not failed, without what services hold there: all else that holds a part of them is among
         the jobs."""
-        return [
-            Server(
-                id=node.node.id,
-                amounts=(
-                    float(max(0, len(node.node.capacity.gpus) - serving.get(node.node.id, 0))),
-                    node.node.capacity.cpus,
-                    float(node.node.capacity.memory),
-                ),
-                bins=self._bins(node),
-            )
-            for node in self._room.open_nodes
-        ]
+        servers: list[Server] = []
+        for room in self._room.open_nodes:
+            gpus, cpus, memory = amounts_of(room.node)
+            left = max(0.0, gpus - serving.get(room.node.id, 0))
+            servers.append(server_of(room.node, (left, cpus, memory), room.gpus.models, binned))
+        return servers
 
-    def _bins(self, node: NodeRoom) -> tuple[tuple[float, int], ...]:
-        """The node's GPUs by how fast they are for the most sensitive class; none if all are typical."""
-        if not self._room.scores.classes or not node.gpus.models:
-            return ()
-        binned = self._binned(self._room.scores.classes[0])
-        return tuple(sorted(Counter(binned[node.node.id, gpu] for gpu in node.gpus.models).items()))
-
-    def _binned(self, job_class: str) -> Mapping[GpuKey, float]:
+    def _binned(self) -> Mapping[GpuKey, float]:
+        """The bin of each GPU for the most sensitive class; empty if all are typical."""
+        if not self._room.scores.classes:
+            return {}
         gpus = ((node_id, gpu) for node_id, node in sorted(self._room.nodes.items()) for gpu in node.gpus.models)
-        return self._room.scores.binned(job_class, gpus)
+        return self._room.scores.binned(self._room.scores.classes[0], gpus)
 
-    def _elastic(self, job: SimulatedJob, now: float) -> ElasticJob:
+    def _elastic(self, job: SimulatedJob, now: float, binned: Mapping[GpuKey, float]) -> ElasticJob:
         elastic = job.trace.elastic
-        on = Counter(allocation.node_id for allocation in job.allocations)
         waited_s = 0.0 if job.allocations else now - job.waits_since
-        now_size = len(job.allocations)
         if elastic is None:
             request = job.shape[0].request
-            return ElasticJob(
+            rigid = ElasticJob(
                 job_id=job.trace.id,
                 each=(float(request.gpus), request.cpus, float(request.memory)),
                 least=job.size,
                 most=job.size,
                 speeds=(1.0,),
-                now=now_size,
-                on=on,
                 fixed=bool(job.allocations),
                 waited_s=waited_s,
             )
+            return placed(rigid, job.allocations, {})
         sizes = range(elastic.least, elastic.most + 1)
-        return ElasticJob(
+        sized = ElasticJob(
             job_id=job.trace.id,
             each=elastic.each,
             least=elastic.least,
             most=elastic.most,
             speeds=tuple(elastic.speed(size) / self._locality(job, size) for size in sizes),
-            now=now_size,
-            on=on,
             weight=elastic.weight,
             restart_s=0.0 if elastic.live else elastic.resize_s,
             fixed=bool(job.allocations) and now < job.resized_at + self._cooldown_s(job),
             waited_s=waited_s,
-            score=self._score(job),
         )
-
-    def _score(self, job: SimulatedJob) -> float:
-        """Of its slowest GPU, for the most sensitive class; 0 if that is not known, or the job waits."""
-        if not self._room.scores.classes:
-            return 0.0
-        binned = self._binned(self._room.scores.classes[0])
-        return max((binned[gpu] for gpu in job.gpus), default=0.0)
+        return placed(sized, job.allocations, binned)
 
     def _cooldown_s(self, job: SimulatedJob) -> float:
         assert job.trace.elastic is not None

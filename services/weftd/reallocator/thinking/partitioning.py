@@ -27,6 +27,7 @@ from weft.messages.asks import Scale
 from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Curve, Finding, GpuScore
 from weft.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
+from weft.planning.partition.seen import amounts_of, placed, server_of
 from weft.planning.quota.amounts import ledger_of
 from weft.planning.quota.ledger import TenantHolds
 from weft.planning.quota.ranks import left_to
@@ -203,20 +204,18 @@ class SizePlanner:
             amounts = _sum(_times(_asked(each), job.wanted[other]) for other, each in others.items())
         else:
             amounts = _sum(map(_held, beside))
-        return ElasticJob(
+        sized = ElasticJob(
             job_id=job.id,
             each=_asked(role),
             least=role.replicas.least,
             most=role.replicas.most,
             speeds=speeds_of(job, name, curves),
-            now=len(ranks),
-            on=_by_node(ranks),
             beside=amounts,
             restart_s=restart_s,
             fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
             waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
-            score=max((binned.get((one.node_id, gpu), 0.0) for one in ranks for gpu in one.gpus), default=0.0),
         )
+        return placed(sized, ranks, binned)
 
     def _may_change(self, job: Job, restart_s: float, now: float) -> bool:
         since = job.held_since if job.sized_at is None else job.sized_at
@@ -378,7 +377,12 @@ def _servers(nodes: Iterable[Node], others: Iterable[Job], binned: Mapping[GpuKe
             taken.setdefault(allocation.node_id, []).append(_held(allocation))
             gpus.update((allocation.node_id, gpu) for gpu in allocation.gpus)
     return [
-        Server(id=node.id, amounts=_less(_all_of(node), _sum(taken.get(node.id, ()))), bins=_bins(node, gpus, binned))
+        server_of(
+            node,
+            _less(amounts_of(node), _sum(taken.get(node.id, ()))),
+            [gpu.index for gpu in node.capacity.gpus if (node.id, gpu.index) not in gpus],
+            binned,
+        )
         for node in nodes
         if node.ready and not node.drained
     ]
@@ -438,18 +442,6 @@ def _binned(nodes: Iterable[Node], scores: Iterable[GpuScore]) -> Mapping[GpuKey
     return Scores({JOB_CLASSES[0]: believed}).binned(JOB_CLASSES[0], gpus)
 
 
-def _bins(node: Node, taken: Container[GpuKey], binned: Mapping[GpuKey, float]) -> tuple[tuple[float, int], ...]:
-    """The node's GPUs that are not `taken`, by how fast they are; none if all are typical."""
-    if not binned:
-        return ()
-    left = [(node.id, gpu.index) for gpu in node.capacity.gpus if (node.id, gpu.index) not in taken]
-    return tuple(sorted(Counter(binned[gpu] for gpu in left).items()))
-
-
-def _all_of(node: Node) -> Amounts:
-    return (float(len(node.capacity.gpus)), node.capacity.cpus, float(node.capacity.memory))
-
-
 def _asked(role: Role) -> Amounts:
     gpus = role.gpus if role.share is None else role.share.request
     return (float(gpus), role.cpus, float(role.memory_bytes))
@@ -472,10 +464,3 @@ def _sum(many: Iterable[Amounts]) -> Amounts:
 
 def _less(amounts: Amounts, taken: Amounts) -> Amounts:
     return (max(0.0, amounts[0] - taken[0]), max(0.0, amounts[1] - taken[1]), max(0.0, amounts[2] - taken[2]))
-
-
-def _by_node(ranks: Iterable[Allocation]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for allocation in ranks:
-        counts[allocation.node_id] = counts.get(allocation.node_id, 0) + 1
-    return counts
