@@ -4,6 +4,7 @@ Every change of a job goes through `go`, which makes the step and applies it to 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict, Unpack
 
 from msgspec import structs
 
@@ -48,6 +49,25 @@ from weftd.scheduler.thinking.state.waitlist import Waitlist
 
 _S, _E = JobState, JobEvent
 DEFAULT = Policy()
+
+
+class StepValues(TypedDict, total=False):
+    """The fields of a step beyond the job's state; a missing one leaves the job's value as it is."""
+
+    ask: int
+    priority: int | None
+    attempts: int | None
+    not_before: float | None
+    placement: Placement | None
+    next_placement: Placement | None
+    exit_code: int | None
+    progress: dict[str, float] | None
+    attained_seconds: float | None
+    attained_gpu_seconds: float | None
+    size: dict[str, int] | None
+    worked: dict[str, int] | None
+    revisions: tuple[Revision, ...] | None
+    loans: tuple[Loan, ...] | None
 
 
 class Picture:
@@ -171,24 +191,11 @@ class Picture:
         event: JobEvent,
         cause: Cause,
         now: float,
-        *,
-        ask: int = 0,
-        priority: int | None = None,
-        attempts: int | None = None,
-        not_before: float | None = None,
-        placement: Placement | None = None,
-        exit_code: int | None = None,
-        progress: dict[str, float] | None = None,
-        attained_seconds: float | None = None,
-        attained_gpu_seconds: float | None = None,
-        next_placement: Placement | None = None,
-        size: dict[str, int] | None = None,
-        worked: dict[str, int] | None = None,
-        revisions: tuple[Revision, ...] | None = None,
-        loans: tuple[Loan, ...] | None = None,
+        **values: Unpack[StepValues],
     ) -> list[Step]:
-        if job.spec.is_service and event is _E.RESIZED and loans is None and placement is not None:
-            loans = self.owed(job, placement)
+        placement = values.get("placement")
+        if job.spec.is_service and event is _E.RESIZED and values.get("loans") is None and placement is not None:
+            loans = values["loans"] = self.owed(job, placement)
             paid = tuple(loan for loan in job.loans if loan not in loans)
             if paid and len(placement.staying) >= sum(job.wanted.values()):  # else the replica begins again there
                 cause = structs.replace(cause, sentence=f"{cause.sentence}; paid back: {loans_text(paid)}")
@@ -200,20 +207,7 @@ class Picture:
             at=now,
             cause=cause,
             epoch=job.epoch + (event in NEW_EPOCH),
-            ask=ask,
-            priority=priority,
-            attempts=attempts,
-            not_before=not_before,
-            placement=placement,
-            exit_code=exit_code,
-            progress=progress,
-            attained_seconds=attained_seconds,
-            attained_gpu_seconds=attained_gpu_seconds,
-            next_placement=next_placement,
-            size=size,
-            worked=worked,
-            revisions=revisions,
-            loans=loans,
+            **values,
         )
         change = self._decided[job.id, job.version] = changed(job, step)
         self._apply(job, change.after, now)
