@@ -18,6 +18,8 @@ from weftd.executor.machine.node import NodeFacts, Refusal, volume_source
 from weftd.executor.runs import Limits, RunKey
 from weftd.executor.runtime.docker.container import (
     LOG_BY_FILE,
+    Folders,
+    Host,
     Joined,
     container_arguments,
     injection_for,
@@ -235,15 +237,14 @@ def container(
         return container_arguments(
             client,
             order(**{"image": "img", **fields}),
-            node=NODE,
-            settings=ContainerSettings(),
-            joined=Joined(network=network, named=named, published=published),
-            run_folder="/home/runs/job-1-1-0",
-            files="/home/contexts/job-1-1",
-            secrets="/home/secrets/job-1-1-0",
-            slowdowns="/home/emulated",
-            injection=injection,
-            log=LOG_BY_FILE,
+            Host(node=NODE, settings=ContainerSettings(), injection=injection, log=LOG_BY_FILE),
+            Folders(
+                run="/home/runs/job-1-1-0",
+                files="/home/contexts/job-1-1",
+                secrets="/home/secrets/job-1-1-0",
+                slowdowns="/home/emulated",
+            ),
+            Joined(network=network, named=named, published=published),
         )
     finally:
         client.close()

@@ -54,6 +54,29 @@ class ServedAt(Struct, frozen=True, kw_only=True):
     publish_at: str = ""
 
 
+class Host(Struct, frozen=True, kw_only=True):
+    """The settings and facts that all containers of a node share.
+
+    `injection`: how the engine gives GPUs to a container. `init`: the path of our first process of each container;
+    empty: the engine's own.
+    """
+
+    node: NodeFacts
+    settings: ContainerSettings
+    injection: str
+    log: LogConfig
+    init: str = ""
+
+
+class Folders(Struct, frozen=True, kw_only=True):
+    """The host's folders that a run may see."""
+
+    run: str
+    files: str
+    secrets: str
+    slowdowns: str
+
+
 def container_name(key: RunKey) -> str:
     return f"weft-{key}"
 
@@ -65,23 +88,15 @@ def gang_network(key: RunKey) -> str:
 def container_arguments(
     client: APIClient,
     order: StartRun,
-    *,
-    node: NodeFacts,
-    settings: ContainerSettings,
+    host: Host,
+    folders: Folders,
     joined: Joined,
-    run_folder: str,
-    files: str,
-    secrets: str,
-    slowdowns: str,
-    injection: str,
-    log: LogConfig,
+    *,
     attached: Attached = NOTHING,
     served: ServedAt | None = None,
-    init: str = "",
 ) -> dict[str, Any]:
-    """The arguments of `create_container`, to be completed by `with_first_process`. `init`: the path of our first
-    process on the host; empty: the engine's own. Raises Refusal."""
-    key = RunKey.of(order)
+    """The arguments of `create_container`, to be completed by `with_first_process`. Raises Refusal."""
+    key, node, settings = RunKey.of(order), host.node, host.settings
     if not order.image:
         raise Refusal("this node runs jobs in containers, and the job names no image")
     check_ulimits(order.ulimits, {**CONTAINERS_MAX, **node.ulimits_max})
@@ -89,12 +104,12 @@ def container_arguments(
     files_at = (order.workdir or FILES_INSIDE) if order.context else None
     mounts = [
         Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
-        Mount(RUN_INSIDE, run_folder, type="bind"),
-        *([Mount(INIT_INSIDE, init, type="bind", read_only=True)] if init else []),
-        *([Mount(SECRETS_INSIDE, secrets, type="bind", read_only=True)] if order.secret_files else []),
-        *([Mount(files_at, files, type="bind")] if files_at else []),
+        Mount(RUN_INSIDE, folders.run, type="bind"),
+        *([Mount(INIT_INSIDE, host.init, type="bind", read_only=True)] if host.init else []),
+        *([Mount(SECRETS_INSIDE, folders.secrets, type="bind", read_only=True)] if order.secret_files else []),
+        *([Mount(files_at, folders.files, type="bind")] if files_at else []),
         *(
-            [Mount(SLOWDOWNS_INSIDE, slowdowns, type="bind", read_only=True)]
+            [Mount(SLOWDOWNS_INSIDE, folders.slowdowns, type="bind", read_only=True)]
             if any(gpu.emulated for gpu in gpus)
             else []
         ),
@@ -121,16 +136,16 @@ def container_arguments(
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true"],
         privileged=False,
-        init=not init,  # one of the two reaps, and forwards SIGTERM to a command that as PID 1 would not receive it
+        init=not host.init,  # one of the two reaps, and forwards SIGTERM, which a command does not receive as PID 1
         read_only=order.read_only,
         tmpfs={"/tmp": "rw,nosuid,nodev,mode=1777"} if order.read_only else None,
         mounts=mounts,
         network_mode=joined.network,
         port_bindings=published or None,
-        log_config=log,
+        log_config=host.log,
         restart_policy={"Name": "no"},
         ulimits=_ulimits(order, gpus),
-        **_gpu_arguments(gpus, injection),
+        **_gpu_arguments(gpus, host.injection),
     )
     return {
         "image": order.image,
@@ -141,7 +156,7 @@ def container_arguments(
         "user": settings.job_user or None,
         "working_dir": files_at or order.workdir,
         "environment": attached.added_to(
-            _environment(order, gpus, joined, injection, node=node, settings=settings, served=served)
+            _environment(order, gpus, joined, host.injection, node=node, settings=settings, served=served)
         ),
         "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace, named=joined.named),
         "ports": list(published) if published else None,

@@ -17,11 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from docker import APIClient
+
 from weftd.executor.logs.retention import GRAIN, NOT_HERE, punch
 from weftd.executor.runtime.docker.enginepipes import EnginePipes
 from weftd.executor.runtime.docker.logcopy import (
     AGAIN_SECONDS,
     KEEP_SECONDS,
+    LogCopy,
     Position,
     read_position,
     store_position,
@@ -55,6 +58,18 @@ def engine_file(folder: str, container: str) -> str | None:
     """The file of one container's output, if it exists."""
     path = f"{folder}/{container}/local-logs/container.log"
     return path if folder and os.path.exists(path) else None
+
+
+def copy_of(
+    container: str, log: str, folder: str, client: APIClient, *, told: Callable[[], None]
+) -> "LogCopy | FileCopy":
+    """The copy of a container's output into `log`. It goes on from the source it began with; a new one reads the
+    engine's file if there is one in `folder`."""
+    begun = read_position(log)
+    source = engine_file(folder, container)
+    if source is not None and (begun.at or not begun.size):
+        return FileCopy(source, log, told=told)
+    return LogCopy(client, container, log, told=told)
 
 
 class FileCopy:

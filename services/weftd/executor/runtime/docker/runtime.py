@@ -28,17 +28,24 @@ from weftd.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailabl
 from weftd.executor.runtime import signalling
 from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.docker import init
-from weftd.executor.runtime.docker.container import HOST_NETWORK, injection_for, members_inside
+from weftd.executor.runtime.docker.container import (
+    HOST_NETWORK,
+    LOG_BY_ASKING,
+    LOG_BY_FILE,
+    Host,
+    injection_for,
+    members_inside,
+)
 from weftd.executor.runtime.docker.doors import PublishedPort, ask, door_of
 from weftd.executor.runtime.docker.egress import find_egress
 from weftd.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
-from weftd.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
+from weftd.executor.runtime.docker.enginelog import FileCopy, copy_of, engine_folder
 from weftd.executor.runtime.docker.entering import end_marked, enter
 from weftd.executor.runtime.docker.images import Images
 from weftd.executor.runtime.docker.inspected import Container, explained, lost, outcome_of, read_list
 from weftd.executor.runtime.docker.kept import guarded
 from weftd.executor.runtime.docker.labels import of_node
-from weftd.executor.runtime.docker.logcopy import LogCopy, position_path, read_position
+from weftd.executor.runtime.docker.logcopy import LogCopy, position_path
 from weftd.executor.runtime.docker.networks import Networks
 from weftd.executor.runtime.docker.rates import EgressRates
 from weftd.executor.runtime.docker.resizing import Held, Resizing, held_of, safe_update
@@ -96,14 +103,16 @@ class DockerRuntime:
         self._starter = Starter(
             engine,
             home,
-            node,
-            settings,
+            Host(
+                node=node,
+                settings=settings,
+                injection=self._injection,
+                log=LOG_BY_FILE if self.reaches_engine_files else LOG_BY_ASKING,
+                init="" if isinstance(init, NotBuilt) else str(init),
+            ),
             self._networks,
             self._images,
             self._book,
-            injection=self._injection,
-            log_by_file=self.reaches_engine_files,
-            init="" if isinstance(init, NotBuilt) else str(init),
         )
         self._rates = EgressRates(home)
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
@@ -334,10 +343,9 @@ class DockerRuntime:
 
     async def _begin_with_egress(self, key: RunKey, rate: int) -> None:
         """Limit egress after the start: there is no network namespace before, so the first bytes may be unlimited."""
-        held = self._held.get(key)
-        if held is not None and (why := await self._resizing.resize(key, held, Limits(egress=rate))):
-            logger.warning("not applied to %s: %s", key, why)
-        if held is not None:
+        if (held := self._held.get(key)) is not None:
+            if why := await self._resizing.resize(key, held, Limits(egress=rate)):
+                logger.warning("not applied to %s: %s", key, why)
             await self._read_limits(key, held)
 
     async def _read_limits(self, key: RunKey, held: Held) -> None:
@@ -406,14 +414,12 @@ class DockerRuntime:
 
     async def _listed(self) -> dict[RunKey, Container]:
         filters = of_node(node_id=self._node.node_id, cluster=self._settings.cluster)
-        client = self._engine.client
-        return await self._engine.call(lambda: read_list(client.containers(all=True, filters=filters)))
+        return await self._engine.call(lambda: read_list(self._engine.client.containers(all=True, filters=filters)))
 
     def _lose(self, key: RunKey) -> None:
         """The run's container was removed by others."""
         run = self._inspected.pop(key, None) or Run(key=key, state=RunState.RUNNING)
-        copy = self._copies.pop(key, None)
-        if copy is not None:
+        if (copy := self._copies.pop(key, None)) is not None:
             copy.lost()
         self._book.over[key] = lost(run, at=time.time()) if run.live else run
 
@@ -425,15 +431,8 @@ class DockerRuntime:
                 with suppress(RuntimeError):  # The loop may be closed by now.
                     loop.call_soon_threadsafe(self._book.note_change)
 
-            log = self._home.log(key)
-            begun = read_position(log)
-            source = engine_file(self._engine_folder, container.id)
-            copy: LogCopy | FileCopy
-            if source is not None and (begun.at or not begun.size):  # A copy goes on from the source it began with.
-                copy = FileCopy(source, log, told=told)
-            else:
-                copy = LogCopy(self._engine.follower, container.id, log, told=told)
-            self._copies[key] = copy
+            log, client = self._home.log(key), self._engine.follower
+            copy = self._copies[key] = copy_of(container.id, log, self._engine_folder, client, told=told)
             copy.begin()
 
     async def _inspect(self, key: RunKey, container: Container) -> None:

@@ -14,12 +14,12 @@ from weftd.executor.files import members
 from weftd.executor.files.checkpoints import OF_ANY_USER, make_folder
 from weftd.executor.files.contexts import hand_over
 from weftd.executor.files.home import Home
-from weftd.executor.machine.node import NodeFacts, Refusal, port_taken
+from weftd.executor.machine.node import Refusal, port_taken
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.bookkeeping import Bookkeeping
 from weftd.executor.runtime.docker.container import (
-    LOG_BY_ASKING,
-    LOG_BY_FILE,
+    Folders,
+    Host,
     container_arguments,
     container_name,
     members_inside,
@@ -32,7 +32,6 @@ from weftd.executor.runtime.docker.inspected import Container
 from weftd.executor.runtime.docker.kept import GuardedContainer, guarded
 from weftd.executor.runtime.docker.labels import key_of, stop_signal_of
 from weftd.executor.runtime.docker.networks import Networks
-from weftd.executor.runtime.docker.settings import ContainerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -41,54 +40,41 @@ NO_SUCH_IMAGE = ("manifest unknown", "name unknown", "repository does not exist"
 
 
 class Starter:
-    """`injection`: how this engine gives GPUs to a container. `log_by_file`: its log is copied from its file. `init`:
-    the path of our first process of each container; empty: the engine's own."""
-
     def __init__(
         self,
         engine: DockerEngine,
         home: Home,
-        node: NodeFacts,
-        settings: ContainerSettings,
+        host: Host,
         networks: Networks,
         images: Images,
         book: Bookkeeping,
-        *,
-        injection: str,
-        log_by_file: bool,
-        init: str,
     ) -> None:
         self._engine = engine
         self._home = home
-        self._node = node
-        self._settings = settings
+        self._host = host
         self._networks = networks
         self._images = images
         self._book = book
-        self._injection = injection
-        self._init = init
-        self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
 
     async def start(self, order: StartRun, key: RunKey, permitted: Callable[[], bool]) -> None:
         """Start the run. Raises Refusal, RuntimeUnavailableError."""
         self._make_folders(key)
         joined = await self._networks.join(order, key)
         attached = await self._book.attach(order)
-        arguments = container_arguments(
-            self._engine.client,
-            order,
-            node=self._node,
-            settings=self._settings,
-            joined=joined,
-            run_folder=self._home.run(key),
+        folders = Folders(
+            run=self._home.run(key),
             files=self._home.context(key),
             secrets=self._home.secrets(key),
             slowdowns=str(self._home.emulated),
-            injection=self._injection,
-            log=self._log,
+        )
+        arguments = container_arguments(
+            self._engine.client,
+            order,
+            self._host,
+            folders,
+            joined,
             attached=attached,
-            served=await served(order, self._node, self._book.served, joined),
-            init=self._init,
+            served=await served(order, self._host.node, self._book.served, joined),
         )
         made = await self._create(arguments, order, permitted)
         if made is None:
@@ -112,7 +98,7 @@ class Starter:
         """Write the run's members for its command to find. Raises RuntimeUnavailableError."""
         if order.members is not None:
             try:
-                members.show(self._home, key, members_inside(order, self._node, self._settings, named=named))
+                members.show(self._home, key, members_inside(order, self._host.node, self._host.settings, named=named))
             except OSError as error:
                 raise RuntimeUnavailableError(f"{key}: {members.why_not(error)}") from error
 
@@ -163,7 +149,7 @@ class Starter:
             of_image.update(THREAD_NAMES)
         ours = (DEFAULT_NAMES - order.env.keys()) & of_image  # the image has its own values
         env = {name: text for name, text in arguments["environment"].items() if name not in ours}
-        completed = with_first_process({**arguments, "environment": env}, order, image, init=bool(self._init))
+        completed = with_first_process({**arguments, "environment": env}, order, image, init=bool(self._host.init))
         return _Made(client.create_container(**completed)["Id"], completed["stop_signal"])
 
     async def _replace_half_made(self, key: RunKey, why: str) -> "_Made | None":
@@ -172,7 +158,7 @@ class Starter:
             container, state, own = await self._engine.call(self._inspected, key)
         except MissingError as error:
             raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try creates it.
-        if key_of(own) != key or own.get("weft.node") != self._node.node_id:
+        if key_of(own) != key or own.get("weft.node") != self._host.node.node_id:
             raise Refusal(f"the container name {container_name(key)} is taken by something else")
         return _Made(container, stop_signal_of(own)) if state == "created" else None
 
@@ -182,10 +168,10 @@ class Starter:
         return found["Id"], found["State"]["Status"], dict(found["Config"]["Labels"] or {})
 
     async def _pull(self, image: str) -> None:
-        if not self._settings.pull:
+        if not self._host.settings.pull:
             raise Refusal(f"image-missing: {image} is not on this node, which fetches none")
         logger.info("fetching the image %s", image)
-        why = await self._engine.pull(image, seconds_max=self._settings.pull_seconds_max)
+        why = await self._engine.pull(image, seconds_max=self._host.settings.pull_seconds_max)
         if why:
             is_for_good = any(words in why.lower() for words in NO_SUCH_IMAGE)
             raise Refusal(f"image-missing: {image}: {why}", is_for_good=is_for_good)
@@ -194,7 +180,7 @@ class Starter:
     def _make_folders(self, key: RunKey) -> None:
         """Create the run's folders, writable for every user of a container; the folders above keep other users out."""
         try:
-            make_folder(self._node.checkpoints, key.job_id, mode=OF_ANY_USER)
+            make_folder(self._host.node.checkpoints, key.job_id, mode=OF_ANY_USER)
             os.makedirs(self._home.run(key), exist_ok=True)
             os.chmod(self._home.run(key), OF_ANY_USER)
         except OSError as error:
