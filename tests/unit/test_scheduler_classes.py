@@ -9,7 +9,7 @@ from tests.unit.test_scheduler_desk import World as DeskWorld
 from weft.domain.classes import CLASS_LABEL, class_of, workload_of
 from weft.messages.asks import AskKind
 from weft.messages.signals import ClassesLearnt, GpuScore, WorkloadClass
-from weftd.scheduler.desk import SCORES_SECONDS
+from weftd.scheduler.refreshing import SCORES_SECONDS
 from weftd.scheduler.thinking.record import entries as recorded
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 

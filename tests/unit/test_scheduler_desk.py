@@ -22,8 +22,9 @@ from weft.messages.history import Record
 from weft.messages.nodes import NodeDesired
 from weft.messages.signals import GpuScore, GpusScored
 from weft.store import StoreError, StoreUnavailableError, UnlawfulError
-from weftd.scheduler.desk import SCORES_SECONDS, Desk
+from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.refreshing import SCORES_SECONDS
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.replay import Replay

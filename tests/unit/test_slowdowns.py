@@ -16,7 +16,7 @@ from weft.planning.finding import find
 from weft.planning.reasons.why import why_there
 from weft.planning.scores import Scores
 from weft.planning.shape import PlacementRequest
-from weftd.scheduler.desk import SCORES_SECONDS
+from weftd.scheduler.refreshing import SCORES_SECONDS
 from weftd.scheduler.thinking.record import entries as recorded
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 

@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from weft.bus import Bus
-from weft.domain.job import Job, JobChange, JobEvent, Step
+from weft.domain.job import Job, Step
 from weft.domain.lease import Lease
-from weft.domain.quotas import Quota
-from weft.messages.asks import Ask, AskKind, OutboxFilled
-from weft.messages.history import Record
+from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported
-from weft.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
+from weft.messages.signals import ClassesLearnt, GpusScored
 from weft.store import (
     ASKS_BYTES_MAX,
     DoubleAllocationError,
@@ -27,9 +25,10 @@ from weft.store import (
     RecordsLostError,
     SchedulerStore,
     StoreUnavailableError,
-    UnlawfulError,
 )
+from weftd.scheduler.committing import Committer, WrongPictureError
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.refreshing import Refresher
 from weftd.scheduler.standin import StandIn
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.answers import Answers
@@ -37,27 +36,17 @@ from weftd.scheduler.thinking.appetite import Appetite
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.record.history import HistoryRetention, Journal, JournalPace
 from weftd.scheduler.thinking.record.mistakes import Mistakes, set_aside
-from weftd.scheduler.thinking.state.pool import NodeChange
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 ANSWER_SECONDS_MAX = 2.5  # a node waits 3 s; a call of the store fails after about 5
 CLAIM_SECONDS_MAX = 2.0
-SCORES_SECONDS = 30.0  # between two reads of scores whose message did not arrive
-QUOTAS_SECONDS = 1.0  # between two reads of quotas
-SCORES_SLACK_SECONDS = 300.0  # the clocks of scorers may differ from ours by this much
-TOUCH_SECONDS = 10.0
 INTAKE_SECONDS = 0.03  # of one turn, for each of the two:
 ADMITTED_LEAST, ADMITTED_MAX = 50, 500  # submissions
 ASKS_LEAST, ASKS_MAX = 25, 100  # other asks
 ASKED_AGAIN = frozenset({AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE})
 """Of these one turn takes several about one job, one on top of the other."""
-STEPS_IN_ONE_COMMIT = 1000
-
-
-class WrongPictureError(Exception):
-    """The store refused a decision of the core: the core must load anew."""
 
 
 _WRONG_PICTURE = (LeaseLostError, LoadedSinceError, RecordsLostError, DoubleAllocationError, WrongPictureError)
@@ -101,6 +90,10 @@ class Desk:
         self._journal = Journal(core, pace=pace)
         self.wake = asyncio.Event()
         self.outbox_filled = outbox_filled or asyncio.Event()
+        self._committer = Committer(
+            core=core, journal=self._journal, store=store, bus=bus, tally=tally, outbox_filled=self.outbox_filled
+        )
+        self._refresher = Refresher(core=core, journal=self._journal, store=store, obeys_quotas=obeys_quotas)
         self._store = store
         self._bus = bus
         self._leadership = leadership
@@ -111,7 +104,6 @@ class Desk:
         self._answers = Answers()
         self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
-        self._load_number = 0  # of our latest load, as the store counts them
         self._went_back_at: float | None = None  # when we found that the store went back, until that is settled
         self._reports: list[_Waiting] = []
         self._admits = Appetite(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
@@ -121,15 +113,6 @@ class Desk:
         self._took_in = False  # did this turn take in asks or submissions?
         self._asked = True
         self._polled_at = 0.0
-        self._touched_at = 0.0
-        self._scores_at = 0.0
-        self._obeys_quotas = obeys_quotas
-        self._known_quotas: list[Quota] = []
-        self._quotas_at = 0.0
-        self._told_scores: list[GpuScore] = []
-        self._told_classes: list[WorkloadClass] = []
-        self._refused: set[str] = set()  # jobs with a step that the store refused in this turn
-        self._joined: set[str] = set()  # nodes whose scores were not read yet
         self._why_not_hold: str | None = None  # None: the store answers
 
     # input
@@ -141,11 +124,11 @@ class Desk:
     def scored(self, scored: GpusScored) -> None:
         """Keep new scores for the next turn: in the middle of one, the decisions that they affect would be unknown."""
         if self._leadership.lease is not None:
-            self._told_scores += scored.scores
+            self._refresher.told_scores += scored.scores
 
     def learnt(self, learnt: ClassesLearnt) -> None:
         if self._leadership.lease is not None:
-            self._told_classes += learnt.classes
+            self._refresher.told_classes += learnt.classes
 
     async def report(self, report: NodeReported) -> NodeDesired | None:
         """Answer a node's report; None leaves the answer to the leader."""
@@ -231,21 +214,21 @@ class Desk:
         intake_seconds = self._clock() - began
         if wanted := self.core.picture.holds.wanted(now):
             self._journal.tell_ends(await self._store.ends_of(wanted), now)
-        await self._take_in_scores(now)
-        await self._take_in_quotas(now)
+        await self._refresher.scores(now)
+        await self._refresher.quotas(now)
         answers = self._take_in_reports(waiting, steps, now)
         with self._tally.deciding():
             decided, changes = self._journal.decide(now)
         steps += decided
         began = self._clock()
-        await self._commit(lease, steps, changes, now)
+        await self._committer.commit(lease, steps, changes, now)
         self._does.took(intake_seconds + self._clock() - began, self._done)
         if self._done:
             self._asks_from = self._clock() + self._does.pause
         if self._took_in:
             self._does.stored()
             self._admits.stored()
-        self._joined.update(change.node.id for change in changes if change.event == "joined")
+        self._refresher.joined.update(change.node.id for change in changes if change.event == "joined")
         self._leadership.require()
         if now >= self._leadership.held_until or not self.core.unfollowing:
             self._leadership.alone()
@@ -298,7 +281,7 @@ class Desk:
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
         await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
-        self._load_number = await self._store.lead_by(
+        self._committer.load_number = await self._store.lead_by(
             lease, str(self.core.settings.policy), preemption_after=self.core.settings.preemption_after_seconds
         )
         slowdowns = await self._store.slowdowns()
@@ -307,7 +290,7 @@ class Desk:
             self._store.open_jobs(pool=pool),
             self._store.scores(pool=pool),
             self._store.classes(pool=pool),
-            self._quotas(),
+            self._refresher.read_quotas(),
         )
         jobs = await self._set_aside(lease, jobs)
         used: dict[str, float] = {}
@@ -330,9 +313,7 @@ class Desk:
         self._loaded_for = lease.epoch
         self._answers.forget()
         self._asked = True
-        self._scores_at = self._clock()
-        self._known_quotas, self._quotas_at = quotas, self._clock()
-        self._joined.clear()
+        self._refresher.loaded(quotas, self._clock())
         logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
 
     async def _set_aside(self, lease: Lease, jobs: Sequence[Job]) -> list[Job]:
@@ -350,42 +331,6 @@ class Desk:
             if not job.state.final:
                 open_jobs.append(job)
         return open_jobs
-
-    async def _take_in_scores(self, now: float) -> None:
-        """Take in scores and classes from messages and the store: a message may come before its node, or never."""
-        told, self._told_scores = self._told_scores, []
-        if told:
-            self._journal.rescore(told)
-        classes, self._told_classes = self._told_classes, []
-        self._learn(classes, now)
-        if not self._joined and now < self._scores_at + SCORES_SECONDS:
-            return
-        since, joined = self._scores_at - SCORES_SLACK_SECONDS, sorted(self._joined)
-        found = await self._store.scores(pool=self.core.pool, since=since, nodes=joined)
-        self._learn(await self._store.classes(pool=self.core.pool, since=since), now)
-        slowdowns = await self._store.slowdowns()
-        if self.core.picture.beliefs.is_slowed_anew(slowdowns):
-            self._journal.slow(slowdowns)
-        self._scores_at = now
-        self._joined.clear()
-        if new := [score for score in found if self.core.picture.beliefs.is_news(score)]:
-            self._journal.rescore(new)
-
-    async def _quotas(self) -> list[Quota]:
-        return await self._store.quotas(pool=self.core.pool) if self._obeys_quotas else []
-
-    async def _take_in_quotas(self, now: float) -> None:
-        """Take in what an administrator changed."""
-        if now < self._quotas_at + QUOTAS_SECONDS:
-            return
-        quotas, self._quotas_at = await self._quotas(), now
-        if quotas != self._known_quotas:
-            self._known_quotas = quotas
-            self._journal.limit(quotas, now)
-
-    def _learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
-        if new := [one for one in classes if self.core.picture.beliefs.is_learnt_anew(one)]:
-            self._journal.learn(new, now)
 
     async def _take_in_asks(self, lease: Lease, now: float) -> list[Step]:
         self._done = 0
@@ -435,7 +380,9 @@ class Desk:
 
     async def _admit(self, lease: Lease) -> None:
         began = self._clock()
-        born = await self._store.admit(lease, load=self._load_number, pool=self.core.pool, limit=self._admits.limit)
+        born = await self._store.admit(
+            lease, load=self._committer.load_number, pool=self.core.pool, limit=self._admits.limit
+        )
         self._journal.admit(born)
         self._took_in |= bool(born)
         self._admits.took(self._clock() - began, len(born))
@@ -460,104 +407,6 @@ class Desk:
             steps += self._journal.follow(one.report, now)
             answers[one.report.node_id] = one
         return list(answers.values())
-
-    async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None, now: float) -> list[bool]:
-        """Store steps together; if the store finds one unlawful, each by itself, so that it harms no other job."""
-        try:
-            taken = await self._store.take(lease, self._changes(steps), record=record)
-        except UnlawfulError:
-            if record is not None:  # the record was not stored either; alone it harms nothing
-                await self._store.record(lease, record)
-                self._recorded(record)
-            return [await self._take_alone(lease, step, now) for step in steps]
-        if record is not None:
-            self._recorded(record)
-        return taken
-
-    async def _take_alone(self, lease: Lease, step: Step, now: float) -> bool:
-        """Store one step. If it is unlawful by itself, its job is at fault: another step of that job replaces it."""
-        if step.job_id in self._refused:
-            return True  # this step was decided on top of a refused step, and falls with it
-        try:
-            return (await self._store.take(lease, self._changes([step])))[0]
-        except UnlawfulError as error:
-            logger.critical("a step is unlawful", extra={"job": step.job_id, "step": step.event, "error": str(error)})
-        self._refused.add(step.job_id)
-        instead = self._journal.not_stored(step, now)
-        record = await self._record()
-        try:
-            taken = await self._store.take(lease, self._changes(instead), record=record) if instead else []
-        except UnlawfulError as error:
-            logger.critical("nor is what was to replace it lawful", extra={"job": step.job_id, "error": str(error)})
-            return False
-        if not instead:
-            await self._store.record(lease, record)
-            await self._store.drop_asks(lease, [step.ask])
-        self._recorded(record)
-        return all(taken)
-
-    def _changes(self, steps: Sequence[Step]) -> list[JobChange]:
-        return [self.core.picture.change_of(step) for step in steps]
-
-    async def _save_node(self, lease: Lease, change: NodeChange) -> None:
-        """Store a node. A node that the store refuses goes on without a row there, which harms no other node."""
-        try:
-            if change.event == "removed":
-                await self._store.remove_node(
-                    lease, change.node.id, cause=change.sentence, at=change.at, load=self._load_number
-                )
-            else:
-                await self._store.save_node(
-                    lease,
-                    change.node,
-                    event=change.event,
-                    cause=change.sentence,
-                    at=change.at,
-                    ask=change.ask,
-                    load=self._load_number,
-                )
-        except UnlawfulError as error:
-            logger.critical("a node is unlawful", extra={"node": change.node.id, "error": str(error)})
-            return
-        logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
-        self.outbox_filled.set()
-
-    async def _record(self) -> Record:
-        draft = self._journal.draft()
-        return await asyncio.to_thread(draft.encoded) if draft.large else draft.encoded()
-
-    def _recorded(self, record: Record) -> None:
-        self._journal.stored(record)
-        self._tally.recorded(record)
-
-    async def _commit(self, lease: Lease, steps: Sequence[Step], changes: Sequence[NodeChange], now: float) -> None:
-        self._refused.clear()
-        record = await self._record() if steps or changes or self._journal.due(now) else None
-        if record is not None and (changes or not steps):
-            await self._store.record(lease, record)
-            self._recorded(record)
-            record = None
-        for change in changes:
-            await self._save_node(lease, change)
-        for begin in range(0, len(steps), STEPS_IN_ONE_COMMIT):
-            part = [step for step in steps[begin : begin + STEPS_IN_ONE_COMMIT] if step.job_id not in self._refused]
-            taken = await self._take(lease, part, record, now)
-            record = None
-            refused = [step for step, was_taken in zip(part, taken, strict=True) if not was_taken]
-            if refused:
-                first = refused[0]
-                raise WrongPictureError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
-        if steps:
-            self._tally.count(steps)
-            self.outbox_filled.set()
-            await self._bus.publish(OutboxFilled())
-        for step in steps:
-            if step.event is not JobEvent.WAITING:
-                logger.info(step.event, extra={"job": step.job_id, "epoch": step.epoch, "why": step.cause.sentence})
-        if now >= self._touched_at + TOUCH_SECONDS:
-            self._touched_at = now
-            recent = [node_id for node_id, at in self.core.picture.pool.heard.items() if at > now - TOUCH_SECONDS]
-            await self._store.touch_nodes(lease, recent, at=now)
 
 
 def _is_of_a_job(ask: Ask) -> bool:
