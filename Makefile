@@ -13,7 +13,8 @@ N ?= 3
 ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mark\.alone' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up wheel fmt check test nightly mutants sim chaos bench fairness policies hosts clean
+.PHONY: help setup lock native demo up wheel fmt check test tests parallel alone nightly mutants sim chaos bench \
+	fairness policies hosts clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -62,16 +63,21 @@ check: setup ## formatting, lints, strict types, import walls, wording of new te
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.prose
 
-test: check ## check, then the tests of each push: under twenty minutes on two cores
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone and not nightly"
-	$(BIN)/pytest --durations 30 -m "alone and not nightly" $(ALONE)
+test: check tests ## check, then the tests of each push: under twenty minutes on two cores
+
+tests: setup
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going parallel alone TIER="and not nightly"
+
+# The parallel tests run at a lower priority: those beside them measure time, and find a core when they want one.
+parallel:
+	nice -n 10 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone $(TIER)"
+
+alone: # prints its report at the end, as the parallel tests print meanwhile
+	@log=$$(mktemp) && { $(BIN)/pytest --durations 30 -m "alone $(TIER)" $(ALONE) >$$log 2>&1; status=$$?; cat $$log; rm $$log; exit $$status; }
 
 nightly: check ## check, then every test, each with all its seeds and variants: hours
-	WEFT_TESTS=nightly $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone"
-	WEFT_TESTS=nightly $(BIN)/pytest --durations 30 -m alone $(ALONE)
-	$(MAKE) --no-print-directory mutants
-	$(MAKE) --no-print-directory sim SEEDS=1000
-	$(MAKE) --no-print-directory chaos SECONDS=300 FAILOVER=1
+	@failed=0; WEFT_TESTS=nightly $(MAKE) --no-print-directory --keep-going parallel alone || failed=1; \
+	$(MAKE) --no-print-directory --keep-going mutants sim chaos SEEDS=1000 SECONDS=300 FAILOVER=1 || failed=1; exit $$failed
 
 mutants: setup ## ONLY="walk.py": small mistakes in the product, each of which its tests must find, about five minutes
 	@$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
