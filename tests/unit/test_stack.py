@@ -1,5 +1,6 @@
 """deploy/stack.yml and docs/hosts.md, as far as they can be held without a swarm."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def test_jobs_run_on_while_executors_are_replaced_and_have_no_host_network() -> 
     assert environment["EXECUTOR_STOP_JOBS_ON_EXIT"] == "false"
     assert environment["EXECUTOR_JOB_NETWORK"] == "${WEFT_JOB_NETWORK:-weft-jobs-<tenant>}"
     assert environment["EXECUTOR_CLUSTER"] == SERVICES["telemetry"]["environment"]["TELEMETRY_CLUSTER"]
+
+
+def test_no_default_of_a_variable_has_a_variable() -> None:
+    """`docker stack deploy` takes the inner one for text, so that a gateway had no port in its address."""
+    for name in ("stack.yml", "stack-failover.yml"):
+        assert re.findall(r"\$\{\w+:?-[^}]*\$\{", (ROOT / "deploy" / name).read_text()) == []
 
 
 def test_no_service_has_rights_or_a_file_system_that_compose_would_not_give_it() -> None:
