@@ -10,11 +10,11 @@ The names in `__all__` are public, every other module is private. A name is impo
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.client import Client, ClientError, Gap, RefusedError, UnreachableError
+    from weft.client import Client, ClientError, Gap, Refused, Unreachable
 
     __version__: str
 
-__all__ = ["Client", "ClientError", "Gap", "RefusedError", "UnreachableError", "__version__"]
+__all__ = ["Client", "ClientError", "Gap", "Refused", "Unreachable", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from tests.chaos.clock import boot_clock
 from tests.chaos.services import COMMAND, VERSION
 from tests.chaos.wishes import Asking, Wish
-from weft.client import Client, ClientError, RefusedError
+from weft.client import Client, ClientError, Refused
 from weft.domain.job import FINAL
 
 ANSWER_SECONDS_MAX = 3.0
@@ -82,7 +82,7 @@ class Customers:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
                     answer = await self._client.submit(wish.spec, key=wish.key)
-            except RefusedError as error:
+            except Refused as error:
                 if error.status not in (429, 502, 503, 504):
                     submission.refused = str(error)
                     return
@@ -185,7 +185,7 @@ async def _got_to(client: Client, job_id: str) -> object:
     """How far an open job has got; None of a job that is over, or is not there."""
     try:
         job = await client.job(job_id)
-    except RefusedError as error:
+    except Refused as error:
         if error.status == 404:
             return None
         raise

@@ -16,7 +16,7 @@ from tests.chaos.member import Exit
 from tests.chaos.services import Request, ServiceSeen
 from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
-from weft.client import Client, ClientError, RefusedError
+from weft.client import Client, ClientError, Refused
 from weft.messages.http import EventView, JobView
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ async def views(client: Client, ids: list[str]) -> dict[str, JobView | None]:
     async def one(job_id: str) -> JobView | None:
         try:
             return await client.job(job_id)
-        except RefusedError as error:
+        except Refused as error:
             if error.status == 404:
                 return None
             raise

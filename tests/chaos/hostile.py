@@ -15,7 +15,7 @@ from tests.chaos.engine import IMAGE
 from tests.chaos.misdeeds import BY_JOBS, IN_CONTAINERS, Misdeed
 from tests.chaos.wishes import COMMAND, PYTHON
 from tests.chaos.world import ENGINE_POOL
-from weft.client import Client, ClientError, RefusedError
+from weft.client import Client, ClientError, Refused
 from weft.domain.job import FINAL, JobState
 from weft.messages.http import JobView
 from weft.messages.sessions import SessionKind
@@ -219,7 +219,7 @@ class Hostile:
         """The answer, or None where it was refused or lost."""
         try:
             answer = await asking
-        except RefusedError as error:
+        except Refused as error:
             self.answers[str(error.status)] += 1
         except ClientError as error:
             self.answers[type(error).__name__] += 1

@@ -16,7 +16,7 @@ from tests.chaos.services import COMMAND, MARK, VERSION, Request, ServiceSeen, r
 from tests.chaos.wishes import Wish
 from tests.chaos.world import World
 from tests.support.builders import spec
-from weft.client import Client, ClientError, RefusedError
+from weft.client import Client, ClientError, Refused
 from weft.domain.job import FINAL
 from weft.messages.http import EventView, JobView
 
@@ -151,7 +151,7 @@ class Serving:
     async def _view(self, job_id: str) -> JobView | None:
         try:
             return await self._client.job(job_id)
-        except RefusedError as error:
+        except Refused as error:
             if error.status == 404:
                 return None
             raise

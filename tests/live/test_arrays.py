@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.gateway import admitted
 from tests.support.gateway_world import World, error_of
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.dependencies import When
 from weft.messages.asks import AskKind
 from weft.messages.live import QueueView
@@ -35,7 +35,7 @@ async def test_a_thousand_elements_are_one_request_one_row_and_one_cancel(world:
     assert (some.ask, some.elements) == (AskKind.CANCEL, 4)
     rest = await world.alice.cancel_array(submitted.id)
     assert rest.elements == 996
-    with pytest.raises(RefusedError, match="nothing is left"):
+    with pytest.raises(Refused, match="nothing is left"):
         await world.alice.cancel_array(submitted.id)
 
 

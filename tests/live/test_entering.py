@@ -15,7 +15,7 @@ from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.person import Person, Terminal
 from tests.support.runs import until
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.client.sessions import RunSession
 from weft.domain.job import JobState
 from weft.messages.sessions import WINDOW_BYTES, SessionKind
@@ -187,7 +187,7 @@ async def test_another_tenants_job_is_not_there_and_a_revoked_token_ends_its_ses
     async with Client(cluster.local.url, ada) as client, Client(cluster.local.url, bob) as other:
         made = await client.submit(spec("hers", command=["sleep", "1000"]))
         await cluster.state(made.id, JobState.RUNNING)
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(Refused) as refused:
             async with other.enter(made.id):
                 pass
         assert refused.value.status == 404
@@ -195,7 +195,7 @@ async def test_another_tenants_job_is_not_there_and_a_revoked_token_ends_its_ses
             pid = int((await beyond(session, b"\n")).split()[0])
             assert lives(pid)
             await admin.revoke("ada", "test")
-            with pytest.raises(RefusedError) as cut:
+            with pytest.raises(Refused) as cut:
                 await all_of(session)
             assert cut.value.status == 401
         await until(lambda: not lives(pid), seconds_max=SECONDS_MAX)
@@ -208,7 +208,7 @@ async def test_sessions_beyond_the_bound_are_refused_and_the_cluster_goes_on(clu
         try:
             async with cluster.client.enter(job, SessionKind.EXEC, command=["sh", "-c", "sleep 2; echo in"]) as session:
                 return (await all_of(session)).decode()
-        except RefusedError as error:
+        except Refused as error:
             return str(error.status)
 
     async with asyncio.timeout(SECONDS_MAX * 2):
@@ -226,7 +226,7 @@ async def test_a_session_ends_with_its_run_and_says_so(cluster: Cluster, job: st
         assert session.status in (None, 129, 137)
     await cluster.ended(job)
     await until(lambda: not lives(pid), seconds_max=SECONDS_MAX)
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(Refused) as refused:
         async with cluster.client.enter(job):
             pass
     assert refused.value.status == 409

@@ -18,7 +18,7 @@ from tests.support.gateway import (
     until,
 )
 from tests.support.gateway_world import SECONDS_MAX, World, error_of
-from weft.client import Client, RefusedError, UnreachableError
+from weft.client import Client, Refused, Unreachable
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.domain.job import JobEvent, JobState
 from weft.messages.asks import AskKind, AskStored, OutboxFilled, SubmitAnswered
@@ -90,7 +90,7 @@ async def test_a_new_submission_is_201_and_a_repeat_is_200(world: World) -> None
 
 async def test_a_key_belongs_to_one_specification_and_one_tenant(world: World) -> None:
     first = await world.alice.submit(spec("one"), key="k")
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(Refused) as caught:
         await world.alice.submit(spec("two"), key="k")
     assert (caught.value.status, caught.value.field) == (409, "Idempotency-Key")
     other = await world.bob.submit(spec("two"), key="k")
@@ -179,7 +179,7 @@ async def test_a_body_of_ten_megabytes_is_refused_without_being_read(world: Worl
         for _ in range(160):
             yield b" " * 65536
 
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(Refused) as caught:
         await world.alice.submit(b" " * 10_000_000)
     assert (caught.value.status, caught.value.field) == (413, "")
     assert str(SPEC_BYTES_MAX) in caught.value.reason
@@ -427,7 +427,7 @@ async def test_a_mistake_in_what_is_worked_out_beforehand_ends_no_gateway(
 async def test_a_client_gives_up_in_time(world: World) -> None:
     async with Client("http://127.0.0.1:9", "x", retry_seconds=0.3) as client:
         async with asyncio.timeout(SECONDS_MAX):
-            with pytest.raises(UnreachableError):
+            with pytest.raises(Unreachable):
                 await client.nodes()
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place, submit_on_nats
 from tests.support.gateway_process import gateway_process
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.messages.asks import SubmitAnswered
 from weft.messages.http import ErrorView
 from weftd.gateway import service
@@ -44,8 +44,8 @@ async def gateway(servers: Place, settings: GatewaySettings | None = None) -> As
         await running.stop()
 
 
-async def refused(asking: object) -> RefusedError:
-    with pytest.raises(RefusedError) as caught:
+async def refused(asking: object) -> Refused:
+    with pytest.raises(Refused) as caught:
         await asyncio.wait_for(asking, SECONDS_MAX)  # type: ignore[arg-type]
     return caught.value
 
@@ -123,7 +123,7 @@ async def test_a_stream_ends_soon_after_its_token_was_revoked_elsewhere(servers:
                 assert staying.connection is not None
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(staying.read(), 0.5)
-            with pytest.raises(RefusedError) as caught:
+            with pytest.raises(Refused) as caught:
                 await asyncio.wait_for(anext(alice.follow_events()), SECONDS_MAX)
             assert caught.value.status == 401
     assert REMEMBERED_SECONDS + service.STREAMS_SECONDS < REVOKED_SECONDS_MAX
@@ -167,7 +167,7 @@ async def test_reads_and_changes_are_counted_apart_and_a_change_that_is_refused_
             for _ in range(10):
                 try:
                     taken.append((await alice.submit(spec())).id)
-                except RefusedError as error:
+                except Refused as error:
                     late.append(error)
             assert len(taken) >= 3
             assert {error.status for error in late} == {429}

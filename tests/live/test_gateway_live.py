@@ -14,7 +14,7 @@ import pytest
 from tests.support.gateway import Place, RunningGateway, until
 from tests.support.gateway_world import SECONDS_MAX, World
 from tests.support.steps import placement
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.job import Job, JobEvent
 from weft.messages.live import LiveDelta, LiveJob, LiveNode, LiveSnapshot
 from weft.messages.signals import GpuSample, HostSample, NodeSampled
@@ -234,7 +234,7 @@ async def test_while_the_store_is_away_streams_are_cut_and_then_begin_anew(world
     async with opened(world, "alice") as page:
         world.gateway.store.away = True
         await asyncio.sleep(7.0)
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(Refused) as refused:
             async with world.gateway.client(world.tokens["alice"], retry_seconds=0.0) as impatient:
                 await anext(impatient.live())
         assert refused.value.status == 503

@@ -14,7 +14,7 @@ from tests.support.filled import fill_queued
 from tests.support.gateway import admitted
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.messages.live import LiveDelta, LiveSnapshot, QueueView
 
@@ -229,7 +229,7 @@ async def test_twenty_thousand_jobs_are_shown_part_by_part_and_hold_no_other_req
 async def test_without_the_store_it_says_when_to_ask_again(world: World) -> None:
     world.gateway.store.away = True
     async with world.gateway.client(world.tokens["alice"], retry_seconds=0.0) as impatient:
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(Refused) as refused:
             await impatient.queue()
     assert refused.value.status == 503
     world.gateway.store.away = False

@@ -5,7 +5,7 @@ import pytest
 from tests.support.builders import node, spec
 from tests.support.gateway import admitted
 from tests.support.gateway_world import World, error_of
-from weft.client import RefusedError
+from weft.client import Refused
 from weftd.gateway.limits.access import REMEMBERED_SECONDS
 
 
@@ -83,7 +83,7 @@ async def test_a_token_is_stored_hashed_and_a_revoked_one_is_refused(world: Worl
     async with world.gateway.client(made.token) as carol:
         assert not (await carol.jobs()).jobs
         assert (await world.admin.revoke("carol", "laptop")).revoked == 1
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(Refused) as caught:
             await carol.jobs()
     assert caught.value.status == 401
     assert REMEMBERED_SECONDS <= 2.0

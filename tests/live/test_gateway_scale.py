@@ -11,7 +11,7 @@ from msgspec import structs
 
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.domain.spec import ResizeHow
@@ -95,7 +95,7 @@ async def test_another_tenants_job_is_not_there(world: World) -> None:
     assert unknown[0] == not_mine[0] == 404
     assert error_of(unknown[1])[0] == error_of(not_mine[1])[0]
     assert not await asks(world)
-    with pytest.raises(RefusedError):
+    with pytest.raises(Refused):
         await world.bob.scale("j-nobody", {"worker": 2})
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.builders import spec
 from tests.support.gateway_world import World
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.messages.http import JobsView
 
 
@@ -13,10 +13,10 @@ async def test_a_job_is_found_by_how_its_id_begins_by_those_who_may_see_it(world
     assert (await world.alice.job(mine[:-1])).id == mine
     assert (await world.alice.cancel(mine[:-2])).id == mine
     for prefix in (mine[:3], f"{mine}0", f"x{mine}"):  # too short to be meant, or no beginning
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(Refused) as refused:
             await world.alice.job(prefix)
         assert refused.value.status == 404
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(Refused) as refused:
         await world.bob.job(mine[:-1])
     assert (refused.value.status, mine in refused.value.reason) == (404, False)
 
@@ -27,7 +27,7 @@ async def test_a_beginning_of_several_ids_hits_none_and_names_them(world: World)
         mine = (await world.alice.submit(spec())).id
         found.setdefault(mine[:4], []).append(mine)
     prefix, ids = next((prefix, ids) for prefix, ids in found.items() if len(ids) > 1)
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(Refused) as refused:
         await world.alice.cancel(prefix)
     assert refused.value.status == 400
     assert all(job_id in refused.value.reason for job_id in ids)
@@ -48,7 +48,7 @@ async def test_conditions_select_what_a_tenant_may_see(world: World) -> None:
     assert names(await world.alice.jobs(node="node-1")) == []
     assert names(await world.alice.jobs(since=2.0**39)) == []
     for wrong in ({"name": "A*"}, {"id_begins": "J"}, {"kinds": ["x"]}, {"labels": ["="]}, {"since": float("nan")}):
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(Refused) as refused:
             await world.alice.jobs(**wrong)
         assert refused.value.status == 400
         assert "regex" not in refused.value.reason

@@ -15,7 +15,7 @@ from tests.support.builders import spec
 from tests.support.gateway import Place, RunningGateway, add_nodes, admitted, place, submit_on_nats, until
 from tests.support.steps import go
 from tests.unit.test_job_spec import COSTLY_PATTERNS, COSTLY_YAML
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.job import JobEvent
 from weft.messages.asks import SubmitAnswered
 from weft.messages.http_tenants import TenantWanted
@@ -187,17 +187,17 @@ async def test_an_administrator_sees_and_changes_what_a_tenant_may_take(servers:
         assert (await world.ask("GET", "/v1/tenants"))[0] == 403
         assert (await world.ask("PATCH", "/v1/tenants/alice", json={"priority_max": 900}))[0] == 403
         for body, field in (({"jobs_open_max": -1}, "jobs_open_max"), ({"gpus": 1}, "gpus")):
-            with pytest.raises(RefusedError) as caught:
+            with pytest.raises(Refused) as caught:
                 await world.admin._wire.ask("PATCH", "/v1/tenants/alice", dict, body=msgspec.json.encode(body))
             assert (caught.value.status, caught.value.field) == (400, field)
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(Refused) as caught:
             await world.admin.change_tenant("nobody", TenantWanted(priority_max=1))
         assert caught.value.status == 404
 
 
 async def test_a_second_token_of_one_label_is_refused_until_the_first_is_revoked(servers: Place) -> None:
     async with opened(servers) as world:
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(Refused) as caught:
             await world.admin.make_token("alice", "x")
         assert (caught.value.status, caught.value.field) == (409, "label")
         assert (await world.admin.revoke("alice", "x")).revoked == 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import spec
 from tests.support.gateway_world import World
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.job import JobEvent
 
 
@@ -39,7 +39,7 @@ async def test_a_trace_goes_back_as_far_as_it_is_asked_to_and_has_all_that_is_op
 
 async def test_only_an_administrator_gets_a_trace_and_a_wrong_query_is_named(world: World) -> None:
     await world.alice.submit(spec("theirs"))
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(Refused) as refused:
         await world.alice.trace()
     assert refused.value.status == 403
     for query, field in (("pool=nowhere", "pool"), ("seconds=0", "seconds"), ("seconds=1e99", "seconds"), ("x=1", "x")):

@@ -13,7 +13,7 @@ import pytest
 from tests.support.builders import spec
 from tests.support.gateway import Place, add_nodes
 from tests.support.gateway_process import GatewayProcess, gateway_process
-from weft.client import Client, ClientError, RefusedError
+from weft.client import Client, ClientError, Refused
 from weft.client.wire import Wire
 from weft.messages.http import JobsView
 from weft.version import version
@@ -42,12 +42,12 @@ async def mistakes(url: str, token: str) -> list[ClientError]:
     """The errors of a field, a path and an answer that one side does not know."""
     found: list[ClientError] = []
     async with Client(url, token) as client:
-        with pytest.raises(RefusedError) as unknown_field:
+        with pytest.raises(Refused) as unknown_field:
             await client.submit(WRONG)
     wire = Wire(url, token, retry_seconds=1, first_seconds=1, clock=asyncio.get_running_loop().time)
     await wire.open()
     try:
-        with pytest.raises(RefusedError) as unknown_path:
+        with pytest.raises(Refused) as unknown_path:
             await wire.ask("GET", "/v1/of_the_next_version", JobsView)
         with pytest.raises(ClientError) as unknown_answer:
             await wire.ask("GET", "/v1/jobs", Elsewhere)
@@ -72,7 +72,7 @@ async def test_an_error_says_which_of_two_versions_to_upgrade(
         async with Client(gateway.url, token) as client:
             submitted = await client.submit(spec("train"))  # one minor version apart must work, and does
             assert (await client.job(submitted.id)).name == "train"
-            with pytest.raises(RefusedError) as not_there:
+            with pytest.raises(Refused) as not_there:
                 await client.job("nothing")
         assert not_there.value.versions == "", "the versions are no reason why a job is not there"
         (tmp_path / "job.json").write_bytes(WRONG)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.runs import until
-from weft.client import Gap, RefusedError
+from weft.client import Gap, Refused
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, Role
 from weft.messages.http import JobView
@@ -168,7 +168,7 @@ async def test_a_hung_nodes_log_is_told_to_be_away_and_is_whole_when_it_is_back(
         os.kill(pid, signal.SIGSTOP)
         try:
             await cluster.until(job.id, lambda now: now.epoch == 1 and now.state is JobState.RUNNING)
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(Refused) as refused:
                 await cluster.client.read_log(job.id, epoch=0)
             assert (refused.value.status, refused.value.field) == (404, "node")
             assert f"node {node}" in refused.value.reason
@@ -190,7 +190,7 @@ async def test_a_hung_nodes_log_is_told_to_be_away_and_is_whole_when_it_is_back(
 async def _when_back(cluster: Cluster, job: str) -> bytes:
     async with asyncio.timeout(SECONDS_MAX):
         while True:
-            with suppress(RefusedError):
+            with suppress(Refused):
                 return await cluster.client.read_log(job, epoch=0)
             await asyncio.sleep(0.2)
 
@@ -231,6 +231,6 @@ async def test_a_log_beyond_the_nodes_limit_keeps_its_newest_bytes_and_says_how_
         assert len(log) >= 3 * GRAIN - 4096 or gap.ends > 0
         _, _, rest = log.partition(b"\n")
         whole(rest, epoch=0, first=int(rest.split(b"\n", 1)[0].rsplit(b" ", 1)[1]))
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(Refused) as refused:
             await cluster.client.read_log(job.id, epoch=7)
         assert refused.value.field == "epoch"

@@ -17,7 +17,7 @@ from tests.support.gateway_world import SETTINGS, World, error_of, opened
 from tests.support.mail_server import Mailbox, drip, flood, mail_server, port_of
 from tests.support.receivers import Behaviour, serving
 from tests.support.tls import Authority
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
 from weft.store import GatewayStore
@@ -256,7 +256,7 @@ async def test_a_tenant_gets_mail_of_its_own_jobs_at_an_address_that_the_owner_a
             assert made.secret == ""
             assert made.webhook.events == UNASKED
             await world.bob.add_webhook(WebhookWanted(url="mailto:bob@example.org"))
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(Refused) as refused:
                 await world.alice.add_webhook(WebhookWanted(url="mailto:ada@example.org"))
             assert refused.value.status == 409
             job = await world.running(name="train")

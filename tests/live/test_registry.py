@@ -22,7 +22,7 @@ from tests.support.gateway import Place, until
 from tests.support.gateway_world import SETTINGS, World, opened
 from tests.support.registries import RegistryServer
 from tests.support.steps import placement
-from weft.client.errors import RefusedError
+from weft.client.errors import Refused
 from weft.messages.images import ImageRead, ReadImage
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -311,11 +311,11 @@ async def test_a_moved_tag_leaves_the_image_before_it_and_deleting_by_a_tag_says
     await alice.name("alice/train", "latest", manifest(b"{}", b"new"))
     found = {one.digest: one.tags for one in (await w.alice.images()).images}
     assert found == {old: (), new: ("7", "latest")}
-    with pytest.raises(RefusedError, match="of this tenant"):
+    with pytest.raises(Refused, match="of this tenant"):
         await w.bob.delete_image("weft.internal/alice/train:7")
     gone = await w.alice.delete_image("weft.internal/alice/train:7")
     assert set(gone.deleted) == {"weft.internal/alice/train:7", "weft.internal/alice/train:latest"}
-    with pytest.raises(RefusedError, match="has no image"):
+    with pytest.raises(Refused, match="has no image"):
         await w.alice.delete_image("weft.internal/alice/train:7")
     await w.alice.delete_image(f"weft.internal/alice/train@{old}")
     assert (await w.alice.images()).images == ()
@@ -360,14 +360,14 @@ async def test_a_job_has_the_digest_of_its_image_and_no_image_of_another_tenant(
         ("weft.internal/train:7", "expected weft.internal/TENANT/NAME"),
         ("weft.internal/alice/../bob/own:1", "expected weft.internal/TENANT/NAME"),
     ):
-        with pytest.raises(RefusedError, match=why):
+        with pytest.raises(Refused, match=why):
             await w.submitted(image=image)
     await bob.image("bob/own", "1", b"{}", b"own")
-    with pytest.raises(RefusedError, match="another tenant"):
+    with pytest.raises(Refused, match="another tenant"):
         await w.submitted(image="weft.internal/bob/own:1")
     assert (await w.submitted(image="busybox:1")).spec.image == "busybox:1"
     registry.stop()
-    with pytest.raises(RefusedError, match="the registry of this cluster does not answer"):
+    with pytest.raises(Refused, match="the registry of this cluster does not answer"):
         await w.submitted(image=name)
     assert (await w.submitted(image="busybox:1")).spec.image == "busybox:1"
 
@@ -385,7 +385,7 @@ async def test_an_update_of_a_service_has_the_digest_and_no_image_that_its_tenan
     assert asked.update is not None
     assert asked.update.image == f"weft.internal/alice/chat:2@{digest}"
     for client in (w.alice, w.admin):  # the images of the job's tenant count, whoever asks
-        with pytest.raises(RefusedError, match="another tenant"):
+        with pytest.raises(Refused, match="another tenant"):
             await client.update(job.id, image="weft.internal/bob/chat:2")
 
 
@@ -479,9 +479,9 @@ async def test_an_upload_ends_with_its_token_and_no_other_does(world: tuple[Worl
 async def test_without_a_registry_one_sentence_says_so(servers: Place) -> None:
     async with opened(servers) as w:
         await with_containers(w)
-        with pytest.raises(RefusedError, match="no registry for images; its operator sets GATEWAY_REGISTRY_URL"):
+        with pytest.raises(Refused, match="no registry for images; its operator sets GATEWAY_REGISTRY_URL"):
             await w.alice.images()
-        with pytest.raises(RefusedError, match="no registry for images"):
+        with pytest.raises(Refused, match="no registry for images"):
             await w.submitted(image="weft.internal/alice/train:7")
         status, body, _ = await w.ask("GET", "/v2/")
         assert (status, "no registry for images" in body.decode()) == (404, True)

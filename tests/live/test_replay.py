@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
 from weft import servers
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.job import JobState, Step
 from weft.messages.history import Record
 from weftd.scheduler.thinking.record.entries import Decided, encode, entries_of
@@ -172,7 +172,7 @@ async def test_a_step_altered_in_the_database_is_found(cluster: Cluster) -> None
 async def test_only_an_administrator_reads_the_history(cluster: Cluster) -> None:
     token = await cluster.client.make_token("carol", "laptop")
     async with Client(cluster.local.url, token.token) as carol:
-        with pytest.raises(RefusedError) as refused:
+        with pytest.raises(Refused) as refused:
             await carol.history()
     assert refused.value.status == 403
 

@@ -13,7 +13,7 @@ from tests.support.gateway import until
 from tests.support.gateway_process import gateway_process
 from weft.bus import BusError
 from weft.bus.nats import NatsBus
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.credentials import Credentials, provision
 from weft.servers import Servers, reload_users, temporary
 from weft.store.migrate import ROLES, migrate
@@ -113,7 +113,7 @@ async def test_a_password_that_does_not_fit_yet_is_waited_for(world: World, tmp_
         await owner.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'weft_gateway'")
         seen = set()
         for _ in range(5):
-            with pytest.raises(RefusedError) as caught:
+            with pytest.raises(Refused) as caught:
                 await client.submit(spec())
             seen.add(caught.value.status)
         assert seen == {503}
@@ -145,7 +145,7 @@ async def test_the_administrators_token_is_changed_by_a_restart_and_the_old_one_
         await former.nodes()  # until it is revoked
         assert len((await client.tokens(tenant="admin")).tokens) == 2
         assert (await client.revoke("admin", before.label)).revoked == 1
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(Refused) as caught:
             await former.nodes()
         assert caught.value.status == 401
         await client.nodes()

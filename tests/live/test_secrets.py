@@ -7,7 +7,7 @@ import pytest
 from tests.support.builders import spec
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.job import JobEvent
 from weft.messages.nodes import ReadSecrets, SecretsRead
 
@@ -34,7 +34,7 @@ async def test_a_value_goes_in_and_no_request_shows_it_again(world: World) -> No
     assert b"hf-token" in shown[0]
     assert (await world.bob.secrets()).secrets == (), "each tenant sees its own"
     assert (await world.admin.secrets()).secrets == ()
-    with pytest.raises(RefusedError, match="tenant bob has no secret hf-token"):
+    with pytest.raises(Refused, match="tenant bob has no secret hf-token"):
         await world.bob.delete_secret("hf-token")
     again = await world.alice.set_secret("hf-token", "another")
     assert again.created_at == kept.created_at < again.updated_at
@@ -87,7 +87,7 @@ async def test_a_value_is_text_of_a_bounded_size(world: World, value: object, st
 async def test_a_tenant_can_store_a_bounded_number(world: World) -> None:
     for number in range(256):
         await world.alice.set_secret(f"s-{number}", "a")
-    with pytest.raises(RefusedError, match="tenant alice has 256 secrets"):
+    with pytest.raises(Refused, match="tenant alice has 256 secrets"):
         await world.alice.set_secret("one-more", "a")
     await world.alice.set_secret("s-7", "b")
     await world.bob.set_secret("one-more", "a")

@@ -17,7 +17,7 @@ from tests.support.builders import spec
 from tests.support.cluster import until
 from tests.support.disk import fill, small_disk
 from weft.client import Client
-from weft.client.errors import ClientError, RefusedError
+from weft.client.errors import ClientError, Refused
 from weft.credentials import Credentials, provision
 from weft.domain.job import JobSpec, JobState
 from weftd.cli.local import ClusterHome, Options, running
@@ -67,7 +67,7 @@ async def test_with_a_full_disk_no_submission_is_acknowledged_and_lost_and_what_
             await until(client, job, lambda view: view.state is JobState.RUNNING, seconds_max=WAIT_SECONDS_MAX)
 
             acknowledged, refused = await _submit_until_refused(client, disk)
-            assert isinstance(refused, RefusedError)
+            assert isinstance(refused, Refused)
             assert acknowledged, "there was room for some"
             assert refused.status == 503, refused
             before = len(ticks.read_text().splitlines())

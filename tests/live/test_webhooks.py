@@ -14,7 +14,7 @@ from tests.support.doubles.store import MemoryStore
 from tests.support.gateway_world import World, error_of
 from tests.support.receivers import receiving, serving
 from tests.support.story import tell_everything
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
 from weft.store import GatewayStore
@@ -62,7 +62,7 @@ async def test_a_tenants_events_are_posted_in_order_signed_and_again_until_they_
         assert b"whsec_" not in body, "the secret is told once"
         assert status == 200
         for act in (world.bob.remove_webhook, world.bob.switch_webhook_on):
-            with pytest.raises(RefusedError) as refused:
+            with pytest.raises(Refused) as refused:
                 await act(made.webhook.id)
             assert refused.value.status == 404
         await world.gateway.stop()

@@ -10,7 +10,7 @@ import pytest
 from tests.support.builders import spec
 from tests.support.gateway_world import World
 from tests.support.steps import placement
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.messages.whatif import WhatIfWanted
 
 ALL = placement(*((node, gpu) for node in ("node-1", "node-2") for gpu in range(4)))
@@ -112,7 +112,7 @@ async def test_a_job_may_be_a_text_in_yaml_or_json(world: World) -> None:
 
 async def test_a_tenant_may_not_suppose_a_job_that_it_may_not_submit(world: World) -> None:
     unpreemptible = msgspec.to_builtins(spec("mine", preemptible=False))
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(Refused) as refused:
         await world.alice.what_if(WhatIfWanted(submit=(unpreemptible,)))
     assert refused.value.field.startswith("submit[0]")
 

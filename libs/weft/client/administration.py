@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft.client.errors import RefusedError
+from weft.client.errors import Refused
 from weft.client.paths import path_part, without_empty
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.messages.accounts import By
@@ -109,7 +109,7 @@ class AdministrationRequests:
         """The packed files of this digest that this token's tenant has stored; None: there are none."""
         try:
             return await self._wire.ask("GET", f"/v1/contexts/{path_part(digest)}", ContextView)
-        except RefusedError as error:
+        except Refused as error:
             if error.status != 404:
                 raise
             return None

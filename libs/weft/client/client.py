@@ -10,7 +10,7 @@ import msgspec
 
 from weft.client.administration import AdministrationRequests
 from weft.client.cluster import ClusterRequests
-from weft.client.errors import RefusedError
+from weft.client.errors import Refused
 from weft.client.events import EventRequests
 from weft.client.logs import LogRequests
 from weft.client.paths import array_path, job_path, without_empty
@@ -99,9 +99,9 @@ class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, Adminis
 
     async def submit(self, spec: JobSpec | bytes, *, key: str | None = None, content: str = "json") -> Submitted:
         """Submit one job; `content` is the format of the bytes: `json` or `yaml`. A missing key is made. Raises
-        RefusedError for a key that no header can have, as the gateway would refuse it."""
+        Refused for a key that no header can have, as the gateway would refuse it."""
         if key and not key.isprintable():
-            raise RefusedError(400, "Idempotency-Key", "expected printable characters")
+            raise Refused(400, "Idempotency-Key", "expected printable characters")
         body = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
         headers = {
             "Content-Type": MEDIA[content if isinstance(spec, bytes) else "json"],

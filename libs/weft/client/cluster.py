@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 
 import msgspec
 
-from weft.client.errors import RefusedError
+from weft.client.errors import Refused
 from weft.client.paths import path_part, without_empty
 from weft.client.sse import events_of
 from weft.client.wire import JSON_HEADERS, Wire, worth_another
@@ -56,7 +56,7 @@ class ClusterRequests:
                             yield msgspec.json.decode(data, type=LiveDelta)
             except OSError as error:
                 broken = error
-            except RefusedError as error:
+            except Refused as error:
                 broken = worth_another(error)
             await retrying.pause(broken)
 

@@ -14,7 +14,7 @@ class ClientError(Exception):
         self.versions = versions
 
 
-class RefusedError(ClientError):
+class Refused(ClientError):  # noqa: N818 -- `except weft.Refused` names the outcome
     """The gateway refused the request: `field` is the place in the body (empty: all of it), `reason` is why.
 
     `errors` has all fields and reasons if the gateway found more than one.
@@ -38,5 +38,5 @@ class RefusedError(ClientError):
         self.errors = tuple(errors) or ((field, reason),)
 
 
-class UnreachableError(ClientError):
+class Unreachable(ClientError):  # noqa: N818 -- likewise
     """The gateway did not answer in time."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from weft.client.errors import RefusedError
+from weft.client.errors import Refused
 from weft.client.paths import job_path, without_empty
 from weft.client.sse import data_of
 from weft.client.wire import Wire, worth_another
@@ -71,6 +71,6 @@ class EventRequests:
                     return  # The stream of a job that is put back into the queue after its end goes on.
             except OSError as error:
                 broken = error
-            except RefusedError as error:
+            except Refused as error:
                 broken = worth_another(error)
             await retrying.pause(broken)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from msgspec import Struct
 
-from weft.client.errors import RefusedError
+from weft.client.errors import Refused
 from weft.client.paths import job_path, without_empty
 from weft.client.wire import Wire, worth_another
 from weft.domain.job import FINAL
@@ -99,7 +99,7 @@ class LogRequests:
                 if end and reached is not None and reached >= end:
                     return
                 await retrying.pause(error)
-            except RefusedError as error:
+            except Refused as error:
                 await retrying.pause(worth_another(error))
 
     async def follow_log(
@@ -146,7 +146,7 @@ class LogRequests:
             except OSError as error:
                 if not (connected and isinstance(error, TimeoutError)):  # Silence: check that the gateway is there.
                     await retrying.pause(error)
-            except RefusedError as error:
+            except Refused as error:
                 if following.later and error.status == 404 and error.field == "epoch":
                     return  # That epoch ended before it was placed.
                 if error.status == 404 and error.field == "node" and not following.fixed:

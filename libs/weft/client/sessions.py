@@ -14,7 +14,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from weft.client.errors import ClientError, RefusedError, UnreachableError
+from weft.client.errors import ClientError, Refused, Unreachable
 from weft.client.wire import Wire
 from weft.messages.sessions import (
     ALIVE_SECONDS,
@@ -58,13 +58,13 @@ class RunSession:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises RefusedError and UnreachableError."""
+        """Raises Refused and Unreachable."""
         if len(_encode(SessionSaid(command=self._command))) > FRAME_BYTES_MAX:  # the gateway would hang up
-            raise RefusedError(413, "command", f"the command has more than {FRAME_BYTES_MAX} bytes")
+            raise Refused(413, "command", f"the command has more than {FRAME_BYTES_MAX} bytes")
         try:
             self._socket = await self._line()
         except BROKEN as error:
-            raise UnreachableError(str(error) or type(error).__name__) from error
+            raise Unreachable(str(error) or type(error).__name__) from error
         self._task = asyncio.create_task(self._carry())
         return self
 
@@ -86,7 +86,7 @@ class RunSession:
                     await self._socket.close()
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Each piece with its stream: 1 is the command's output, 2 its errors. Raises RefusedError."""
+        """Each piece with its stream: 1 is the command's output, 2 its errors. Raises Refused."""
         while True:
             if self._pieces:
                 stream, data = self._pieces.popleft()
@@ -163,7 +163,7 @@ class RunSession:
                     raise ConnectionResetError("the line broke before it was open")
                 told = msgspec.json.decode(frame.data, type=SessionTold)
                 if told.refused:
-                    raise RefusedError(told.refused, "", told.reason)
+                    raise Refused(told.refused, "", told.reason)
                 if told.session:
                     break
         except BaseException:
@@ -208,7 +208,7 @@ class RunSession:
                 if told.taken is not None:
                     self._note_taken(told.taken)
                 if told.refused:
-                    self._end(RefusedError(told.refused, "", told.reason))
+                    self._end(Refused(told.refused, "", told.reason))
                 elif told.ended:
                     self.status, self.reason = told.status, told.reason
                     self._end(None)
@@ -237,14 +237,14 @@ class RunSession:
                 async with asyncio.timeout_at(deadline):
                     self._socket = await self._line()
                 break
-            except RefusedError as error:
+            except Refused as error:
                 if error.status in FINAL or asyncio.get_running_loop().time() > deadline:
                     self.reason = error.reason
                     self._end(error if error.status == 401 else None)
                     return
             except (*BROKEN, ClientError) as error:
                 if asyncio.get_running_loop().time() > deadline:
-                    self._end(UnreachableError(f"the line broke, and there was no other: {error}"))
+                    self._end(Unreachable(f"the line broke, and there was no other: {error}"))
                     return
             await asyncio.sleep(PAUSE_SECONDS)
         await self._say(SessionSaid(acked=self._acked, over=self._input_over and not self._input))

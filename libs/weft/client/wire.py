@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from weft.client.errors import ClientError, RefusedError, UnreachableError
+from weft.client.errors import ClientError, Refused, Unreachable
 from weft.client.http_get import Gets, Reply
 from weft.client.paths import checked_text
 from weft.messages.http import ErrorView
@@ -160,7 +160,7 @@ class Wire:
             except OSError as broken:
                 error = broken
                 if once and not _never_sent(broken):
-                    raise UnreachableError(f"{self._url}: {_words(broken)}; it may have been done") from broken
+                    raise Unreachable(f"{self._url}: {_words(broken)}; it may have been done") from broken
             await retrying.pause(error)
 
     async def _reply(
@@ -196,7 +196,7 @@ class Wire:
     async def stream(
         self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> AsyncIterator["aiohttp.ClientResponse"]:
-        """One answer that stays open; never repeated. Raises RefusedError, ClientError, or OSError."""
+        """One answer that stays open; never repeated. Raises Refused, ClientError, or OSError."""
         try:
             async with (
                 _as_os_errors(),
@@ -216,7 +216,7 @@ class Wire:
             raise self._untrusted(untrusted) from untrusted
 
     async def socket(self, path: str, *, query: Mapping[str, str]) -> "aiohttp.ClientWebSocketResponse":
-        """A WebSocket. Never repeated. Raises RefusedError, ClientError, aiohttp.ClientError, or OSError."""
+        """A WebSocket. Never repeated. Raises Refused, ClientError, aiohttp.ClientError, or OSError."""
         import aiohttp
 
         timeout = aiohttp.ClientWSTimeout(ws_close=CONNECT_SECONDS_MAX)
@@ -235,11 +235,11 @@ class Wire:
                 again = _refused(response.status, await response.read(), _lowered(response.headers))
             if again.status == refused.status:
                 raise again from refused
-            raise RefusedError(refused.status, "", f"refused with status {refused.status}: {refused.message}") from None
+            raise Refused(refused.status, "", f"refused with status {refused.status}: {refused.message}") from None
         except ssl.SSLCertVerificationError as untrusted:
             raise self._untrusted(untrusted) from untrusted
         except aiohttp.ClientConnectorError as error:
-            raise UnreachableError(f"{self._url}: {_words(error)}") from error
+            raise Unreachable(f"{self._url}: {_words(error)}") from error
 
     def _untrusted(self, error: ssl.SSLCertVerificationError) -> ClientError:
         """A bad certificate: waiting does not help, and no token is sent to a server that cannot prove its name."""
@@ -287,17 +287,17 @@ class Retrying:
         self._connected_at = None
         if self._failing_since is None:
             self._failing_since = now
-        asked = error.retry_after if isinstance(error, RefusedError) else 0.0
+        asked = error.retry_after if isinstance(error, Refused) else 0.0
         pause = max(self._pause, min(asked, RETRY_AFTER_SECONDS_MAX))
         if now + pause - self._failing_since > self._seconds():
-            if isinstance(error, RefusedError):
+            if isinstance(error, Refused):
                 raise error
-            raise UnreachableError(f"{self._url}: {_words(error)}") from error
+            raise Unreachable(f"{self._url}: {_words(error)}") from error
         await asyncio.sleep(pause)
         self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
 
 
-def worth_another(error: RefusedError) -> RefusedError:
+def worth_another(error: Refused) -> Refused:
     """Raises the refusal, unless another try may succeed."""
     if error.status in AGAIN:
         return error
@@ -349,14 +349,14 @@ def _checked(query: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return None if query is None else {name: checked_text(name, value) for name, value in query.items()}
 
 
-def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedError:
+def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> Refused:
     asked = headers.get("retry-after", "")
     later = float(asked) if asked.isascii() and asked.isdigit() else 0.0  # else it is a date
     try:
         error = msgspec.json.decode(answer, type=ErrorView).error
     except msgspec.DecodeError:
-        return RefusedError(status, "", f"status {status}, and not from a Weft gateway", retry_after=later)
+        return Refused(status, "", f"status {status}, and not from a Weft gateway", retry_after=later)
     errors = [(each.field, each.reason) for each in error.errors]
     may_be_why = status in OF_ANOTHER_VERSION and not (status == 404 and error.field)
     versions = which_to_upgrade(headers.get(HEADER.lower(), "")) if may_be_why else ""
-    return RefusedError(status, error.field, error.reason, retry_after=later, errors=errors, versions=versions)
+    return Refused(status, error.field, error.reason, retry_after=later, errors=errors, versions=versions)

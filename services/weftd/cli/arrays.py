@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX, IndicesError, indices_text, split_elements
 from weft.domain.job import JobState
 from weft.domain.selection import is_pattern
@@ -45,22 +45,22 @@ async def the_array(client: Client, wanted: str) -> tuple[str, str] | None:
         return None
     try:
         return (await client.array(wanted)).id, ""
-    except RefusedError as error:
+    except Refused as error:
         if error.status in (400, 404):
             return None
         raise
 
 
 async def job_or_array(client: Client, wanted: str) -> JobView | ArrayView:
-    """The job that has this id or name, or else the array. Raises RefusedError."""
+    """The job that has this id or name, or else the array. Raises Refused."""
     try:
         return await client.job(wanted)
-    except RefusedError as error:
+    except Refused as error:
         if error.status != 404:
             raise
         try:
             return await client.array(wanted)
-        except RefusedError:
+        except Refused:
             raise error from None
 
 
@@ -72,7 +72,7 @@ async def whole_array(client: Client, wanted: str) -> ArrayView | None:
         if split_elements(wanted)[1] is not None:
             return None
         return await client.array(wanted)
-    except (IndicesError, RefusedError):
+    except (IndicesError, Refused):
         return None
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from weft.client import Client, ClientError, RefusedError, UnreachableError
+from weft.client import Client, ClientError, Refused, Unreachable
 from weftd.cli.complaint import Complaint
 from weftd.cli.parsing import meant
 
@@ -121,7 +121,7 @@ async def connected(args: argparse.Namespace, *, patience: float | None = None) 
         ) as client:
             try:
                 yield client
-            except RefusedError as error:
+            except Refused as error:
                 raise await _with_close_name(client, error) from error
     except ClientError as error:
         raise complaint_of(_about_an_option(error, args), place) from error
@@ -132,14 +132,14 @@ async def connected(args: argparse.Namespace, *, patience: float | None = None) 
 def _about_an_option(error: BaseException, args: argparse.Namespace) -> BaseException:
     """A refusal that is no sentence without its field, with the option or the word that was typed for that."""
     names: Mapping[str, str] = getattr(args, "option_names", {})
-    if not isinstance(error, RefusedError) or not error.reason.lower().startswith(_WITHOUT_SUBJECT):
+    if not isinstance(error, Refused) or not error.reason.lower().startswith(_WITHOUT_SUBJECT):
         return error
     if error.field not in names or len(error.errors) > 1:
         return error
-    return RefusedError(error.status, error.field, f"{names[error.field]}: {error.reason}")
+    return Refused(error.status, error.field, f"{names[error.field]}: {error.reason}")
 
 
-async def _with_close_name(client: Client, error: RefusedError) -> RefusedError:
+async def _with_close_name(client: Client, error: Refused) -> Refused:
     """The refusal; of a job or a node that is not there, with those that are."""
     missing = _MISSING.match(error.reason) if error.status == 404 else None
     if missing is None:
@@ -148,21 +148,21 @@ async def _with_close_name(client: Client, error: RefusedError) -> RefusedError:
         async with asyncio.timeout(QUICK_SECONDS):
             if missing["node"]:
                 known = [node.id for node in (await client.nodes()).nodes]
-                return RefusedError(error.status, error.field, no_node(missing["node"], known))
+                return Refused(error.status, error.field, no_node(missing["node"], known))
             if element := await _an_element(client, missing["job"]):
                 reason = f"{missing['job']} is an array: say which element is meant, such as {missing['job']}_{element}"
-                return RefusedError(error.status, error.field, reason)
+                return Refused(error.status, error.field, reason)
             known = sorted({job.name for job in (await client.jobs(limit=_CLOSE_AMONG)).jobs})
     except (ClientError, TimeoutError):
         return error
-    return RefusedError(error.status, error.field, error.reason + meant(missing["job"], known))
+    return Refused(error.status, error.field, error.reason + meant(missing["job"], known))
 
 
 async def _an_element(client: Client, array: str) -> str:
     """The index of the first element of an array; empty if there is no such array."""
     try:
         elements = (await client.elements(array, limit=1)).jobs
-    except RefusedError:
+    except Refused:
         return ""
     return elements[0].id.rpartition("-")[2] if elements else ""
 
@@ -177,12 +177,12 @@ def no_node(wanted: str, known: Sequence[str]) -> str:
 def complaint_of(error: BaseException, place: Place) -> BaseException:
     """The client's error as one line for a person; any other error stays as it is."""
     match error:
-        case RefusedError(status=401):
+        case Refused(status=401):
             return Complaint(f"{error.reason} (the token is from {place.token_from})")
-        case RefusedError():
+        case Refused():
             more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
             return Complaint(error.reason + more)  # its field is a name of the API, which the user did not type
-        case UnreachableError():
+        case Unreachable():
             return Complaint(f"no answer from {_why_none(error, place)}; is the cluster up? `weft up` starts one here")
         case ClientError():
             return Complaint(str(error))
@@ -190,7 +190,7 @@ def complaint_of(error: BaseException, place: Place) -> BaseException:
             return error
 
 
-def _why_none(error: UnreachableError, place: Place) -> str:
+def _why_none(error: Unreachable, place: Place) -> str:
     """The reason, in the system's words if the system refused."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError):

@@ -15,7 +15,7 @@ from tests.bench.contract.frameworks import packages
 from tests.bench.elastic import CONTAINERS
 from tests.bench.nearchus.image import base, remove_network
 from tests.support.cluster import Cluster
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.job import JobState
 from weft.messages.http import JobView, Submitted
 from weftd.cli.local import Options, running
@@ -60,7 +60,7 @@ class Stage(Struct, frozen=True, kw_only=True):
             body["volumes"] = [{"source": source, "target": source, "read_only": True} for source in sources]
         try:
             return await self.cluster.client.submit(msgspec.json.encode({**body, "env": env}))
-        except RefusedError as error:
+        except Refused as error:
             raise BrokenError(f"the submission of {name} is refused: {error}") from error
 
     async def log(self, job: str, *, replicas: int = 1) -> str:
@@ -69,7 +69,7 @@ class Stage(Struct, frozen=True, kw_only=True):
         for rank in range(replicas):
             try:
                 parts.append((await self.cluster.client.read_log(job, rank=rank)).decode(errors="replace"))
-            except RefusedError:
+            except Refused:
                 continue  # this rank has no log yet
         return "\n".join(parts)
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from rich.live import Live
 
-from weft.client import Client, UnreachableError
+from weft.client import Client, Unreachable
 from weft.domain.job import FINAL
 from weft.messages.http import ClusterView, JobView
 from weftd.cli import connection, page
@@ -74,7 +74,7 @@ async def _again(client: Client, seen: TopView, done: asyncio.Event) -> tuple[To
     try:
         await asyncio.wait({looking, ending}, return_when=asyncio.FIRST_COMPLETED)
         return (await looking, "") if looking.done() else (seen, "")
-    except UnreachableError:
+    except Unreachable:
         return seen, f"the gateway does not answer; this is how it was {span(page.look().now - seen.view.at)} ago"
     finally:
         looking.cancel()

@@ -5,7 +5,7 @@ import os
 
 from msgspec import Struct
 
-from weft.client import Client, RefusedError, UnreachableError
+from weft.client import Client, Refused, Unreachable
 from weft.domain.job import CauseCode, JobState
 from weft.messages.http import JobView
 from weftd.cli.terminal import cleaned
@@ -55,9 +55,9 @@ async def last_words(client: Client, job: JobView) -> LastWords | None:
     try:
         async with asyncio.timeout(_SECONDS_MAX):
             found = await client.read_log(job.id, rank=rank, tail=_TAIL_BYTES)
-    except RefusedError as error:
+    except Refused as error:
         return LastWords(rank=rank, missing=clean(error.reason))
-    except (UnreachableError, TimeoutError):
+    except (Unreachable, TimeoutError):
         return LastWords(rank=rank, missing="the node that has its log does not answer")
     return LastWords(rank=rank, lines=_last_lines(found))
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.messages.http import Accepted, ArrayAsked
 from weftd.cli import arrays, connection, page
 from weftd.cli.complaint import Complaint
@@ -194,15 +194,13 @@ async def each(
     return 1 if refused else 0
 
 
-async def _answers(
-    client: Client, group: Sequence[str], one: Ask
-) -> list[Accepted | ArrayAsked | RefusedError | Complaint]:
+async def _answers(client: Client, group: Sequence[str], one: Ask) -> list[Accepted | ArrayAsked | Refused | Complaint]:
     """The answers to requests that are sent at once, in the order of the group."""
 
-    async def answer(wanted: str) -> Accepted | ArrayAsked | RefusedError | Complaint:
+    async def answer(wanted: str) -> Accepted | ArrayAsked | Refused | Complaint:
         try:
             return await one(client, wanted)
-        except (RefusedError, Complaint) as error:
+        except (Refused, Complaint) as error:
             return error
 
     async with asyncio.TaskGroup() as tasks:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.messages.http import ClusterView, EventView, JobView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
@@ -49,7 +49,7 @@ async def describe(args: argparse.Namespace) -> int:
             return 0
         try:
             job = await _job(client, args.job, at)
-        except RefusedError:
+        except Refused:
             if not at and await show_instead(client, args.job, json=args.json):
                 return 0
             raise
@@ -76,7 +76,7 @@ def _show_cluster(view: ClusterView, args: argparse.Namespace) -> None:
 async def _job(client: Client, wanted: str, at: str) -> JobView:
     try:
         return await client.job(wanted, at=at)
-    except RefusedError as error:
+    except Refused as error:
         if not (at and error.status == 404 and error.field == "at"):
             raise
     job, look = await client.job(wanted), page.look()
@@ -96,6 +96,6 @@ async def _names(client: Client, story: tuple[EventView, ...]) -> dict[str, str]
     by = [event.data.cause.by for event in story if event.data.cause is not None]
     names: dict[str, str] = {}
     for job_id in list(dict.fromkeys(one for one in reversed(by) if one.startswith("j-")))[:_NAMED_MAX]:
-        with suppress(RefusedError):
+        with suppress(Refused):
             names[job_id] = (await client.job(job_id)).name
     return names

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.client.events import FINAL_EVENTS
 from weft.messages.http import ArrayView, EventView
 from weftd.cli import connection, page
@@ -32,7 +32,7 @@ async def events(args: argparse.Namespace) -> int:
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         try:
             past = await _past(client, args)
-        except RefusedError as error:
+        except Refused as error:
             array = await whole_array(client, args.job) if args.job and error.status == 404 else None
             if array is None:
                 raise

@@ -3,7 +3,7 @@
 import argparse
 from contextlib import suppress
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.job import JobState
 from weft.messages.http import JobView
 from weftd.cli import connection, page
@@ -24,7 +24,7 @@ async def explain(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         try:
             told = await client.explain(args.job)
-        except RefusedError:
+        except Refused:
             if await show_instead(client, args.job, json=args.json):
                 return 0
             raise
@@ -45,6 +45,6 @@ async def explain(args: argparse.Namespace) -> int:
 
 async def _present(client: Client, job_id: str) -> JobView | None:
     """The job as it is now; None if it is not told: its explanation is shown all the same."""
-    with suppress(RefusedError):
+    with suppress(Refused):
         return await client.job(job_id)
     return None

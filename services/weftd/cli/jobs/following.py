@@ -4,7 +4,7 @@ import asyncio
 import sys
 from contextlib import aclosing
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.job import FINAL, JobState
 from weft.messages.http import JobView, Submitted
@@ -87,7 +87,7 @@ async def _copy_log(client: Client, job_id: str) -> None:
         async with aclosing(client.follow_log(job_id, gap=lambda gap: page.remark(gap_text(gap)))) as chunks:
             async for chunk in chunks:
                 writer.write(chunk)
-    except RefusedError as error:
+    except Refused as error:
         if error.status != 404 or error.field != "epoch":  # it never started: its end says why
             raise
     writer.close()

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from weft.client import Client, Gap, RefusedError
+from weft.client import Client, Gap, Refused
 from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import size_text
 from weft.domain.selection import is_pattern
@@ -147,7 +147,7 @@ async def _one(reading: Coroutine[None, None, bool], job: JobView, rank: int, ar
     """One rank's log. Among several ranks or jobs, a missing log is reported and ends no other."""
     try:
         return await reading
-    except RefusedError as error:
+    except Refused as error:
         if args.rank != EVERY_RANK and not args.several:
             raise
         page.remark(f"{f'{job.name} ' * args.several}rank {rank}: {clean(error.reason)}")
@@ -297,7 +297,7 @@ async def lost_output(
     """
     try:
         story = await client.story(job.id, limit=EVENTS_MAX)
-    except RefusedError:  # The log was read, and that is what was asked for.
+    except Refused:  # The log was read, and that is what was asked for.
         return []
     of_role = [each.rank for each in job.placement.allocations if each.role == role] if job.placement else []
     wanted = {of_role[rank] for rank in ranks if rank < len(of_role)} if role is not None else set(ranks)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.classes import BENCHMARK_LABEL
 from weft.domain.job import HOLDING, JobState
 from weft.messages.eta import Estimate
@@ -135,7 +135,7 @@ async def _arrays(client: Client, args: argparse.Namespace) -> Sequence[ArrayVie
     """One row for each; none from a gateway that has no arrays."""
     try:
         return (await client.arrays(opened=not args.all)).arrays
-    except RefusedError as error:
+    except Refused as error:
         if error.status == 404:
             return ()
         raise
@@ -147,7 +147,7 @@ async def _starts(client: Client, view: JobsView) -> Mapping[str, Estimate]:
         return {}
     try:
         queue = await client.queue(limit=_STARTS_MAX)
-    except RefusedError:  # the list is worth more than its estimates
+    except Refused:  # the list is worth more than its estimates
         return {}
     return {row.id: row.eta for row in queue.rows if row.eta is not None}
 

@@ -10,7 +10,7 @@ import stat
 import sys
 from typing import TextIO
 
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.spec import Kind, ResizeHow, TuningMode
 from weftd.cli import connection, page
 from weftd.cli.along import env_option, secret_option, venv_option
@@ -154,7 +154,7 @@ async def run(args: argparse.Namespace) -> int:
             await store(client, packed)
         try:
             submitted = await client.submit(spec, key=args.key)
-        except RefusedError as error:
+        except Refused as error:
             raise Complaint(error.reason, field=option_of(error.field)) from error
         page.answered(args, submitted, submitted.id) if not args.follow else None
         page.notes_on(args, submitted.notes)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from weft.client import RefusedError
+from weft.client import Refused
 from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 from weft.domain.spec import JobSpec
@@ -51,7 +51,7 @@ async def submit(args: argparse.Namespace) -> int:
             await store(client, packed)
         try:
             submitted = await client.submit(body, key=args.key, content=content)
-        except RefusedError as error:
+        except Refused as error:
             more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
             raise Complaint(error.reason + more, field=error.field) from error  # a field of the file
         page.notes_on(args, submitted.notes)

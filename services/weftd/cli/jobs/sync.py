@@ -19,7 +19,7 @@ from typing import IO, NoReturn
 import pathspec
 from msgspec import Struct
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.contexts import DEPTH_MAX, FILES_MAX, NAME_BYTES_MAX, PACKED_BYTES_MAX, UNPACKED_BYTES_MAX
@@ -107,7 +107,7 @@ async def store(client: Client, packed: PackedFiles) -> None:
             return
         with packed.file as file:
             await client.set_context(packed.digest, file.read())
-    except RefusedError as error:
+    except Refused as error:
         raise Complaint(error.reason, field="--sync") from error
     page.note(sent_sentence(packed, client.url, sent=True))
 

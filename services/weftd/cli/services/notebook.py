@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from weft.client import Client, RefusedError
+from weft.client import Client, Refused
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
@@ -128,7 +128,7 @@ async def notebook(args: argparse.Namespace) -> int:
             await store(client, packed)
         try:
             submitted = await client.submit(spec)
-        except RefusedError as error:
+        except Refused as error:
             raise Complaint(error.reason, field=option_of(error.field)) from error
         page.notes_on(args, submitted.notes)
         view = await _answering(client, submitted, args.wait)

@@ -6,7 +6,7 @@ Each replica is replaced once a new one is ready. If no new one becomes ready, w
 import argparse
 import os
 
-from weft.client import RefusedError
+from weft.client import Refused
 from weftd.cli import connection, page
 from weftd.cli.along import env_of
 from weftd.cli.complaint import Complaint
@@ -44,7 +44,7 @@ async def update(args: argparse.Namespace) -> int:
         job = await the_job(client, args.job)
         try:
             accepted = await client.update(job, image=args.image, command=args.command or None, env=env or None)
-        except RefusedError as error:
+        except Refused as error:
             raise Complaint(error.reason, field=_option(error.field)) from error
     page.answered(args, accepted, f"{accepted.id} will run that, replica by replica (it is {accepted.state})")
     page.note(f"`weft explain {accepted.id}` shows how far it is")
