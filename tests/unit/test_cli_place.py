@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from weft.client.place import QUICK_SECONDS, RESTART_SECONDS
 from weftd.cli.complaint import Complaint
-from weftd.cli.connection import QUICK_SECONDS, RESTART_SECONDS, find_place
+from weftd.cli.connection import find_place
 
 
 def place(environment: dict[str, str], *, url: str = "", token: str = "") -> tuple[str, str]:
@@ -44,8 +45,8 @@ def test_the_home_is_where_the_system_wants_data(tmp_path: Path) -> None:
         ({}, "no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN"),
         ({"WEFT_URL": "http://x:1"}, "no token: give --token, or set WEFT_TOKEN"),
         ({"WEFT_TOKEN": "t"}, "no address: give --url, or set WEFT_URL"),
-        ({"WEFT_URL": "x:1", "WEFT_TOKEN": "t"}, "--url: expected an address such as"),
-        ({"WEFT_URL": "http://x:1", "WEFT_TOKEN": "t\r\nX: y"}, "what WEFT_TOKEN has is not a token"),
+        ({"WEFT_URL": "x:1", "WEFT_TOKEN": "t"}, "WEFT_URL: expected an address such as"),
+        ({"WEFT_URL": "http://x:1", "WEFT_TOKEN": "t\r\nX: y"}, "WEFT_TOKEN is not a token: "),
     ],
 )
 def test_what_is_missing_is_told_with_what_to_do(environment: dict[str, str], complaint: str, tmp_path: Path) -> None:

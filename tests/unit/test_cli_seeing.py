@@ -13,6 +13,7 @@ from msgspec import structs
 from tests.support.steps import placement
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NO_ROOM, NOW, array_view, cluster_view, event_view, gpu_view, job_view, node_view
+from weft.client.failure import LastWords
 from weft.domain.job import Cause, CauseCode, JobState
 from weft.messages.http import (
     ErrorDetail,
@@ -26,7 +27,7 @@ from weft.messages.http import (
 )
 from weft.messages.signals import Finding, RankVerdict
 from weft.planning.reasons.explain import Explanation
-from weftd.cli.drawing.failure import LastWords, hint
+from weftd.cli.drawing.failure import hint
 from weftd.cli.jobs.logs import LineWriter, last_lines
 
 Said = pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -137,6 +138,16 @@ class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, Adminis
         query |= {"id": id_begins, "label": ",".join(labels), "tenant": tenant, "kind": ",".join(kinds), "node": node}
         query |= {"since": "" if since is None else repr(since), "benchmarks": "" if benchmarks else "0"}
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=without_empty(query))
+
+    async def until_over(self, job: str) -> JobView:
+        """Wait until the job has ended, however often it is requeued before. `job`: its id."""
+        view = await self.job(job)
+        while not view.state.final:
+            async with aclosing(self.follow_events(job=job)) as events:
+                async for _ in events:
+                    pass
+            view = await self.job(job)
+        return view
 
     async def cancel(self, job: str) -> Accepted:
         return await self._wire.ask("POST", job_path(job, "/cancel"), Accepted, once=True)

@@ -7,13 +7,10 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
-from urllib.parse import urlsplit
-
-import msgspec
-from msgspec import Struct
 
 from weft.client import Client, ClientError, Refused, Unreachable
+from weft.client import place as places
+from weft.client.place import QUICK_SECONDS, RESTART_SECONDS, Place, Ways
 from weftd.cli.complaint import Complaint
 from weftd.cli.parsing import meant
 
@@ -21,30 +18,6 @@ _MISSING = re.compile(r"no job has the id or the name (?P<job>[a-z0-9-]{1,63})|t
 _WITHOUT_SUBJECT = ("expected ", "is ", "must ")
 _NODES_MAX = 8
 _CLOSE_AMONG = 200  # of the newest jobs, whose names are compared with a name that no job has
-QUICK_SECONDS = 3.0  # a person waits: an error should come soon
-RESTART_SECONDS = 10.0  # a gateway that is known to be there starts again in less
-PATIENT_SECONDS = 60.0  # for commands that follow: longer than a gateway takes to restart
-
-
-class Place(Struct, frozen=True, kw_only=True):
-    """The address and token of a cluster. `token_from`: the source of the token, to explain a refusal. `is_known`: the
-    address is one that has been used before, and not typed for this command."""
-
-    url: str
-    token: str
-    token_from: str
-    ca_file: str = ""
-    is_known: bool = False
-
-    @property
-    def first_seconds(self) -> float:
-        """How long to wait for the first answer."""
-        return RESTART_SECONDS if self.is_known else QUICK_SECONDS
-
-
-class _ClientFile(Struct, frozen=True, kw_only=True):
-    url: str
-    token: str
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -61,49 +34,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Place:
     """The place from the options, else the environment, else the files of `weft up`. Raises `Complaint`."""
-    path = weft_home(environment) / "client.json"
-    url = args.url or environment.get("WEFT_URL")
-    token = args.token or environment.get("WEFT_TOKEN")
-    token_from = "--token" if args.token else "WEFT_TOKEN"
-    if url and not _is_address(url):
-        raise Complaint(f"expected an address such as http://127.0.0.1:8470, got {url}", field="--url")
-    if token and not (token.isascii() and token.isprintable()):
-        raise Complaint(f"what {token_from} has is not a token")
-    ca_file = environment.get("WEFT_CA_FILE", "")
-    if url and token:
-        is_known = not args.url
-        return Place(url=url, token=token, token_from=token_from, ca_file=ca_file, is_known=is_known)
-    left = _left_by_up(path)
-    if left is None:
-        raise Complaint(_what_to_do(url, token, path))
-    if url and url.rstrip("/") != left.url.rstrip("/"):  # a token is sent to its own cluster only
-        raise Complaint(f"no token for {url}: give --token, or set WEFT_TOKEN")
-    return Place(
-        url=left.url,
-        token=token or left.token,
-        token_from=token_from if token else str(path),
-        ca_file=ca_file,
-        is_known=_is_up(path.with_name("up.lock")),
-    )
-
-
-def _is_up(lock: Path) -> bool:
-    """Return True while the process that wrote its id into the lock of a home lives. The lock itself is not tried: a
-    `weft up` that starts at that moment would find it taken."""
+    ways = Ways(url="give --url, or set WEFT_URL", token="give --token, or set WEFT_TOKEN")
     try:
-        os.kill(int(lock.read_text()), 0)
-    except PermissionError:
-        return True  # it is another user's
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True
-
-
-def weft_home(environment: Mapping[str, str]) -> Path:
-    if home := environment.get("WEFT_HOME"):
-        return Path(home)
-    data = environment.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "weft"
+        return places.find_place(environment, url=args.url or "", token=args.token or "", ways=ways)
+    except ClientError as error:
+        raise Complaint(str(error)) from error
 
 
 @asynccontextmanager
@@ -205,29 +140,3 @@ def leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _left_by_up(path: Path) -> _ClientFile | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_ClientFile)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Complaint(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise Complaint(f"{path} is not what `weft up` wrote: {error}") from error
-
-
-def _what_to_do(url: str | None, token: str | None, path: Path) -> str:
-    if url or token:
-        missing = "token: give --token, or set WEFT_TOKEN" if url else "address: give --url, or set WEFT_URL"
-        return f"no {missing}"
-    return f"no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN (looked in {path})"

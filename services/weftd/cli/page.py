@@ -17,8 +17,8 @@ import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from weft.domain.terminal import cleaned
 from weftd.cli.drawing.look import Look
-from weftd.cli.terminal import cleaned
 from weftd.cli.words import clean_lines
 
 _PLAIN_WIDTH = 10_000  # a pipe has no width: nothing is broken or cut

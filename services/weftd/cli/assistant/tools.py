@@ -9,8 +9,8 @@ from msgspec import Meta, Struct, structs
 from weft.client import Client
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, Kind
+from weft.domain.terminal import cleaned
 from weft.messages.http import JobView
-from weftd.cli.terminal import cleaned
 
 ROWS_MAX = 200
 LOG_BYTES_MAX = 64 << 10

@@ -5,6 +5,7 @@ import argparse
 import asyncio
 
 from weft.client import Client
+from weft.client.place import PATIENT_SECONDS
 from weft.domain.cluster import Gpu
 from weft.domain.spec import JobSpec
 from weft.domain.text import plural
@@ -13,7 +14,7 @@ from weft.samples.benchmark_job import EMULATED_SECONDS, SECONDS, benchmark_spec
 from weftd.cli import connection, page
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.benchmarks import Benched, benchmarks_table
-from weftd.cli.jobs.following import status_of, until_over
+from weftd.cli.jobs.following import status_of
 from weftd.cli.words import indexes
 
 SECONDS_MAX = 3600.0
@@ -40,7 +41,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def bench_gpu(args: argparse.Namespace) -> int:
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.wait else None) as client:
+    async with connection.connected(args, patience=PATIENT_SECONDS if args.wait else None) as client:
         places = chosen((await client.nodes()).nodes, args.node, args.gpu)
         specs = [(place, _spec(place, args)) for place in places]
         if args.wait:
@@ -108,7 +109,7 @@ async def _measure(client: Client, specs: list[tuple[Place, JobSpec]], args: arg
             submitted = await client.submit(spec)
             if gpu.held_by is not None and not args.json:
                 page.note(f"GPU {gpu.index} of {node.id} is held by {gpu.held_by.job_id}: {submitted.id} waits for it")
-            job = await until_over(client, submitted.id)
+            job = await client.until_over(submitted.id)
             benched.append(Benched(node_id=node.id, gpu=gpu, job=job))
             if args.json:
                 page.json_line(job)

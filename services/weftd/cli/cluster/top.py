@@ -13,6 +13,7 @@ from msgspec import Struct
 from rich.live import Live
 
 from weft.client import Client, Unreachable
+from weft.client.place import QUICK_SECONDS
 from weft.domain.job import FINAL
 from weft.messages.http import ClusterView, JobView
 from weftd.cli import connection, page
@@ -40,7 +41,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def top(args: argparse.Namespace) -> int:
-    async with connection.connected(args, patience=connection.QUICK_SECONDS) as client:
+    async with connection.connected(args, patience=QUICK_SECONDS) as client:
         if args.json:
             page.json_line(await client.cluster())
             return 0

@@ -8,13 +8,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weft.client.failure import LastWords
 from weft.domain.job import HELD_FOR, Cause, CauseCode, JobState
 from weft.domain.text import plural
 from weft.messages.eta import Estimate
 from weft.messages.http import JobView
 from weft.planning.lending import gpu_text
 from weft.planning.reasons.explain import Explanation, HolderSeen
-from weftd.cli.drawing.failure import LastWords
 from weftd.cli.drawing.jobs import last_words_text, when_text
 from weftd.cli.drawing.look import Look, plain, state_text, table
 from weftd.cli.drawing.services import service_lines

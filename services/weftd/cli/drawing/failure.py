@@ -1,28 +1,11 @@
-"""The rank that failed first of a failed job, and the last lines of its log."""
+"""The remedy for the commonest first failure of a job."""
 
-import asyncio
 import os
 
-from msgspec import Struct
-
-from weft.client import Client, Refused, Unreachable
-from weft.domain.job import CauseCode, JobState
+from weft.client.failure import LastWords
+from weft.domain.job import JobState
 from weft.messages.http import JobView
-from weftd.cli.terminal import cleaned
 from weftd.cli.words import clean
-
-LINES_MAX = 8
-_TAIL_BYTES = 4096
-_SECONDS_MAX = 2.0
-_NEVER_RAN = frozenset({CauseCode.START_FAILED, CauseCode.CANNOT_START, CauseCode.PORT_TAKEN, CauseCode.START_TIMEOUT})
-
-
-class LastWords(Struct, frozen=True, kw_only=True):
-    """The last lines of a failed rank. `missing`: why there are none, if they could not be read."""
-
-    rank: int
-    lines: tuple[str, ...] = ()
-    missing: str = ""
 
 
 def hint(job: JobView, words: LastWords | None) -> str:
@@ -35,35 +18,3 @@ def hint(job: JobView, words: LastWords | None) -> str:
     if active := os.environ.get("VIRTUAL_ENV"):
         return f"a job does not get the environment of your shell: `weft run --venv` takes {clean(active)} along"
     return "a job does not get the environment of the shell that submits it: `weft run --help` says what to do"
-
-
-def failed_rank(job: JobView) -> int | None:
-    """The rank that failed first; None if the job did not fail, or no rank is known to have failed."""
-    if job.state is not JobState.FAILED or job.ended_for is None:
-        return None
-    rank = job.ended_for.numbers.get("rank")
-    if rank is not None:
-        return int(rank)
-    return 0 if job.replicas == 1 and job.ended_for.code not in _NEVER_RAN else None
-
-
-async def last_words(client: Client, job: JobView) -> LastWords | None:
-    """The last lines of the failed rank, if its node answers soon; None if no rank is known to have failed."""
-    rank = failed_rank(job)
-    if rank is None or job.ended_for is None or job.ended_for.code in _NEVER_RAN:
-        return None
-    try:
-        async with asyncio.timeout(_SECONDS_MAX):
-            found = await client.read_log(job.id, rank=rank, tail=_TAIL_BYTES)
-    except Refused as error:
-        return LastWords(rank=rank, missing=clean(error.reason))
-    except (Unreachable, TimeoutError):
-        return LastWords(rank=rank, missing="the node that has its log does not answer")
-    return LastWords(rank=rank, lines=_last_lines(found))
-
-
-def _last_lines(text: bytes) -> tuple[str, ...]:
-    """Whole lines: the first of a tail may begin in the middle."""
-    lines = cleaned(text).rstrip("\n").split("\n")
-    whole = lines[1:] if len(text) >= _TAIL_BYTES and len(lines) > 1 else lines
-    return tuple(clean(line) for line in whole[-LINES_MAX:] if line.strip())

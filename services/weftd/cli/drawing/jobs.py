@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weft.client.failure import LastWords
 from weft.domain.job import Cause, JobState
 from weft.domain.quantity import duration_text, size_text
 from weft.domain.shares import gpus_held
@@ -15,7 +16,6 @@ from weft.domain.spec import JobSpec, Role, Tuning, Volume
 from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate
 from weft.messages.http import EventView, JobView, NodeView, RunView
-from weftd.cli.drawing.failure import LastWords
 from weftd.cli.drawing.look import (
     NO_SILENCE,
     Emulated,
@@ -32,7 +32,7 @@ from weftd.cli.drawing.services import service_lines, service_short
 from weftd.cli.drawing.sizes import is_sized, size_sentence, size_short
 from weftd.cli.drawing.story import NO_NAMES, story_table
 from weftd.cli.drawing.tuned import curve_table, tuning_lines
-from weftd.cli.words import NAMED_MAX, ago, emulated_gpus, indexes, number, share_text, span
+from weftd.cli.words import NAMED_MAX, ago, clean, emulated_gpus, indexes, number, share_text, span
 
 NO_STARTS: Mapping[str, Estimate] = {}
 
@@ -217,10 +217,10 @@ def last_words_text(words: LastWords) -> RenderableType:
     """The last lines of the rank that failed, or why they are not there."""
     head = Text(f"the last lines of rank {words.rank}", "bold")
     if words.missing:
-        return Text.assemble(head, (f" are not there: {words.missing}", "dim"))
+        return Text.assemble(head, (f" are not there: {clean(words.missing)}", "dim"))
     if not words.lines:
         return Text(f"rank {words.rank} wrote nothing", "dim")
-    return Group(head, *(Text(f"  {line}") for line in words.lines))
+    return Group(head, *(plain(f"  {line}") for line in words.lines))
 
 
 def _cause_text(cause: Cause) -> Text:

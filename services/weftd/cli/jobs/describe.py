@@ -10,12 +10,12 @@ from contextlib import suppress
 from msgspec import Struct, structs
 
 from weft.client import Client, Refused
+from weft.client.failure import last_words
 from weft.messages.http import ClusterView, EventView, JobView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.cluster import cluster_screen
-from weftd.cli.drawing.failure import last_words
 from weftd.cli.drawing.jobs import description, emulated_gpus_of, silences
 from weftd.cli.drawing.story import happened_at
 from weftd.cli.jobs.moments import HELP, moment

@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 from weft.client import Client, Refused
 from weft.client.events import FINAL_EVENTS
+from weft.client.place import PATIENT_SECONDS
 from weft.messages.http import ArrayView, EventView
 from weftd.cli import connection, page
 from weftd.cli.arrays import whole_array
@@ -29,7 +30,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def events(args: argparse.Namespace) -> int:
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+    async with connection.connected(args, patience=PATIENT_SECONDS if args.follow else None) as client:
         try:
             past = await _past(client, args)
         except Refused as error:

@@ -4,12 +4,13 @@ import argparse
 from contextlib import suppress
 
 from weft.client import Client, Refused
+from weft.client.failure import last_words
 from weft.domain.job import JobState
 from weft.messages.http import JobView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
 from weftd.cli.drawing.explanation import explanation, tuned_lines
-from weftd.cli.drawing.failure import hint, last_words
+from weftd.cli.drawing.failure import hint
 from weftd.cli.drawing.jobs import held_emulated
 
 

@@ -5,11 +5,12 @@ import sys
 from contextlib import aclosing
 
 from weft.client import Client, Refused
+from weft.client.failure import last_words
 from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.job import FINAL, JobState
 from weft.messages.http import JobView, Submitted
 from weftd.cli import page
-from weftd.cli.drawing.failure import hint, last_words
+from weftd.cli.drawing.failure import hint
 from weftd.cli.drawing.jobs import ended_line, last_words_text
 from weftd.cli.drawing.story import event_line, happened
 from weftd.cli.jobs.logs import Writer, gap_text, terminal_text
@@ -49,17 +50,6 @@ async def follow(client: Client, submitted: Submitted) -> int:
     if told := hint(job, words):
         screen.print(told, style="dim")
     return exit_status_of(job)
-
-
-async def until_over(client: Client, job_id: str) -> JobView:
-    """Wait for its end, however often it is requeued before."""
-    job = await client.job(job_id)
-    while not job.state.final:
-        async with aclosing(client.follow_events(job=job_id)) as events:
-            async for _ in events:
-                pass
-        job = await client.job(job_id)
-    return job
 
 
 def status_of(job: JobView) -> int:

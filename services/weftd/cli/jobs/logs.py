@@ -10,16 +10,17 @@ from contextlib import aclosing
 import msgspec
 
 from weft.client import Client, Gap, Refused
+from weft.client.failure import failed_rank
+from weft.client.place import PATIENT_SECONDS
 from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import size_text
 from weft.domain.selection import is_pattern
+from weft.domain.terminal import TerminalText
 from weft.messages.http import ArrayView, EventView, JobView
 from weftd.cli import arrays, connection, page
 from weftd.cli.complaint import Complaint
-from weftd.cli.drawing.failure import failed_rank
 from weftd.cli.drawing.jobs import failure_text
 from weftd.cli.jobs import selection
-from weftd.cli.terminal import TerminalText
 from weftd.cli.words import clean
 
 EVERY_RANK = "all"
@@ -52,7 +53,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def logs(args: argparse.Namespace) -> int:
     if args.follow and args.tail is not None:
         raise Complaint("--tail and --follow do not go together", status=2)
-    patience = connection.PATIENT_SECONDS if args.follow else None
+    patience = PATIENT_SECONDS if args.follow else None
     async with connection.connected(args, patience=patience) as client:
         jobs = await _jobs(client, args)
         args.several = len(jobs) > 1

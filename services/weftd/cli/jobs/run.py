@@ -11,6 +11,7 @@ import sys
 from typing import TextIO
 
 from weft.client import Refused
+from weft.client.place import PATIENT_SECONDS
 from weft.domain.spec import Kind, ResizeHow, TuningMode
 from weftd.cli import connection, page
 from weftd.cli.along import env_option, secret_option, venv_option
@@ -149,7 +150,7 @@ async def run(args: argparse.Namespace) -> int:
     packed = pack(args.sync) if args.sync is not None else None
     context = None if packed is None else packed.digest
     spec = spec_of(args, cwd=os.getcwd(), environment=os.environ, context=context)
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+    async with connection.connected(args, patience=PATIENT_SECONDS if args.follow else None) as client:
         if packed is not None:
             await store(client, packed)
         try:

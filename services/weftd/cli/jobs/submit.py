@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from weft.client import Refused
+from weft.client.place import PATIENT_SECONDS
 from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 from weft.domain.spec import JobSpec
@@ -46,7 +47,7 @@ async def submit(args: argparse.Namespace) -> int:
     context = None if packed is None else packed.digest
     body = read_with_env(given, content, args, os.environ, context=context) if adds else given
     body = _run_here(body, content, cwd=os.getcwd())
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+    async with connection.connected(args, patience=PATIENT_SECONDS if args.follow else None) as client:
         if packed is not None:
             await store(client, packed)
         try:

@@ -9,13 +9,14 @@ import argparse
 import asyncio
 
 from weft.client import Client
+from weft.client.place import PATIENT_SECONDS
 from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import duration_seconds
 from weft.messages.http import ArrayView, JobView
 from weftd.cli import arrays, connection, page
 from weftd.cli.complaint import Complaint
 from weftd.cli.drawing.jobs import ended_line
-from weftd.cli.jobs.following import exit_status_of, until_over
+from weftd.cli.jobs.following import exit_status_of
 
 TIMED_OUT = 124  # as timeout(1) has it
 _PAGE = 1000  # elements in one answer
@@ -37,7 +38,7 @@ async def wait(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         known = [await arrays.job_or_array(client, named) for named in args.jobs]
     statuses: dict[str, int] = {}
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS) as client:
+    async with connection.connected(args, patience=PATIENT_SECONDS) as client:
         try:
             async with asyncio.timeout(args.timeout):
                 await _until(client, known, statuses, args)
@@ -71,7 +72,7 @@ async def _one(client: Client, named: JobView | ArrayView, statuses: dict[str, i
         over = await until_array_over(client, named.id)
         statuses[over.id] = await exit_status_of_array(client, over)
     else:
-        over = await until_over(client, named.id)
+        over = await client.until_over(named.id)
         statuses[over.id] = exit_status_of(over)
     if args.json:
         page.json_line(over)

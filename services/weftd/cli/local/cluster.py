@@ -15,12 +15,13 @@ import asyncpg
 
 from weft import servers
 from weft.client import Client, ClientError
+from weft.client.place import ClientFile
 from weft.credentials import Credentials, CredentialsError, provision
 from weft.domain.text import listed, plural
 from weft.store import StoreError
 from weft.store.migrate import ROLES, migrate
 from weftd.cli.local.errors import LocalError, StartFailedError
-from weftd.cli.local.home import ClientFile, ClusterHome, ClusterState
+from weftd.cli.local.home import ClusterHome, ClusterState
 from weftd.cli.local.leftovers import end_guards, kill_runs
 from weftd.cli.local.options import Options
 from weftd.cli.local.plan import Addresses, Service, Stage, not_used, services, systems

@@ -3,6 +3,7 @@
 import argparse
 import os
 
+from weft.client.place import weft_home
 from weft.emulation.slowdowns import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
 from weftd.cli import connection
 from weftd.cli.complaint import Complaint
@@ -34,7 +35,7 @@ async def emulate(args: argparse.Namespace) -> int:
         raise Complaint(f"{args.node} has no GPU {args.gpu}")
     if not gpu.emulated:
         raise Complaint(f"GPU {args.gpu} of {args.node} is real, and as fast as it is")
-    home = ClusterHome(connection.weft_home(os.environ))
+    home = ClusterHome(weft_home(os.environ))
     folder = home.node(args.node) / "emulated"
     if not folder.is_dir():
         raise Complaint(_no_folder(home, args))

@@ -18,14 +18,10 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from weft.client.place import CLIENT_FILE, ClientFile
 from weftd.cli.local.errors import AlreadyRunsError, LocalError
 
 S = TypeVar("S", bound=Struct)
-
-
-class ClientFile(Struct, frozen=True, kw_only=True):
-    url: str
-    token: str
 
 
 class ClusterState(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,13 +80,13 @@ class ClusterHome:
         return self._read("cluster.json", ClusterState)
 
     def client(self) -> ClientFile | None:
-        return self._read("client.json", ClientFile)
+        return self._read(CLIENT_FILE, ClientFile)
 
     def write_state(self, state: ClusterState) -> None:
         self._write("cluster.json", state)
 
     def write_client(self, client: ClientFile) -> None:
-        self._write("client.json", client)
+        self._write(CLIENT_FILE, client)
 
     def _read(self, name: str, kind: type[S]) -> S | None:
         path = self.root / name

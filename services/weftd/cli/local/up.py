@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
+from weft.client.place import weft_home
 from weft.domain.spec import TuningMode
 from weft.gpus import inventory_in_time
 from weftd.cli.complaint import Complaint
-from weftd.cli.connection import weft_home
 from weftd.cli.local import AlreadyRunsError, ClusterHome, ClusterState, LocalCluster, LocalError, Options
 from weftd.cli.local.signals import Stops, stops_on_signals
 from weftd.cli.words import clean_lines

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
+from weft.client.place import Place
 from weft.messages.http import ErrorView
 from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.complaint import Complaint
-from weftd.cli.connection import Place
 from weftd.cli.jobs.logs import Writer, terminal_text
 from weftd.cli.jobs.wait import seconds
 from weftd.cli.services.endpoints import SERVICE_HELP

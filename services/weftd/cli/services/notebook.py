@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from weft.client import Client, Refused
+from weft.client.failure import last_words
+from weft.client.place import PATIENT_SECONDS
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
@@ -22,13 +24,12 @@ from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.along import env_along, env_option, secret_files_along, secret_option, secrets_along, venv_option
 from weftd.cli.complaint import Complaint
-from weftd.cli.drawing.failure import last_words
 from weftd.cli.drawing.jobs import failure_text
 from weftd.cli.jobs.sync import pack, store, sync_option
 from weftd.cli.jobs.wait import seconds
 from weftd.cli.services.endpoints import address
 from weftd.cli.spec import option_of, volume_of
-from weftd.cli.words import span
+from weftd.cli.words import clean, span
 
 LOOK_SECONDS = 0.5
 WAIT_SECONDS_MAX = 600.0
@@ -123,7 +124,7 @@ async def notebook(args: argparse.Namespace) -> int:
     context = None if packed is None else packed.digest
     spec = notebook_spec(args, cwd=os.getcwd(), jupyter=shutil.which("jupyter") or "", context=context)
     place = connection.find_place(args, os.environ)
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS) as client:
+    async with connection.connected(args, patience=PATIENT_SECONDS) as client:
         if packed is not None:
             await store(client, packed)
         try:
@@ -213,5 +214,5 @@ async def _why_ended(client: Client, job: JobView) -> str:
             " jupyterlab) where its PATH, or this shell's, finds it; or name an --image that has it"
         )
     words = await last_words(client, job)
-    last = "".join(f"\n  {line}" for line in words.lines) if words is not None else ""
+    last = "".join(f"\n  {clean(line)}" for line in words.lines) if words is not None else ""
     return f"{job.name} ({job.id}) {job.state}: {failure_text(job) or 'it ended'}{last}"

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from weft.client import Client
+from weft.client.place import PATIENT_SECONDS
 from weft.client.sessions import RunSession
 from weft.messages.sessions import SessionKind
 from weftd.cli import connection, page
@@ -104,7 +105,7 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[tuple[Client, str]]:
     """A client, and the job that is meant."""
     if args.json:
         raise Complaint("a session has no answer to show as JSON", field="--json", status=2)
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS) as client:
+    async with connection.connected(args, patience=PATIENT_SECONDS) as client:
         yield client, await the_job(client, args.job)
 
 

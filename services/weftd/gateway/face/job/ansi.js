@@ -1,6 +1,6 @@
 // What a job wrote, made harmless and split into lines: text and colours pass, nothing else does.
 //
-// The rules are those of `weft logs` on a terminal (services/weftd/cli/terminal.py): escape sequences other than colours are
+// The rules are those of `weft logs` on a terminal (libs/weft/domain/terminal.py): escape sequences other than colours are
 // dropped, a carriage return ends a line, and text is never hidden. Colours become names of classes; true colours
 // become the nearest of the sixteen that the style sheet has, so that they are readable in its theme.
 
