@@ -1,31 +1,74 @@
 """Weft shares a cluster of GPUs among jobs. This is its Python interface.
 
-    async with weft.Client(url, token) as client:
-        job = await client.submit(b'{"name": "train", "command": ["python", "train.py"]}')
+    job = weft.run("python train.py", gpus=1)
+    for line in job.logs(follow=True):
+        print(line)
+    job.result()
 
-The names in `__all__` are public, every other module is private. A name is imported when it is first used, so that
-`import weft` costs nothing.
+`weft.aio` has the same names for programs with an event loop. Inside a job, `step`, `should_stop`, `checkpoint_dir`,
+`rank` and `members` need nothing but Python's standard library. docs/python.md explains all of it.
+
+The names in `__all__` and those of `weft.aio` are public, every other module is private. A name is imported when it is
+first used, so that `import weft` costs nothing.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from weft import aio
+    from weft.blocking import Cluster, Job, as_completed, jobs, run, submit
     from weft.client import Client, ClientError, Gap, Refused, Unreachable
+    from weft.client.job_failed import JobFailed
+    from weft.inside import Member, members, rank, should_stop, step
 
     __version__: str
+    checkpoint_dir: Path
 
-__all__ = ["Client", "ClientError", "Gap", "Refused", "Unreachable", "__version__"]
+__all__ = [
+    "Client",
+    "ClientError",
+    "Cluster",
+    "Gap",
+    "Job",
+    "JobFailed",
+    "Member",
+    "Refused",
+    "Unreachable",
+    "__version__",
+    "aio",
+    "as_completed",
+    "checkpoint_dir",
+    "jobs",
+    "members",
+    "rank",
+    "run",
+    "should_stop",
+    "step",
+    "submit",
+]
+
+_HOMES = {
+    **dict.fromkeys(("Client", "ClientError", "Gap", "Refused", "Unreachable"), "weft.client"),
+    **dict.fromkeys(("Cluster", "Job", "as_completed", "jobs", "run", "submit"), "weft.blocking"),
+    **dict.fromkeys(("Member", "members", "rank", "should_stop", "step"), "weft.inside"),
+    "JobFailed": "weft.client.job_failed",
+}
+"""The module of each name that is the same object all the time."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from weft.version import version
-
-        return version()
-    if name in __all__:
-        from weft import client
-
-        return getattr(client, name)
+        return import_module("weft.version").version()
+    if name == "checkpoint_dir":
+        return import_module("weft.inside").checkpoint_dir()
+    if name == "aio":
+        return import_module("weft.aio")
+    if name in _HOMES:
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 

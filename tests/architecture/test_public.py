@@ -1,12 +1,22 @@
 """The public interface of `weft`: names that programs of others use."""
 
+import ast
+import inspect
+import re
 import subprocess
 import sys
+import typing
 
 import pytest
 
 import weft
 from tests.support.public import RECORDED, interface
+from tests.support.tree import ROOT
+from weft.client.job_fields import OF_THE_ROLE, JobFields
+from weft.domain.spec import JobSpec
+
+IMPORT_SECONDS_MAX = 0.15  # processor time: others may load the machine
+IN_A_JOB = "weft.step(1, of=2, loss=0.5); weft.should_stop(); weft.checkpoint_dir; weft.rank(); weft.members()"
 
 
 def test_the_public_interface_is_the_recorded_one() -> None:
@@ -19,8 +29,47 @@ def test_a_name_that_is_not_public_is_not_there() -> None:
         _ = weft.Nothing
 
 
-def test_import_weft_loads_no_other_package() -> None:
-    program = "import sys; before = set(sys.modules); import weft; print(*sorted(set(sys.modules) - before))"
+@pytest.mark.parametrize("used", ["", IN_A_JOB])
+def test_import_weft_and_its_functions_for_a_job_load_no_other_package(used: str) -> None:
+    program = f"import sys; before = set(sys.modules); import weft; {used}\nprint(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert loaded - sys.stdlib_module_names == {"weft"}
+
+
+def test_import_weft_is_quick() -> None:
+    program = "import time; began = time.process_time(); import weft; print(time.process_time() - began)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < IMPORT_SECONDS_MAX
+
+
+def parameters(function: object) -> dict[str, tuple[object, object]]:
+    assert callable(function)
+    return {name: (one.kind, one.default) for name, one in inspect.signature(function).parameters.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in weft.aio.__all__ if name.islower()])
+def test_a_function_has_the_same_parameters_with_and_without_an_event_loop(name: str) -> None:
+    assert parameters(getattr(weft, name)) == parameters(getattr(weft.aio, name))
+
+
+@pytest.mark.parametrize("name", ["find", "refresh", "wait", "result", "logs", "cancel", "explain"])
+def test_a_method_of_a_job_has_the_same_parameters_with_and_without_an_event_loop(name: str) -> None:
+    assert parameters(getattr(weft.Job, name)) == parameters(getattr(weft.aio.Job, name))
+
+
+def test_the_keywords_of_submit_are_the_fields_of_a_job_file() -> None:
+    """An array is submitted from a file, and Weft itself sets `element`."""
+    of_a_job = set(JobSpec.__struct_fields__) - {"array", "sweep", "sample", "element"}
+    assert set(typing.get_type_hints(JobFields)) == of_a_job | set(OF_THE_ROLE)
+
+
+def test_the_page_about_python_names_what_is_there_and_all_of_it() -> None:
+    page = (ROOT / "docs/python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    for block in blocks:
+        compile(block, "docs/python.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    assert set(re.findall(r"\bweft\.([a-z_]\w*|[A-Z]\w*)", "".join(blocks))) <= {*weft.__all__}
+    told = set(re.findall(r"`(?:weft\.)?(\w+)", page))
+    assert {*weft.__all__} - {"Gap", "Member", "__version__"} <= told
+    assert {name for name in vars(weft.Job) if not name.startswith("_")} - {"find"} <= told

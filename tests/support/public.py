@@ -3,21 +3,34 @@
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import weft
 
 RECORDED = Path(__file__).parents[1] / "architecture/public.txt"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # the address of a function that is a default
+_UNPACKED = re.compile(r"\*\*fields: (?:\*<class '|typing\.Unpack\[)([\w.]+)(?:'>|\])")  # by version of Python
 
 
 def interface() -> str:
     """Every public name; each class with its public bases and the signatures of its public methods and properties."""
+    return "\n".join(_names_of(weft)) + "\n"
+
+
+def _names_of(module: ModuleType, within: str = "") -> list[str]:
     lines: list[str] = []
-    for name in sorted(weft.__all__):
-        value = getattr(weft, name)
-        lines += _class(name, value) if inspect.isclass(value) else [f"{name}: {type(value).__name__}"]
-    return "\n".join(lines) + "\n"
+    for name in sorted(module.__all__):
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            lines += _class(f"{within}{name}", value)
+        elif inspect.ismodule(value):
+            lines += _names_of(value, f"{name}.")
+        elif inspect.isfunction(value):
+            lines.append(f"{within}{name}{_signature(value)}")
+        else:
+            lines.append(f"{within}{name}: {type(value).__name__}")
+    return lines
 
 
 def _class(name: str, kind: type) -> list[str]:
@@ -38,7 +51,9 @@ def _is_ours(kind: type, member: str) -> bool:
 def _signature(value: Any) -> str:
     if isinstance(value, property):
         return f": {inspect.signature(value.fget).return_annotation}" if value.fget else ""
-    return _ADDRESS.sub("", f"{inspect.signature(value)}") if callable(value) else ""
+    if not callable(value):
+        return ""
+    return _UNPACKED.sub(r"**fields: \1", _ADDRESS.sub("", f"{inspect.signature(value)}"))
 
 
 if __name__ == "__main__":

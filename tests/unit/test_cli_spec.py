@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from weft.client.job_name import job_name
 from weft.domain.spec import Checkpointing, JobSpec, Kind, Progress, Tuning, TuningMode, Volume
 from weftd.cli.__main__ import parse
 from weftd.cli.along import read_with_env
 from weftd.cli.complaint import Complaint
 from weftd.cli.jobs.submit import content_of
-from weftd.cli.spec import job_name, option_of, spec_of
+from weftd.cli.spec import option_of, spec_of
 
 
 def spec(*typed: str, cwd: str = "/home/alice", environment: dict[str, str] | None = None) -> JobSpec:

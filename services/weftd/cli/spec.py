@@ -1,19 +1,18 @@
 """From the options of `weft run` to a job specification, checked like every other submission."""
 
 import argparse
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 
+from weft.client.job_name import job_name
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
 from weftd.cli.along import env_along, secret_files_along, secrets_along
 from weftd.cli.complaint import Complaint
 
-_SCRIPTS = (".py", ".sh", ".bash", ".ipynb", ".jl", ".r", ".lua", ".js")
 _OPTIONS = {  # the field of the specification → the option that the user wrote
     "name": "--name",
     "image": "--image",
@@ -79,11 +78,6 @@ def option_of(field: str) -> str:
         if field == known or field.startswith((f"{known}[", f"{known}.")):
             return option
     return field
-
-
-def job_name(command: Sequence[str], image: str | None) -> str:
-    """The name of a job without one: from its script, its module, its program, or its image."""
-    return _token(_named_by(command, image)) or "job"
 
 
 def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], context: str | None) -> dict[str, Any]:
@@ -183,18 +177,3 @@ def volume_of(text: str, cwd: str) -> dict[str, Any]:
         return {field: value for field, value in named.items() if value}
     here = str(PurePosixPath(cwd, source))  # an absolute source stays as it is
     return {"source": here, "target": target, "read_only": mode == "ro"}
-
-
-def _named_by(command: Sequence[str], image: str | None) -> str:
-    if not command:
-        return PurePosixPath(image or "").name.split(":")[0].split("@")[0]
-    for before, word in zip(["", *command], command, strict=False):
-        if before == "-m":
-            return word
-        if word.endswith(_SCRIPTS) and " " not in word:
-            return PurePosixPath(word).stem
-    return PurePosixPath(command[0]).name
-
-
-def _token(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")

@@ -1,0 +1,258 @@
+"""The Python interface for programs with an event loop: the names of `weft`, as coroutines and asynchronous iterators.
+
+    job = await weft.aio.run("python train.py", gpus=1)
+    async for line in job.logs(follow=True): ...
+    await job.result()
+
+Each call opens a connection of its own, to the cluster of WEFT_URL and WEFT_TOKEN, else the one that `weft up` runs
+here. A job keeps the cluster at which it was submitted. Every call raises Refused if the gateway refuses it,
+Unreachable if no gateway answers in time, and ClientError if no cluster is known.
+"""
+
+import asyncio
+import codecs
+import html
+import os
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import TYPE_CHECKING, Self, Unpack
+
+from weft.client import Client, Refused
+from weft.client.events import FINAL_EVENTS
+from weft.client.failure import failed_rank, last_words
+from weft.client.job_failed import JobFailed
+from weft.client.job_fields import Given, JobFields, as_given, encoded, specification
+from weft.client.local_cluster import Cluster
+from weft.client.place import PATIENT_SECONDS, RESTART_SECONDS, Place, find_place
+from weft.domain.job import JobState
+from weft.messages.http import JobView
+
+if TYPE_CHECKING:
+    from weft.planning.reasons.explain import Explanation
+
+__all__ = ["Cluster", "Job", "as_completed", "jobs", "run", "submit"]
+
+
+class Job:
+    """One job. `state` and `view` are as they were when this object last asked; `refresh` asks again.
+
+    `id` and `name` never change. `notes`: sentences about how the job will be treated, from its submission.
+    """
+
+    def __init__(self, place: Place, id: str, name: str, *, view: JobView | None = None, notes: tuple[str, ...] = ()):  # noqa: A002 -- the name of the attribute
+        self._place = place
+        self._view = view
+        self.id = id
+        self.name = name
+        self.notes = notes
+
+    @classmethod
+    async def find(cls, named: str) -> "Job":
+        """The job with this id, or the newest job of this name. Raises Refused if there is none."""
+        place = find_place(os.environ)
+        async with _connected(place) as client:
+            view = await client.job(named)
+        return cls(place, view.id, view.name, view=view)
+
+    @property
+    def state(self) -> JobState:
+        """The state when it was last asked for; `queued` before that."""
+        return self._view.state if self._view is not None else JobState.QUEUED
+
+    @property
+    def view(self) -> JobView | None:
+        """All that the gateway reported when it was last asked: nodes, progress, cause. None before that."""
+        return self._view
+
+    async def refresh(self) -> Self:
+        """Ask for the job's present state."""
+        async with _connected(self._place) as client:
+            self._view = await client.job(self.id)
+        return self
+
+    async def wait(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> JobState:
+        """Wait until the job has ended, and return its final state; a requeued job has not ended.
+
+        Raises TimeoutError after `timeout` seconds, and Unreachable once no gateway has answered for `patience`
+        seconds. The job goes on in both cases.
+        """
+        try:
+            async with asyncio.timeout(timeout), _connected(self._place, patience) as client:
+                self._view = await client.until_over(self.id)
+        except TimeoutError:
+            raise TimeoutError(f"{self.name} ({self.id}) is not over after {timeout:g} s, and goes on") from None
+        return self.state
+
+    async def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> None:
+        """Wait as `wait` does, and return if the job succeeded. Raises JobFailed if it failed or was cancelled."""
+        await self.wait(timeout, patience=patience)
+        if self._view is None or self._view.state is JobState.SUCCEEDED:
+            return
+        view = self._view
+        async with _connected(self._place, patience) as client:
+            words = await last_words(client, view)
+        raise JobFailed(
+            view.id,
+            view.name,
+            state=view.state,
+            cause=view.ended_for,
+            rank=failed_rank(view),
+            status=view.exit_code,
+            lines=words.lines if words is not None else (),
+        )
+
+    async def logs(
+        self, *, follow: bool = False, rank: int | None = None, patience: float = PATIENT_SECONDS
+    ) -> AsyncGenerator[str, None]:
+        """The lines that one rank wrote to stdout and stderr in its newest try, without their line ends.
+
+        `rank`: by default the one that failed first, else 0. `follow`: go on until the job is over, through every
+        try. Bytes that are no UTF-8 become U+FFFD. Raises Refused if the node no longer has the log.
+        """
+        async with _connected(self._place, patience) as client:
+            if rank is None:
+                self._view = await client.job(self.id)
+                rank = failed_rank(self._view) or 0
+            chunks = client.follow_log(self.id, rank=rank) if follow else client.stream_log(self.id, rank=rank)
+            async with aclosing(_lines(chunks)) as lines:
+                async for line in lines:
+                    yield line
+
+    async def cancel(self) -> None:
+        """Ask for the end of the job. Its processes get SIGTERM, and SIGKILL after its `grace`; `wait` sees the end."""
+        async with _connected(self._place) as client:
+            await client.cancel(self.id)
+
+    async def explain(self) -> "Explanation":
+        """The reason why the job waits, runs or failed: `sentence` for people, `code` and `numbers` for programs."""
+        async with _connected(self._place) as client:
+            return await client.explain(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name} {self.id} {self.state}>"
+
+    def _repr_html_(self) -> str:
+        """The job as a row, in a notebook."""
+        view = self._view
+        progress = "" if view is None else ", ".join(f"{name} {value:g}" for name, value in view.progress.items())
+        nodes = "" if view is None else ", ".join(view.nodes)
+        cells = {"job": self.name, "id": self.id, "state": self.state, "nodes": nodes, "progress": progress}
+        head = "".join(f"<th>{name}</th>" for name in cells)
+        row = "".join(f"<td>{html.escape(text)}</td>" for text in cells.values())
+        return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{row}</tr></tbody></table>"
+
+
+async def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job:
+    """Submit one job, and return at once.
+
+    `spec`: a mapping with the fields of a job file, or the path of such a file in YAML or JSON; `fields` are added, and
+    replace those of `spec`. `key`: submitting again with the same key returns the same job. A job without a `name` is
+    named by its command, and a process without a `workdir` runs in the current folder. Raises Refused, with the `field`
+    and its `value`, if the job is not accepted, and OSError if the file cannot be read.
+    """
+    asked = specification(spec, fields, cwd=os.getcwd())
+    place = find_place(os.environ)
+    try:
+        async with _connected(place) as client:
+            submitted = await client.submit(encoded(asked), key=key)
+    except Refused as error:
+        raise as_given(error, asked, fields) from None
+    return Job(place, submitted.id, submitted.name, notes=submitted.notes)
+
+
+async def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job:
+    """Submit a job that runs this command, and return at once; `fields` and errors are those of `submit`.
+
+    A text is split into words as a shell does, but no shell runs it: pass `["sh", "-c", text]` for that.
+    """
+    return await submit({"command": command}, key=key, **fields)
+
+
+async def jobs(
+    *,
+    states: Sequence[JobState | str] = (),
+    name: str = "",
+    labels: Sequence[str] = (),
+    since: float | None = None,
+    limit: int = 100,
+) -> list[Job]:
+    """The newest jobs first, at most `limit`, which is at most 1000.
+
+    `states`: such as `["running", "queued"]`, else all. `name`: also a pattern with `*` and `?`. `labels`: each
+    `NAME=VALUE` or `NAME`; a job has all of them. `since`: submitted then or later, in seconds since 1970 (UTC).
+    """
+    place = find_place(os.environ)
+    wanted = [JobState(state) for state in states]
+    async with _connected(place) as client:
+        found = await client.jobs(states=wanted, name=name, labels=labels, since=since, limit=limit, benchmarks=False)
+    return [Job(place, view.id, view.name, view=view) for view in found.jobs]
+
+
+async def as_completed(
+    jobs: Iterable[Job], *, timeout: float | None = None, patience: float = PATIENT_SECONDS
+) -> AsyncGenerator[Job, None]:
+    """The jobs in the order in which they end, each of them once, whether it succeeded or not.
+
+    All jobs belong to one cluster; one connection serves any number of them. Raises TimeoutError `timeout` seconds
+    after the first call, and Unreachable once no gateway has answered for `patience` seconds. The jobs go on in both
+    cases.
+    """
+    waiting = {job.id: job for job in jobs}
+    if not waiting:
+        return
+    places = {job._place.url: job._place for job in waiting.values()}
+    if len(places) > 1:
+        raise ValueError(f"as_completed takes the jobs of one cluster, got those of {' and '.join(sorted(places))}")
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    (place,) = places.values()
+    async with _connected(place, patience) as client, aclosing(_ends(client, set(waiting))) as ends:
+        while waiting:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    view = await anext(ends)
+            except TimeoutError:
+                late = ", ".join(job.name for job in waiting.values())
+                raise TimeoutError(f"not over after {timeout:g} s, and going on: {late}") from None
+            job = waiting.pop(view.id)
+            job._view = view
+            yield job
+
+
+async def _ends(client: Client, ids: set[str]) -> AsyncGenerator[JobView, None]:
+    """The jobs as they end. The cursor is taken before the jobs are looked at, so no end falls in between."""
+    newest = await client.events(limit=1)
+    cursor = newest[-1].cursor if newest else ""
+    for job in sorted(ids):
+        view = await client.job(job)
+        if view.state.final:
+            ids.remove(job)
+            yield view
+    if not ids:
+        return
+    async with aclosing(client.follow_events(after=cursor)) as events:
+        async for event in events:
+            if event.type in FINAL_EVENTS and event.data.job_id in ids:
+                view = await client.job(event.data.job_id)
+                if view.state.final:  # else it was requeued since
+                    ids.remove(view.id)
+                    yield view
+
+
+async def _lines(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, None]:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    rest = ""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+            for line in lines:
+                yield line
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest
+
+
+def _connected(place: Place, patience: float = RESTART_SECONDS) -> AbstractAsyncContextManager[Client]:
+    return Client(
+        place.url, place.token, retry_seconds=patience, first_seconds=place.first_seconds, ca_file=place.ca_file
+    )
