@@ -270,13 +270,19 @@ def test_the_takers_of_a_message_listen_to_it() -> None:
     assert said == listeners()
 
 
-@pytest.mark.parametrize("page", ["faults.md", "security.md"])
+@pytest.mark.parametrize("page", ["faults.md", "promises.md", "security.md"])
 def test_a_page_that_names_its_tests_names_tests_that_exist(page: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / page).read_text())
     assert len(named) > 20
     for path, test in named:
         assert (ROOT / path).is_file(), path
         assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+def test_every_promise_names_a_test() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", page("promises.md"), flags=re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 14))
+    assert all("`tests/" in tests for _, _, tests in rows)
 
 
 # decisions and measurements

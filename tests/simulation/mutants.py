@@ -18,13 +18,18 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobChange, JobEve
 from weft.domain.lease import Lease
 from weft.messages.connection import Connection
 from weft.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
+from weft.planning.capacity import Room
+from weft.planning.eta import starts
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.reasons import explain
+from weft.planning.shape import Shape
 from weft.store import RelayStore
 from weftd.executor import service as executor_service
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.thinking.core import Action, Reconciler, Remove
 from weftd.scheduler import leadership
 from weftd.scheduler.relay import Relay
-from weftd.scheduler.thinking.decide import lives, updating
+from weftd.scheduler.thinking.decide import lives, updating, waiting
 from weftd.scheduler.thinking.peers import Bond, Peers
 from weftd.scheduler.thinking.state import runs as scheduler_runs
 from weftd.scheduler.thinking.state.picture import Picture
@@ -155,6 +160,41 @@ def held_of_the_present(placement: Placement, following: Placement) -> tuple[All
 def counted_from_the_start(job: Job, *_: Any, **__: Any) -> float | None:
     """GPU-seconds are counted as if the job had always had as many GPUs as now."""
     return None
+
+
+class SilentWaiting(waiting.Waiting):
+    """It records for no job why it waits."""
+
+    def _explain_waiting(self, *_: Any) -> list[Step]:
+        return []
+
+
+_why_not, _start_of = explain.why_not, starts.PoolToCome.start_of
+
+
+def wordless(room: Room, shape: Shape) -> Cause | None:
+    """The reason that a job waits has no sentence."""
+    cause = _why_not(room, shape)
+    return None if cause is None else structs.replace(cause, sentence="")
+
+
+def numberless(room: Room, shape: Shape) -> Cause | None:
+    """The reason that a job waits has no numbers."""
+    cause = _why_not(room, shape)
+    return None if cause is None else structs.replace(cause, numbers={})
+
+
+def without_estimate(to_come: starts.PoolToCome, job: Job) -> starts.Foreseen:
+    """No estimate, and no reason why there is none."""
+    found = _start_of(to_come, job)
+    return structs.replace(found, estimate=structs.replace(found.estimate, sentence=""))
+
+
+class NoMinimumRun(MinimumRun):
+    """A job may be stopped for another as soon as it has begun."""
+
+    def protects(self, job: Job, now: float, *, reclaimed: bool = False) -> bool:
+        return False
 
 
 class HastyRelay(Relay):

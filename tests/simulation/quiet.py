@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tests.simulation.history import History
 from tests.simulation.machine import Host
+from tests.simulation.reasons import Reasons
 from tests.simulation.witness import Witness
 from tests.support.doubles.store import MemoryStore
 from weft.domain.job import Job, JobState
@@ -48,8 +49,16 @@ class Free:
 class Quiet:
     """Call `look` every second from when all is healed."""
 
-    def __init__(self, store: MemoryStore, hosts: Sequence[Host], witness: Witness, history: History) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        hosts: Sequence[Host],
+        witness: Witness,
+        history: History,
+        reasons: Reasons,
+    ) -> None:
         self._store = store
+        self._reasons = reasons
         self._hosts = hosts
         self._witness = witness
         self._history = history
@@ -83,6 +92,7 @@ class Quiet:
         yield from self._misinformed({job.id: job for job in jobs if job.state is JobState.RUNNING})
         yield from self._missized()
         yield from self._outdated()
+        yield from self._reasons.unrecorded()
 
     def _misinformed(self, running: Mapping[str, Job]) -> Iterator[str]:
         """Runs that are told of other members than their job has."""

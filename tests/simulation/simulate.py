@@ -17,6 +17,7 @@ from tests.simulation.cluster import Cluster, Life, Shape, WatchedScheduler, Wat
 from tests.simulation.history import Failure, History, Listener, dice
 from tests.simulation.machine import WALL
 from tests.simulation.quiet import Quiet
+from tests.simulation.reasons import LOOK_SECONDS, Reasons
 from tests.simulation.scaler import Scaler
 from tests.simulation.serving import ServiceUsers
 from tests.simulation.trouble import Trouble
@@ -158,7 +159,8 @@ class World:
             gpus=shape.nodes * shape.gpus,
             lends=dice(seed, "lenders"),
         )
-        self.quiet = Quiet(self.cluster.database.store, self.cluster.hosts, self.cluster.witness, history)
+        self.reasons = Reasons(self.cluster.database.store, history, policy=str(shape.policy))
+        self.quiet = Quiet(self.cluster.database.store, self.cluster.hosts, self.cluster.witness, history, self.reasons)
         self.clients: set[asyncio.Task[Any]] = set()
 
     async def live(self) -> None:
@@ -170,6 +172,7 @@ class World:
         self.client = self.make_client()
         seconds = self.dice.uniform(60.0, 180.0)
         users = asyncio.ensure_future(self._users(seconds))
+        explained = asyncio.ensure_future(self._explain())
         tuned = asyncio.ensure_future(self.tuner.tune(seconds))
         scaled = asyncio.ensure_future(self.scaler.scale(self.client, seconds))
         served = asyncio.ensure_future(self.servers.use(self.client, seconds))
@@ -180,6 +183,15 @@ class World:
         await served
         await tuned
         await self.end()
+        explained.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await explained
+
+    async def _explain(self) -> None:
+        """Ask all the time why jobs wait."""
+        while True:
+            self.reasons.look(WALL + self.loop.time())
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def end(self) -> None:
         """All that was submitted comes to its end, and nothing is left or lost."""

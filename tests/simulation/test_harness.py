@@ -23,8 +23,11 @@ from weft.domain import job
 from weft.domain.job import CauseCode
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
+from weft.planning.eta import starts
+from weft.planning.reasons import explain
 from weftd.executor.runs import RunKey
 from weftd.scheduler import service as scheduler_service
+from weftd.scheduler.thinking import core
 from weftd.scheduler.thinking.decide import lives, sizing, tuning, updating
 from weftd.scheduler.thinking.state import pool
 
@@ -36,7 +39,12 @@ FIRST = {
     "a relay that does not wait for the stream": 7,
     "a scheduler that gives rank numbers again": 3,
     "a scheduler that keeps the ranks that left": 9,
+    "a scheduler that records no reason to wait": 4,
     "a scheduler that replaces all replicas of a service at once": 4,
+    "a scheduler that stops jobs before they got on": 4,
+    "reasons to wait without a sentence": 2,
+    "reasons to wait without numbers": 2,
+    "waiting jobs without an estimate": 2,
     "a store that forgets what it acknowledged": 7,
     "an executor that never knows how old its sync is": 26,
 }
@@ -79,7 +87,7 @@ def test_without_fencing_two_epochs_run_at_once_and_that_is_found() -> None:
     found(mutants.NO_FENCE, what="overlap: ", first=26)
 
 
-SCHEDULERS: dict[str, tuple[ModuleType, str, object, str]] = {
+SCHEDULERS: dict[str, tuple[ModuleType | type, str, object, str]] = {
     "a scheduler that starts no replica of a service again": (updating, "plan", mutants.never_again, "and should have"),
     "a scheduler that keeps what an update replaces": (
         updating,
@@ -111,6 +119,11 @@ SCHEDULERS: dict[str, tuple[ModuleType, str, object, str]] = {
         "size cut: ",
     ),
     "a job that does not hold what it restarts with": (job, "beside", mutants.held_of_the_present, "two owners: "),
+    "a scheduler that records no reason to wait": (core, "Waiting", mutants.SilentWaiting, "no reason is recorded"),
+    "reasons to wait without a sentence": (explain, "why_not", mutants.wordless, "unexplained: "),
+    "reasons to wait without numbers": (explain, "why_not", mutants.numberless, "comes without a number"),
+    "waiting jobs without an estimate": (starts.PoolToCome, "start_of", mutants.without_estimate, "nothing says why"),
+    "a scheduler that stops jobs before they got on": (core, "MinimumRun", mutants.NoMinimumRun, "no progress: "),
     "GPU-seconds counted at the size of the end": (
         job,
         "_sized_at",
