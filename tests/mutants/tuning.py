@@ -4,6 +4,15 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        path="libs/weft/tuning/limits.py",
+        old="    if case.job.spec.tuning.memory_min is None:\n        return None\n",
+        new="",
+        breaks="Memory that was added is taken back from a job that did not allow it.",
+        tests=(
+            "tests/unit/test_tuned_memory.py::test_memory_that_was_added_is_taken_back_only_from_a_job_that_names_a_floor",
+        ),
+    ),
+    Mutant(
         path="libs/weft/tuning/state.py",
         old="return gain >= GAIN_KEPT and (proposal.cost <= ALIKE or gain / proposal.cost >= WORTH_KEPT)",
         new="return gain >= GAIN_KEPT",

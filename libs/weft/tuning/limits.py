@@ -66,14 +66,11 @@ def less_memory(case: Case) -> Proposal | None:
     only the job's author knows whether the job survives that. A job that has failed before may have failed for lack
     of memory, and keeps it too.
     """
+    if case.job.spec.tuning.memory_min is None:
+        return None
     after: dict[int, int] = {}
     started = case.job.started_at
-    if (
-        case.job.spec.tuning.memory_min is None
-        or case.job.attempts
-        or started is None
-        or case.recent[-1].since > started + MEMORY_FOLLOWED
-    ):
+    if case.job.attempts or started is None or case.recent[-1].since > started + MEMORY_FOLLOWED:
         return None
     for allocation in case.allocations:
         window = case.windows.get(allocation.rank)
