@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.support.partitions import elastic_job, instance, server
 from tests.support.tier import examples
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
+from weft.planning.partition.choosing import EXACT_MOST
 from weft.planning.partition.fair import resources, whole_of
 from weft.planning.partition.levels import Levels
 from weft.planning.partition.packing import Packer
@@ -48,6 +49,13 @@ def check(found: Partition, jobs: Sequence[ElasticJob], servers: Sequence[Server
 @settings(max_examples=examples(150), deadline=None)
 def test_every_partition_is_possible_and_keeps_the_rules(seed: int) -> None:
     jobs, servers, rules = instance(Random(seed), servers=(1, 6), jobs=(1, 10))
+    check(weft(jobs, servers, rules), jobs, servers, rules)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_partition_of_many_jobs_whose_sizes_are_rounded_keeps_the_rules(seed: int) -> None:
+    jobs, servers, rules = instance(Random(seed), servers=(16, 24), jobs=(60, 80))
+    assert sum(job.most - job.least + 1 for job in jobs) > EXACT_MOST
     check(weft(jobs, servers, rules), jobs, servers, rules)
 
 
