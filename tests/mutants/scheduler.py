@@ -94,17 +94,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/waiting.py",
-        old="if known is not None and known[:2] == (room.grown, self.reserved):",
-        new="if known is not None and known[0] == room.grown:",
+        path="libs/weft/planning/cycle.py",
+        old="if self._unfit.get(shape) == (room.grown, self.reserved):",
+        new="if self._unfit.get(shape, (-1,))[0] == room.grown:",
         breaks="A job waits on although the room that was kept for another is no longer kept.",
         tests=(
             "tests/unit/test_scheduler_policy.py::test_a_job_starts_once_no_room_is_kept_any_more_for_the_one_ahead_though_no_job_has_ended",
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/waiting.py",
-        old="closed.enter_context(self._picture.pool.room.without(sorted(claimed)))",
+        path="libs/weft/planning/cycle.py",
+        old="closed.enter_context(self._cluster.room.without(sorted(claimed)))",
         new="pass",
         breaks="A job takes the nodes that are reserved for one that has waited long.",
         tests=(
@@ -113,8 +113,8 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/waiting.py",
-        old="promised = self._keep_promises(job, room, now)",
+        path="libs/weft/planning/cycle.py",
+        old="promised = self._keep_promises(job_id)",
         new="promised = set[str]()",
         breaks="Room that is being made for one job is promised to a second one.",
         tests=("tests/unit/test_scheduler_quotas.py::test_two_jobs_of_a_lender_get_their_gpus_back_together",),

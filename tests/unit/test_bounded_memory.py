@@ -13,13 +13,13 @@ from weft.messages.asks import AskKind
 from weft.messages.nodes import RunSeen, RunState
 from weft.messages.signals import WorkloadClass
 from weft.planning.capacity import CHANGES_MAX, OFFERS_MAX, NodeRoom, Room
+from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import find
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.offers import STALE_MAX, Offers
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.shape import PlacementRequest, Want
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.decide.waiting import CACHED_LEAST
 from weftd.scheduler.thinking.record.history import Journal
 from weftd.scheduler.thinking.state import beliefs
 from weftd.scheduler.thinking.state.holders import Holders
@@ -102,8 +102,8 @@ def test_shapes_of_jobs_that_wait_no_more_are_forgotten() -> None:
         w.tick()
         assert w.stored[job_id].state is JobState.QUEUED
         w.ask(AskKind.CANCEL, job_id)
-    assert len(w.core._waiting._unfit) <= CACHED_LEAST + 4
-    assert len(w.core._waiting._fits_empty) <= CACHED_LEAST + 4
+    assert len(w.core._waiting.cycle._unfit) <= CACHED_LEAST + 4
+    assert len(w.core._waiting._cluster._fits_empty) <= CACHED_LEAST + 4
 
 
 def test_runs_that_a_node_makes_up_for_a_job_are_not_kept() -> None:

@@ -15,9 +15,9 @@ from weft.messages.nodes import NodeReported
 from weft.store import StoreUnavailableError
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.decide import lives
-from weftd.scheduler.thinking.decide.waiting import Waiting
 from weftd.scheduler.thinking.record.mistakes import REFUSED_SECONDS, REMEMBERED_SECONDS, Mistakes
 from weftd.scheduler.thinking.record.replay import Replay
+from weftd.scheduler.thinking.state.cluster import PoolNow
 from weftd.scheduler.thinking.state.picture import Picture
 from weftd.scheduler.thinking.state.pool import Pool
 from weftd.scheduler.thinking.state.waitlist import Waitlist
@@ -71,7 +71,7 @@ async def replays(w: World) -> None:
 WHERE: dict[str, tuple[object, str]] = {
     "when it is loaded or admitted": (Picture, "keep"),
     "in the queue": (Waitlist, "group"),
-    "when it is placed": (Waiting, "_find"),
+    "when it is placed": (PoolNow, "find"),
     "when a report of its node is followed": (lives, "follow"),
     "when it is applied to the picture": (Picture, "_apply"),
 }

@@ -18,9 +18,14 @@ COOL_DOWN_SECONDS = 120.0  # a job that started anew, or gave ranks away, so rec
 def loss(job: Job, now: float, progress: Mapping[str, float], *, extra: bool) -> Key:
     """Sorts: what loses least first. `progress`: the newest that the job reported; `extra`: a rank beyond the core."""
     rested = job.sized_at if job.epoch == 0 else job.held_since if job.sized_at is None else job.sized_at
-    gave_way = rested is not None and now - rested < COOL_DOWN_SECONDS
     seconds = 0.0 if extra else work_lost_seconds(job, now, progress) * (job.gpus_held or 1)
-    return (float(gave_way), float(not extra), seconds, -job.held_since)
+    return loss_of(now, rested=rested, extra=extra, gpu_seconds=seconds, held_since=job.held_since)
+
+
+def loss_of(now: float, *, rested: float | None, extra: bool, gpu_seconds: float, held_since: float) -> Key:
+    """The same of any job. `rested`: when it started again or gave ranks away; `gpu_seconds`: the work lost."""
+    gave_way = rested is not None and now - rested < COOL_DOWN_SECONDS
+    return (float(gave_way), float(not extra), gpu_seconds, -held_since)
 
 
 def work_lost_seconds(job: Job, now: float, progress: Mapping[str, float]) -> float:

@@ -8,7 +8,8 @@ from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import NOTHING_LEARNT, class_of
 from weft.domain.job import Job, JobState
 from weft.planning.order import Order, Standing
-from weft.planning.shape import PlacementRequest, gpus_least, shape_of
+from weft.planning.shape import PlacementRequest, Shape, gpus_least, is_pinned, shape_of
+from weft.planning.walk import Wants
 
 WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something
 
@@ -41,6 +42,19 @@ def standing_of(job: Job, now: float, order: Order) -> Standing:
 def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
     after = None if holds else order.promotes_after_s(standing)
     return after is not None and after <= 0
+
+
+def wants_of(job: Job, shape: Shape, lasts_s: float | None) -> Wants:
+    """The wants of a waiting job of this shape."""
+    return Wants(
+        shape,
+        gpus_least(shape),
+        lasts_s,
+        pinned=is_pinned(shape),
+        tenant=job.tenant,
+        preemptible=job.spec.preemptible,
+        model=job.spec.gpu_model,
+    )
 
 
 def ends_at(job: Job) -> float | None:

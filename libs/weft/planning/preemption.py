@@ -1,14 +1,18 @@
 """Which running jobs give way to a waiting one: few, those that come last in the order, with the least work lost."""
 
 from collections.abc import Sequence
+from math import inf
 
 from msgspec import Struct
 
 from weft.domain.job import Allocation
+from weft.planning.backfill import GPU_GRAIN
 from weft.planning.capacity import Room
 from weft.planning.finding import find
 from weft.planning.order import Key
-from weft.planning.shape import NOBODY, PlacementRequest, Shape
+from weft.planning.shape import NOBODY, PlacementRequest, Shape, gpus_in, gpus_least
+
+LEAVES_FIRST: Key = (-inf,)  # the `worth` of what is about to be free: it comes before all others
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -54,6 +58,16 @@ def clearing_for(
         tuple(sorted(victims, key=lambda holder: holder.job_id)),
         tuple(sorted({allocation.node_id for allocation in place})),
     )
+
+
+def enough(shape: Shape, holders: Sequence[Holder], *, free: float) -> bool:
+    """Do the holders and the free GPUs suffice for the shape? Without holders never: it did not fit the free GPUs."""
+    missing = gpus_least(shape) - free
+    for holder in holders:
+        missing -= gpus_in(holder.allocations)
+        if missing <= GPU_GRAIN:
+            return True
+    return False
 
 
 def _enough_leaving(

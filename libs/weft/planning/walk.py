@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from weft.planning.backfill import Backfill
 from weft.planning.finding import Place
+from weft.planning.preemption import Clearing
 from weft.planning.queue import Served
 from weft.planning.shape import Shape, gpus_in, gpus_of, smallest
 
@@ -30,11 +31,36 @@ class Wants(Struct, frozen=True):
     shorter_behind: bool = False
     pinned: bool = False
     held: bool = False
+    tenant: str = ""
+    preemptible: bool = True
+    model: str | None = None
 
 
 class Starts(Struct, frozen=True):
     job_id: str
     place: Place
+
+
+class Held(Struct, frozen=True):
+    """Quotas hold the job back, and all of its group."""
+
+    job_id: str
+
+
+class Clears(Struct, frozen=True):
+    """Running jobs, or ranks of them, give way to a waiting job that has no place. `reclaimed`: the jobs that hold what
+    they borrowed of its guarantee; `revoked`: waiting jobs that counted on the same room and look for other."""
+
+    job_id: str
+    clearing: Clearing
+    reclaimed: frozenset[str] = frozenset()
+    revoked: tuple[str, ...] = ()
+
+
+class InVain(Struct, frozen=True):
+    """There is no place for the job, and nothing that may give way to it now would make one."""
+
+    job_id: str
 
 
 class Waits(Struct, frozen=True):
@@ -54,8 +80,9 @@ class Walk:
     once no job behind may start. `ahead`: the first job that holds others back; `backfill`: the name of the rule.
 
     `wants(job_id)` is None for a job that is not to be placed now and blocks no other. `find(job_id, shape)` looks for
-    a place; `fits_empty(shape)`: whether there would be one if all nodes were empty. `filling()` makes the backfill, at
-    the first job that does not start.
+    a place; `fits_empty(shape)`: whether there would be one if all nodes were empty. `clear(job_id, wants)`: what gives
+    way to a job whose turn it is and that has no place; it starts at once if that leaves room at once. `filling()`
+    makes the backfill, at the first job that does not start.
     """
 
     def __init__(
@@ -67,29 +94,32 @@ class Walk:
         find: Callable[[str, Shape], Place | None],
         fits_empty: Callable[[Shape], bool],
         filling: Callable[[], Backfill],
+        clear: Callable[[str, Wants], Clears | InVain | None] = lambda *_: None,
     ) -> None:
         self.ahead = ""
         self.over = False
-        self._stopped = False
+        self.stopped = False
         self._served = served
         self._rule = backfill
         self._wants = wants
         self._find = find
         self._fits_empty = fits_empty
         self._filling = filling
+        self._clear = clear
 
     def stop(self) -> None:
         """End the walk after the decision yielded last."""
-        self._stopped = True
+        self.stopped = True
 
-    def __iter__(self) -> Iterator[Starts | Waits]:
+    def __iter__(self) -> Iterator[Starts | Held | Clears | InVain | Waits]:
         backfill: Backfill | None = None
-        while not (self.over or self._stopped) and (job_id := self._served.next()) is not None:
+        while not (self.over or self.stopped) and (job_id := self._served.next()) is not None:
             wants = self._wants(job_id)
             if wants is None:
                 self._served.passed()
                 continue
             if wants.held:
+                yield Held(job_id)
                 self._served.blocked()
                 continue
             limits = backfill if self.ahead and wants.gpus and wants.may_fit else None
@@ -97,6 +127,11 @@ class Walk:
             place: Place | None = None
             if its_turn and wants.may_fit:
                 place = self._find(job_id, _as_much_as_may_start(wants, limits))
+            in_the_way = bool(place) or self._fits_empty(wants.shape)
+            if not place and its_turn and in_the_way and (clears := self._clear(job_id, wants)) is not None:
+                yield clears
+                if isinstance(clears, Clears):
+                    place = self._find(job_id, _as_much_as_may_start(wants, limits))
             if place:
                 yield Starts(job_id, place)
                 self._served.taken()
@@ -105,7 +140,6 @@ class Walk:
                 continue
             backfill = backfill or self._filling()
             self._leave(wants, its_turn=its_turn)
-            in_the_way = self._fits_empty(wants.shape)
             yield Waits(job_id, its_turn, self.ahead, in_the_way)
             if in_the_way:
                 self._hold_back(job_id, wants, backfill)

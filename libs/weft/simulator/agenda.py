@@ -13,12 +13,13 @@ class What(IntEnum):
     CHANGES = 2  # its place in the order
     IS_PROMOTED = 3
     MAY_LEAVE = 4  # it has run for long enough to be preempted
-    DRIFTS = 5
-    IS_MEASURED = 6
-    FAILS = 7
-    IS_REPAIRED = 8
-    PARTITIONS = 9
-    SERVES = 10
+    IS_GONE = 5  # it has stopped, to give way
+    DRIFTS = 6
+    IS_MEASURED = 7
+    FAILS = 8
+    IS_REPAIRED = 9
+    PARTITIONS = 10
+    SERVES = 11
 
 
 class Agenda:

@@ -1,22 +1,64 @@
 """What the scheduler's own planning decides in a simulated cluster: who starts, who gives way, who moves."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from math import inf
 
 from weft.domain.job import Allocation
 from weft.planning.choosing_again import ChoosingAgain, Movable
+from weft.planning.cycle import LOOK_AGAIN_SECONDS, Cycle
 from weft.planning.finding import Place, find
 from weft.planning.moves import JOINT_MOST, REST, moves_for, together
+from weft.planning.order import Order
 from weft.planning.policy import ALWAYS, GAINFUL, Policy
-from weft.planning.preemption import clearing_for
 from weft.planning.queue import place_of
-from weft.planning.reserving import nodes_to_keep
-from weft.planning.walk import Starts, Walk, Wants
+from weft.planning.shape import Shape
+from weft.planning.walk import Wants
+from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
 from weft.simulator.sizing import SizesOverTime
+
+
+class _TraceCluster(SimulatedCluster):
+    """With `sizing`, a planner gives jobs their room: others neither give way nor are held back for one that waits."""
+
+    def __init__(
+        self,
+        lives: Lives,
+        jobs: Mapping[str, SimulatedJob],
+        *,
+        cluster: Cluster,
+        order: Order,
+        world: World,
+        sizing: SizesOverTime | None,
+    ) -> None:
+        super().__init__(lives, jobs, order, known=world.durations_known)
+        self._cluster, self._sizing = cluster, sizing
+
+    def wants(self, job_id: str) -> Wants | None:
+        job, lasts = self.jobs[job_id], self._lasts(self.jobs[job_id])
+        if self._sizing is not None:
+            return Wants(job.shape, 0, None) if self._sizing.sizes.get(job_id) else None
+        may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
+        shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
+        return Wants(job.shape, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
+
+    def find(self, job_id: str, shape: Shape) -> Place | None:
+        job = self.jobs[job_id]
+        if self._sizing is not None:
+            return self._sizing.place_for(job)
+        return super().find(job_id, shape) if job.gpus_needed <= self._running.free else None
+
+    def fits_empty(self, shape: Shape) -> bool:
+        return self._sizing is None and super().fits_empty(shape)
+
+    def _lasts(self, job: SimulatedJob) -> float | None:
+        estimate = job.trace.work_s if self._known else job.trace.estimate_s
+        if estimate is None:
+            return None
+        nodes = 1 if job.gpus_needed <= self._cluster.gpus_per_node else 2
+        return max(0.0, estimate - job.done_s) / job.speed * self.room.locality.factor(job.trace.job_class, nodes=nodes)
 
 
 class Deciding:
@@ -33,11 +75,16 @@ class Deciding:
         sees_truth: bool,
         sizing: SizesOverTime | None = None,
     ) -> None:
-        self.decisions = self.placements = 0
+        self.decisions = 0
+        self.cluster = _TraceCluster(lives, jobs, cluster=cluster, order=policy.ordering, world=world, sizing=sizing)
+        self.cycle = Cycle(
+            self.cluster,
+            policy,
+            patience_s=world.patience_s,
+            look_again_s=0.0 if world.stop_s is None else LOOK_AGAIN_SECONDS,
+        )
         self._lives, self._room, self._queue, self._running = lives, lives.room, lives.queue, lives.running
         self._jobs = jobs
-        self._cluster = cluster
-        self._policy = policy
         self._order = policy.ordering
         self._placing = policy.placing
         self._world = world
@@ -51,83 +98,12 @@ class Deciding:
         if self._sizing is not None and self._sizing.due(now):
             self._sizing.plan(now)
         if len(self._queue):
-            self._start_waiting(now)
+            for decision in self.cycle.decide(now):
+                self.cluster.apply(decision)
         if self._placing.moves == ALWAYS:
             self._place_all_anew(now)
         elif self._placing.moves == GAINFUL:
             self._move_for_gain(now)
-
-    def _start_waiting(self, now: float) -> None:
-        policy, running = self._policy, self._running
-        walk = Walk(
-            self._queue.served(running.share),
-            backfill=policy.backfill,
-            wants=self._wants,
-            find=lambda job_id, _: self._place_for(self._jobs[job_id], now),
-            # What the cluster cannot hold is not simulated; what a planner has given room holds back no other.
-            fits_empty=lambda _: self._sizing is None,
-            filling=lambda: policy.filling(now=now, free=int(running.free), endings=lambda: running.endings),
-        )
-        with ExitStack() as kept:  # nodes that are kept for a job take no others as long as the walk lasts
-            keeps = False
-            for decision in walk:
-                job = self._jobs[decision.job_id]
-                if isinstance(decision, Starts):
-                    self._room.take_all(decision.place)
-                    self._queue.remove(decision.job_id)
-                    self.placements += 1
-                    self._lives.settle(job, now, decision.place)
-                elif not keeps and (nodes := self._kept_for(job, now)):
-                    keeps = True
-                    kept.enter_context(self._room.without(nodes))
-
-    def _kept_for(self, job: SimulatedJob, now: float) -> tuple[str, ...]:
-        waited = now - job.waits_since
-        if waited < self._world.patience_s:
-            return ()
-        return nodes_to_keep(
-            self._room, job.shape, waited_s=waited, left_on=lambda node_id: self._running.left_on(node_id, now)
-        )
-
-    def _wants(self, job_id: str) -> Wants | None:
-        job, lasts = self._jobs[job_id], self._lasts(self._jobs[job_id])
-        if self._sizing is not None:
-            return Wants(job.shape, 0, None) if self._sizing.sizes.get(job_id) else None
-        may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
-        shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
-        return Wants(job.shape, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
-
-    def _place_for(self, job: SimulatedJob, now: float) -> Place | None:
-        """Where it goes; others give way for it at once, where the order says so and no planner decides it."""
-        if self._sizing is not None:
-            return self._sizing.place_for(job)
-        if job.gpus_needed <= self._running.free:
-            found = find(self._room, job.shape, job.asked)
-            if found is not None:
-                return found
-        if self._order.tier is None:
-            return None
-        tier = self._order.tier(job.standing(now, known=self._world.durations_known))
-        holders = self._running.last_in_order(tier, enough=job.gpus_needed - self._running.free)
-        if holders is None:
-            return None
-        clearing = clearing_for(job.shape, room=self._room, holders=holders, asked=job.asked)
-        if clearing is None:
-            return None
-        for victim in clearing.victims:
-            self._lives.evict(self._jobs[victim.job_id], now)
-        found = find(self._room, job.shape, job.asked)
-        assert found is not None, "room was made for it"
-        return found
-
-    def _lasts(self, job: SimulatedJob) -> float | None:
-        estimate = job.trace.work_s if self._world.durations_known else job.trace.estimate_s
-        if estimate is None:
-            return None
-        nodes = 1 if job.gpus_needed <= self._cluster.gpus_per_node else 2
-        return (
-            max(0.0, estimate - job.done_s) / job.speed * self._room.locality.factor(job.trace.job_class, nodes=nodes)
-        )
 
     def _place_all_anew(self, now: float) -> None:
         """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""
@@ -181,11 +157,11 @@ class Deciding:
 
     def _may_move(self, job: SimulatedJob, now: float) -> bool:
         """It loses little by it, and has rested since it was stopped last."""
-        if job.trace.checkpoint_s is None:
+        if job.trace.checkpoint_s is None or job.leaves:
             return False
         stopped_before = job.moves + job.evictions > 0 and job.settled_at < now
         return not stopped_before or now >= job.settled_at + REST * job.move_cost_s(self._world)
 
     def _resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
-        self.placements += 1
+        self.cluster.placements += 1
         self._lives.resettle(job, now, allocations)

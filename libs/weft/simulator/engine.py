@@ -159,6 +159,8 @@ class Simulation:
             self._lives.rank(job, now)
         elif what is What.IS_PROMOTED:
             self._lives.promote(job, now)
+        elif what is What.IS_GONE:
+            self._lives.evict(job, now)
         return True
 
     @property
@@ -185,7 +187,7 @@ class Simulation:
             settings={"penalty": f"{world.penalty:g}", "move_s": f"{world.move_s:g}"},
             notes=self._workload.notes,
             decisions=self._deciding.decisions,
-            placements=self._deciding.placements,
+            placements=self._deciding.cluster.placements,
             gpu_nodes=self._cluster.gpu_nodes,
             amounts=self._cluster.amounts,
             partitions=() if self._sizing is None else tuple(self._sizing.planned),

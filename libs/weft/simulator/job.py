@@ -2,7 +2,8 @@
 
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
-from weft.planning.order import Standing
+from weft.planning.giving_way import loss_of
+from weft.planning.order import Key, Order, Standing
 from weft.planning.scores import GpuKey
 from weft.planning.shape import PlacementRequest, Shape
 from weft.simulator.model import World
@@ -33,6 +34,7 @@ class SimulatedJob:
         "gpus_needed",
         "held_s",
         "kept_least_s",
+        "leaves",
         "lost_s",
         "moves",
         "number",
@@ -72,6 +74,7 @@ class SimulatedJob:
         self.paused_until = 0.0
         self.waits_since = trace.arrival_s
         self.settled_at = self.spell_begin = self.spell_pause = 0.0
+        self.leaves = False  # it stops, to give way
         self.begun: float | None = None
         self.moves = self.evictions = self.resizes = self.version = 0
         self.resized_at = 0.0
@@ -132,6 +135,27 @@ class SimulatedJob:
         worked = going - max(0.0, min(self.paused_until, now) - self.since) if going else 0.0
         return max(0.0, estimate - self.done_s - worked / self.stretch)
 
+    def loss(self, now: float) -> Key:
+        """Its loss if it gives way now: sorts, the smallest first."""
+        held = now - self.settled_at
+        every = self.trace.checkpoint_s
+        lost = held if every is None else min(held, every / 2)
+        again = self.moves + self.evictions > 0
+        rested = self.resized_at if self.resizes else self.settled_at if again else None
+        return loss_of(
+            now,
+            rested=rested,
+            extra=False,
+            gpu_seconds=lost * (self.gpus_needed or 1),
+            held_since=self.settled_at,
+        )
+
+    def runs_on_s(self, now: float, *, known: bool) -> float:
+        """For how long it is expected to run on where it is: as long again as it has run, if nothing is known."""
+        if not known and self.trace.estimate_s is None:
+            return self.held_s + now - self.since
+        return self.left_s(now, known=known) * self.stretch
+
     def standing(self, now: float, *, known: bool) -> Standing:
         holds = bool(self.allocations)
         said = known or self.trace.estimate_s is not None
@@ -143,7 +167,7 @@ class SimulatedJob:
             priority=self.trace.priority,
             tenant=self.trace.tenant,
             attained_s=attained_s,
-            attained_gpu_s=self.counted_gpu_s + (attained_s - self.counted_s) * self.gpus_needed,
+            attained_gpu_s=round(self.counted_gpu_s + (attained_s - self.counted_s) * self.gpus_needed, 6),
             waited_s=0.0 if holds else now - self.waits_since,
             left_s=self.left_s(now, known=known) if said else None,
             checkpoints=self.trace.checkpoint_s is not None,
@@ -173,11 +197,11 @@ class SimulatedJob:
         """The GPUs that it holds."""
         return [(allocation.node_id, gpu) for allocation in self.allocations for gpu in allocation.gpus]
 
-    @property
-    def group(self) -> tuple[object, str]:
-        """The group of the job: jobs of one group fit, or do not, alike."""
+    def group(self, order: Order) -> tuple[object, str]:
+        """The group of the job: jobs of one group fit, or do not, alike, and may overtake and preempt alike."""
+        checkpoints = order.held_tier is not None and self.trace.checkpoint_s is not None
         size = self.trace.gpus if self.trace.elastic is None else self.shape
-        return ((size, self.trace.checkpoint_s is None), self.trace.job_class)
+        return ((size, checkpoints, self.trace.estimate_s is None), self.trace.job_class)
 
     def outcome(self, now: float) -> JobOutcome:
         """The outcome of a job that ends now."""

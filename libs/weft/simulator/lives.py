@@ -1,5 +1,7 @@
 """The life of a job: it waits, holds GPUs, moves, is evicted, ends; each time its next event is foreseen anew."""
 
+from math import ceil
+
 from weft.domain.job import Allocation
 from weft.planning.capacity import Room
 from weft.planning.order import Order
@@ -12,7 +14,8 @@ from weft.simulator.pool import gpus_in
 from weft.simulator.running import Running
 from weft.simulator.truth import Truth
 
-GRAIN_S = 1e-6
+GRAIN_S = 1e-6  # how finely the order measures time
+FLOAT_ERROR = 0.01  # in grains
 
 
 class Lives:
@@ -44,7 +47,7 @@ class Lives:
     def wait(self, job: SimulatedJob, now: float) -> None:
         """Put the job into the queue, at its present place in the order."""
         standing = job.standing(now, known=self._world.durations_known)
-        self.queue.add(standing, job.group)
+        self.queue.add(standing, job.group(self._order))
         after = self._order.promotes_after_s(standing)
         if after is not None:
             self._agenda.add(now + after, What.IS_PROMOTED, job.number, job.version)
@@ -77,8 +80,9 @@ class Lives:
 
     def _protect(self, job: SimulatedJob, now: float) -> None:
         """Foresee when the job has run for long enough to be evicted."""
-        if (until := job.settled_at + self.running.runs_at_least(job)) > now:
-            self._agenda.add(until, What.MAY_LEAVE, job.number, job.version)
+        for until in sorted(self.running.may_leave_at(job)):
+            if until > now:
+                self._agenda.add(until, What.MAY_LEAVE, job.number, job.version)
 
     def goes_on(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...], *, since: float) -> None:
         """The job holds these GPUs since before the simulation begins: it begins nothing, and loses nothing."""
@@ -131,6 +135,16 @@ class Lives:
         job.waits_since = now
         self.wait(job, now)
 
+    def stop(self, job: SimulatedJob, now: float) -> None:
+        """The job gives way: at once, or once it has stopped."""
+        if self._world.stop_s is None:
+            self.evict(job, now)
+            return
+        job.leaves = True
+        job.version += 1
+        self.running.leave(job, now + self._world.stop_s)
+        self._agenda.add(now + self._world.stop_s, What.IS_GONE, job.number, job.version)
+
     def end(self, job: SimulatedJob, now: float) -> None:
         self._leave(job, now)
         self.ended[job.number] = job.outcome(now)
@@ -139,7 +153,8 @@ class Lives:
         """File the running job by its tier, and foresee the change of the tier."""
         changes_at = self.running.rank(job, now)
         if changes_at is not None:
-            self._agenda.add(changes_at + GRAIN_S, What.CHANGES, job.number, job.version)
+            at = round(ceil(changes_at / GRAIN_S - FLOAT_ERROR) * GRAIN_S, 6)
+            self._agenda.add(max(at, now + GRAIN_S), What.CHANGES, job.number, job.version)
 
     def _expect(self, job: SimulatedJob) -> None:
         """Foresee its end, or the change of its place in the order."""
@@ -157,6 +172,7 @@ class Lives:
         job.allocations = ()
         job.version += 1
         self.running.remove(job)
+        job.leaves = False
         job.leave_place()
 
     def _slowdown(self, job: SimulatedJob) -> float:

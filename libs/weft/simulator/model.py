@@ -55,7 +55,8 @@ class World(Struct, frozen=True, kw_only=True):
     jobs that would gain by moving, if more jobs run than are considered together.
     `patience_s`: nodes may be kept for the first job that does not fit and has waited so long. `moves`: which moves
     pay, at a cost of `move_s`, `grace_s` (in which a job writes its checkpoint) and the work that is lost.
-    `minimum_run`: how long a job runs before it may be evicted. The defaults of all of these are the scheduler's.
+    `minimum_run`: how long a job runs before it may be evicted; `stop_s`: how long it takes to stop then (None: it is
+    gone in the same decision). The defaults of all of these are the scheduler's.
     `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; the work of its jobs since their last
     checkpoint is lost, which jobs that write one when they are stopped write every `checkpoint_s` of work too.
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
@@ -72,6 +73,7 @@ class World(Struct, frozen=True, kw_only=True):
     grace_s: float = GRACE_S
     moves: MoveRules = MOVES
     minimum_run: MinimumRun = MinimumRun(SECONDS)
+    stop_s: float | None = None
     decide_every_s: float = 0.0
     patience_s: float = PATIENCE_SECONDS
     review_s: float = 600.0

@@ -6,16 +6,19 @@ from weft.domain.shares import WHOLE
 from weft.planning.backfill import Ending
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Order
-from weft.planning.preemption import Holder
+from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.quota.decay import DecayedUse, FairRanks
 from weft.planning.quota.tree import QuotaTree
 from weft.simulator.job import SimulatedJob
 
 
 class Running:
-    """The running jobs. `free`: the number of free GPUs on nodes that have not failed."""
+    """The running jobs. `free`: the number of free GPUs on nodes that have not failed. `quotas`: whether jobs give back
+    what they borrowed."""
 
-    def __init__(self, gpus: int, order: Order, *, durations_known: bool, minimum_run: MinimumRun) -> None:
+    def __init__(
+        self, gpus: int, order: Order, *, durations_known: bool, minimum_run: MinimumRun, quotas: bool = False
+    ) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
         self.free: float = gpus
         self.endings: list[Ending] = []  # expected, the soonest first
@@ -23,11 +26,13 @@ class Running:
         self._order = order
         self._known = durations_known
         self._minimum_run = minimum_run
+        self._quotas = quotas
         self.now = 0.0  # kept by the caller, for an order that goes by use
         self._held: dict[str, float] = {}  # GPUs by tenant
         self._use = DecayedUse()
         self._ranks = FairRanks(self._use)
         self._tree = QuotaTree()
+        self._leaving: dict[str, SimulatedJob] = {}
         self._by_tier: dict[int, list[tuple[int, str]]] = {}  # the last to come first: by number, falling
         self._held_by_tier: dict[int, float] = {}  # their GPUs
 
@@ -36,8 +41,17 @@ class Running:
         self.free -= job.gpus_needed
         self._hold(job.trace.tenant, job.gpus_needed)
 
+    def leave(self, job: SimulatedJob, at: float) -> None:
+        """The job stops, and is gone at that time."""
+        self._unrank(job)
+        self._leaving[job.trace.id] = job
+        self._forget_ending(job)
+        job.ending = Ending(at, job.gpus_needed, job.trace.id)
+        insort(self.endings, job.ending)
+
     def remove(self, job: SimulatedJob) -> None:
         self._unrank(job)
+        self._leaving.pop(job.trace.id, None)
         if job.ending is not None:
             self.foresee(job)
         del self.jobs[job.trace.id]
@@ -65,14 +79,17 @@ class Running:
 
     def foresee(self, job: SimulatedJob) -> None:
         """File the expected time at which the job gives its GPUs back."""
-        if job.ending is not None:
-            del self.endings[bisect_left(self.endings, job.ending)]
-            job.ending = None
+        self._forget_ending(job)
         left = job.standing(job.since, known=self._known).left_s
         if job.allocations and left is not None:
             at = max(job.since, job.paused_until) + left * job.stretch
             job.ending = Ending(at, job.gpus_needed, job.trace.id)
             insort(self.endings, job.ending)
+
+    def _forget_ending(self, job: SimulatedJob) -> None:
+        if job.ending is not None:
+            del self.endings[bisect_left(self.endings, job.ending)]
+            job.ending = None
 
     def rank(self, job: SimulatedJob, now: float) -> float | None:
         """File the job by its tier, for jobs that may preempt it. Returns when its tier changes, if it runs on."""
@@ -90,36 +107,48 @@ class Running:
             return max(now, job.paused_until) + max(after, 0.0) * job.stretch
         return now + max(after, 0.0)
 
-    def last_in_order(self, tier: int, *, enough: float) -> list[Holder] | None:
-        """Jobs of higher tiers that have run long enough, the last in the order first, with `enough` GPUs; None: they
-        have fewer."""
+    def may_leave(self, tier: int, *, missing: float) -> list[Holder]:
+        """The jobs that stop already, and those of higher tiers that have run long enough; none, if they have fewer
+        than `missing` GPUs."""
         higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
-        if sum(self._held_by_tier[one] for one in higher) < enough:
-            return None
-        holders: list[Holder] = []
-        for one in higher:
-            for _, job_id in self._by_tier[one]:
-                job = self.jobs[job_id]
-                if self.now < job.settled_at + self.runs_at_least(job):
-                    continue
-                holders.append(Holder(job_id=job.trace.id, worth=(-one, -job.number), allocations=job.allocations))
-                enough -= job.gpus_needed
-                if enough <= 0:
-                    return holders
-        return None
+        missing -= sum(job.gpus_needed for job in self._leaving.values())
+        if sum(self._held_by_tier[one] for one in higher) < missing:
+            return []
+        leaving = [
+            Holder(job_id=job_id, worth=LEAVES_FIRST, allocations=job.allocations)
+            for job_id, job in sorted(self._leaving.items())
+        ]
+        return leaving + [
+            Holder(job_id=job_id, worth=(-float(one), *job.loss(self.now)), allocations=job.allocations)
+            for one in higher
+            for _, job_id in self._by_tier[one]
+            if self.now >= (job := self.jobs[job_id]).settled_at + self.runs_at_least(job)
+        ]
 
-    def runs_at_least(self, job: SimulatedJob) -> float:
+    def may_be_reclaimed(self, job: SimulatedJob) -> list[Holder]:
+        if self.now < job.settled_at + self.runs_at_least(job, reclaimed=True):
+            return []
+        worth = (float(job.trace.priority), *job.loss(self.now))
+        return [Holder(job_id=job.trace.id, worth=worth, allocations=job.allocations)]
+
+    def may_leave_at(self, job: SimulatedJob) -> set[float]:
+        """When it has run for long enough to be preempted, and to give back what it borrowed."""
+        least = {self.runs_at_least(job)} | ({self.runs_at_least(job, reclaimed=True)} if self._quotas else set())
+        return {job.settled_at + one for one in least}
+
+    def runs_at_least(self, job: SimulatedJob, *, reclaimed: bool = False) -> float:
         """For how many seconds the job runs after it began or moved before it may be preempted; 0: nobody is."""
-        if self._order.tier is None or not self._minimum_run.seconds:
+        if (self._order.tier is None and not reclaimed) or not self._minimum_run.seconds:
             return 0.0
         every = job.trace.checkpoint_s
-        return self._minimum_run.after(None if every is None else every / 2, job.evictions)
+        tries = 0 if reclaimed else job.evictions
+        return self._minimum_run.after(None if every is None else every / 2, tries, reclaimed=reclaimed)
 
     def left_on(self, node_id: str, now: float) -> float:
         """For how many seconds the jobs on a node are expected to run on."""
         return max(
             (
-                job.left_s(now, known=self._known) * job.stretch
+                0.0 if job.leaves else job.runs_on_s(now, known=self._known)
                 for job in self.jobs.values()
                 if any(one.node_id == node_id for one in job.allocations)
             ),

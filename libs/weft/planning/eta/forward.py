@@ -22,7 +22,7 @@ from weft.planning.finding import Place, find
 from weft.planning.policy import Policy
 from weft.planning.queue import Place as QueuePlace
 from weft.planning.queue import Rank, Served
-from weft.planning.quota.ahead import QuotasAhead
+from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.shape import PlacementRequest, Shape, gpus_in
 from weft.planning.walk import Starts, Walk, Wants
 
@@ -50,6 +50,19 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
     after_s: float = 0.0
     tier: float = 0.0
     preemptible: bool = True
+    model: str | None = None
+
+    @property
+    def wants(self) -> Wants:
+        return Wants(
+            self.shape,
+            self.gpus,
+            self.limit_s,
+            pinned=self.pinned,
+            tenant=self.tenant,
+            preemptible=self.preemptible,
+            model=self.model,
+        )
 
 
 class Holds(Struct, frozen=True, kw_only=True):
@@ -155,11 +168,12 @@ class Forward:
         policy: Policy,
         gpus: float,
         looks: int = LOOKS_EXACT,
-        quotas: QuotasAhead | None = None,
+        quotas: QuotasInForce | None = None,
     ) -> None:
         self.space = space
         self.quotas = quotas if quotas is not None and quotas.on else None
         self.waiting = {one.job_id: one for one in waiting}
+        self.wants = {one.job_id: one.wants for one in waiting}
         self.held = held
         self.policy = policy
         self.order = policy.ordering
@@ -260,20 +274,18 @@ class _Scenario:
             one = forward.waiting[job_id]
             if one.after_s > now:
                 return None
-            if quotas is not None and not quotas.may_start(one.tenant, one.shape, preemptible=one.preemptible):
+            if quotas is not None and not quotas.may_start(job_id, forward.wants[job_id]):
                 passed_over = True
                 return Wants(one.shape, one.gpus, one.limit_s, held=True)
             return Wants(one.shape, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned)
 
         def place_for(job_id: str, _: Shape) -> Place | None:
             one = forward.waiting[job_id]
-            return space.find(
-                one, one.shape if quotas is None else quotas.allowed(one.tenant, one.shape, preemptible=one.preemptible)
-            )
+            return space.find(one, one.shape if quotas is None else quotas.allowed(forward.wants[job_id], one.shape))
 
         def rank(job_id: str) -> Rank:
-            one = forward.waiting[job_id]
-            return () if quotas is None else quotas.rank(one.tenant, one.shape, one.tier)
+            wanted, tier = forward.wants[job_id], forward.waiting[job_id].tier
+            return () if quotas is None else quotas.rank(job_id, wanted, tier)
 
         walk = Walk(
             Served(

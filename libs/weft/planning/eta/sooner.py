@@ -11,6 +11,7 @@ from weft.domain.quantity import duration_text, size_text
 from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
 from weft.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
+from weft.planning.jobs import wants_of
 from weft.planning.order import PRIORITY
 from weft.planning.preemption import Holder, clearing_for
 from weft.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
@@ -237,7 +238,7 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Est
     """When it starts if running jobs of lower priority give way to it; None: they would not suffice, or its quota
     holds it back."""
     quotas = pool.quotas
-    if not quotas.may_start(job.tenant, shape_of_job(job), preemptible=job.spec.preemptible):
+    if not quotas.may_start(job.id, wants_of(job, shape_of_job(job), None)):
         return None
     holders = [
         Holder(job_id=held.id, worth=(float(held.priority), -float(held.seq)), allocations=held.held)

@@ -31,11 +31,11 @@ from weft.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces
-from weft.planning.jobs import asked_by, ends_at, standing_of
+from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.queue import place_of
-from weft.planning.quota.ahead import QuotasAhead
+from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
 
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
@@ -74,10 +74,10 @@ class LookAhead:
         policy: Policy,
         gpus: float,
         records: TrackRecords[Any] | None = None,
-        quotas: QuotasAhead | None = None,
+        quotas: QuotasInForce | None = None,
     ) -> None:
         self.room = room
-        self.quotas = QuotasAhead((), ()) if quotas is None else quotas
+        self.quotas = QuotasInForce((), {}) if quotas is None else quotas
         self.held = held
         self.queue = queue
         self.places = [one.place for one in queue]  # of all that wait, were the queue only their first ones
@@ -236,7 +236,8 @@ class PoolToCome(LookAhead):
             for job in holding
         ]
         gpus = float(sum(len(node.capacity.gpus) for node in nodes))
-        ahead = QuotasAhead(quotas, nodes)
+        by_id = {node.id: node for node in nodes}
+        ahead = QuotasInForce(quotas, by_id)
         for job in holding:
             ahead.hold(job.id, job.tenant, job.held, since=job.held_since, preemptible=job.spec.preemptible)
         super().__init__(
@@ -249,7 +250,7 @@ class PoolToCome(LookAhead):
             records=records,
             quotas=ahead,
         )
-        self._without_anything = QuotasAhead(quotas, nodes)
+        self._without_anything = QuotasInForce(quotas, by_id)
         order = self.policy.ordering
         places = KnownPlaces(order) if places is None or places.order is not order else places
         fitting = [
@@ -284,6 +285,7 @@ class PoolToCome(LookAhead):
             after_s=max(0.0, job.not_before - self.now),
             tier=0.0 if self.policy.ordering.tier is None else float(self.policy.ordering.tier(standing)),
             preemptible=job.spec.preemptible,
+            model=job.spec.gpu_model,
         )
 
     def _behind(self, ahead: int) -> Foreseen:
@@ -330,11 +332,11 @@ class PoolToCome(LookAhead):
             return nobody_can_tell("it waits for another job, whatever room there is")
         if self._never_fits(shape_of_job(job)):
             return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
-        preemptible, shape = job.spec.preemptible, shape_of_job(job)
-        if not self._without_anything.may_start(job.tenant, shape, preemptible=preemptible):
+        wants = wants_of(job, shape_of_job(job), None)
+        if not self._without_anything.may_start(job.id, wants):
             return nobody_can_tell("its tenant's quota does not allow so many GPUs, even if the tenant held none")
         found = self.seen(self.waiting(job), LOOKS_EXACT)
-        if not self.quotas.may_start(job.tenant, shape, preemptible=preemptible):
+        if not self.quotas.may_start(job.id, wants):
             eta = found.estimate
             sentence = f"{eta.sentence}; a quota holds it back until its tenant, or its group, holds less"
             found = structs.replace(found, estimate=structs.replace(eta, sentence=sentence))

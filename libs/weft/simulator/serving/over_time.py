@@ -317,8 +317,8 @@ class ServicesOverTime:
         request = self._request(service)
         shape = (Want(ROLE, 1, 1, request),)
         needed = max(1, request.gpus)
-        holders = self._lives.running.last_in_order(BEFORE_ALL, enough=needed)
-        clearing = clearing_for(shape, room=self._room, holders=holders or [], asked=PlacementRequest())
+        holders = self._lives.running.may_leave(BEFORE_ALL, missing=needed)
+        clearing = clearing_for(shape, room=self._room, holders=holders, asked=PlacementRequest())
         if not holders or clearing is None:
             return None
         for victim in clearing.victims:

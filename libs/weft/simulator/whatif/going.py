@@ -1,6 +1,7 @@
 """One job of a real pool on its way in the simulator: it has the shape, the place and the past that it has there."""
 
 from weft.domain.job import Allocation
+from weft.planning.order import Order
 from weft.planning.shape import gpus_in, gpus_least, gpus_of, is_pinned
 from weft.planning.walk import Wants
 from weft.simulator.job import SimulatedJob
@@ -17,10 +18,18 @@ class GoingJob(SimulatedJob):
 
     def __init__(self, number: int, now: JobNow, *, backfills: bool) -> None:
         self.now = now
-        self.wants = Wants(now.shape, gpus_least(now.shape), now.limit_s, pinned=is_pinned(now.shape))
+        self.wants = Wants(
+            now.shape,
+            gpus_least(now.shape),
+            now.limit_s,
+            pinned=is_pinned(now.shape),
+            tenant=now.tenant,
+            preemptible=now.gives_way,
+            model=next((want.request.model for want in now.shape if want.request.model is not None), None),
+        )
         self._asks_for = gpus_of(now.shape) or 1.0
         lasts = now.limit_s if backfills else None
-        self._group = (now.shape, now.asked.job_class, lasts, now.gives_way, now.checkpoint_s is None)
+        self._group = (now.shape, now.asked.job_class, lasts, now.gives_way)
         super().__init__(
             number,
             TraceJob(
@@ -43,9 +52,8 @@ class GoingJob(SimulatedJob):
         self.waits_since = now.since_s
         self.kept_least_s = -now.attained_s if now.held else 0.0
 
-    @property
-    def group(self) -> tuple[object, str]:
-        return (self._group, "")
+    def group(self, order: Order) -> tuple[object, str]:
+        return ((self._group, order.held_tier is not None and self.now.checkpoint_s is not None), "")
 
     def take_size(self, size: int) -> None:
         """Its size follows from its place alone."""

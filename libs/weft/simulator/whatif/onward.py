@@ -5,22 +5,25 @@ is gone at once.
 """
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from math import inf
 from random import Random
 
 from msgspec import Struct, structs
 
 from weft.planning.capacity import Room, empty_room
+from weft.planning.cycle import Cycle
 from weft.planning.finding import Place, find
-from weft.planning.preemption import Holder, clearing_for
-from weft.planning.queue import Queue, Rank
-from weft.planning.quota.ahead import QuotasAhead
-from weft.planning.reserving import PATIENCE_SECONDS, nodes_to_keep
+from weft.planning.order import Order
+from weft.planning.queue import Queue
+from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.scores import Scores
 from weft.planning.shape import Shape, smallest
-from weft.planning.walk import Starts, Walk, Wants
+from weft.planning.walk import Wants
 from weft.simulator.agenda import Agenda, What
+from weft.simulator.cluster import SimulatedCluster
+from weft.simulator.job import SimulatedJob
+from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
 from weft.simulator.running import Running
 from weft.simulator.truth import Truth
@@ -38,6 +41,51 @@ class Fate(Struct, frozen=True, kw_only=True):
     ends_s: float | None = None
 
 
+class _PoolOnward(SimulatedCluster):
+    def __init__(
+        self, lives: Lives, jobs: Mapping[str, GoingJob], order: Order, *, quotas: QuotasInForce, empty: Room
+    ) -> None:
+        super().__init__(lives, jobs, order, known=False)
+        self._going = jobs
+        self._quotas = quotas
+        self._empty = empty
+        self._fits_empty: dict[Shape, bool] = {}
+        self._shares = any(want.request.share is not None for job in jobs.values() for want in job.shape)
+
+    @property
+    def quotas(self) -> QuotasInForce:
+        return self._quotas
+
+    @property
+    def gpus_free(self) -> int:
+        return self.room.gpus_free
+
+    @property
+    def gpus_left(self) -> float:
+        return self.room.gpus_left if self._shares else self.room.gpus_free
+
+    def wants(self, job_id: str) -> Wants:
+        return self._going[job_id].wants
+
+    def find(self, job_id: str, shape: Shape) -> Place | None:
+        found = super().find(job_id, shape)
+        return tuple(structs.replace(each, rank=rank) for rank, each in enumerate(found)) if found else None
+
+    def fits_empty(self, shape: Shape) -> bool:
+        if shape not in self._fits_empty:
+            self._fits_empty[shape] = bool(find(self._empty, smallest(shape)))
+        return self._fits_empty[shape]
+
+    def settled(self, job: SimulatedJob, place: Place) -> None:
+        super().settled(job, place)
+        now = self._going[job.trace.id].now
+        self._quotas.hold(now.id, now.tenant, place, since=self.now, preemptible=now.gives_way)
+
+    def evicted(self, job: SimulatedJob) -> None:
+        super().evicted(job)
+        self._quotas.let_go(job.trace.id)
+
+
 class Onward:
     """One look ahead; `fates` it once. `grain`: the time between two decisions, as a part of how
     far ahead they are; 0: after each event."""
@@ -49,21 +97,17 @@ class Onward:
         backfills = policy.backfill != "none"
         every = sorted(present.jobs, key=lambda job: (job.seq, job.id))
         self._jobs = [GoingJob(number, job, backfills=backfills) for number, job in enumerate(every)]
-        self._by_id = {job.now.id: job for job in self._jobs}
-        self._shares = any(want.request.share is not None for job in every for want in job.shape)
         self._room = Room(Scores(present.scores), placer=policy.placing.placer)
         for node in present.nodes:
             self._room.add(node)
-        self._empty = empty_room(present.nodes)
-        self._kept: tuple[str, ...] = ()  # nodes that are kept for one waiting job, in this walk
-        self._unfit: dict[Shape, tuple[int, tuple[str, ...]]] = {}  # shapes that do not fit, and by when
-        self._fits_empty: dict[Shape, bool] = {}
         gpus = sum(len(node.capacity.gpus) for node in present.nodes)
         self._agenda = Agenda()
-        self._quotas = QuotasAhead(present.quotas, present.nodes)
+        self._quotas = QuotasInForce(present.quotas, {node.id: node for node in present.nodes})
         self._queue = Queue(self._order, by_tenant=self._quotas.on)
         world = World(move_s=0.0)
-        self._running = Running(gpus, self._order, durations_known=False, minimum_run=world.minimum_run)
+        self._running = Running(
+            gpus, self._order, durations_known=False, minimum_run=world.minimum_run, quotas=self._quotas.on
+        )
         self._lives = GoingLives(
             room=self._room,
             queue=self._queue,
@@ -75,6 +119,11 @@ class Onward:
             foreseen=backfills,
             keep_spells=False,
         )
+        by_id = {job.now.id: job for job in self._jobs}
+        self._pool = _PoolOnward(
+            self._lives, by_id, policy.ordering, quotas=self._quotas, empty=empty_room(present.nodes)
+        )
+        self._cycle = Cycle(self._pool, policy, patience_s=PATIENCE_SECONDS)
         self.decisions = 0
 
     def fates(self) -> Mapping[str, Fate]:
@@ -129,103 +178,8 @@ class Onward:
         if not len(self._queue):
             return
         self.decisions += 1
-        walk = Walk(
-            self._queue.served(self._running.share, lambda job_id: self._rank(self._by_id[job_id], now)),
-            backfill=self._policy.backfill,
-            wants=lambda job_id: self._wants(self._by_id[job_id]),
-            find=lambda job_id, shape: self._place_for(self._by_id[job_id], shape, now),
-            fits_empty=self._would_fit_empty,
-            filling=lambda: self._policy.filling(
-                now=now, free=self._room.gpus_free, endings=lambda: self._running.endings
-            ),
-        )
-        self._kept = ()
-        with ExitStack() as kept:  # nodes that are kept for a job take no others as long as the walk lasts
-            for decision in walk:
-                job = self._by_id[decision.job_id]
-                if isinstance(decision, Starts):
-                    self._room.take_all(decision.place)
-                    self._queue.remove(decision.job_id)
-                    self._lives.settle(job, now, decision.place)
-                    self._quotas.hold(
-                        job.now.id, job.now.tenant, decision.place, since=now, preemptible=job.now.gives_way
-                    )
-                elif decision.in_the_way and not self._kept and now - job.waits_since >= PATIENCE_SECONDS:
-                    self._kept = nodes_to_keep(
-                        self._room,
-                        job.shape,
-                        waited_s=now - job.waits_since,
-                        left_on=lambda node_id: self._running.left_on(node_id, now),
-                    )
-                    kept.enter_context(self._room.without(self._kept))
-
-    def _rank(self, job: GoingJob, now: float) -> Rank:
-        """What quotas say of it, before the order does."""
-        tier = self._order.tier
-        return self._quotas.rank(
-            job.now.tenant, job.now.shape, 0.0 if tier is None else float(tier(job.standing(now, known=False)))
-        )
-
-    def _wants(self, job: GoingJob) -> Wants:
-        if self._quotas.on and not self._quotas.may_start(job.now.tenant, job.now.shape, preemptible=job.now.gives_way):
-            return structs.replace(job.wants, held=True)
-        return job.wants
-
-    def _place_for(self, job: GoingJob, shape: Shape, now: float) -> Place | None:
-        """Where it goes; others give way for it at once, where quotas or the order say so."""
-        shape = self._quotas.allowed(job.now.tenant, shape, preemptible=job.now.gives_way)
-        if (found := self._find(job, shape)) is not None:
-            return found
-        for holders in (self._borrowers(job, now), self._later_in_order(job, now)):
-            clearing = (
-                clearing_for(smallest(shape), room=self._room, holders=holders, asked=job.asked) if holders else None
-            )
-            if clearing is not None:
-                for victim in clearing.victims:
-                    self._lives.evict(self._by_id[victim.job_id], now)
-                    self._quotas.let_go(victim.job_id)
-                return self._find(job, shape)
-        return None
-
-    def _borrowers(self, job: GoingJob, now: float) -> list[Holder]:
-        """The jobs that give back what they borrowed, for one that is inside a guarantee."""
-        if not self._quotas.on:
-            return []
-        held = [
-            Holder(job_id=one.now.id, worth=(float(one.now.priority), -one.settled_at), allocations=one.allocations)
-            for one in self._jobs
-            if one.allocations and one.now.tenant != job.now.tenant
-        ]
-        return self._quotas.reclaimed(job.now.tenant, job.now.shape, held, now)
-
-    def _later_in_order(self, job: GoingJob, now: float) -> list[Holder]:
-        """The jobs that the order pre-empts for this one."""
-        if self._order.tier is None:
-            return []
-        tier = self._order.tier(job.standing(now, known=False))
-        if not self._quotas.on:
-            free = self._room.gpus_left if self._shares else self._room.gpus_free
-            return self._running.last_in_order(tier, enough=job.wants.gpus - free) or []
-        return [
-            Holder(job_id=one.now.id, worth=(-one.tier, -one.number), allocations=one.allocations)
-            for one in self._jobs
-            if one.allocations and one.tier is not None and one.tier > tier
-            if not self._quotas.protects(job.now.tenant, one.now.id)
-        ]
-
-    def _find(self, job: GoingJob, shape: Shape) -> Place | None:
-        if self._unfit.get(shape) == (self._room.grown, self._kept):
-            return None
-        found = find(self._room, shape, job.asked)
-        if not found:
-            self._unfit[shape] = (self._room.grown, self._kept)
-            return None
-        return tuple(structs.replace(each, rank=rank) for rank, each in enumerate(found))
-
-    def _would_fit_empty(self, shape: Shape) -> bool:
-        if shape not in self._fits_empty:
-            self._fits_empty[shape] = bool(find(self._empty, smallest(shape)))
-        return self._fits_empty[shape]
+        for decision in self._cycle.decide(now):
+            self._pool.apply(decision)
 
     def _fate(self, job: GoingJob) -> Fate:
         ended = self._lives.ended.get(job.number)

@@ -239,11 +239,11 @@ class Scheduler:
             case AskKind.UPDATE:
                 return updating.update(self.picture, ask, now)
             case AskKind.SHARE:
-                return sharing.share(self.picture, ask, now, closed=self._waiting.reserved)
+                return sharing.share(self.picture, ask, now, closed=self._waiting.cycle.reserved)
             case AskKind.ENTER:
                 return lives.enter(self.picture, ask, job, now)
             case AskKind.TUNE:
-                return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
+                return tuning.tune(self.picture, ask, now, closed=self._waiting.cycle.reserved)
             case _:
                 return []
 
@@ -289,14 +289,14 @@ class Scheduler:
             steps += self._judge_held(now)
             steps += self._loans.arrive(now)
             # Before jobs start: what starts now would be the first to give way to a service in the same moment.
-            cleared = (*self._waiting.reserved, *self._waiting.being_cleared)
-            steps += self._sizing.serve(now, closed=cleared, ahead=self._waiting.ahead)
+            cleared = (*self._waiting.cycle.reserved, *self._waiting.cycle.being_cleared)
+            steps += self._sizing.serve(now, closed=cleared, ahead=self._waiting.cycle.ahead)
         steps += self._waiting.decide(now, why_not_yet=self._not_yet)
         if self._not_yet is None:
-            closed = self._waiting.reserved
-            steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.ahead)
-            cleared = (*closed, *self._waiting.being_cleared)
-            steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.ahead)
+            closed = self._waiting.cycle.reserved
+            steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.cycle.ahead)
+            cleared = (*closed, *self._waiting.cycle.being_cleared)
+            steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.cycle.ahead)
             steps += self._moving.decide(now, closed=closed)
         return steps
 

@@ -19,12 +19,12 @@ from weft.planning.finding import fits_there
 from weft.planning.giving_way import loss
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_never_lends, why_not_lend
-from weft.planning.preemption import Holder
+from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.scores import GpuKey
 from weft.planning.shape import shape_of
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.placing import following
-from weftd.scheduler.thinking.state.holders import LEAVES_FIRST, about_to_be_free
+from weftd.scheduler.thinking.state.holders import about_to_be_free
 from weftd.scheduler.thinking.state.picture import Picture
 
 _S, _E, _C = JobState, JobEvent, CauseCode

@@ -11,11 +11,10 @@ from weft.planning.jobs import standing_of
 from weft.planning.lending import may_ever_lend
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Key, Order, Standing
-from weft.planning.preemption import Holder
+from weft.planning.preemption import LEAVES_FIRST, Holder
 
 STARVED_SECONDS = 30.0  # after which a waiting job takes ranks beyond the core of jobs that it may not preempt
 STALE_MAX = 64  # outdated entries in the heap of changes, besides one for each current entry
-LEAVES_FIRST = (-inf,)  # stopping jobs come before all others
 
 
 class Holders:

@@ -93,7 +93,7 @@ class Picture:
         self.pool = Pool(self.jobs, room)
         self.minimum_run = minimum_run or MinimumRun()
         self.holdings = Holdings(policy.ordering, half_life_seconds, self.minimum_run)
-        self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds, minimum_run=self.minimum_run)
+        self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
         self.holds = HeldBack()
         self.waitlist = Waitlist(policy, self.beliefs, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
@@ -286,7 +286,7 @@ class Picture:
         """A job begins to hold its placement."""
         self.pool.hold(job, loaded=loaded)
         self.holdings.hold(job, now)
-        self.quotas.hold(job)
+        self.quotas.holds(job)
         if job.state is not _S.STOPPING:
             self.desired.want(job)
 
@@ -294,7 +294,7 @@ class Picture:
         """A job has other limits, or other ranks in the same epoch."""
         self.pool.resize(before, job)
         self.holdings.resize(before, job, now)
-        self.quotas.hold(job)
+        self.quotas.holds(job)
         if job.state is not _S.STOPPING:
             self.desired.want(job, before=before)
 
@@ -302,7 +302,7 @@ class Picture:
         self.replicas.forget(job.id)
         self.desired.drop(job)
         self.holdings.let_go(job, now)
-        self.quotas.let_go(job)
+        self.quotas.let_go(job.id)
         self.pool.let_go(job)
 
     def check(self) -> None:

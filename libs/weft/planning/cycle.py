@@ -1,0 +1,342 @@
+"""One scheduling cycle: from the state of a cluster, the time and a budget to decisions.
+
+It decides who starts and where, who gives way to whom, and which nodes are kept for a job that has waited long. The
+scheduler, its replay, the simulator, what-if and the estimates all use it. It changes no state of a cluster: it yields
+each decision, and the caller applies it to its cluster before it takes the next. A job that gives way may be gone at
+once, so that the job that it makes room for starts in the same cycle, or leave later: until then its place is promised
+to that job.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from math import inf
+from typing import Protocol
+
+from msgspec import structs
+
+from weft.planning.backfill import Ending
+from weft.planning.capacity import Room
+from weft.planning.finding import Place, find
+from weft.planning.policy import Policy
+from weft.planning.preemption import LEAVES_FIRST, Clearing, Holder, clearing_for, enough
+from weft.planning.queue import Rank, Served, ServedAt
+from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.quota.ranks import is_inside
+from weft.planning.reserving import nodes_to_keep
+from weft.planning.shape import PlacementRequest, Shape, smallest
+from weft.planning.walk import Clears, Held, InVain, Starts, Waits, Walk, Wants
+
+LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job, in a cluster where these take time to stop
+CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting job
+RECLAIMS_MAX = 32  # waiting jobs inside a guarantee for which room is looked for in one cycle, besides the first
+PROMISES_MAX = 16  # jobs ahead for which room is being made that are minded when more is made
+
+Nodes = tuple[str, ...]
+Decision = Starts | Held | Clears | InVain | Waits
+
+
+class Cluster(Protocol):
+    """The state of a cluster, as a cycle reads it."""
+
+    @property
+    def room(self) -> Room: ...
+    @property
+    def quotas(self) -> QuotasInForce: ...
+    @property
+    def gpus_free(self) -> int:
+        """Whole GPUs that are free."""
+        ...
+
+    @property
+    def gpus_left(self) -> float:
+        """The same with what is left of shared GPUs."""
+        ...
+
+    # jobs that wait
+
+    def served(self, rank_of: Callable[[str], Rank] | None) -> Served:
+        """The waiting jobs in order."""
+        ...
+
+    def keys(self, rank_of: Callable[[str], Rank] | None) -> Callable[[str], ServedAt]:
+        """The keys of that order."""
+        ...
+
+    def waits(self, job_id: str) -> bool: ...
+    def how_many_wait(self) -> int: ...
+    def wants(self, job_id: str) -> Wants | None:
+        """None: it is not to be placed now, and blocks no other."""
+        ...
+
+    def tier(self, job_id: str) -> float:
+        """The tier of a waiting job in the order; 0.0 where nobody is pre-empted."""
+        ...
+
+    def waited_s(self, job_id: str) -> float: ...
+    def asked(self, job_id: str) -> PlacementRequest: ...
+    def find(self, job_id: str, shape: Shape) -> Place | None: ...
+    def fits_empty(self, shape: Shape) -> bool: ...
+
+    # jobs that run
+
+    def endings(self) -> Sequence[Ending]: ...
+    def may_leave(self, job_id: str, wants: Wants, *, fresh: bool) -> Sequence[Holder]:
+        """Holders that are about to be free, and those that the order pre-empts for a waiting job. `fresh`: those, too,
+        that have not run for long enough."""
+        ...
+
+    def may_be_reclaimed(self, job_id: str) -> Sequence[Holder]:
+        """The parts of a running job that may be taken back from it, by their `worth` among such jobs."""
+        ...
+
+    def still_leaves(self, holder: Holder) -> bool:
+        """True while this has not left yet, since it gives way."""
+        ...
+
+    def left_on(self, node_id: str) -> float:
+        """For how many seconds the jobs on a node are expected to run on."""
+        ...
+
+
+class Cycle:
+    """`reserved`: nodes that were kept in the last cycle, first of all for `reserved_for`; `ahead`: the job that held
+    others back in it; `over`: nobody behind that job was looked at. `making_room`: by waiting job, what gives way to
+    it.
+
+    `patience_s`: a job that waited this long may be kept nodes. `look_again_s`: the time between two searches for what
+    could give way to the same job.
+    """
+
+    def __init__(self, cluster: Cluster, policy: Policy, *, patience_s: float, look_again_s: float = 0.0) -> None:
+        self.reserved: Nodes = ()
+        self.reserved_for = ""
+        self.ahead = ""
+        self.over = False
+        self.making_room: dict[str, Clearing] = {}
+        self._cluster = cluster
+        self._policy = policy
+        self._patience_s = patience_s
+        self._look_again_s = look_again_s
+        self._looked_at: dict[str, float] = {}
+        # By shape that did not fit: the growth count of the room, and the reserved nodes.
+        self._unfit: dict[Shape, tuple[int, Nodes]] = {}
+        self._now = 0.0
+        self._walk: Walk | None = None
+        self._wanted: Wants | None = None  # by the job that is looked at
+
+    def __getstate__(self) -> dict[str, object]:
+        """The state between two cycles."""
+        return {**self.__dict__, "_walk": None, "_wanted": None}
+
+    def forget(self) -> None:
+        """Forget what concerns jobs that wait no more, and shapes when there are too many: users may submit any number
+        of them."""
+        for of_waiting in (self.making_room, self._looked_at):
+            for job_id in [job_id for job_id in of_waiting if not self._cluster.waits(job_id)]:
+                del of_waiting[job_id]
+                self._cluster.quotas.unclaim(job_id)
+        if len(self._unfit) > CACHED_LEAST + 4 * self._cluster.how_many_wait():
+            self._unfit.clear()
+
+    def decide(self, now: float) -> Iterator[Decision]:
+        self._now = now
+        self.forget()
+        self.reserved, self.reserved_for = (), ""
+        cluster = self._cluster
+        rank_of = self._rank if cluster.quotas.on else None
+        walk = self._walk = Walk(
+            cluster.served(rank_of),
+            backfill=self._policy.backfill,
+            wants=self._wants,
+            find=self._find,
+            fits_empty=cluster.fits_empty,
+            filling=lambda: self._policy.filling(now=now, free=cluster.gpus_free, endings=cluster.endings),
+            clear=self._clear,
+        )
+        with ExitStack() as closed:  # reserved nodes take no jobs as long as the walk lasts
+            for decision in walk:
+                yield decision
+                if isinstance(decision, Starts):
+                    self.making_room.pop(decision.job_id, None)
+                elif isinstance(decision, Waits) and decision.in_the_way:
+                    self._keep_nodes(decision.job_id, closed)
+        self.ahead, self.over = walk.ahead, walk.over
+        if cluster.quotas.on and not walk.stopped:
+            yield from self._reclaim()
+
+    def stop(self) -> None:
+        """End the cycle after the decision yielded last."""
+        assert self._walk is not None
+        self._walk.stop()
+
+    # places
+
+    def _rank(self, job_id: str) -> Rank:
+        """What quotas say of the job, before the order does."""
+        wants = self._cluster.wants(job_id)
+        return () if wants is None else self._cluster.quotas.rank(job_id, wants, self._cluster.tier(job_id))
+
+    def _wants(self, job_id: str) -> Wants | None:
+        wants, quotas = self._cluster.wants(job_id), self._cluster.quotas
+        if wants is not None and quotas.on and not quotas.may_start(job_id, wants):
+            wants = structs.replace(wants, held=True)
+        self._wanted = wants
+        return wants
+
+    def _find(self, job_id: str, shape: Shape) -> Place | None:
+        """Find a place; a shape that did not fit is not tried again until the room has grown."""
+        cluster, room = self._cluster, self._cluster.room
+        if self._unfit.get(shape) == (room.grown, self.reserved):
+            return None
+        quotas, wants, closed = cluster.quotas, self._wanted, list[str]()
+        if quotas.on and wants is not None:
+            shape, closed = quotas.allowed(wants, shape), quotas.closed_to(job_id, wants)
+        with room.without(closed):
+            found = cluster.find(job_id, shape)
+        if not found and not closed:
+            self._unfit[shape] = (room.grown, self.reserved)
+        return found
+
+    # victims
+
+    def _clear(self, job_id: str, wants: Wants) -> Clears | InVain | None:
+        """The jobs that give way to one that does not fit. While they leave, no others are looked for."""
+        if self.leaving_for(job_id) or self._now < self._looked_at.get(job_id, -inf) + self._look_again_s:
+            return None
+        self._forget_clearing(job_id)
+        if self._look_again_s:
+            self._looked_at[job_id] = self._now
+        found = self.would_clear(job_id, wants)
+        if found is None or not found.clearing.victims:
+            return InVain(job_id)
+        self.making_room[job_id] = found.clearing
+        revoked = self._revoke(job_id, found.clearing)
+        self._cluster.quotas.claim(job_id, wants, self._now)
+        return structs.replace(found, revoked=revoked) if revoked else found
+
+    def would_clear(self, job_id: str, wants: Wants, *, fresh: bool = False) -> Clears | None:
+        """The jobs that would give way to a waiting one. `fresh`: if the order could pre-empt all at any time."""
+        cluster, quotas = self._cluster, self._cluster.quotas
+        willing, reclaimed = cluster.may_leave(job_id, wants, fresh=fresh), frozenset[str]()
+        if quotas.on and fresh:
+            willing = [one for one in willing if not quotas.protects(wants.tenant, one.job_id)]
+        elif quotas.on:
+            willing, reclaimed = self._with_reclaimed(job_id, wants, willing)
+        if not willing or not enough(wants.shape, willing, free=cluster.gpus_left):
+            return None
+        room = cluster.room
+        with room.without(quotas.closed_to(job_id, wants)), room.supposing():
+            promised = self._keep_promises(job_id)
+            clearing = clearing_for(
+                smallest(wants.shape),
+                room=room,
+                holders=[one for one in willing if one.job_id not in promised],
+                asked=cluster.asked(job_id),
+            )
+        return None if clearing is None else Clears(job_id, clearing, reclaimed)
+
+    def _with_reclaimed(
+        self, job_id: str, wants: Wants, willing: Sequence[Holder]
+    ) -> tuple[Sequence[Holder], frozenset[str]]:
+        """`willing` without what other tenants own, with what they borrowed of the job's guarantee; and the jobs that
+        hold it."""
+        quotas = self._cluster.quotas
+        leaving = [one.job_id for one in willing if one.worth == LEAVES_FIRST and not one.extra]
+        mine = [one for one in quotas.reclaimable(job_id, wants, self._now) if one not in leaving]
+        parts = [each for one in mine for each in self._cluster.may_be_reclaimed(one)]
+        others = [
+            one
+            for one in willing
+            if one.worth == LEAVES_FIRST or (one.job_id not in mine and not quotas.protects(wants.tenant, one.job_id))
+        ]
+        return [*others, *quotas.in_turn(wants.tenant, parts, leaving=leaving)], frozenset(mine)
+
+    def _keep_promises(self, job_id: str) -> set[str]:
+        """Give the jobs that come before this one in the order, and for which others leave already, their places in the
+        room, so that nothing is promised twice. Returns the jobs that leave for them. Those that leave for later
+        jobs count as free soon."""
+        promised = set[str]()
+        others = [one for one in self.making_room if one != job_id and self._cluster.waits(one)]
+        if not others:
+            return promised
+        key_of = self._cluster.keys(self._rank if self._cluster.quotas.on else None)
+        own, room = key_of(job_id), self._cluster.room
+        for _, other in sorted((key, one) for one in others if (key := key_of(one)) < own)[:PROMISES_MAX]:
+            leaving = {victim.job_id for victim in self.leaving_for(other)} - promised
+            promised |= leaving
+            for victim in self.making_room[other].victims if leaving else ():
+                if victim.job_id in leaving:
+                    room.give_back_all(victim.allocations)
+            if leaving and (wants := self._cluster.wants(other)) is not None:
+                room.take_all(find(room, smallest(wants.shape), self._cluster.asked(other)) or ())
+        return promised
+
+    def _revoke(self, job_id: str, clearing: Clearing) -> tuple[str, ...]:
+        """End the promises to other jobs, as far as they count on the same victims: these jobs look for room again."""
+        victims = {victim.job_id for victim in clearing.victims}
+        revoked = tuple(
+            other
+            for other, its in self.making_room.items()
+            if other != job_id and not victims.isdisjoint(victim.job_id for victim in its.victims)
+        )
+        for other in revoked:
+            self._forget_clearing(other)
+        return revoked
+
+    def _forget_clearing(self, job_id: str) -> None:
+        self.making_room.pop(job_id, None)
+        self._cluster.quotas.unclaim(job_id)
+
+    def leaving_for(self, job_id: str) -> list[Holder]:
+        """Victims of this job that have not left yet."""
+        clearing = self.making_room.get(job_id)
+        return [one for one in clearing.victims if self._cluster.still_leaves(one)] if clearing else []
+
+    def _reclaim(self) -> Iterator[Clears | Starts]:
+        """Make room for the jobs inside a guarantee that still wait, however many the walk looked at: a lender gets all
+        back at once."""
+        cluster, quotas = self._cluster, self._cluster.quotas
+        served = cluster.served(self._rank)
+        for _ in range(RECLAIMS_MAX):
+            job_id = served.next()
+            if job_id is None or not is_inside(self._rank(job_id)):
+                break
+            wants = self._wanted = cluster.wants(job_id)
+            cleared = self._clear(job_id, wants) if wants is not None and quotas.may_start(job_id, wants) else None
+            if isinstance(cleared, Clears):
+                yield cleared
+            if wants is not None and isinstance(cleared, Clears) and (place := self._find(job_id, wants.shape)):
+                yield Starts(job_id, place)
+                self.making_room.pop(job_id, None)
+                served.taken()
+            elif self.leaving_for(job_id):
+                served.passed()
+            else:
+                served.blocked()
+
+    # nodes that are kept
+
+    def _keep_nodes(self, job_id: str, closed: ExitStack) -> None:
+        """Keep nodes for a waiting job: those that are being cleared for it or, for the first that has earned them, the
+        emptiest."""
+        claimed = set(self._claim(job_id)).difference(self.reserved)
+        if claimed:
+            self.reserved_for = self.reserved_for or job_id
+            self.reserved = tuple(sorted({*self.reserved, *claimed}))
+            closed.enter_context(self._cluster.room.without(sorted(claimed)))
+
+    def _claim(self, job_id: str) -> Nodes:
+        if self.leaving_for(job_id):
+            return self.making_room[job_id].nodes
+        if self.reserved or (waited := self._cluster.waited_s(job_id)) < self._patience_s:
+            return ()
+        wants = self._cluster.wants(job_id)
+        assert wants is not None, "it was looked at"
+        return nodes_to_keep(self._cluster.room, wants.shape, waited_s=waited, left_on=self._cluster.left_on)
+
+    @property
+    def being_cleared(self) -> Nodes:
+        """The nodes from which jobs are leaving for waiting jobs."""
+        waits = self._cluster.waits
+        cleared = [its.nodes for one, its in self.making_room.items() if waits(one) and self.leaving_for(one)]
+        return tuple(sorted({node_id for nodes in cleared for node_id in nodes}))

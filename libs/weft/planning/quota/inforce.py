@@ -1,0 +1,193 @@
+"""The quotas that are in force: who may start, in which order, and whose jobs give back. Every cycle obeys them.
+
+Without a quota nothing here does anything.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import structs
+
+from weft.domain.cluster import Node
+from weft.domain.job import Allocation
+from weft.domain.quotas import ALL, Amounts, Quota
+from weft.domain.shares import WHOLE
+from weft.planning.preemption import Holder
+from weft.planning.queue import Rank
+from weft.planning.quota.amounts import amounts_in, lendable, wanted_by
+from weft.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
+from weft.planning.quota.ranks import UNBOUNDED, left_to, may_start, rank_of
+from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
+from weft.planning.quota.tree import Key
+from weft.planning.shape import Shape, gpus_of, smallest
+from weft.planning.walk import Wants
+
+RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what the order would pre-empt
+REMEMBERED_MAX = 10_000  # ranks, and fits
+
+
+class QuotasInForce:
+    """`nodes`: those of the pool, by id. `runtime_seconds`: how long a job that borrows keeps its GPUs at least."""
+
+    def __init__(self, quotas: Iterable[Quota], nodes: Mapping[str, Node], *, runtime_seconds: float = 0.0) -> None:
+        self.ledger = Ledger()
+        self._nodes = nodes
+        self._runtime_seconds = runtime_seconds
+        self._lendable: Amounts = {ALL: 0}
+        self._bounded: frozenset[str] = frozenset()  # models of which a quota has a limit
+        self._wanted: dict[Shape, Amounts] = {}
+        self._moves: dict[Key, int] = {}  # how often what a tenant or group holds has changed
+        self._ranks: dict[tuple[str, Shape, float], tuple[int, Rank]] = {}  # and after which of these moves
+        self._fits: dict[tuple[str, Shape], tuple[int, QuotaFit]] = {}
+        self._adopt(tuple(quotas))
+
+    @property
+    def on(self) -> bool:
+        return bool(self.ledger.tree)
+
+    def _adopt(self, quotas: Sequence[Quota]) -> None:
+        if self.on and quotas:
+            self.ledger.adopt(quotas)
+        else:
+            self.ledger = Ledger(quotas)
+        self._bounded = frozenset(line for quota in quotas for line in quota.limit if line != ALL)
+        self.measure()
+
+    def measure(self) -> None:
+        """The pool has other nodes than before, or other quotas are in force."""
+        self._forget()
+        if self.on:
+            self._lendable = lendable(self._nodes.values())
+
+    def again(self) -> "QuotasInForce":
+        """The same for another course of things: what is held there changes nothing here."""
+        other = QuotasInForce((), self._nodes, runtime_seconds=self._runtime_seconds)
+        other.ledger = self.ledger.copy()
+        other._lendable, other._bounded, other._wanted = self._lendable, self._bounded, self._wanted
+        return other
+
+    # what is held
+
+    def hold(
+        self, job_id: str, tenant: str, place: Iterable[Allocation], *, since: float = 0.0, preemptible: bool = True
+    ) -> None:
+        if self.on:
+            self._hold(job_id, TenantHolds(tenant, amounts_in(place, self._nodes), since, preemptible))
+
+    def hold_somewhere(self, job_id: str, tenant: str, shape: Shape, *, preemptible: bool = True) -> None:
+        """The same where it is not known which GPUs: the least that starts the job."""
+        if self.on:
+            self._hold(job_id, TenantHolds(tenant, self._wants(shape), 0.0, preemptible))
+
+    def let_go(self, job_id: str) -> None:
+        held = self.ledger.jobs.get(job_id)
+        if held is not None:
+            self.ledger.let_go(job_id)
+            self._note(held.tenant)
+
+    def claim(self, job_id: str, wants: Wants, now: float) -> None:
+        """Others give way to this job."""
+        if self.on:
+            self.ledger.claim(job_id, TenantHolds(wants.tenant, self._wants(wants.shape), now, wants.preemptible))
+            self._note(wants.tenant)
+
+    def unclaim(self, job_id: str) -> None:
+        held = self.ledger.claims.get(job_id)
+        if held is not None:
+            self.ledger.unclaim(job_id)
+            self._note(held.tenant)
+
+    # which jobs may start
+
+    def fit(self, tenant: str, shape: Shape, *, job_id: str = "") -> QuotaFit:
+        if job_id in self.ledger.claims:
+            return self.ledger.fit(tenant, self._wants(shape), job_id=job_id)
+        moves = self._moves_of(tenant)
+        known = self._fits.get((tenant, shape))
+        if known is None or known[0] != moves:
+            known = self._fits[tenant, shape] = (moves, self.ledger.fit(tenant, self._wants(shape)))
+        return known[1]
+
+    def rank(self, job_id: str, wants: Wants, tier: float) -> Rank:
+        """Sorts before the order."""
+        tenant, shape = wants.tenant, wants.shape
+        if job_id in self.ledger.claims:
+            return rank_of(self.ledger, self._lendable, tenant, self._wants(shape), tier=tier, job_id=job_id)
+        moves = self._moves_of(tenant)
+        known = self._ranks.get((tenant, shape, tier))
+        if known is None or known[0] != moves:
+            rank = rank_of(self.ledger, self._lendable, tenant, self._wants(shape), tier=tier)
+            known = self._ranks[tenant, shape, tier] = (moves, rank)
+        return known[1]
+
+    def may_start(self, job_id: str, wants: Wants) -> bool:
+        return may_start(self.fit(wants.tenant, wants.shape, job_id=job_id), preemptible=wants.preemptible)
+
+    def room(self, tenant: str, *, model: str | None = None, preemptible: bool = True) -> int:
+        """How many millis more a job of the tenant may hold."""
+        return left_to(self.ledger, tenant, model=model, preemptible=preemptible) if self.on else UNBOUNDED
+
+    def allowed(self, wants: Wants, shape: Shape) -> Shape:
+        """As much of the shape as the job may have: all, or else the least that starts it."""
+        left = self.room(wants.tenant, model=wants.model, preemptible=wants.preemptible)
+        return smallest(shape) if gpus_of(shape) * WHOLE > left else shape
+
+    def closed_to(self, job_id: str, wants: Wants) -> list[str]:
+        """The nodes with GPUs of a model of which the job's tenant may not have as many as the job needs."""
+        if not self._bounded:
+            return []
+        wanted = self._wants(wants.shape)[ALL]
+        full = [
+            model
+            for model in sorted(self._bounded)
+            if wanted and self.ledger.fit(wants.tenant, {model: wanted}, job_id=job_id).over is not None
+        ]
+        if not full:
+            return []
+        return [node.id for node in self._nodes.values() if any(gpu.model in full for gpu in node.capacity.gpus)]
+
+    # jobs that give back
+
+    def protects(self, tenant: str, job_id: str) -> bool:
+        """Whether no job of `tenant` may take the place of this one, which is inside another tenant's guarantee."""
+        return self.on and protected(self.ledger, tenant, job_id)
+
+    def reclaimable(self, job_id: str, wants: Wants, now: float) -> list[str]:
+        """The jobs that hold what they borrowed of the guarantee that the waiting job is inside of."""
+        level = self.fit(wants.tenant, wants.shape, job_id=job_id).level
+        return [
+            one
+            for one in sorted(self.ledger.jobs)
+            if may_reclaim(self.ledger, wants.tenant, level, one, now=now, runtime_s=self._runtime_seconds)
+        ]
+
+    def in_turn(self, tenant: str, holders: Iterable[Holder], *, leaving: Iterable[str]) -> list[Holder]:
+        """The holders with the `worth` by which they are taken back."""
+        parts = [Returnable(holder, amounts_in(holder.allocations, self._nodes)) for holder in holders]
+        return [
+            structs.replace(one, worth=(RECLAIMED_FIRST, *one.worth))
+            for one in in_turn(self.ledger, tenant, parts, leaving=leaving)
+        ]
+
+    def _hold(self, job_id: str, held: TenantHolds) -> None:
+        for before in (self.ledger.jobs.get(job_id), self.ledger.claims.get(job_id)):
+            if before is not None:
+                self._note(before.tenant)
+        self.ledger.hold(job_id, held)
+        self._note(held.tenant)
+
+    def _note(self, tenant: str) -> None:
+        for branch in self.ledger.tree.path(tenant):
+            self._moves[branch.key] = self._moves.get(branch.key, 0) + 1
+        if len(self._ranks) > REMEMBERED_MAX or len(self._fits) > REMEMBERED_MAX or len(self._wanted) > REMEMBERED_MAX:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._ranks, self._fits, self._wanted = {}, {}, {}
+
+    def _moves_of(self, tenant: str) -> int:
+        return sum(self._moves.get(branch.key, 0) for branch in self.ledger.tree.path(tenant))
+
+    def _wants(self, shape: Shape) -> Amounts:
+        if shape not in self._wanted:
+            self._wanted[shape] = wanted_by(shape)
+        return self._wanted[shape]

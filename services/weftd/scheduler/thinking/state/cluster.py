@@ -1,0 +1,133 @@
+"""The picture of a pool as a scheduling cycle reads it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from weft.domain.job import Job, JobState
+from weft.planning.backfill import Ending
+from weft.planning.capacity import Room, empty_room
+from weft.planning.cycle import CACHED_LEAST
+from weft.planning.finding import Place, find
+from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.queue import Rank, Served, ServedAt
+from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.shape import PlacementRequest, Shape, smallest
+from weft.planning.walk import Wants
+from weftd.scheduler.thinking.state.holders import only_extra, parts_of
+from weftd.scheduler.thinking.state.picture import Picture
+
+
+class PoolNow:
+    """`aside`: waiting jobs that are not to be placed now. `now` is kept by the caller."""
+
+    def __init__(self, picture: Picture, aside: Collection[str]) -> None:
+        self.now = 0.0
+        self._picture = picture
+        self._aside = aside
+        self._empty: tuple[int, Room] | None = None  # the `changes` of the pool, and its room without any job
+        self._fits_empty: dict[Shape, bool] = {}
+
+    @property
+    def room(self) -> Room:
+        return self._picture.pool.room
+
+    @property
+    def quotas(self) -> QuotasInForce:
+        return self._picture.quotas
+
+    @property
+    def gpus_free(self) -> int:
+        return self.room.gpus_free
+
+    @property
+    def gpus_left(self) -> float:
+        return self.room.gpus_left
+
+    def served(self, rank_of: Callable[[str], Rank] | None) -> Served:
+        return self._picture.waitlist.queue.served(self._share_of(), rank_of)
+
+    def keys(self, rank_of: Callable[[str], Rank] | None) -> Callable[[str], ServedAt]:
+        return self._picture.waitlist.queue.keys(self._share_of(), rank_of)
+
+    def _share_of(self) -> Callable[[str], float]:
+        picture = self._picture
+        return picture.holdings.share_of(picture.quotas, picture.jobs.values(), self.now)
+
+    def waits(self, job_id: str) -> bool:
+        return job_id in self._picture.waitlist.queue
+
+    def how_many_wait(self) -> int:
+        return len(self._picture.waitlist.queue)
+
+    def wants(self, job_id: str) -> Wants | None:
+        if job_id in self._aside:
+            return None
+        job, group = self._picture.jobs[job_id], self._picture.waitlist.group(job_id)
+        return wants_of(job, group.shape, group.lasts_s)
+
+    def tier(self, job_id: str) -> float:
+        order = self._picture.waitlist.queue.order
+        return (
+            0.0 if order.tier is None else float(order.tier(standing_of(self._picture.jobs[job_id], self.now, order)))
+        )
+
+    def waited_s(self, job_id: str) -> float:
+        return self.now - self._picture.jobs[job_id].since
+
+    def asked(self, job_id: str) -> PlacementRequest:
+        return asked_by(self._picture.jobs[job_id], self._picture.beliefs.learnt)
+
+    def find(self, job_id: str, shape: Shape) -> Place | None:
+        return find(self.room, shape, self.asked(job_id))
+
+    def fits_empty(self, shape: Shape) -> bool:
+        """Lost nodes count, too."""
+        pool = self._picture.pool
+        if self._empty is None or self._empty[0] != pool.changes:
+            self._empty = (pool.changes, empty_room(pool.nodes.values()))
+            self._fits_empty.clear()
+        if shape not in self._fits_empty:
+            if len(self._fits_empty) > CACHED_LEAST + 4 * self.how_many_wait():
+                self._fits_empty.clear()
+            self._fits_empty[shape] = bool(find(self._empty[1], smallest(shape)))
+        return self._fits_empty[shape]
+
+    def endings(self) -> Sequence[Ending]:
+        return self._picture.holdings.endings()
+
+    def may_leave(self, job_id: str, wants: Wants, *, fresh: bool) -> list[Holder]:
+        del wants
+        jobs, queue = self._picture.jobs, self._picture.waitlist.queue
+        return self._picture.holdings.holders.who_may_leave(
+            standing_of(jobs[job_id], self.now, queue.order),
+            jobs,
+            self.now,
+            self._progress_of,
+            minimum_run=MinimumRun() if fresh else None,
+        )
+
+    def may_be_reclaimed(self, job_id: str) -> list[Holder]:
+        job = self._picture.jobs[job_id]
+        parts = parts_of(job, (float(job.priority),), self.now, self._progress_of(job))
+        kept = self._picture.minimum_run.protects(job, self.now, reclaimed=True)
+        return [one for one in (only_extra(parts) if kept else parts) if one.worth != LEAVES_FIRST]
+
+    def still_leaves(self, holder: Holder) -> bool:
+        job = self._picture.jobs.get(holder.job_id)
+        if job is None or job.state is JobState.STOPPING:
+            return job is not None
+        ranks = {allocation.rank for allocation in holder.allocations}
+        return holder.extra and any(each.leaving and each.rank in ranks for each in job.held)
+
+    def left_on(self, node_id: str) -> float:
+        jobs = self._picture.jobs
+        return max((self._left(jobs[job_id]) for job_id in self._picture.pool.runs.jobs_on(node_id)), default=0.0)
+
+    def _left(self, job: Job) -> float:
+        """The seconds that a job is expected to run on: until its limit, or as long again as it has run."""
+        ends = ends_at(job)
+        return self.now - job.held_since + job.attained_seconds if ends is None else max(0.0, ends - self.now)
+
+    def _progress_of(self, job: Job) -> Mapping[str, float]:
+        return self._picture.pool.runs.of(job).progress or {}
