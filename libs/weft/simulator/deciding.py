@@ -93,6 +93,10 @@ class Deciding:
         self._reviewed_at = -inf
         self._choosing = ChoosingAgain()
 
+    @property
+    def placements(self) -> int:
+        return self.cluster.placements
+
     def decide(self, now: float) -> None:
         self.decisions += 1
         if self._sizing is not None and self._sizing.due(now):

@@ -187,7 +187,7 @@ class Simulation:
             settings={"penalty": f"{world.penalty:g}", "move_s": f"{world.move_s:g}"},
             notes=self._workload.notes,
             decisions=self._deciding.decisions,
-            placements=self._deciding.cluster.placements,
+            placements=self._deciding.placements,
             gpu_nodes=self._cluster.gpu_nodes,
             amounts=self._cluster.amounts,
             partitions=() if self._sizing is None else tuple(self._sizing.planned),

@@ -197,11 +197,11 @@ class SimulatedJob:
         """The GPUs that it holds."""
         return [(allocation.node_id, gpu) for allocation in self.allocations for gpu in allocation.gpus]
 
-    def group(self, order: Order) -> tuple[object, str]:
+    def group(self, order: Order, *, backfills: bool) -> tuple[object, str]:
         """The group of the job: jobs of one group fit, or do not, alike, and may overtake and preempt alike."""
         checkpoints = order.held_tier is not None and self.trace.checkpoint_s is not None
         size = self.trace.gpus if self.trace.elastic is None else self.shape
-        return ((size, checkpoints, self.trace.estimate_s is None), self.trace.job_class)
+        return ((size, checkpoints, self.trace.estimate_s if backfills else None), self.trace.job_class)
 
     def outcome(self, now: float) -> JobOutcome:
         """The outcome of a job that ends now."""

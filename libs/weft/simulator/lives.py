@@ -47,7 +47,7 @@ class Lives:
     def wait(self, job: SimulatedJob, now: float) -> None:
         """Put the job into the queue, at its present place in the order."""
         standing = job.standing(now, known=self._world.durations_known)
-        self.queue.add(standing, job.group(self._order))
+        self.queue.add(standing, job.group(self._order, backfills=self._foreseen))
         after = self._order.promotes_after_s(standing)
         if after is not None:
             self._agenda.add(now + after, What.IS_PROMOTED, job.number, job.version)

@@ -13,7 +13,7 @@ from weft.simulator.job import SimulatedJob
 
 
 class Running:
-    """The running jobs. `free`: the number of free GPUs on nodes that have not failed. `quotas`: whether jobs give back
+    """The running jobs. `free`: the number of free GPUs on nodes that have not failed. `quotas`: true if jobs give back
     what they borrowed."""
 
     def __init__(

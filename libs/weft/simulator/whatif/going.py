@@ -52,7 +52,8 @@ class GoingJob(SimulatedJob):
         self.waits_since = now.since_s
         self.kept_least_s = -now.attained_s if now.held else 0.0
 
-    def group(self, order: Order) -> tuple[object, str]:
+    def group(self, order: Order, *, backfills: bool) -> tuple[object, str]:
+        del backfills
         return ((self._group, order.held_tier is not None and self.now.checkpoint_s is not None), "")
 
     def take_size(self, size: int) -> None:
