@@ -4,6 +4,20 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        path="libs/weft/simulator/lives.py",
+        old="job.leaves = True",
+        new="job.leaves = False",
+        breaks="The simulator makes room twice for one job while its victims stop, as the scheduler does not.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
+        path="libs/weft/simulator/running.py",
+        old="worth=(-float(one), *job.loss(self.now))",
+        new="worth=(-float(one), -float(job.number))",
+        breaks="The simulator evicts the newest of equal jobs, where the scheduler stops the one that loses least.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
         path="libs/weft/planning/walk.py",
         old=('        if wants.pinned and self._rule != "none":\n            return\n'),
         new="",
@@ -12,8 +26,10 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/walk.py",
-        old=("            if wants.held:\n                self._served.blocked()\n"),
-        new=("            if wants.held:\n                self._served.passed()\n"),
+        old=(
+            "            if wants.held:\n                yield Held(job_id)\n                self._served.blocked()\n"
+        ),
+        new=("            if wants.held:\n                yield Held(job_id)\n                self._served.passed()\n"),
         breaks="A job that quotas hold back leaves the rest of its group free to start.",
         tests=("tests/unit/test_walk.py",),
     ),
@@ -136,8 +152,8 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/giving_way.py",
-        old="return (float(gave_way), float(not extra), seconds, -job.held_since)",
-        new="return (0.0, float(not extra), seconds, -job.held_since)",
+        old="return (float(gave_way), float(not extra), gpu_seconds, -held_since)",
+        new="return (0.0, float(not extra), gpu_seconds, -held_since)",
         breaks="A job that gave way a moment ago is the next victim again.",
         tests=("tests/unit/test_giving_way.py",),
     ),

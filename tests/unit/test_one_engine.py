@@ -1,0 +1,200 @@
+"""The scheduler's core and the simulator decide alike: the same random history goes to both, and after every decision
+each job holds the same GPUs, stops, or waits in both, and the same nodes are kept.
+
+Jobs arrive, end, are pre-empted, begin again, wait out their patience, in every order and with every backfill; GPUs,
+priorities, tenants, checkpoints and time limits are drawn. The simulator says when work is done, and when it looks at
+its cluster; the core looks at the same times. No history has these, which the simulator lacks: quotas, more than
+one role, jobs of which some ranks may leave (`min` below `want`), shares, pins, services, an ask of a user, and a stop
+that is not over in the same moment. Nodes do not fail here. Jobs do not move: the simulator lets every running job
+choose again, the core only those with most to gain, every few seconds. A duration is known by the estimate of
+all work there, by the limit of one try here: they are the same for jobs without checkpoints on GPUs that are
+equally fast, so only those have one.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from msgspec import Struct, structs
+
+from tests.support.builders import capacity
+from tests.support.nodes import ScriptedNode
+from tests.support.scheduler import World as LiveWorld
+from tests.support.tier import of_tier
+from weft.domain.job import JobState
+from weft.planning.moves import MoveRules
+from weft.planning.policy import BACKFILLS, ORDERS, Policy
+from weft.simulator.engine import Simulation
+from weft.simulator.model import Cluster, World
+from weft.simulator.pool import node_id
+from weft.simulator.workload import TraceJob, Workload
+from weftd.scheduler.thinking.core import Settings
+
+HISTORIES, NIGHTLY = 200, 10_000
+CHUNKS = 100  # histories in one test, of the night
+
+Held = dict[str, frozenset[tuple[str, int]]]
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A cluster after a decision: the GPUs of the jobs that run, the jobs that stop, the nodes that are kept."""
+
+    now: float
+    held: Held
+    stopping: frozenset[str]
+    kept: tuple[str, ...]
+
+
+class History(Struct, frozen=True, kw_only=True):
+    jobs: tuple[TraceJob, ...]
+    cluster: Cluster
+    policy: Policy
+
+
+def drawn(seed: int) -> History:
+    dice = Random(seed)
+    cluster = Cluster(nodes=dice.randint(1, 5), gpus_per_node=dice.choice((1, 2, 4, 8)))
+    policy = Policy(dice.choice(ORDERS), dice.choice(("packed-sticky", "spread")), dice.choice(BACKFILLS))
+    hurry = dice.choice((5.0, 60.0, 400.0))
+    jobs: list[TraceJob] = []
+    at = 1000
+    for number in range(dice.randint(4, 24)):
+        at += round(dice.expovariate(1.0) * hurry)
+        gpus = dice.randint(1, min(cluster.gpus, dice.choice((1, 2, 4, 40))))
+        work = float(dice.choice((20, 300, 900, 2000, 9000)) + dice.randint(0, 50))
+        checkpoints = dice.choice((None, None, 0.0, 600.0))
+        limit = work * dice.choice((1, 2)) if checkpoints is None and dice.random() < 0.5 else None
+        jobs.append(
+            TraceJob(
+                id=f"j-{number:03d}",
+                arrival_s=float(at),
+                gpus=gpus,
+                work_s=work,
+                checkpoint_s=checkpoints,
+                tenant=dice.choice(("alice", "bob", "carol")),
+                priority=dice.choice((0, 0, 0, 1, 2)),
+                estimate_s=limit,
+            )
+        )
+    return History(jobs=tuple(jobs), cluster=cluster, policy=policy)
+
+
+class _Watched(Simulation):
+    """A simulation that notes its cluster after each decision, and which jobs were over before it."""
+
+    def __init__(self, history: History) -> None:
+        world = World(penalty=1.0, move_s=0.0, stop_s=0.0)
+        super().__init__(Workload(name="drawn", jobs=history.jobs), history.cluster, history.policy, world)
+        self.seen: list[tuple[frozenset[str], Seen]] = []
+        self._decides, self._deciding.decide = self._deciding.decide, self._decide  # type: ignore[method-assign]
+
+    def _decide(self, now: float) -> None:
+        over = frozenset(job.id for job in self._lives.ended.values())
+        self._decides(now)
+        running = self._lives.running.jobs
+        seen = Seen(
+            now=now,
+            held={job_id: frozenset(job.gpus) for job_id, job in running.items() if not job.leaves},
+            stopping=frozenset(job_id for job_id, job in running.items() if job.leaves),
+            kept=self._deciding.cycle.reserved,
+        )
+        self.seen.append((over, seen))
+
+
+class _Live:
+    """The scheduler's core with nodes that obey at once."""
+
+    def __init__(self, history: History) -> None:
+        self._jobs = list(history.jobs)
+        nodes = [
+            ScriptedNode(node_id(number), capacity(gpus=history.cluster.gpus_per_node, cpus=1024))
+            for number in range(history.cluster.nodes)
+        ]
+        settings = Settings(
+            policy=history.policy,
+            locality_penalty=1.0,
+            moves=MoveRules(on=False),
+            preemption_after_seconds=World().minimum_run.seconds,
+            lease_seconds=1e9,
+            start_seconds=1e9,
+        )
+        self._world = LiveWorld(*nodes, settings=settings)
+        self._over: set[str] = set()
+        self._settle()
+
+    def looks(self, now: float, over: frozenset[str]) -> Seen:
+        """Its cluster after its decision at this time, once these jobs have ended."""
+        world = self._world
+        while self._jobs and self._jobs[0].arrival_s <= now:
+            world.now = self._jobs[0].arrival_s
+            self._submit(self._jobs.pop(0))
+        world.now = now
+        for job_id in over - self._over:
+            for node in world.nodes.values():
+                for key in [key for key in node.runs if key[0] == job_id]:
+                    node.end(key, 0)
+        self._over |= over
+        self._settle()
+        world.keep(world.core.decide(now))
+        jobs = world.core.picture.jobs.values()
+        seen = Seen(
+            now=now,
+            held={
+                job.id: frozenset((one.node_id, gpu) for one in job.held for gpu in one.gpus)
+                for job in jobs
+                if job.state.holding and job.state is not JobState.STOPPING
+            },
+            stopping=frozenset(job.id for job in jobs if job.state is JobState.STOPPING),
+            kept=world.core._waiting.cycle.reserved,
+        )
+        self._settle()
+        return seen
+
+    def _submit(self, job: TraceJob) -> None:
+        spec = {"priority": job.priority, "grace": "0s", "role": {"cpus": 1, "memory": "1MiB"}}
+        if job.estimate_s is not None:
+            spec["time_limit"] = f"{job.estimate_s:g}s"
+        if job.checkpoint_s is not None:
+            spec["checkpoints"] = {"every": f"{job.checkpoint_s:g}s"} if job.checkpoint_s else {"on_stop": True}
+        self._world.submit(job.id, tenant=job.tenant, replicas=job.gpus, spec=spec)
+
+    def _settle(self) -> None:
+        """Nodes report and are answered until nothing follows."""
+        world = self._world
+        for _ in range(4):
+            for name, node in world.nodes.items():
+                report = node.report()
+                if report.leader != world.leader:
+                    report = structs.replace(report, leader=None)
+                assert not world.core.report(report, world.now)
+                world.keep(world.core.follow(report, world.now))
+                node.hear(world.core.answer(name), now=world.now, leader=world.leader)
+
+
+def differences(history: History) -> Iterator[str]:
+    """The decisions after which the two clusters differ, the first one first."""
+    simulated, live = _Watched(history), _Live(history)
+    simulated.run()
+    for over, seen in simulated.seen:
+        if (other := live.looks(seen.now, over)) != seen:
+            yield f"{history.policy} at {seen.now:g}:\n simulated {seen}\n live      {other}"
+
+
+@pytest.mark.parametrize("chunk", of_tier(range(HISTORIES // CHUNKS), range(NIGHTLY // CHUNKS)))
+def test_the_scheduler_and_the_simulator_decide_alike(chunk: int) -> None:
+    for seed in range(chunk * CHUNKS, (chunk + 1) * CHUNKS):
+        found = next(differences(drawn(seed)), None)
+        assert found is None, f"history {seed}, {found}"
+
+
+def test_histories_have_what_they_are_to_compare() -> None:
+    jobs = waits = stops = keeps = 0
+    for seed in range(40):
+        simulated = _Watched(drawn(seed))
+        simulated.run()
+        jobs += len(simulated.seen[-1][0])
+        stops += sum(len(seen.stopping) for _, seen in simulated.seen)
+        keeps += sum(bool(seen.kept) for _, seen in simulated.seen)
+        waits += sum(len(seen.held) < len(drawn(seed).jobs) for _, seen in simulated.seen)
+    assert min(jobs, waits) > 100
+    assert min(stops, keeps) > 20
