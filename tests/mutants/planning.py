@@ -152,8 +152,8 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/giving_way.py",
-        old="return (float(gave_way), float(not extra), gpu_seconds, -held_since)",
-        new="return (0.0, float(not extra), gpu_seconds, -held_since)",
+        old="return (float(gave_way), float(not extra), gpu_seconds, -held_since, -float(seq))",
+        new="return (0.0, float(not extra), gpu_seconds, -held_since, -float(seq))",
         breaks="A job that gave way a moment ago is the next victim again.",
         tests=("tests/unit/test_giving_way.py",),
     ),

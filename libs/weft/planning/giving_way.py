@@ -19,13 +19,14 @@ def loss(job: Job, now: float, progress: Mapping[str, float], *, extra: bool) ->
     """Sorts: what loses least first. `progress`: the newest that the job reported; `extra`: a rank beyond the core."""
     rested = job.sized_at if job.epoch == 0 else job.held_since if job.sized_at is None else job.sized_at
     seconds = 0.0 if extra else work_lost_seconds(job, now, progress) * (job.gpus_held or 1)
-    return loss_of(now, rested=rested, extra=extra, gpu_seconds=seconds, held_since=job.held_since)
+    return loss_of(now, rested=rested, extra=extra, gpu_seconds=seconds, held_since=job.held_since, seq=job.seq)
 
 
-def loss_of(now: float, *, rested: float | None, extra: bool, gpu_seconds: float, held_since: float) -> Key:
-    """The same of any job. `rested`: when it started again or gave ranks away; `gpu_seconds`: the work lost."""
+def loss_of(now: float, *, rested: float | None, extra: bool, gpu_seconds: float, held_since: float, seq: int) -> Key:
+    """The same of any job. `rested`: when it started again or gave ranks away; `gpu_seconds`: the work lost;
+    `seq`: of jobs that are equal otherwise the newest goes first."""
     gave_way = rested is not None and now - rested < COOL_DOWN_SECONDS
-    return (float(gave_way), float(not extra), gpu_seconds, -held_since)
+    return (float(gave_way), float(not extra), gpu_seconds, -held_since, -float(seq))
 
 
 def work_lost_seconds(job: Job, now: float, progress: Mapping[str, float]) -> float:

@@ -148,6 +148,7 @@ class SimulatedJob:
             extra=False,
             gpu_seconds=lost * (self.gpus_needed or 1),
             held_since=self.settled_at,
+            seq=self.number,
         )
 
     def runs_on_s(self, now: float, *, known: bool) -> float:
