@@ -11,7 +11,7 @@ from weft.planning.capacity import Room
 from weft.planning.shape import Shape, gpus_least, is_pinned
 
 PATIENCE_SECONDS = 300.0  # the default of a pool: a job waits at least this long
-WORTH = 16.0  # seconds that its GPUs were waited for, for each second that a GPU would be idle
+WORTH = 32.0  # seconds that its GPUs were waited for, for each second that a GPU would be idle
 LONGEST_SECONDS = 24 * 3600.0  # a job that waited so long has earned them, whatever is idle
 
 
