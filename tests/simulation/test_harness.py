@@ -28,7 +28,7 @@ from weft.planning.reasons import explain
 from weftd.executor.runs import RunKey
 from weftd.scheduler import service as scheduler_service
 from weftd.scheduler.thinking import core
-from weftd.scheduler.thinking.decide import lives, sizing, tuning, updating
+from weftd.scheduler.thinking.decide import lives, tuning, updating
 from weftd.scheduler.thinking.state import pool
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ SCHEDULERS: dict[str, tuple[ModuleType | type, str, object, str]] = {
     ),
     "a scheduler for which what must stop is gone": (pool, "Runs", mutants.CredulousRuns, "runs"),
     "a scheduler that gives what is not free": (tuning, "_fits", lambda *_: True, "over-given: "),
-    "a scheduler that gives rank numbers again": (sizing, "fresh_ranks", mutants.lowest_ranks, "rank reused: "),
+    "a scheduler that gives rank numbers again": (lives, "fresh_ranks", mutants.lowest_ranks, "rank reused: "),
     "a scheduler for which a rank that must leave is gone": (
         lives,
         "release",
