@@ -58,7 +58,7 @@ MAY_CATCH_ALL = {
     "libs/weft/bus/handling.py",  # the handling of one message
     "libs/weft/bus/nats_client.py",  # a reconnect
     "services/weftd/gateway/app.py",  # one request: 500
-    "services/weftd/scheduler/desk.py",  # one turn, where the mistake is about one job, ask or node: else it is raised
+    "services/weftd/scheduler/scheduler_loop.py",  # one cycle, if one job, ask or node is at fault
     "services/weftd/reallocator/aside.py",  # one beat, where the mistake is about one job: else it is raised
     "services/weftd/executor/hands.py",  # one action on one run: the node's other runs depend on this process
     "services/weftd/executor/guard/__main__.py",  # one look: nobody would fence in its place

@@ -25,8 +25,8 @@ from weft.planning.reasons.explain import explain
 from weft.servers import temporary
 from weft.store.migrate import ROLES, migrate
 from weft.store.postgres import PostgresStore
-from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 
@@ -146,7 +146,7 @@ class _Size:
             name="default", holder="bench", store=store, clock=time.time, leader_seconds=3600.0
         )
         self.bus = MemoryBus()
-        self.desk = Desk(
+        self.scheduler_loop = SchedulerLoop(
             core=self.core,
             store=store,
             bus=self.bus,
@@ -166,7 +166,7 @@ class _Size:
                 await self.store.save_node(lease, node(f"node-{index:04d}", gpus=GPUS), event="joined", cause="bench")
 
         await asyncio.gather(*(join(index) for index in range(NODES)))
-        await self.desk.turn()
+        await self.scheduler_loop.turn()
         _report_all(self.core)
         await self._placements()
         await self._blocked()
@@ -176,8 +176,8 @@ class _Size:
         await self._submit([spec(gpus=1 + n % 2) for n in range(QUEUED)])
         began = time.perf_counter()
         while self._placed() < QUEUED:
-            self.desk.asked()
-            await self.desk.turn()
+            self.scheduler_loop.asked()
+            await self.scheduler_loop.turn()
         took = time.perf_counter() - began
         self.figures.add(
             f"durable placements, {NODES} emulated nodes × {GPUS} GPUs, {QUEUED} queued",
@@ -263,10 +263,10 @@ class _Size:
 
     async def _settle(self) -> None:
         """Turns until nothing new comes of them."""
-        self.desk.asked()
-        await self.desk.turn()
-        while self.core.picture.waitlist.unexplained or self.desk.wake.is_set():
-            await self.desk.turn()
+        self.scheduler_loop.asked()
+        await self.scheduler_loop.turn()
+        while self.core.picture.waitlist.unexplained or self.scheduler_loop.wake.is_set():
+            await self.scheduler_loop.turn()
 
     def _placed(self) -> int:
         return len(self.core.picture.pool.runs.holding)

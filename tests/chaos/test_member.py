@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.audit import audit, counts
 from tests.chaos.member import Member
 from tests.chaos.test_audit import evidence
-from tests.unit.test_scheduler_desk import World
+from tests.unit.test_scheduler_loop import World
 from weft.service.log import OneLine, as_text
 from weftd.cli.local.plan import Service, Stage
 from weftd.scheduler.thinking.state.waitlist import Waitlist
@@ -21,7 +21,7 @@ async def test_a_mistake_that_a_scheduler_went_on_after_is_a_crash_to_the_audit(
     log = tmp_path / "scheduler-1.log"
     writes = logging.FileHandler(log)
     writes.setFormatter(OneLine("scheduler", as_text))
-    logger = logging.getLogger("weftd.scheduler.desk")
+    logger = logging.getLogger("weftd.scheduler.scheduler_loop")
     logger.addHandler(writes)
     member = Member(Service(name="scheduler-1", module="weftd.scheduler", stage=Stage.SCHEDULER, settings={}, log=log))
 

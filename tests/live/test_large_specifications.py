@@ -16,8 +16,8 @@ from weft.domain.job import JobState
 from weft.domain.tenants import Allowance
 from weft.messages.asks import AskKind, Update
 from weft.store import LargeAskWaitsError, TenantFullError
-from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.history import JournalPace
@@ -37,7 +37,7 @@ class Pool:
         self.leadership = Leadership(
             name="default", holder="me", store=stores.scheduler, clock=lambda: self.now, leader_seconds=1e9
         )
-        self.desk = Desk(
+        self.scheduler_loop = SchedulerLoop(
             core=Scheduler(pool="default", settings=Settings(settle_seconds=0.0)),
             store=stores.scheduler,
             bus=MemoryBus(),
@@ -82,9 +82,9 @@ class Pool:
         """How long it took."""
         self.now += 1.0
         await self.leadership.beat()
-        self.desk.asked()
+        self.scheduler_loop.asked()
         began = time.perf_counter()
-        await self.desk.turn()
+        await self.scheduler_loop.turn()
         return time.perf_counter() - began
 
     async def placed(self) -> float:
@@ -100,7 +100,7 @@ class Pool:
         raise AssertionError(f"{job_id} still waits")
 
     async def sync(self) -> None:
-        waiting = asyncio.ensure_future(self.desk.report(self.node.report()))
+        waiting = asyncio.ensure_future(self.scheduler_loop.report(self.node.report()))
         await asyncio.sleep(0)
         await self.turn()
         answered = await waiting
@@ -155,7 +155,7 @@ async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(po
     another.now = pool.now
     await pool.leadership.resign()
     await another.turn()
-    assert set(large) <= another.desk.core.picture.jobs.keys()
+    assert set(large) <= another.scheduler_loop.core.picture.jobs.keys()
     assert len(await pool.stores.scheduler.open_jobs(pool="default")) == len(large)
 
 
@@ -198,5 +198,5 @@ async def test_updates_beyond_what_a_tenant_may_have_are_refused_and_a_leader_lo
     another.now = pool.now
     await pool.leadership.resign()
     await another.turn()
-    found = [another.desk.core.picture.jobs[job_id].revisions for job_id in services]
+    found = [another.scheduler_loop.core.picture.jobs[job_id].revisions for job_id in services]
     assert [len(one[-1].env or {}) for one in found] == [30] * len(services)

@@ -13,8 +13,8 @@ from tests.support.builders import capacity, spec
 from tests.support.doubles.bus import MemoryBus
 from tests.support.nodes import ScriptedNode
 from weft.domain.job import CauseCode, JobState
-from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.decide import lives
@@ -38,7 +38,7 @@ class Pool:
 
         store = self.stores.scheduler
         self.leadership = Leadership(name="default", holder=holder, store=store, clock=clock, leader_seconds=60.0)
-        self.desk = Desk(
+        self.scheduler_loop = SchedulerLoop(
             core=Scheduler(pool="default", settings=Settings(settle_seconds=0.0)),
             store=store,
             bus=MemoryBus(),
@@ -48,12 +48,12 @@ class Pool:
         )
 
     async def sync(self) -> None:
-        waiting = asyncio.ensure_future(self.desk.report(self.node.report()))
+        waiting = asyncio.ensure_future(self.scheduler_loop.report(self.node.report()))
         await asyncio.sleep(0)
         self.now += 1.0
         await self.leadership.beat()
-        self.desk.asked()
-        await self.desk.turn()
+        self.scheduler_loop.asked()
+        await self.scheduler_loop.turn()
         answer = await waiting
         if answer is not None:
             self.node.take(answer)
@@ -103,7 +103,7 @@ async def test_a_job_that_the_core_fails_to_decide_about_ends_and_the_next_leade
     pool.lead("scheduler-2")
     for _ in range(4):
         await pool.sync()
-    pool.desk.core.picture.check()
+    pool.scheduler_loop.core.picture.check()
     assert [key[0] for key in pool.node.live] == [GOOD]
     replay = Replay()
     for record in await stores.scheduler.history(pool="default", limit=100_000, bytes_max=1 << 40):

@@ -1,4 +1,4 @@
-"""A random life of a small cluster at one desk, from a seed: jobs, nodes, users, new leaders, a store that fails."""
+"""A random life of a small cluster at one scheduler loop: jobs, nodes, users, new leaders, a store that fails."""
 
 import asyncio
 import random
@@ -22,8 +22,8 @@ from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreUnavailableError, UnlawfulError
 from weft.store.tuning import Envelope
-from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.history import JournalPace
@@ -74,9 +74,9 @@ class Life:
         self.leaders = 0
         self.jobs: list[str] = []
         self.nodes = [ScriptedNode(f"node-{n}", capacity(gpus=gpus, cpus=64.0)) for n in range(nodes)]
-        self.leadership, self.desk = self._lead()
+        self.leadership, self.scheduler_loop = self._lead()
 
-    def _lead(self) -> tuple[Leadership, Desk]:
+    def _lead(self) -> tuple[Leadership, SchedulerLoop]:
         self.leaders += 1
         leadership = Leadership(
             name="default",
@@ -85,7 +85,7 @@ class Life:
             clock=lambda: self.now,
             leader_seconds=1e9,
         )
-        desk = Desk(
+        scheduler_loop = SchedulerLoop(
             core=Scheduler(pool="default", settings=self.settings),
             store=self.store,
             bus=MemoryBus(),
@@ -94,7 +94,7 @@ class Life:
             tally=Tally(),
             pace=self.pace,
         )
-        return leadership, desk
+        return leadership, scheduler_loop
 
     async def live(self, things: int) -> None:
         happenings: list[tuple[int, Callable[[], object]]] = [
@@ -128,9 +128,9 @@ class Life:
 
     async def turn(self) -> None:
         await self.leadership.beat()
-        self.desk.asked()
+        self.scheduler_loop.asked()
         try:
-            await self.desk.turn()
+            await self.scheduler_loop.turn()
         except StoreUnavailableError:
             await self.turn()
 
@@ -174,7 +174,7 @@ class Life:
 
     async def _sync(self) -> None:
         told = self.chance.sample(self.nodes, self.chance.randint(1, len(self.nodes)))
-        answers = [asyncio.ensure_future(self.desk.report(one.report())) for one in told]
+        answers = [asyncio.ensure_future(self.scheduler_loop.report(one.report())) for one in told]
         await asyncio.sleep(0)
         await self.turn()
         for one, answered in zip(told, await asyncio.gather(*answers), strict=True):
@@ -216,7 +216,7 @@ class Life:
             for name in self.chance.sample(JOB_CLASSES, 2)
         )
         await self.store.save_scores(scores, at=self.now)
-        self.desk.scored(GpusScored(pool="default", scores=scores))
+        self.scheduler_loop.scored(GpusScored(pool="default", scores=scores))
 
     async def _tune(self) -> None:
         """Ask for other limits of a running job: most make sense, and some fit."""
@@ -261,7 +261,7 @@ class Life:
             ]
         )
         if self.tuner.random() < 0.7:  # else nobody is told
-            self.desk.learnt(ClassesLearnt(pool="default", classes=classes))
+            self.scheduler_loop.learnt(ClassesLearnt(pool="default", classes=classes))
 
     def _come_or_go(self) -> None:
         one = self.chance.choice(self.nodes)
@@ -278,7 +278,7 @@ class Life:
 
     async def _take_over(self) -> None:
         await self.leadership.resign()
-        self.leadership, self.desk = self._lead()
+        self.leadership, self.scheduler_loop = self._lead()
 
     async def open_jobs(self) -> int:
         return len(await self.store.jobs(tenant=None, states=[state for state in JobState if not state.final]))

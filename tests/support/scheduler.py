@@ -111,7 +111,7 @@ class World:
         one = self.nodes[node_id]
         report = one.report()
         if report.leader != self.leader:
-            report = structs.replace(report, leader=None)  # as the desk hands it on
+            report = structs.replace(report, leader=None)  # as the scheduler loop hands it on
         assert not self.core.report(report, self.now)
         steps = self.keep(self.core.follow(report, self.now))
         steps += self.keep(self.core.decide(self.now))

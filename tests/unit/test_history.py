@@ -275,7 +275,7 @@ async def test_a_history_whose_beginning_is_large_does_not_begin_again_before_as
         life.now += 0.5
         await life.turn()
         for node in life.nodes:
-            answer = asyncio.ensure_future(life.desk.report(node.report()))
+            answer = asyncio.ensure_future(life.scheduler_loop.report(node.report()))
             await asyncio.sleep(0)
             await life.turn()
             answered = await answer
@@ -331,8 +331,8 @@ async def test_what_is_left_after_trimming_is_derived_again() -> None:
     life = Life(4, pace=EAGER)
     await life.live(150)
     before = len(await life.store.history(pool="default", limit=10_000, bytes_max=1 << 40))
-    life.desk.retention = HistoryRetention(seconds=60.0, bytes=20_000)
-    await life.desk.trim()
+    life.scheduler_loop.retention = HistoryRetention(seconds=60.0, bytes=20_000)
+    await life.scheduler_loop.trim()
     left = await history_of(life)
     assert 0 < len(left) < before
     replay = replayed(left, left.specs)

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.builders import spec
 from tests.support.lives import Life
 from tests.support.scheduler import World, world
-from tests.unit.test_scheduler_desk import World as DeskWorld
+from tests.unit.test_scheduler_loop import World as DeskWorld
 from weft.domain.classes import CLASS_LABEL, class_of, workload_of
 from weft.messages.asks import AskKind
 from weft.messages.signals import ClassesLearnt, GpuScore, WorkloadClass
@@ -96,15 +96,19 @@ async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> Non
     w = DeskWorld()
     await w.store.save_classes([learnt("mixed", "known-before", at=w.now)], pool="default")
     await w.turns()
-    w.desk.learnt(ClassesLearnt(pool="default", classes=(learnt("memory", "told"),)))
-    assert w.desk.core.picture.beliefs.learnt == {"known-before": "mixed"}
+    w.scheduler_loop.learnt(ClassesLearnt(pool="default", classes=(learnt("memory", "told"),)))
+    assert w.scheduler_loop.core.picture.beliefs.learnt == {"known-before": "mixed"}
     await w.turns()
-    assert w.desk.core.picture.beliefs.learnt == {"known-before": "mixed", "told": "memory"}
+    assert w.scheduler_loop.core.picture.beliefs.learnt == {"known-before": "mixed", "told": "memory"}
     await w.store.save_classes([learnt("memory", "found", at=w.now)], pool="default")
     await w.store.save_classes([learnt("memory", "of-others", at=w.now)], pool="other")
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.desk.core.picture.beliefs.learnt == {"known-before": "mixed", "told": "memory", "found": "memory"}
+    assert w.scheduler_loop.core.picture.beliefs.learnt == {
+        "known-before": "mixed",
+        "told": "memory",
+        "found": "memory",
+    }
 
 
 async def test_random_lives_learn_and_tune_so_that_their_replays_do() -> None:

@@ -1,4 +1,4 @@
-"""A store that is away or hangs: what the desk answers, and how long a new leader leaves silent nodes their jobs."""
+"""A store that is away or hangs: the loop's answers, and how long a new leader leaves silent nodes their jobs."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,8 @@ from weft.domain.lease import Lease, Pledge
 from weft.messages.connection import Connection
 from weft.messages.nodes import NodeDesired, NodeReported
 from weft.store import StoreUnavailableError
-from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 
@@ -57,7 +57,7 @@ class Process:
             holds_seconds=holds_seconds,
             connection=lambda: Connection(server="nats", number=1),
         )
-        self.desk = Desk(
+        self.scheduler_loop = SchedulerLoop(
             core=Scheduler(pool="default", settings=Settings()),
             store=self.store,
             bus=MemoryBus(),
@@ -79,10 +79,10 @@ class Process:
         await self.sync()
 
     async def sync(self) -> NodeDesired | None:
-        asking = asyncio.ensure_future(self.desk.report(self.report()))
+        asking = asyncio.ensure_future(self.scheduler_loop.report(self.report()))
         await asyncio.sleep(0)
         with contextlib.suppress(StoreUnavailableError):
-            await self.desk.turn()
+            await self.scheduler_loop.turn()
         answer = await asking
         if answer is not None and answer.leader is not None:
             self.node.leader = answer.leader
@@ -122,7 +122,7 @@ async def test_a_node_that_another_leader_answered_last_is_not_held() -> None:
     await process.lead()
     await process.pass_away(30)
     other = structs.replace(process.report(), leader=None)
-    assert await process.desk.report(other) is None
+    assert await process.scheduler_loop.report(other) is None
 
 
 async def test_nothing_is_held_where_that_is_switched_off() -> None:
@@ -137,10 +137,10 @@ async def test_a_turn_that_waits_for_the_store_keeps_no_report_waiting_longer_th
     await process.lead()
     process.store.hangs = True
     process.now += 1.0
-    turning = asyncio.ensure_future(process.desk.turn())
+    turning = asyncio.ensure_future(process.scheduler_loop.turn())
     await asyncio.sleep(0)
     async with asyncio.timeout(3.0):
-        held = await process.desk.report(process.report())
+        held = await process.scheduler_loop.report(process.report())
     assert held is not None
     assert held.hold
     turning.cancel()

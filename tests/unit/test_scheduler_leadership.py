@@ -125,7 +125,7 @@ async def test_a_leader_whose_store_takes_no_writes_sees_that_nobody_leads() -> 
 
 
 async def test_a_lease_that_is_lost_while_it_is_renewed_is_watched_again() -> None:
-    """The desk heard first that it was lost: the scheduler died of the answer to its renewal."""
+    """The scheduler loop heard first that it was lost: the scheduler died of the answer to its renewal."""
     world = World()
     leader, other = world.join("leader"), world.join("other")
     await leader.beat()

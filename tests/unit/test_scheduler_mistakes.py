@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
-from tests.unit.test_scheduler_desk import World
+from tests.unit.test_scheduler_loop import World
 from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import NodeReported
@@ -54,7 +54,7 @@ async def causes(w: World, job_id: str) -> list[str]:
 
 async def answered(w: World) -> str:
     """Why the node's report is refused; empty if it is not, or has no answer."""
-    answer = asyncio.ensure_future(w.desk.report(w.node.report()))
+    answer = asyncio.ensure_future(w.scheduler_loop.report(w.node.report()))
     await asyncio.sleep(0)
     await w.turns()
     desired = await answer
@@ -95,7 +95,7 @@ async def test_a_job_that_the_core_fails_to_decide_about_fails_and_others_run(
         assert job.state is JobState.FAILED
         assert any(CauseCode.DECISION_FAILED in told and "KeyError" in told for told in await causes(w, BAD))
         assert "on purpose" not in "".join(await causes(w, BAD)), "the words of an exception may be another tenant's"
-    w.desk.core.picture.check()
+    w.scheduler_loop.core.picture.check()
     await replays(w)
 
 
@@ -203,7 +203,7 @@ async def test_the_reports_of_a_node_that_the_core_fails_to_take_in_are_refused_
     assert await answered(w)
     w.now += REFUSED_SECONDS
     assert await answered(w) == ""
-    assert BAD in w.desk.core.picture.pool.nodes
+    assert BAD in w.scheduler_loop.core.picture.pool.nodes
 
 
 async def test_an_exception_about_no_job_ends_the_scheduler_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def _error(core: Scheduler, report: NodeReported) -> Exception:
 
 
 def test_what_lies_long_back_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    core, mistakes = World().desk.core, Mistakes()
+    core, mistakes = World().scheduler_loop.core, Mistakes()
     report = ScriptedNode(BAD, capacity(gpus=1)).report()
     mistaken(monkeypatch, Pool, "see")
     assert mistakes.blame(_error(core, report), 0.0)

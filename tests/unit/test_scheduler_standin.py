@@ -32,11 +32,11 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.store = CountingStore()
-        self.desk = StandIn(pool="default", store=self.store, clock=lambda: self.now)
+        self.scheduler_loop = StandIn(pool="default", store=self.store, clock=lambda: self.now)
         self.nodes = [ScriptedNode(f"node-{number}", capacity(gpus=1)) for number in range(NODES)]
 
     async def ask_all(self) -> Sequence[NodeDesired | None]:
-        return await asyncio.gather(*(self.desk.answer(node.report()) for node in self.nodes))
+        return await asyncio.gather(*(self.scheduler_loop.answer(node.report()) for node in self.nodes))
 
 
 async def test_all_who_ask_at_once_share_one_reading() -> None:

@@ -17,8 +17,8 @@ from weft.domain.lease import Lease, Pledge
 from weft.messages.nodes import Leader, NodeDesired
 from weft.store import ASKS_BYTES_MAX, StoreUnavailableError
 from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
-from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 
@@ -74,7 +74,7 @@ class Process:
         self.leadership = Leadership(
             name="default", holder=holder, store=world.store, clock=world.clock, leader_seconds=LEADER_SECONDS
         )
-        self.desk = Desk(
+        self.scheduler_loop = SchedulerLoop(
             core=Scheduler(pool="default", settings=Settings(lease_seconds=LEASE_SECONDS)),
             store=world.store,
             bus=MemoryBus(),
@@ -98,14 +98,14 @@ class World:
         self.now += seconds
         try:
             await self.process.leadership.beat()
-            self.process.desk.asked()
-            await self.process.desk.turn()
+            self.process.scheduler_loop.asked()
+            await self.process.scheduler_loop.turn()
         except StoreUnavailableError:
             pass
 
     async def sync(self, node: Node, *, leader: Leader | None = None) -> NodeDesired | None:
         report = structs.replace(node.report(), leader=leader or node.core.leader)
-        answer = asyncio.ensure_future(self.process.desk.report(report))
+        answer = asyncio.ensure_future(self.process.scheduler_loop.report(report))
         await asyncio.sleep(0)
         await self.turn()
         answered = await answer
@@ -198,7 +198,7 @@ async def test_a_leader_that_goes_on_through_it_knows_by_its_own_lease() -> None
 
 
 async def test_what_was_decided_from_a_lost_time_is_refused_before_any_renewal_tells_of_it() -> None:
-    """The store is back so soon that the desk asks nothing of it meanwhile. Its records leave no gap."""
+    """The store is back so soon that the scheduler loop asks nothing of it meanwhile. Its records leave no gap."""
     w = World()
     await w.rounds()
     backup = w.store.backup()
@@ -206,8 +206,8 @@ async def test_what_was_decided_from_a_lost_time_is_refused_before_any_renewal_t
     await w.rounds()
     w.store.restore(backup)
     await w.submit("j-2")
-    w.process.desk.asked()
-    await w.process.desk.turn()
+    w.process.scheduler_loop.asked()
+    await w.process.scheduler_loop.turn()
     stored = await w.store.job("j-2")
     assert stored is not None
     assert stored.placement is None
@@ -345,7 +345,7 @@ async def test_who_stands_in_for_a_leader_lets_run_what_runs_and_starts_nothing(
     w.now += LEADER_SECONDS + 1
     await w.process.leadership.beat()
     for node in w.nodes:
-        answer = await w.process.desk.report(node.report())
+        answer = await w.process.scheduler_loop.report(node.report())
         assert answer is not None
         assert answer.leader is None
         node.listen(answer, w.now)

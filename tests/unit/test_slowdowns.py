@@ -7,7 +7,7 @@ import pytest
 from tests.support.lives import Life
 from tests.support.scheduler import World, world
 from tests.support.shared_gpus import shape, single
-from tests.unit.test_scheduler_desk import World as DeskWorld
+from tests.unit.test_scheduler_loop import World as DeskWorld
 from weft.domain.classes import CLASS_LABEL
 from weft.domain.job import Allocation
 from weft.messages.signals import PairSlowdown
@@ -137,16 +137,16 @@ async def test_a_desk_reads_what_scorers_store_at_its_start_and_when_it_changed(
     w = DeskWorld()
     await w.store.save_slowdowns([pair(1.2, at=w.now)])
     await w.turns()
-    assert w.desk.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.2}
-    before = w.desk.core.picture.beliefs.changes
+    assert w.scheduler_loop.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.2}
+    before = w.scheduler_loop.core.picture.beliefs.changes
     await w.store.save_slowdowns([pair(1.205, at=w.now + 1)])
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.desk.core.picture.beliefs.changes == before, "that is noise"
+    assert w.scheduler_loop.core.picture.beliefs.changes == before, "that is noise"
     await w.store.save_slowdowns([pair(1.4, at=w.now + 2)])
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.desk.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.4}
+    assert w.scheduler_loop.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.4}
 
 
 async def test_random_lives_have_slowdowns_so_that_their_replays_do() -> None:

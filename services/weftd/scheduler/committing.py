@@ -21,7 +21,7 @@ TOUCH_SECONDS = 10.0
 STEPS_IN_ONE_COMMIT = 1000
 
 
-class WrongPictureError(Exception):
+class WrongStateError(Exception):
     """The store refused a decision of the core: the core must load anew."""
 
 
@@ -65,7 +65,7 @@ class Committer:
             refused = [step for step, was_taken in zip(part, taken, strict=True) if not was_taken]
             if refused:
                 first = refused[0]
-                raise WrongPictureError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
+                raise WrongStateError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
         if steps:
             self._tally.count(steps)
             self._outbox_filled.set()

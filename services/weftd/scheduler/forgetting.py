@@ -47,4 +47,4 @@ class Forgetting:
         try:
             return await self._store.forget_jobs(lease, before=before, kept_seconds=kept_seconds, limit=AT_ONCE)
         except LeaseLostError:
-            return 0  # the desk finds out by itself
+            return 0  # the scheduler loop finds out by itself

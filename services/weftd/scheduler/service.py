@@ -12,11 +12,11 @@ from weft.messages.nodes import NodeReported
 from weft.messages.signals import ClassesLearnt, GpusScored
 from weft.service.run import Answer, Every, Listen, serve
 from weft.store import SchedulerStore, StoreUnavailableError
-from weftd.scheduler.desk import POLL_SECONDS, Desk
 from weftd.scheduler.forgetting import FORGET_SECONDS, Forgetting
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.leading import Leading
 from weftd.scheduler.relay import Relay
+from weftd.scheduler.scheduler_loop import POLL_SECONDS, SchedulerLoop
 from weftd.scheduler.settings import DAY, SchedulerSettings
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler
@@ -55,7 +55,7 @@ class _Pool:
             holds_seconds=settings.holds_seconds,
             connection=lambda: bus.connection,
         )
-        self.desk = Desk(
+        self.scheduler_loop = SchedulerLoop(
             core=Scheduler(pool=name, settings=settings.core),
             store=store,
             bus=bus,
@@ -71,13 +71,13 @@ class _Pool:
         )
 
     async def hear_ask(self, _: AskStored) -> None:
-        self.desk.asked()
+        self.scheduler_loop.asked()
 
     async def hear_scores(self, scored: GpusScored) -> None:
-        self.desk.scored(scored)
+        self.scheduler_loop.scored(scored)
 
     async def hear_classes(self, learnt: ClassesLearnt) -> None:
-        self.desk.learnt(learnt)
+        self.scheduler_loop.learnt(learnt)
 
     async def speak(self) -> None:
         await self._bus.publish(self.leadership.tell())
@@ -94,7 +94,7 @@ class _Pool:
     def answer(self) -> Answer[NodeReported]:
         return Answer(
             NodeReported,
-            self.desk.report,
+            self.scheduler_loop.report,
             group="",
             at_once=4096,
             tokens={"pool": self.name},
@@ -102,11 +102,18 @@ class _Pool:
         )
 
     def loops(self) -> Sequence[Every]:
-        desk = self.desk
+        scheduler_loop = self.scheduler_loop
         return [
             Every(SPEAK_SECONDS, self.speak, wake=self.leadership.spoken, name="speak"),
-            Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=UNAVAILABLE, name="desk", rest=TURN_REST),
-            Every(TRIM_SECONDS, desk.trim, retry_on=UNAVAILABLE, name="trim"),
+            Every(
+                POLL_SECONDS,
+                scheduler_loop.turn,
+                wake=scheduler_loop.wake,
+                retry_on=UNAVAILABLE,
+                name="scheduler-loop",
+                rest=TURN_REST,
+            ),
+            Every(TRIM_SECONDS, scheduler_loop.trim, retry_on=UNAVAILABLE, name="trim"),
             Every(FORGET_SECONDS, self.forgetting.turn, retry_on=UNAVAILABLE, name="forget"),
         ]
 
@@ -146,7 +153,7 @@ async def run(
         leaderships={name: pool.leadership for name, pool in pools.items()},
         spread=spread,
         clock=clock,
-        taken=lambda name: pools[name].desk.wake.set(),
+        taken=lambda name: pools[name].scheduler_loop.wake.set(),
         left=tally.leads_no_more,
     )
     relay = Relay(store=store, bus=bus, clock=clock)

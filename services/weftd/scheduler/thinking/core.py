@@ -1,7 +1,7 @@
 """The scheduler's core. No clock, no I/O: the same history leads to the same decisions.
 
-Every decision is a `Step`. The core applies it to its own picture at once; the desk then stores it. If the store
-refuses a step, the picture was wrong, and it is loaded anew.
+Every decision is a `Step`. The core applies it to its own picture at once; the scheduler loop then stores it. If the
+store refuses a step, the picture was wrong, and it is loaded anew.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

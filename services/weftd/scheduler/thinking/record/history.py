@@ -1,7 +1,8 @@
 """The history: a leader's input and its decisions, in order, so that the decisions can be derived again.
 
-The desk calls the core through a `Journal`, which passes on every call and keeps it as an entry (`entries.py`). The
-entries become a `Record`, stored with the steps that follow from them. `replay.py` reads the records.
+The scheduler loop calls the core through a `Journal`, which passes on every call and keeps it as an entry
+(`entries.py`). The entries become a `Record`, stored with the steps that follow from them. `replay.py` reads the
+records.
 """
 
 import zlib

@@ -1,7 +1,7 @@
 """Which waiting jobs depend on which others, and how far those are.
 
-Jobs of the own pool are followed as they change. What is not known here, because it is over already, or of another
-pool, or an array, is `wanted`: the desk looks it up in the store.
+Jobs of the own pool are followed as they change. A job not known here, because it is over already, or of another
+pool, or an array, is `wanted`: the scheduler loop looks it up in the store.
 """
 
 from collections.abc import Iterable, Mapping

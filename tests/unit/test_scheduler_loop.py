@@ -22,9 +22,9 @@ from weft.messages.history import Record
 from weft.messages.nodes import NodeDesired
 from weft.messages.signals import GpuScore, GpusScored
 from weft.store import StoreError, StoreUnavailableError, UnlawfulError
-from weftd.scheduler.desk import Desk
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.refreshing import SCORES_SECONDS
+from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.replay import Replay
@@ -87,7 +87,7 @@ class World:
             name="default", holder="me", store=self.store, clock=lambda: self.now, leader_seconds=1e9
         )
         self.leadership = leadership
-        self.desk = Desk(
+        self.scheduler_loop = SchedulerLoop(
             core=Scheduler(pool="default", settings=Settings()),
             store=self.store,
             bus=MemoryBus(),
@@ -107,11 +107,11 @@ class World:
         for _ in range(count):
             self.now += 1.0
             await self.leadership.beat()
-            self.desk.asked()
-            await self.desk.turn()
+            self.scheduler_loop.asked()
+            await self.scheduler_loop.turn()
 
     async def sync(self) -> NodeDesired | None:
-        answer = asyncio.ensure_future(self.desk.report(self.node.report()))
+        answer = asyncio.ensure_future(self.scheduler_loop.report(self.node.report()))
         await asyncio.sleep(0)
         await self.turns()
         answered = await answer
@@ -228,7 +228,7 @@ async def test_nothing_is_said_that_could_not_be_stored_and_it_is_decided_again(
     await w.sync()
     await w.submit("j-1")
     w.store.away = 1
-    answer = asyncio.ensure_future(w.desk.report(w.node.report()))
+    answer = asyncio.ensure_future(w.scheduler_loop.report(w.node.report()))
     await asyncio.sleep(0)
     with pytest.raises(StoreUnavailableError):
         await w.turns()
@@ -284,7 +284,7 @@ async def test_a_job_whose_step_no_column_holds_fails_by_itself_and_nothing_is_l
     assert w.store.reads == loads
     story = await w.store.story("j-bad")
     assert any(b"the store refused the step" in bytes(told.data) for told in story)
-    w.desk.core.picture.check()
+    w.scheduler_loop.core.picture.check()
     assert not w.node.live or [key[0] for key in w.node.live] == ["j-good"]
     assert await w.store.asks(pool="default", limit=10) == []
     records = await w.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
@@ -305,7 +305,7 @@ async def test_what_no_column_holds_of_a_final_job_leaves_it_final() -> None:
     assert await w.state("j-1") is JobState.CANCELLED
     assert await w.store.asks(pool="default", limit=10) == []
     assert w.store.reads == loads
-    w.desk.core.picture.check()
+    w.scheduler_loop.core.picture.check()
 
 
 async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() -> None:
@@ -319,9 +319,9 @@ async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() 
     await go(w.store, lease, job, JobEvent.PLACED, at=w.now, placement=placement(("node-1", 0)))
     await w.ask(AskKind.REQUEUE, "j-1")
     await w.turns()
-    w.desk.core.picture.check()
+    w.scheduler_loop.core.picture.check()
     await w.turns(3)  # it has loaded anew by now, and goes on
-    w.desk.core.picture.check()
+    w.scheduler_loop.core.picture.check()
     assert await w.store.asks(pool="default", limit=10) == []
 
 
@@ -336,9 +336,9 @@ async def test_a_job_whose_admission_lands_late_is_known_to_its_leader() -> None
     for _ in range(4):
         await w.sync()
     assert w.store.reads == loads + 1
-    assert "j-1" in w.desk.core.picture.jobs
+    assert "j-1" in w.scheduler_loop.core.picture.jobs
     assert await w.state("j-1") is JobState.RUNNING
-    w.desk.core.picture.check()
+    w.scheduler_loop.core.picture.check()
 
 
 async def test_a_node_whose_drain_lands_late_is_drained_for_its_leader_too() -> None:
@@ -353,7 +353,7 @@ async def test_a_node_whose_drain_lands_late_is_drained_for_its_leader_too() -> 
         await w.sync()
     (stored,) = await w.store.nodes(pool="default")
     assert stored.drained
-    assert w.desk.core.picture.pool.nodes["node-1"].drained
+    assert w.scheduler_loop.core.picture.pool.nodes["node-1"].drained
     assert await w.store.asks(pool="default", limit=10) == []
     assert [event.event for event in await w.store.events() if event.topic == "nodes"] == ["joined", "drained"]
 
@@ -396,13 +396,13 @@ async def test_scores_that_were_told_before_the_node_joined_or_never_are_found_i
     w = World()
 
     def believed() -> list[float]:
-        scores = w.desk.core.picture.pool.room.scores.of("compute")
+        scores = w.scheduler_loop.core.picture.pool.room.scores.of("compute")
         return [scores.get(("node-1", gpu), 0.0) for gpu in range(2)]
 
     first, later = (GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=1.5) for gpu in range(2))
     await w.store.save_scores([first], at=w.now)
     await w.turns()
-    w.desk.scored(GpusScored(pool="default", scores=(first,)))
+    w.scheduler_loop.scored(GpusScored(pool="default", scores=(first,)))
     await w.sync()
     await w.turns()
     assert believed() == [1.5, 0.0]
@@ -419,8 +419,8 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
     record, told = w.store.record, []
 
     async def tell_and_record(lease: Lease, made: Record) -> None:
-        w.desk.scored(GpusScored(pool="default", scores=(score,)))
-        told.append(w.desk.core.picture.pool.room.scores.of("compute").get(("node-1", 0), 1.0))
+        w.scheduler_loop.scored(GpusScored(pool="default", scores=(score,)))
+        told.append(w.scheduler_loop.core.picture.pool.room.scores.of("compute").get(("node-1", 0), 1.0))
         await record(lease, made)
 
     w.store.record = tell_and_record  # type: ignore[method-assign]
@@ -428,7 +428,7 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
     await w.turns()
     assert told == [1.0]
     await w.turns()
-    assert w.desk.core.picture.pool.room.scores.of("compute")["node-1", 0] == 1.5
+    assert w.scheduler_loop.core.picture.pool.room.scores.of("compute")["node-1", 0] == 1.5
 
 
 async def test_a_turn_that_is_too_much_to_be_stored_becomes_smaller_until_it_is() -> None:
@@ -466,11 +466,11 @@ async def test_after_an_ask_that_took_long_others_wait_and_submissions_do_not() 
     await w.ask(AskKind.CANCEL, "j-2")
     await w.submit("j-3")
     w.now += 0.5
-    await w.desk.turn()
+    await w.scheduler_loop.turn()
     assert await w.state("j-2") is not JobState.CANCELLED
-    assert "j-3" in w.desk.core.picture.jobs
+    assert "j-3" in w.scheduler_loop.core.picture.jobs
     w.now += 0.2
-    await w.desk.turn()
+    await w.scheduler_loop.turn()
     assert await w.state("j-2") is JobState.CANCELLED
 
 

@@ -1,8 +1,8 @@
-"""The desk: takes in reports and asks, has them decided on together, and sends steps, answers and hints.
+"""The scheduler loop: takes in reports and asks, has them decided on together, and sends steps, answers and hints.
 
 One turn: gather the input → decide → commit all steps in one statement → answer. A decision is sent out only after it
 is stored; if storing fails, nothing is sent, and the core's picture is loaded anew from the store. The journal stands
-between desk and core: the input of the core is stored with the first of the steps that follow from it.
+between the loop and its core: the input of the core is stored with the first of the steps that follow from it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from weft.store import (
     SchedulerStore,
     StoreUnavailableError,
 )
-from weftd.scheduler.committing import Committer, WrongPictureError
+from weftd.scheduler.committing import Committer, WrongStateError
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.refreshing import Refresher
 from weftd.scheduler.standin import StandIn
@@ -49,7 +49,7 @@ ASKED_AGAIN = frozenset({AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE})
 """Of these one turn takes several about one job, one on top of the other."""
 
 
-_WRONG_PICTURE = (LeaseLostError, LoadedSinceError, RecordsLostError, DoubleAllocationError, WrongPictureError)
+_WRONG_PICTURE = (LeaseLostError, LoadedSinceError, RecordsLostError, DoubleAllocationError, WrongStateError)
 
 
 class _Waiting:
@@ -70,7 +70,7 @@ class _Waiting:
             self.answer.set_result(answer)
 
 
-class Desk:
+class SchedulerLoop:
     def __init__(
         self,
         *,
@@ -323,7 +323,7 @@ class Desk:
             if (why := self._mistakes.of_job(job.id)) is not None:
                 change = set_aside(job, why, round(self._clock(), 6))
                 if not all(await self._store.take(lease, [change])):
-                    raise WrongPictureError(f"{job.id} has changed since it was loaded")
+                    raise WrongStateError(f"{job.id} has changed since it was loaded")
                 self._mistakes.forgive(job.id)
                 self._tally.count([change.step])
                 self.outbox_filled.set()
@@ -364,7 +364,7 @@ class Desk:
                 job = ended.get(ask.subject_id)
                 if job is not None and not job.state.final:
                     if job.version > 1:
-                        raise WrongPictureError(f"{job.id} is {job.state} and not known here: another may lead")
+                        raise WrongStateError(f"{job.id} is {job.state} and not known here: another may lead")
                     self.asked()  # the job was submitted a moment ago, and is admitted in the next turn
                     continue
             changes = self.core.picture.pool.unstored
