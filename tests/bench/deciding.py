@@ -46,7 +46,7 @@ async def think(home: Path, figures: Figures) -> None:
         core = _large(policy, [])
         core.admit([_job(f"j-{n:05d}", _one_of_30(n), seq=n + 1) for n in range(LARGE_QUEUED)])
         seconds = _until_quiet(core)
-        placed = len(core.picture.pool.runs.holding)
+        placed = len(core.cluster_state.pool.runs.holding)
         what = f"one decision from nothing, {LARGE_QUEUED} jobs of 30 kinds, {where}: {placed} placed"
         figures.add(what, milliseconds(seconds), "< 1 s")
 
@@ -187,8 +187,8 @@ class _Size:
 
     async def _blocked(self) -> None:
         """Fill what is left, then queue 5,000 that do not fit: what does one decision cost, and one "no, because…"?"""
-        while any(room.gpus.whole for room in self.core.picture.pool.room.nodes.values()):
-            free = sum(len(room.gpus.whole) for room in self.core.picture.pool.room.nodes.values())
+        while any(room.gpus.whole for room in self.core.cluster_state.pool.room.nodes.values()):
+            free = sum(len(room.gpus.whole) for room in self.core.cluster_state.pool.room.nodes.values())
             await self._submit([spec(gpus=1) for _ in range(min(free, 1000))])
             await self._settle()
         began = time.perf_counter()
@@ -203,7 +203,9 @@ class _Size:
         decisions = []
         for _ in range(50):
             began = time.perf_counter()
-            self.core.picture.pool.room.grown += 1  # as if something had been given back: every shape is tried anew
+            self.core.cluster_state.pool.room.grown += (
+                1  # as if something had been given back: every shape is tried anew
+            )
             self.core.decide(time.time())
             decisions.append(time.perf_counter() - began)
         self.figures.add("one decision over 5,000 waiting jobs, nothing fits", milliseconds(decisions))
@@ -230,7 +232,7 @@ class _Size:
             seconds = []
             for _ in range(10):
                 core = Scheduler(pool="default", settings=Settings())
-                core.load(jobs=[], nodes=list(self.core.picture.pool.nodes.values()), now=time.time())
+                core.load(jobs=[], nodes=list(self.core.cluster_state.pool.nodes.values()), now=time.time())
                 _report_all(core)
                 core.admit(
                     [
@@ -265,16 +267,16 @@ class _Size:
         """Turns until nothing new comes of them."""
         self.scheduler_loop.asked()
         await self.scheduler_loop.turn()
-        while self.core.picture.waitlist.unexplained or self.scheduler_loop.wake.is_set():
+        while self.core.cluster_state.waitlist.unexplained or self.scheduler_loop.wake.is_set():
             await self.scheduler_loop.turn()
 
     def _placed(self) -> int:
-        return len(self.core.picture.pool.runs.holding)
+        return len(self.core.cluster_state.pool.runs.holding)
 
 
 def _report_all(core: Scheduler) -> None:
     """Every node has spoken, so that it is given work."""
-    for known in list(core.picture.pool.nodes.values()):
+    for known in list(core.cluster_state.pool.nodes.values()):
         report = ScriptedNode(known.id, known.capacity).report()
         report = structs.replace(report, runtime=known.runtime, leader=US)
         assert not core.report(report, time.time())

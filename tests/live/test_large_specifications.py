@@ -155,7 +155,7 @@ async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(po
     another.now = pool.now
     await pool.leadership.resign()
     await another.turn()
-    assert set(large) <= another.scheduler_loop.core.picture.jobs.keys()
+    assert set(large) <= another.scheduler_loop.core.cluster_state.jobs.keys()
     assert len(await pool.stores.scheduler.open_jobs(pool="default")) == len(large)
 
 
@@ -198,5 +198,5 @@ async def test_updates_beyond_what_a_tenant_may_have_are_refused_and_a_leader_lo
     another.now = pool.now
     await pool.leadership.resign()
     await another.turn()
-    found = [another.scheduler_loop.core.picture.jobs[job_id].revisions for job_id in services]
+    found = [another.scheduler_loop.core.cluster_state.jobs[job_id].revisions for job_id in services]
     assert [len(one[-1].env or {}) for one in found] == [30] * len(services)

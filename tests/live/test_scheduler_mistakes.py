@@ -83,10 +83,10 @@ async def test_a_job_that_the_core_fails_to_decide_about_ends_and_the_next_leade
     assert await pool.state(BAD) is JobState.RUNNING
     right = lives.follow
 
-    def wrong(picture: Any, job: Any, now: float) -> Any:
+    def wrong(cluster_state: Any, job: Any, now: float) -> Any:
         if job.id == BAD:
             raise KeyError(job.id)
-        return right(picture, job, now)
+        return right(cluster_state, job, now)
 
     with monkeypatch.context() as patch:
         patch.setattr(lives, "follow", wrong)
@@ -103,7 +103,7 @@ async def test_a_job_that_the_core_fails_to_decide_about_ends_and_the_next_leade
     pool.lead("scheduler-2")
     for _ in range(4):
         await pool.sync()
-    pool.scheduler_loop.core.picture.check()
+    pool.scheduler_loop.core.cluster_state.check()
     assert [key[0] for key in pool.node.live] == [GOOD]
     replay = Replay()
     for record in await stores.scheduler.history(pool="default", limit=100_000, bytes_max=1 << 40):

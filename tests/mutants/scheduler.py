@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         path="services/weftd/scheduler/thinking/decide/moving.py",
         old=(
-            "                if not wanted.isdisjoint(gpus_of(self._picture.jobs[job_id].held)):\n"
+            "                if not wanted.isdisjoint(gpus_of(self._cluster_state.jobs[job_id].held)):\n"
             "                    return False\n"
         ),
         new=("                pass\n"),

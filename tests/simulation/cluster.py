@@ -479,7 +479,7 @@ class WatchedScheduler(Scheduler):
 
     def decide(self, now: float) -> Any:
         steps = super().decide(now)
-        self.picture.check()
+        self.cluster_state.check()
         return steps
 
     def report(self, report: NodeReported, now: float) -> str:

@@ -32,7 +32,7 @@ from weftd.scheduler.relay import Relay
 from weftd.scheduler.thinking.decide import lives, updating, waiting
 from weftd.scheduler.thinking.peers import Bond, Peers
 from weftd.scheduler.thinking.state import runs as scheduler_runs
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 
 class UnguardedStore(WatchedStore):
@@ -116,17 +116,17 @@ def lowest_ranks(job: Job, count: int, *, above: int = -1) -> list[int]:
     return list(islice((rank for rank in itertools.count() if rank not in has), count))
 
 
-def released_when_told(picture: Picture, job: Job, now: float) -> list[Step]:
+def released_when_told(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """A rank that was told to leave is given up at once."""
     assert job.placement is not None
     left = [allocation for allocation in job.placement.allocations if allocation.leaving]
     if not left:
         return []
     cause = Cause(code=CauseCode.RANKS_LEFT)
-    return picture.go(job, JobEvent.RESIZED, cause, now, placement=lives._without(job.placement, left))
+    return cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=lives._without(job.placement, left))
 
 
-def never_released(picture: Picture, job: Job, now: float) -> list[Step]:
+def never_released(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """A rank that was told to leave holds its GPUs for ever."""
     return []
 

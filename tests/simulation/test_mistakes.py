@@ -9,7 +9,7 @@ from tests.simulation.simulate import Variation, simulate
 from tests.support.tier import some
 from weft.domain.job import Job, Step
 from weftd.scheduler.thinking.decide import lives, serving, waiting
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 _follow, _follow_service = lives.follow, serving.follow
 
@@ -18,24 +18,24 @@ def _is_bad(job_id: str) -> bool:
     return zlib.crc32(job_id.encode()) % 5 == 0
 
 
-def _fails_to_follow(picture: Picture, job: Job, now: float) -> list[Step]:
+def _fails_to_follow(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """It fails whenever it follows what nodes say of some jobs in their second epoch."""
     if job.epoch == 1 and _is_bad(job.id):
         raise KeyError(job.id)
-    return _follow(picture, job, now)
+    return _follow(cluster_state, job, now)
 
 
-def _fails_to_follow_services(picture: Picture, job: Job, now: float) -> list[Step]:
+def _fails_to_follow_services(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     if _is_bad(job.id):
         raise ZeroDivisionError(job.id)
-    return _follow_service(picture, job, now)
+    return _follow_service(cluster_state, job, now)
 
 
 class _Waiting(waiting.Waiting):
     """It fails whenever it looks for a place for some jobs that were tried before."""
 
     def _find(self, job_id: str, *arguments: Any) -> Any:
-        if self._picture.jobs[job_id].epoch == 2 and _is_bad(job_id):
+        if self._cluster_state.jobs[job_id].epoch == 2 and _is_bad(job_id):
             raise AssertionError(job_id)
         return super()._find(job_id, *arguments)
 

@@ -85,7 +85,7 @@ class World:
         self.steps += steps
         for step in steps:
             self.stored[step.job_id] = after(self.stored[step.job_id], step)
-        self.core.picture.check()
+        self.core.cluster_state.check()
         return steps
 
     def ended(self, job_id: str) -> Job:
@@ -136,7 +136,7 @@ class World:
         return [step.event for step in self.steps if step.job_id == job_id]
 
     def state(self, job_id: str) -> JobState:
-        kept: Job | None = self.core.picture.jobs.get(job_id)
+        kept: Job | None = self.core.cluster_state.jobs.get(job_id)
         return kept.state if kept else [step.to for step in self.steps if step.job_id == job_id][-1]
 
 

@@ -120,7 +120,7 @@ def test_runs_that_a_node_makes_up_for_a_job_are_not_kept() -> None:
         )
         report = structs.replace(w.nodes["node-1"].report(), leader=None)
         w.core.report(structs.replace(report, runs=(*report.runs, *made_up)), w.now)
-    assert w.core.picture.pool.runs._ever_seen <= {("j-1", 0, 0)}
+    assert w.core.cluster_state.pool.runs._ever_seen <= {("j-1", 0, 0)}
 
 
 def test_a_journal_keeps_the_last_report_of_each_node_alone() -> None:
@@ -140,8 +140,8 @@ def test_the_classes_of_a_bounded_number_of_workloads_are_known(monkeypatch: pyt
     core = Scheduler(pool="default", settings=Settings())
     for number in range(25):
         one = WorkloadClass(workload=f"w-{number}", job_class="memory", compute=0.5, memory=0.5, at=0.0)
-        core.picture.learn([one], 0.0)
-    assert list(core.picture.beliefs.learnt) == [f"w-{number}" for number in range(15, 25)]
+        core.cluster_state.learn([one], 0.0)
+    assert list(core.cluster_state.beliefs.learnt) == [f"w-{number}" for number in range(15, 25)]
 
 
 def test_holders_forget_when_the_tier_of_a_job_was_to_change() -> None:

@@ -133,7 +133,7 @@ def test_a_new_leader_knows_that_the_workers_of_a_stopping_job_succeeded() -> No
     end(w, FIRST, at=10)
     end(w, SECOND, at=10)
     w.sync("node-1")
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     end(w, PS, 137, at=12, reason=EndReason.STOPPED)
     assert set(node.runs) == {("j-1", 0, PS)}
     w.round()

@@ -305,8 +305,8 @@ def test_what_was_planted_in_a_history_is_not_called() -> None:
 
 def test_a_core_of_another_version_is_known_by_its_parts() -> None:
     core = Scheduler(pool="default", settings=Settings())
-    vars(core.picture)["invented"] = 1
-    with pytest.raises(pickle.UnpicklingError, match="another version, whose Picture has other parts: invented"):
+    vars(core.cluster_state)["invented"] = 1
+    with pytest.raises(pickle.UnpicklingError, match="another version, whose ClusterState has other parts: invented"):
         unpickled(pickled(core))
 
 

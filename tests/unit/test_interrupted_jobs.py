@@ -13,7 +13,7 @@ S = JobState
 
 
 def end(w: World, job_id: str, status: int, *, reason: EndReason, rank: int = 0, **progress: float) -> None:
-    job = w.core.picture.jobs[job_id]
+    job = w.core.cluster_state.jobs[job_id]
     assert job.placement is not None
     node = w.nodes[job.placement.allocations[rank].node_id]
     node.end((job_id, job.epoch, rank), status, reason=reason)

@@ -110,7 +110,7 @@ def test_loans_end_one_by_one_though_the_partition_planner_looks_at_the_lender_a
     def plan() -> None:
         jobs = [job for job in w.open_jobs() if job.state.holding]
         planned = planner.plan(
-            holding=jobs, queued=[], nodes=list(w.core.picture.pool.nodes.values()), curves={}, now=w.now
+            holding=jobs, queued=[], nodes=list(w.core.cluster_state.pool.nodes.values()), curves={}, now=w.now
         )
         for job_id, scale in planned.sizes.items():
             w.scale(job_id, tenant="weft", instead_of=scale.instead_of["worker"], **scale.size)
@@ -294,7 +294,7 @@ def test_a_new_leader_gives_the_service_what_was_asked_for_and_asks_for_no_more(
     w.nodes["node-1"].unkillable.add(("j-t", 0, 2))
     w.scale("j-s", worker=2)
     w.tick()
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     rounds(w, 12)
     w.nodes["node-1"].end(("j-t", 0, 2), 143)
     rounds(w)

@@ -55,7 +55,7 @@ def disturb(w: World, thrown: random.Random, silent: set[str]) -> None:
         case "stuck":
             node.unkillable.update(key for key in node.live if thrown.random() < 0.3)
         case "leader":
-            w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+            w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
         case "silent" if len(w.nodes) > 1:
             silent.add(node.node_id)
         case "heal":
@@ -72,7 +72,7 @@ def heal(w: World, silent: set[str]) -> None:
 
 def check(w: World) -> None:
     """The GPUs that are kept for loans are those for which replicas wait. (`tick` and `sync` check the picture.)"""
-    loans, kept = w.core._loans, w.core.picture.pool.kept
+    loans, kept = w.core._loans, w.core.cluster_state.pool.kept
     waits = Counter(
         (one.place.node_id, gpu) for all_ in loans._awaited.values() for one in all_ for gpu in one.place.gpus
     )

@@ -19,7 +19,7 @@ class Graced(World):
     def __init__(self, quotas: tuple[Quota, ...] = (), *, gpus: int = 4, nodes: int = 2) -> None:
         made = world(gpus=gpus, nodes=nodes)
         self.__dict__.update(vars(made))
-        self.core.picture.limit(quotas, self.now)
+        self.core.cluster_state.limit(quotas, self.now)
         self.needs: dict[str, float] = {}
         self.began: dict[str, float] = {}  # when each was last placed
         self.came: dict[str, float] = {}

@@ -75,7 +75,7 @@ def test_the_one_that_waits_says_who_may_not_be_stopped_before_when_and_starts_t
     assert why.numbers == {"stops_at": began + AFTER, "grace": 30.0}
     assert why.sentence.startswith("j-low may not be stopped for it before 00:05:")
     assert why.sentence.endswith("of the 5m0s that each start is given")
-    nodes = list(w.core.picture.pool.nodes.values())
+    nodes = list(w.core.cluster_state.pool.nodes.values())
     told = explain(high, nodes=nodes, holding=[w.stored["j-low"]], queued=[high], now=w.now, policy="priority")
     assert told.sentence == why.sentence
     coming = PoolToCome(
@@ -93,7 +93,7 @@ def test_the_one_that_waits_says_who_may_not_be_stopped_before_when_and_starts_t
 
 def test_a_lender_has_its_gpus_back_after_the_minimum_and_one_grace_however_often_the_borrower_was_stopped() -> None:
     w = pool()
-    w.core.picture.limit([Quota(name="vision", guaranteed={ALL: 4000})], w.now)
+    w.core.cluster_state.limit([Quota(name="vision", guaranteed={ALL: 4000})], w.now)
     w.submit("j-guest", tenant="guest", gpus=4)
     for turn in range(3):
         run(w, 5)

@@ -136,7 +136,7 @@ class _Live:
         self._over |= over
         self._settle()
         world.keep(world.core.decide(now))
-        jobs = world.core.picture.jobs.values()
+        jobs = world.core.cluster_state.jobs.values()
         seen = Seen(
             now=now,
             held={

@@ -130,7 +130,7 @@ def test_a_gpu_that_is_held_is_named_with_its_holder() -> None:
     w.round()
     w.submit("j-2", spec=pin("node-1", 2))
     w.round()
-    waiting = w.core.picture.jobs["j-2"].waiting_for
+    waiting = w.core.cluster_state.jobs["j-2"].waiting_for
     assert waiting is not None
     assert waiting.code is CauseCode.NO_ROOM
     assert waiting.sentence == "is pinned to GPU 2 of node-1, of which GPU 2 is not free; held by j-1"
@@ -146,7 +146,7 @@ def test_explain_names_only_those_in_the_way_of_a_pinned_job() -> None:
     there = [one for one in w.open_jobs() if one.placement and one.placement.allocations[0].node_id == "node-2"]
     in_the_way = [one.id for one in there if one.placement and one.placement.allocations[0].gpus == (1,)]
     found = explain(
-        pinned, nodes=list(w.core.picture.pool.nodes.values()), holding=w.open_jobs(), queued=[pinned], now=w.now
+        pinned, nodes=list(w.core.cluster_state.pool.nodes.values()), holding=w.open_jobs(), queued=[pinned], now=w.now
     )
     assert [holder.job_id for holder in found.holders] == in_the_way
     assert found.sentence.endswith(f"held by {in_the_way[0]}")
@@ -165,7 +165,7 @@ def test_a_pinned_job_waits_for_its_gpu_and_holds_nobody_back() -> None:
     w = world(nodes=2, gpus=2)
     w.submit("j-1", gpus=2, spec={"time_limit": "1h"})
     w.round()
-    on = w.core.picture.jobs["j-1"].placement
+    on = w.core.cluster_state.jobs["j-1"].placement
     assert on is not None
     there = on.allocations[0].node_id
     w.submit("j-2", spec=pin(there, 1))
@@ -176,7 +176,7 @@ def test_a_pinned_job_waits_for_its_gpu_and_holds_nobody_back() -> None:
     w.nodes[there].end(("j-1", 0, 0), 0)
     w.round()
     assert w.state("j-2") is S.RUNNING
-    placement = w.core.picture.jobs["j-2"].placement
+    placement = w.core.cluster_state.jobs["j-2"].placement
     assert placement is not None
     assert placement.allocations[0].gpus == (1,)
     assert placement.why.startswith(f"pinned: 1 GPU of {there}")
@@ -189,7 +189,7 @@ def test_a_pinned_job_preempts_whoever_has_its_gpu_and_nobody_else() -> None:
     w.round()
     holder = next(
         one.id
-        for one in w.core.picture.jobs.values()
+        for one in w.core.cluster_state.jobs.values()
         if one.placement is not None and one.placement.allocations[0].gpus == (2,)
     )
     w.submit("j-5", spec={"priority": 10, **pin("node-1", 2)})
@@ -211,8 +211,8 @@ def test_a_drained_node_that_a_pinned_job_waits_for_stays_drained_however_long_i
     w.submit("j-3")
     for _ in range(3):
         w.tick(20.0)
-    assert not w.core.picture.pool.room.is_open("node-1")
-    placed = [job.placement for job in w.core.picture.jobs.values() if job.placement is not None]
+    assert not w.core.cluster_state.pool.room.is_open("node-1")
+    placed = [job.placement for job in w.core.cluster_state.jobs.values() if job.placement is not None]
     assert [one.allocations[0].node_id for one in placed] == ["node-2"]
 
 
@@ -223,7 +223,7 @@ def test_a_pinned_job_is_not_moved_to_better_gpus(pinned: bool) -> None:
     w.submit("j-1", spec={"labels": {CHECKPOINTS_LABEL: "0s"}, **where})
     w.round()
     scores = ((0, 1.5), (1, 1.0))
-    w.core.picture.rescore(
+    w.core.cluster_state.rescore(
         [GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=score) for gpu, score in scores]
     )
     w.tick(3600.0)

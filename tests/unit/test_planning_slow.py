@@ -24,7 +24,7 @@ def placed(w: World, job_id: str, **fields: Any) -> tuple[tuple[int, ...], str]:
     w.submit(job_id, **fields)
     w.round()
     assert w.state(job_id) is JobState.RUNNING
-    placement = w.core.picture.jobs[job_id].placement
+    placement = w.core.cluster_state.jobs[job_id].placement
     assert placement is not None
     return tuple(gpu for one in placement.allocations for gpu in one.gpus), placement.why
 
@@ -61,7 +61,7 @@ def test_the_slowest_are_named_and_the_others_counted() -> None:
 
 def test_a_slow_gpu_is_left_aside_and_the_placement_says_which_and_why() -> None:
     w = world(gpus=2)
-    w.core.picture.rescore([score(0, 1.21, measured_at=w.now)])
+    w.core.cluster_state.rescore([score(0, 1.21, measured_at=w.now)])
     gpus, why = placed(w, "j-1")
     assert gpus == (1,)
     assert (
@@ -74,7 +74,7 @@ def test_a_slow_gpu_is_left_aside_and_the_placement_says_which_and_why() -> None
 
 def test_a_gpu_that_turned_slow_all_at_once_is_used_when_nothing_else_is_free() -> None:
     w = world(gpus=2)
-    w.core.picture.rescore([score(0, 3.0, quarantined_until=w.now + 1e6)])
+    w.core.cluster_state.rescore([score(0, 3.0, quarantined_until=w.now + 1e6)])
     assert placed(w, "j-1")[0] == (1,)
     gpus, why = placed(w, "j-2")
     assert gpus == (0,)
@@ -88,7 +88,7 @@ def test_what_is_hardly_sure_demotes_hardly_and_what_recovered_is_used_as_before
         (score(0, 3.0, confidence=0.5), score(1, 1.1), 1),
         (score(0, 1.0), score(1, 1.1), 0),  # it recovered
     ):
-        w.core.picture.rescore([gpu_0, gpu_1])
+        w.core.cluster_state.rescore([gpu_0, gpu_1])
         job_id = f"j-{w.seq}"
         assert placed(w, job_id)[0] == (best,)
         w.nodes["node-1"].end((job_id, 0, 0), 0)
@@ -98,7 +98,7 @@ def test_what_is_hardly_sure_demotes_hardly_and_what_recovered_is_used_as_before
 
 def test_where_a_pinned_job_goes_is_said_to_be_slow() -> None:
     w = world(gpus=2)
-    w.core.picture.rescore([score(0, 1.5), structs.replace(score(1, 1.4), job_class="memory")])
+    w.core.cluster_state.rescore([score(0, 1.5), structs.replace(score(1, 1.4), job_class="memory")])
     _, why = placed(w, "j-1", spec={"pin": {"node": "node-1", "gpu": 0}})
     assert why.startswith("pinned: 1 GPU of node-1, score 1.50; taken although gpu-0 of node-1 is 1.50× slower")
     _, why = placed(w, "j-2", spec={"pin": {"node": "node-1", "gpu": 1}})

@@ -198,7 +198,7 @@ class Life:
     def lead_anew(self) -> None:
         if self.dice.random() < 0.5:
             went_back_at = self.world.now if self.dice.random() < 0.4 else None
-            nodes = list(self.world.core.picture.pool.nodes.values())
+            nodes = list(self.world.core.cluster_state.pool.nodes.values())
             self.world.lead_anew(self.world.open_jobs(), nodes, went_back_at=went_back_at)
 
     def quotas(self) -> None:
@@ -207,7 +207,7 @@ class Life:
             Quota(name="bob", guaranteed={ALL: WHOLE}),
         ]
         self.limits = quotas if self.dice.random() < 0.7 else []
-        self.world.core.picture.limit(self.limits, self.world.now)
+        self.world.core.cluster_state.limit(self.limits, self.world.now)
 
     def _node(self) -> str:
         return self.dice.choice(list(self.world.nodes))

@@ -25,11 +25,11 @@ def labelled(job_class: str) -> dict[str, Any]:
 
 
 def slow_for(w: World, job_class: str, gpu: int) -> None:
-    w.core.picture.rescore([GpuScore(node_id="node-1", gpu_index=gpu, job_class=job_class, score=1.5)])
+    w.core.cluster_state.rescore([GpuScore(node_id="node-1", gpu_index=gpu, job_class=job_class, score=1.5)])
 
 
 def gpu_of(w: World, job_id: str) -> int:
-    placement = w.core.picture.jobs[job_id].placement
+    placement = w.core.cluster_state.jobs[job_id].placement
     assert placement is not None
     return placement.allocations[0].gpus[0]
 
@@ -49,7 +49,7 @@ def test_a_job_is_placed_by_the_class_that_was_learnt_of_its_workload() -> None:
         w = world(gpus=2)
         slow_for(w, "compute", 0)
         slow_for(w, "memory", 1)
-        w.core.picture.learn([learnt(name)], 0.0)
+        w.core.cluster_state.learn([learnt(name)], 0.0)
         w.submit("j-1")
         w.round()
         assert gpu_of(w, "j-1") == gpu
@@ -64,9 +64,9 @@ def test_jobs_that_wait_already_are_placed_by_what_is_learnt_meanwhile() -> None
     w.submit("j-1")
     w.submit("j-2", spec=labelled("compute"))
     w.tick()
-    queue = w.core.picture.waitlist
+    queue = w.core.cluster_state.waitlist
     assert queue.group("j-1") == queue.group("j-2")
-    w.core.picture.learn([learnt("memory")], w.now)
+    w.core.cluster_state.learn([learnt("memory")], w.now)
     assert (queue.group("j-1").job_class, queue.group("j-2").job_class) == ("memory", "compute")
     w.nodes["node-1"].end(("j-0", 0, 0), 0)
     w.round()
@@ -75,20 +75,21 @@ def test_jobs_that_wait_already_are_placed_by_what_is_learnt_meanwhile() -> None
 
 def test_what_is_learnt_twice_or_is_no_class_changes_nothing() -> None:
     w = world(gpus=1)
-    w.core.picture.learn([learnt("memory")], 0.0)
-    scored = w.core.picture.beliefs.changes
-    w.core.picture.learn([learnt("memory"), learnt("huge", "w")], 0.0)
-    assert w.core.picture.beliefs.changes == scored
-    assert not w.core.picture.beliefs.is_learnt_anew(learnt("memory"))
-    assert not w.core.picture.beliefs.is_learnt_anew(learnt("huge"))
-    assert w.core.picture.beliefs.is_learnt_anew(learnt("mixed"))
+    w.core.cluster_state.learn([learnt("memory")], 0.0)
+    scored = w.core.cluster_state.beliefs.changes
+    w.core.cluster_state.learn([learnt("memory"), learnt("huge", "w")], 0.0)
+    assert w.core.cluster_state.beliefs.changes == scored
+    assert not w.core.cluster_state.beliefs.is_learnt_anew(learnt("memory"))
+    assert not w.core.cluster_state.beliefs.is_learnt_anew(learnt("huge"))
+    assert w.core.cluster_state.beliefs.is_learnt_anew(learnt("mixed"))
 
 
 def test_a_core_begun_in_the_middle_knows_what_was_learnt() -> None:
     w = world(gpus=1)
-    w.core.picture.learn([learnt("memory")], 0.0)
+    w.core.cluster_state.learn([learnt("memory")], 0.0)
     assert (
-        unpickled(pickled(w.core), w.core.picture.jobs.values()).picture.beliefs.learnt == w.core.picture.beliefs.learnt
+        unpickled(pickled(w.core), w.core.cluster_state.jobs.values()).cluster_state.beliefs.learnt
+        == w.core.cluster_state.beliefs.learnt
     )
 
 
@@ -97,14 +98,14 @@ async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> Non
     await w.store.save_classes([learnt("mixed", "known-before", at=w.now)], pool="default")
     await w.turns()
     w.scheduler_loop.learnt(ClassesLearnt(pool="default", classes=(learnt("memory", "told"),)))
-    assert w.scheduler_loop.core.picture.beliefs.learnt == {"known-before": "mixed"}
+    assert w.scheduler_loop.core.cluster_state.beliefs.learnt == {"known-before": "mixed"}
     await w.turns()
-    assert w.scheduler_loop.core.picture.beliefs.learnt == {"known-before": "mixed", "told": "memory"}
+    assert w.scheduler_loop.core.cluster_state.beliefs.learnt == {"known-before": "mixed", "told": "memory"}
     await w.store.save_classes([learnt("memory", "found", at=w.now)], pool="default")
     await w.store.save_classes([learnt("memory", "of-others", at=w.now)], pool="other")
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.scheduler_loop.core.picture.beliefs.learnt == {
+    assert w.scheduler_loop.core.cluster_state.beliefs.learnt == {
         "known-before": "mixed",
         "told": "memory",
         "found": "memory",

@@ -38,7 +38,7 @@ def test_what_does_not_fit_waits_and_says_why() -> None:
     w.submit("j-1", gpus=3)
     w.submit("j-2", gpus=2)
     w.round()
-    waiting = w.core.picture.jobs["j-2"].waiting_for
+    waiting = w.core.cluster_state.jobs["j-2"].waiting_for
     assert waiting is not None
     assert waiting.code is CauseCode.NO_ROOM
     assert waiting.numbers["gpus_free_max"] == 1
@@ -64,7 +64,7 @@ def test_a_failed_job_is_retried_after_its_backoff_in_another_epoch() -> None:
     assert w.state("j-1") is S.QUEUED
     w.tick(11)
     w.round()
-    assert w.core.picture.jobs["j-1"].epoch == 1
+    assert w.core.cluster_state.jobs["j-1"].epoch == 1
     assert w.state("j-1") is S.RUNNING
     w.nodes["node-1"].end(("j-1", 1, 0), 7)
     w.round()
@@ -205,13 +205,13 @@ def test_a_more_important_job_pre_empts_and_the_victim_comes_back() -> None:
     w.submit("j-high", gpus=2, spec={"priority": 10})
     w.tick()
     assert w.state("j-low") is S.STOPPING
-    waiting = w.core.picture.jobs["j-high"].waiting_for
+    waiting = w.core.cluster_state.jobs["j-high"].waiting_for
     assert waiting is not None
     assert waiting.code is CauseCode.MAKING_ROOM
     w.round()
     assert w.state("j-high") is S.RUNNING
     assert w.state("j-low") is S.QUEUED
-    assert w.core.picture.jobs["j-low"].epoch == 1
+    assert w.core.cluster_state.jobs["j-low"].epoch == 1
     w.nodes["node-1"].end(("j-high", 0, 0), 0)
     w.round()
     assert w.state("j-low") is S.RUNNING
@@ -285,7 +285,7 @@ def test_an_older_job_that_waited_long_is_not_overtaken_for_ever() -> None:
     w.submit("j-small", gpus=1)
     w.round()
     assert w.state("j-small") is S.QUEUED, "j-1 has just begun, and may end soon"
-    assert w.core.picture.jobs["j-small"].waiting_for.code is CauseCode.HELD_BACK  # type: ignore[union-attr]
+    assert w.core.cluster_state.jobs["j-small"].waiting_for.code is CauseCode.HELD_BACK  # type: ignore[union-attr]
     w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
     assert w.state("j-big") is S.RUNNING
@@ -308,7 +308,7 @@ def test_a_new_leader_goes_on_where_the_old_one_stopped() -> None:
     w = world()
     w.submit("j-1")
     w.round()
-    jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.pool.nodes.values())
+    jobs, nodes = list(w.core.cluster_state.jobs.values()), list(w.core.cluster_state.pool.nodes.values())
     w.lead_anew(jobs, nodes)
     w.round()
     assert w.state("j-1") is S.RUNNING
@@ -359,13 +359,13 @@ def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
                 if live:
                     one, key = live[a % len(live)]
                     one.end(key, b, reason=EndReason.EXIT)
-            case "cancel" | "requeue" if w.core.picture.jobs:
-                job_id = sorted(w.core.picture.jobs)[a % len(w.core.picture.jobs)]
+            case "cancel" | "requeue" if w.core.cluster_state.jobs:
+                job_id = sorted(w.core.cluster_state.jobs)[a % len(w.core.cluster_state.jobs)]
                 w.ask(AskKind.CANCEL if kind == "cancel" else AskKind.REQUEUE, job_id)
             case "tick":
                 w.tick(float(a))
             case "leader":
-                jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.pool.nodes.values())
+                jobs, nodes = list(w.core.cluster_state.jobs.values()), list(w.core.cluster_state.pool.nodes.values())
                 w.lead_anew(jobs, nodes)
             case "forget":
                 w.nodes[f"node-{a}"].runs.clear()
@@ -379,7 +379,7 @@ def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
         w.now += 10
         w.round()
         _nothing_overlaps(w)
-    assert not w.core.picture.jobs, {job_id: kept.state for job_id, kept in w.core.picture.jobs.items()}
+    assert not w.core.cluster_state.jobs, {job_id: kept.state for job_id, kept in w.core.cluster_state.jobs.items()}
 
 
 def _nothing_overlaps(w: World) -> None:
@@ -397,11 +397,11 @@ def test_a_gang_whose_port_is_taken_tries_another_one_and_it_costs_no_retry() ->
     w = world()
     w.submit("j-1", gpus=1, replicas=2)
     w.sync("node-1")
-    first = w.core.picture.jobs["j-1"].placement
+    first = w.core.cluster_state.jobs["j-1"].placement
     w.nodes["node-1"].end(("j-1", 0, 0), 0, reason=EndReason.PORT_TAKEN, detail="port taken")
     w.round()
     w.round()
-    again = w.core.picture.jobs["j-1"]
+    again = w.core.cluster_state.jobs["j-1"]
     assert (again.epoch, again.attempts, again.state) == (1, 0, S.RUNNING)
     assert first is not None
     assert again.placement is not None
@@ -415,7 +415,7 @@ def test_gangs_that_meet_at_one_address_have_ports_of_their_own() -> None:
     w.round()
     ports = [
         placement.master_port + rank
-        for job in w.core.picture.jobs.values()
+        for job in w.core.cluster_state.jobs.values()
         if (placement := job.placement) is not None
         for rank in range(len(placement.allocations))
     ]
@@ -443,14 +443,14 @@ def test_a_run_that_vanishes_again_and_again_is_started_ever_more_rarely_up_to_a
     waits = []
     for _ in range(4):
         w.round()
-        key = ("j-1", w.core.picture.jobs["j-1"].epoch, 0)
+        key = ("j-1", w.core.cluster_state.jobs["j-1"].epoch, 0)
         w.nodes["node-1"].end(key, 0, reason=EndReason.LOST)
         w.sync("node-1")
-        job = w.core.picture.jobs["j-1"]
+        job = w.core.cluster_state.jobs["j-1"]
         waits.append(job.not_before - w.now)
         w.now = job.not_before
     assert waits == [10, 20, 30, 30]
-    assert w.core.picture.jobs["j-1"].attempts == 0
+    assert w.core.cluster_state.jobs["j-1"].attempts == 0
 
 
 def test_a_run_that_vanished_waits_no_longer_because_its_job_was_moved_often_before() -> None:
@@ -463,7 +463,7 @@ def test_a_run_that_vanished_waits_no_longer_because_its_job_was_moved_often_bef
     assert w.state("j-1") is S.RUNNING
     del w.nodes["node-1"].runs["j-1", 12, 0]
     w.sync("node-1")
-    job = w.core.picture.jobs["j-1"]
+    job = w.core.cluster_state.jobs["j-1"]
     assert (job.state, job.epoch) == (S.QUEUED, 13)
     assert 0 < job.not_before - w.now <= 30
 

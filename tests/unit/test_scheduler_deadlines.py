@@ -15,7 +15,7 @@ from weft.planning.reasons.explain import explain
 from weftd.scheduler.settings import SchedulerSettings
 from weftd.scheduler.thinking.core import Settings
 from weftd.scheduler.thinking.decide.reaper import Reaper
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 S, E = JobState, JobEvent
 
@@ -87,7 +87,7 @@ def test_no_deadline_ends_what_its_silent_node_may_still_run() -> None:
     (home,) = [n for n, one in w.nodes.items() if one.live]
     (other,) = [n for n in w.nodes if n != home]
     unkillable(w, "j-1")
-    jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.pool.nodes.values())
+    jobs, nodes = list(w.core.cluster_state.jobs.values()), list(w.core.cluster_state.pool.nodes.values())
     w.lead_anew(jobs, nodes)  # and of that node nothing is heard any more
     w.ask(AskKind.CANCEL, "j-1")
     for _ in range(20):
@@ -110,17 +110,17 @@ def test_what_could_not_be_stopped_keeps_its_gpus_until_it_ends() -> None:
     w.submit("j-3", gpus=1)
     w.round()
     assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.CANCELLED, S.QUEUED, S.RUNNING)
-    waiting = w.core.picture.jobs["j-2"].waiting_for
+    waiting = w.core.cluster_state.jobs["j-2"].waiting_for
     assert waiting is not None
     assert waiting.code is CauseCode.NO_ROOM
     assert waiting.numbers["gpus_occupied"] == 3
     assert "3 more are held by runs that should have ended" in waiting.sentence
-    picture = w.core.picture
+    cluster_state = w.core.cluster_state
     told = explain(
-        picture.jobs["j-2"],
-        nodes=list(picture.pool.nodes.values()),
-        holding=[picture.jobs["j-3"]],
-        queued=[picture.jobs["j-2"]],
+        cluster_state.jobs["j-2"],
+        nodes=list(cluster_state.pool.nodes.values()),
+        holding=[cluster_state.jobs["j-3"]],
+        queued=[cluster_state.jobs["j-2"]],
         now=w.now,
     )
     assert told.sentence == waiting.sentence  # by what is stored alone it would fit
@@ -130,14 +130,14 @@ def test_what_could_not_be_stopped_keeps_its_gpus_until_it_ends() -> None:
 
 
 def test_a_gpu_that_a_stray_has_is_not_free_when_the_job_that_was_given_it_ends() -> None:
-    picture = Picture()
-    picture.load(jobs=[], nodes=[node(gpus=2)], now=0.0)
-    picture.pool.room.add(picture.pool.nodes["node-1"], occupied=frozenset({1}))
-    room = picture.pool.room.nodes["node-1"]
+    cluster_state = ClusterState()
+    cluster_state.load(jobs=[], nodes=[node(gpus=2)], now=0.0)
+    cluster_state.pool.room.add(cluster_state.pool.nodes["node-1"], occupied=frozenset({1}))
+    room = cluster_state.pool.room.nodes["node-1"]
     held = Allocation(rank=0, role="worker", node_id="node-1", gpus=(0, 1), cpus=1, memory=1)
-    picture.pool.room.take(held)
+    cluster_state.pool.room.take(held)
     assert room.gpus.whole == []
-    picture.pool.room.give_back(held)
+    cluster_state.pool.room.give_back(held)
     assert room.gpus.whole == [0]
 
 
@@ -156,7 +156,7 @@ def test_a_stray_on_a_node_that_is_lost_keeps_nobody_waiting() -> None:
         w.now += 10
         w.sync(other)
     w.sync(other)
-    assert not w.core.picture.pool.nodes[home].ready
+    assert not w.core.cluster_state.pool.nodes[home].ready
     assert w.nodes[other].live == [("j-1", 1, 0)]
 
 
@@ -185,11 +185,11 @@ def test_a_job_is_not_placed_again_while_a_node_still_runs_an_epoch_of_it() -> N
     assert w.state("j-1") is S.FAILED
     w.ask(AskKind.REQUEUE, "j-1", job=w.ended("j-1"))
     w.round()
-    job = w.core.picture.jobs["j-1"]
+    job = w.core.cluster_state.jobs["j-1"]
     assert (job.state, job.epoch) == (S.QUEUED, 1)
     assert job.waiting_for is not None
     assert (job.waiting_for.code, job.waiting_for.by) == (CauseCode.STILL_RUNS, home)
-    told = explain(job, nodes=list(w.core.picture.pool.nodes.values()), holding=[], queued=[job], now=w.now)
+    told = explain(job, nodes=list(w.core.cluster_state.pool.nodes.values()), holding=[], queued=[job], now=w.now)
     assert told.code == "still-runs"
     w.nodes[home].end(("j-1", 0, 0), 137)
     w.round()
@@ -217,13 +217,13 @@ def test_a_new_leader_gives_nothing_on_a_node_before_it_has_reported() -> None:
     home = unkillable(w, "j-1")
     (other,) = [n for n in w.nodes if n != home]
     wait(w, 420)
-    w.lead_anew([], list(w.core.picture.pool.nodes.values()))
+    w.lead_anew([], list(w.core.cluster_state.pool.nodes.values()))
     w.submit("j-2", gpus=4)
     w.submit("j-3", gpus=4)
     w.sync(other)
     w.sync(other)
     assert (w.state("j-2"), w.state("j-3")) == (S.QUEUED, S.QUEUED)  # the other may know something
-    reason = w.core.picture.jobs["j-2"].waiting_for
+    reason = w.core.cluster_state.jobs["j-2"].waiting_for
     assert reason is not None
     assert "has not heard of" in reason.sentence
     for _ in range(3):
@@ -240,7 +240,7 @@ def test_a_new_leader_gives_nothing_on_a_node_before_it_has_reported() -> None:
 
 def test_a_new_leader_waits_for_no_node_longer_than_needed() -> None:
     w = world(nodes=3)
-    w.lead_anew([], list(w.core.picture.pool.nodes.values()))
+    w.lead_anew([], list(w.core.cluster_state.pool.nodes.values()))
     w.submit("j-1")
     for _ in range(2):  # the second report is surely not one that was under way before
         for node_id in w.nodes:
@@ -257,7 +257,7 @@ def test_a_run_is_not_started_by_a_leader_that_has_not_heard_of_all_nodes_and_go
     (first,) = [n for n, one in w.nodes.items() if one.live]
     (second,) = [n for n in w.nodes if n != first]
     assert (w.state("j-1"), w.state("j-2")) == (S.RUNNING, S.PLACED)
-    w.lead_anew(list(w.core.picture.jobs.values()), list(w.core.picture.pool.nodes.values()))
+    w.lead_anew(list(w.core.cluster_state.jobs.values()), list(w.core.cluster_state.pool.nodes.values()))
     w.sync(second)
     w.sync(second)
     assert not w.nodes[second].live
@@ -369,11 +369,11 @@ def test_a_pool_that_falls_silent_together_keeps_its_jobs_for_a_second_lease() -
     assert [w.state(f"j-{n}") for n in range(3)] == [S.RUNNING] * 3
     w.round()  # all are back, with all that they ran
     assert [w.state(f"j-{n}") for n in range(3)] == [S.RUNNING] * 3
-    assert all(node.ready for node in w.core.picture.pool.nodes.values())
+    assert all(node.ready for node in w.core.cluster_state.pool.nodes.values())
     for _ in range(21):
         w.tick(10)
-    assert not any(node.ready for node in w.core.picture.pool.nodes.values())
-    assert [w.core.picture.jobs[f"j-{n}"].epoch for n in range(3)] == [1, 1, 1]
+    assert not any(node.ready for node in w.core.cluster_state.pool.nodes.values())
+    assert [w.core.cluster_state.jobs[f"j-{n}"].epoch for n in range(3)] == [1, 1, 1]
 
 
 def test_time_in_which_nobody_looked_is_no_silence() -> None:
@@ -382,12 +382,12 @@ def test_time_in_which_nobody_looked_is_no_silence() -> None:
     w.submit("j-1")
     w.round()
     w.tick(5000)
-    assert w.core.picture.pool.nodes["node-1"].ready
+    assert w.core.cluster_state.pool.nodes["node-1"].ready
     w.round()
     assert w.state("j-1") is S.RUNNING
     for _ in range(11):
         w.tick(10)
-    assert not w.core.picture.pool.nodes["node-1"].ready
+    assert not w.core.cluster_state.pool.nodes["node-1"].ready
 
 
 def test_a_node_that_leaves_among_others_is_lost_as_soon_as_nothing_runs_there() -> None:
@@ -396,7 +396,7 @@ def test_a_node_that_leaves_among_others_is_lost_as_soon_as_nothing_runs_there()
         one.leaving = True
     for node_id in w.nodes:
         w.sync(node_id)
-    assert not any(node.ready for node in w.core.picture.pool.nodes.values())
+    assert not any(node.ready for node in w.core.cluster_state.pool.nodes.values())
 
 
 # the other states
@@ -445,7 +445,7 @@ def test_a_report_from_before_a_run_began_takes_it_from_nobody_when_a_new_leader
     late = structs.replace(w.nodes["node-1"].report(), leader=None)
     w.submit("j-1")
     w.round()
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     assert not w.core.report(late, w.now)
     assert w.keep(w.core.follow(late, w.now)) == []
     w.tick()
@@ -459,7 +459,7 @@ def test_a_report_that_a_new_leader_has_answered_before_or_that_comes_much_later
     w = world(settings=Settings(settle_seconds=10))
     w.submit("j-1")
     w.round()
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     node = w.nodes["node-1"]
     if not seconds:
         w.sync("node-1")

@@ -155,7 +155,7 @@ def test_a_silent_node_that_an_earlier_leader_may_hold_keeps_its_jobs_until_a_le
     w = world(nodes=2)
     w.submit("j-1", gpus=4)
     w.round()
-    jobs, nodes = w.open_jobs(), list(w.core.picture.pool.nodes.values())
+    jobs, nodes = w.open_jobs(), list(w.core.cluster_state.pool.nodes.values())
     (at,) = {allocation.node_id for job in jobs if job.placement for allocation in job.placement.allocations}
     (other,) = set(w.nodes) - {at}
     lease = w.core.settings.lease_seconds

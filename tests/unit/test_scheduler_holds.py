@@ -46,7 +46,7 @@ def test_a_job_starts_once_the_one_before_it_is_over_as_it_should_or_ends(
     w.submit("j-1")
     w.submit("j-2", gpus=0, spec=after("j-1", when))
     w.round()
-    waiting = w.core.picture.jobs["j-2"]
+    waiting = w.core.cluster_state.jobs["j-2"]
     assert waiting.is_held
     assert waiting.waiting_for is not None
     assert (waiting.waiting_for.code, waiting.waiting_for.by) == (CauseCode.DEPENDENCY, "j-1")
@@ -88,11 +88,11 @@ def test_a_held_job_is_in_the_way_of_none_and_nothing_is_kept_for_it() -> None:
     w.submit("j-4", gpus=3)
     w.round()
     assert w.state("j-3") is S.RUNNING
-    assert w.core.picture.waitlist.held.keys() == {"j-2"}
-    waiting = w.core.picture.jobs["j-4"].waiting_for
+    assert w.core.cluster_state.waitlist.held.keys() == {"j-2"}
+    waiting = w.core.cluster_state.jobs["j-4"].waiting_for
     assert waiting is not None
     assert waiting.code is CauseCode.NO_ROOM
-    w.core.picture.check()
+    w.core.cluster_state.check()
 
 
 def test_a_retry_is_no_end() -> None:
@@ -118,10 +118,10 @@ def test_a_predecessor_that_is_requeued_counts_again_as_not_over() -> None:
     w.round()
     w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
-    assert not w.core.picture.waitlist.held  # it stands in the queue, where there is no room
+    assert not w.core.cluster_state.waitlist.held  # it stands in the queue, where there is no room
     w.ask(AskKind.REQUEUE, "j-1", job=w.stored["j-1"])
     w.round()
-    assert w.core.picture.waitlist.held.keys() == {"j-2"}
+    assert w.core.cluster_state.waitlist.held.keys() == {"j-2"}
     w.nodes["node-1"].end(("j-1", 1, 0), 1)
     w.round()
     assert w.state("j-2") is S.CANCELLED
@@ -148,14 +148,14 @@ def test_what_is_not_open_here_is_asked_of_the_store_until_it_is_over() -> None:
     w = world()
     w.submit("j-2", spec=after("j-of-another-pool"))
     w.round()
-    assert w.core.picture.holds.wanted(w.now + 1) == ["j-of-another-pool"]
+    assert w.core.cluster_state.holds.wanted(w.now + 1) == ["j-of-another-pool"]
     asked_at = w.now
     told(w, Ends(id="j-of-another-pool", total=1, began=1))
-    assert w.core.picture.holds.wanted(asked_at) == []
-    assert w.core.picture.holds.wanted(w.now + 1) == ["j-of-another-pool"]
+    assert w.core.cluster_state.holds.wanted(asked_at) == []
+    assert w.core.cluster_state.holds.wanted(w.now + 1) == ["j-of-another-pool"]
     told(w, Ends(id="j-of-another-pool", total=1, began=1, ended=1, ok=1))
     assert w.state("j-2") is S.RUNNING
-    assert w.core.picture.holds.wanted(w.now + 10) == []
+    assert w.core.cluster_state.holds.wanted(w.now + 10) == []
 
 
 @pytest.mark.parametrize(
@@ -189,14 +189,14 @@ def test_an_array_runs_as_many_elements_at_once_as_it_may_from_the_lowest_index(
     w.round()
     running = [job_id for job_id in w.stored if w.state(job_id) is S.RUNNING]
     assert running == ["j-1-3", "j-1-1", "j-2"]
-    held = w.core.picture.jobs["j-1-0"].waiting_for
+    held = w.core.cluster_state.jobs["j-1-0"].waiting_for
     assert held is not None
     assert held.code is CauseCode.ARRAY_FULL
     w.nodes["node-1"].end(("j-1-3", 0, 0), 1)
     w.round()
     assert w.state("j-1-0") is S.RUNNING
     assert w.state("j-1-2") is S.QUEUED
-    w.core.picture.check()
+    w.core.cluster_state.check()
 
 
 def test_an_array_of_which_an_element_ended_while_all_waited_for_another_job_takes_its_turns_then() -> None:
@@ -221,10 +221,10 @@ def test_a_new_leader_counts_what_an_array_holds_before_it_gives_a_turn() -> Non
     w.round()
     w.round()
     w.ask(AskKind.REQUEUE, "j-1-0", job=w.stored["j-1-0"])
-    jobs = [w.core.picture.jobs[job_id] for job_id in sorted(w.core.picture.jobs)]
-    w.core.load(jobs=jobs, nodes=w.core.picture.pool.nodes.values(), now=w.now)
+    jobs = [w.core.cluster_state.jobs[job_id] for job_id in sorted(w.core.cluster_state.jobs)]
+    w.core.load(jobs=jobs, nodes=w.core.cluster_state.pool.nodes.values(), now=w.now)
     w.core.decide(w.now)
-    assert w.core.picture.waitlist.held.keys() == {"j-1-0", "j-1-3"}
+    assert w.core.cluster_state.waitlist.held.keys() == {"j-1-0", "j-1-3"}
 
 
 def test_a_singleton_starts_once_every_earlier_job_of_its_name_is_over() -> None:
@@ -281,7 +281,7 @@ def test_what_waits_is_part_of_a_snapshot_of_the_core() -> None:
     submit_element(w, 0, at_once=1)
     submit_element(w, 1, at_once=1)
     w.round()
-    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
-    assert again.picture.waitlist.held == w.core.picture.waitlist.held
+    again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
+    assert again.cluster_state.waitlist.held == w.core.cluster_state.waitlist.held
     w.ask(AskKind.CANCEL, "j-1-0")
-    assert again.picture.holds.why(again.picture.jobs["j-1-1"]) is not None
+    assert again.cluster_state.holds.why(again.cluster_state.jobs["j-1-1"]) is not None

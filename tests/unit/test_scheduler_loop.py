@@ -284,7 +284,7 @@ async def test_a_job_whose_step_no_column_holds_fails_by_itself_and_nothing_is_l
     assert w.store.reads == loads
     story = await w.store.story("j-bad")
     assert any(b"the store refused the step" in bytes(told.data) for told in story)
-    w.scheduler_loop.core.picture.check()
+    w.scheduler_loop.core.cluster_state.check()
     assert not w.node.live or [key[0] for key in w.node.live] == ["j-good"]
     assert await w.store.asks(pool="default", limit=10) == []
     records = await w.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
@@ -305,7 +305,7 @@ async def test_what_no_column_holds_of_a_final_job_leaves_it_final() -> None:
     assert await w.state("j-1") is JobState.CANCELLED
     assert await w.store.asks(pool="default", limit=10) == []
     assert w.store.reads == loads
-    w.scheduler_loop.core.picture.check()
+    w.scheduler_loop.core.cluster_state.check()
 
 
 async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() -> None:
@@ -319,9 +319,9 @@ async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() 
     await go(w.store, lease, job, JobEvent.PLACED, at=w.now, placement=placement(("node-1", 0)))
     await w.ask(AskKind.REQUEUE, "j-1")
     await w.turns()
-    w.scheduler_loop.core.picture.check()
+    w.scheduler_loop.core.cluster_state.check()
     await w.turns(3)  # it has loaded anew by now, and goes on
-    w.scheduler_loop.core.picture.check()
+    w.scheduler_loop.core.cluster_state.check()
     assert await w.store.asks(pool="default", limit=10) == []
 
 
@@ -336,9 +336,9 @@ async def test_a_job_whose_admission_lands_late_is_known_to_its_leader() -> None
     for _ in range(4):
         await w.sync()
     assert w.store.reads == loads + 1
-    assert "j-1" in w.scheduler_loop.core.picture.jobs
+    assert "j-1" in w.scheduler_loop.core.cluster_state.jobs
     assert await w.state("j-1") is JobState.RUNNING
-    w.scheduler_loop.core.picture.check()
+    w.scheduler_loop.core.cluster_state.check()
 
 
 async def test_a_node_whose_drain_lands_late_is_drained_for_its_leader_too() -> None:
@@ -353,7 +353,7 @@ async def test_a_node_whose_drain_lands_late_is_drained_for_its_leader_too() -> 
         await w.sync()
     (stored,) = await w.store.nodes(pool="default")
     assert stored.drained
-    assert w.scheduler_loop.core.picture.pool.nodes["node-1"].drained
+    assert w.scheduler_loop.core.cluster_state.pool.nodes["node-1"].drained
     assert await w.store.asks(pool="default", limit=10) == []
     assert [event.event for event in await w.store.events() if event.topic == "nodes"] == ["joined", "drained"]
 
@@ -396,7 +396,7 @@ async def test_scores_that_were_told_before_the_node_joined_or_never_are_found_i
     w = World()
 
     def believed() -> list[float]:
-        scores = w.scheduler_loop.core.picture.pool.room.scores.of("compute")
+        scores = w.scheduler_loop.core.cluster_state.pool.room.scores.of("compute")
         return [scores.get(("node-1", gpu), 0.0) for gpu in range(2)]
 
     first, later = (GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=1.5) for gpu in range(2))
@@ -420,7 +420,7 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
 
     async def tell_and_record(lease: Lease, made: Record) -> None:
         w.scheduler_loop.scored(GpusScored(pool="default", scores=(score,)))
-        told.append(w.scheduler_loop.core.picture.pool.room.scores.of("compute").get(("node-1", 0), 1.0))
+        told.append(w.scheduler_loop.core.cluster_state.pool.room.scores.of("compute").get(("node-1", 0), 1.0))
         await record(lease, made)
 
     w.store.record = tell_and_record  # type: ignore[method-assign]
@@ -428,7 +428,7 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
     await w.turns()
     assert told == [1.0]
     await w.turns()
-    assert w.scheduler_loop.core.picture.pool.room.scores.of("compute")["node-1", 0] == 1.5
+    assert w.scheduler_loop.core.cluster_state.pool.room.scores.of("compute")["node-1", 0] == 1.5
 
 
 async def test_a_turn_that_is_too_much_to_be_stored_becomes_smaller_until_it_is() -> None:
@@ -468,7 +468,7 @@ async def test_after_an_ask_that_took_long_others_wait_and_submissions_do_not() 
     w.now += 0.5
     await w.scheduler_loop.turn()
     assert await w.state("j-2") is not JobState.CANCELLED
-    assert "j-3" in w.scheduler_loop.core.picture.jobs
+    assert "j-3" in w.scheduler_loop.core.cluster_state.jobs
     w.now += 0.2
     await w.scheduler_loop.turn()
     assert await w.state("j-2") is JobState.CANCELLED

@@ -18,7 +18,7 @@ from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.record.mistakes import REFUSED_SECONDS, REMEMBERED_SECONDS, Mistakes
 from weftd.scheduler.thinking.record.replay import Replay
 from weftd.scheduler.thinking.state.cluster import PoolNow
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.pool import Pool
 from weftd.scheduler.thinking.state.waitlist import Waitlist
 
@@ -69,11 +69,11 @@ async def replays(w: World) -> None:
 
 
 WHERE: dict[str, tuple[object, str]] = {
-    "when it is loaded or admitted": (Picture, "keep"),
+    "when it is loaded or admitted": (ClusterState, "keep"),
     "in the queue": (Waitlist, "group"),
     "when it is placed": (PoolNow, "find"),
     "when a report of its node is followed": (lives, "follow"),
-    "when it is applied to the picture": (Picture, "_apply"),
+    "when it is applied to the picture": (ClusterState, "_apply"),
 }
 
 
@@ -95,7 +95,7 @@ async def test_a_job_that_the_core_fails_to_decide_about_fails_and_others_run(
         assert job.state is JobState.FAILED
         assert any(CauseCode.DECISION_FAILED in told and "KeyError" in told for told in await causes(w, BAD))
         assert "on purpose" not in "".join(await causes(w, BAD)), "the words of an exception may be another tenant's"
-    w.scheduler_loop.core.picture.check()
+    w.scheduler_loop.core.cluster_state.check()
     await replays(w)
 
 
@@ -173,7 +173,7 @@ async def test_an_ask_that_the_core_fails_to_take_in_is_dropped_and_its_job_goes
     await w.submit("j-good")
     for _ in range(5):
         await w.sync()
-    mistaken(monkeypatch, Picture, "go")
+    mistaken(monkeypatch, ClusterState, "go")
     await w.ask(AskKind.PRIORITISE, BAD, 7)
     await w.ask(AskKind.CANCEL, "j-good")
     for _ in range(8):
@@ -203,7 +203,7 @@ async def test_the_reports_of_a_node_that_the_core_fails_to_take_in_are_refused_
     assert await answered(w)
     w.now += REFUSED_SECONDS
     assert await answered(w) == ""
-    assert BAD in w.scheduler_loop.core.picture.pool.nodes
+    assert BAD in w.scheduler_loop.core.cluster_state.pool.nodes
 
 
 async def test_an_exception_about_no_job_ends_the_scheduler_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

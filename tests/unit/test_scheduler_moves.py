@@ -36,13 +36,13 @@ def moving(*, nodes: int = 1, gpus: int = 2, policy: Policy | None = None, **rul
 
 
 def rescore(w: World, *scores: tuple[str, int, float]) -> None:
-    w.core.picture.rescore(
+    w.core.cluster_state.rescore(
         [GpuScore(node_id=node_id, gpu_index=gpu, job_class="compute", score=score) for node_id, gpu, score in scores]
     )
 
 
 def gpus_of(w: World, job_id: str) -> list[tuple[str, int]]:
-    placement = w.core.picture.jobs[job_id].placement
+    placement = w.core.cluster_state.jobs[job_id].placement
     assert placement is not None
     return [(one.node_id, gpu) for one in placement.allocations for gpu in one.gpus]
 
@@ -63,19 +63,19 @@ def test_a_job_moves_to_a_gpu_that_saves_more_than_the_move_costs_and_says_so() 
     assert gpus_of(w, "j-1") == [("node-1", 0)]
     rescore(w, ("node-1", 0, 1.5), ("node-1", 1, 1.0))
     long_run(w)
-    job = w.core.picture.jobs["j-1"]
+    job = w.core.cluster_state.jobs["j-1"]
     assert job.state is S.STOPPING
     assert job.stopping_for is not None
     assert job.stopping_for.code is CauseCode.MOVED
     assert job.stopping_for.sentence == "moved to node-1: slowdown 1.50 → 1.00 saves about 20m0s for 1m30s"
     assert job.stopping_for.numbers["slowdown_after"] == 1.0
     w.round()
-    job = w.core.picture.jobs["j-1"]
+    job = w.core.cluster_state.jobs["j-1"]
     assert (job.state, job.epoch, job.attempts) == (S.RUNNING, 1, 0)
     assert gpus_of(w, "j-1") == [("node-1", 1)]
     assert job.placement is not None
     assert job.placement.why.endswith("; moved to node-1: slowdown 1.50 → 1.00 saves about 20m0s for 1m30s")
-    assert w.core.picture.pool.kept == {}
+    assert w.core.cluster_state.pool.kept == {}
 
 
 def test_a_job_that_writes_no_checkpoints_stays_and_one_that_seldom_does_has_more_to_gain() -> None:
@@ -147,7 +147,7 @@ def test_a_gang_across_nodes_comes_together_once_there_is_room() -> None:
     long_run(w)
     w.round()
     assert gpus_of(w, "j-gang") == [("node-2", 0), ("node-2", 1)]
-    assert "moved to node-2: slowdown 1.70 → 1.00 saves about" in str(w.core.picture.jobs["j-gang"].placement)
+    assert "moved to node-2: slowdown 1.70 → 1.00 saves about" in str(w.core.cluster_state.jobs["j-gang"].placement)
 
 
 def test_no_more_than_so_many_move_at_once() -> None:
@@ -200,7 +200,7 @@ def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing_kept() -
     w.ask(AskKind.CANCEL, "j-1")
     w.round()
     assert w.state("j-1") is S.CANCELLED
-    assert w.core.picture.pool.kept == {}
+    assert w.core.cluster_state.pool.kept == {}
 
 
 def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> None:
@@ -214,7 +214,7 @@ def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> Non
     w.round()
     assert w.state("j-1") is S.RUNNING
     assert gpus_of(w, "j-1") == [("node-1", 0)]
-    assert w.core.picture.pool.kept == {}
+    assert w.core.cluster_state.pool.kept == {}
 
 
 def test_a_job_that_moved_rests_for_ten_times_what_it_cost() -> None:
@@ -238,7 +238,7 @@ def test_a_core_is_kept_in_the_middle_of_a_move() -> None:
     w.round()
     rescore(w, ("node-1", 0, 1.5))
     long_run(w)
-    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
+    again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
     report = w.nodes["node-1"].report()
     for core in (w.core, again):
         assert not core.report(report, w.now)
@@ -278,7 +278,7 @@ def test_a_job_that_moves_onto_the_gpu_of_another_waits_until_that_one_has_left(
     first, second = gpus_of(w, "j-1"), gpus_of(w, "j-2")
     w.nodes["node-1"].unkillable.add(("j-2", 0, 0))
     slowdowns = {"compute": {first[0]: 2.0, second[0]: 1.0}, "memory": {first[0]: 1.0, second[0]: 2.0}}
-    w.core.picture.rescore(
+    w.core.cluster_state.rescore(
         [
             GpuScore(node_id=node_id, gpu_index=gpu, job_class=job_class, score=score)
             for job_class, scores in slowdowns.items()
@@ -288,8 +288,8 @@ def test_a_job_that_moves_onto_the_gpu_of_another_waits_until_that_one_has_left(
     long_run(w)
     assert sorted(moved(w)) == ["j-1", "j-2"]
     w.round()
-    assert (w.state("j-1"), w.core.picture.jobs["j-1"].epoch) == (S.QUEUED, 1), "its new place is not free yet"
+    assert (w.state("j-1"), w.core.cluster_state.jobs["j-1"].epoch) == (S.QUEUED, 1), "its new place is not free yet"
     w.nodes["node-1"].end(("j-2", 0, 0), 143, reason=EndReason.STOPPED)
     w.round()
     assert (gpus_of(w, "j-1"), gpus_of(w, "j-2")) == (second, first)
-    assert "; moved to node-1: slowdown 2.00 → 1.00" in str(w.core.picture.jobs["j-1"].placement)
+    assert "; moved to node-1: slowdown 2.00 → 1.00" in str(w.core.cluster_state.jobs["j-1"].placement)

@@ -28,13 +28,13 @@ def test_a_silent_node_is_lost_and_its_jobs_are_given_away() -> None:
     for _ in range(11):
         w.now += 10
         w.sync(other)
-    lost = w.core.picture.pool.nodes[home]
+    lost = w.core.cluster_state.pool.nodes[home]
     assert not lost.ready
     assert w.now - 110 <= lost.seen_at < w.now - 100  # when it reported last, and not when it joined
     w.sync(other)
     w.sync(other)
     assert w.state("j-1") is S.RUNNING
-    assert w.core.picture.jobs["j-1"].epoch == 1
+    assert w.core.cluster_state.jobs["j-1"].epoch == 1
     assert w.nodes[other].live == [("j-1", 1, 0)]
     w.sync(home)
     assert w.nodes[home].live == []
@@ -50,12 +50,12 @@ def test_a_gang_with_one_lost_node_starts_again_only_when_its_other_ranks_are_go
         w.now += 10
         for node_id in (homes[1], spare):
             w.sync(node_id)
-    assert w.core.picture.pool.nodes[homes[0]].ready is False
+    assert w.core.cluster_state.pool.nodes[homes[0]].ready is False
     for node_id in (spare, homes[1], spare, homes[1], spare, homes[1]):
         w.sync(node_id)
         live = [key for n in (homes[1], spare) for key in w.nodes[n].live]
         assert len({epoch for _, epoch, _ in live}) <= 1
-    assert w.core.picture.jobs["j-1"].epoch == 1
+    assert w.core.cluster_state.jobs["j-1"].epoch == 1
     assert w.state("j-1") is S.RUNNING
 
 
@@ -67,7 +67,7 @@ def test_a_drained_node_takes_nothing_new_and_keeps_what_it_has() -> None:
     w.submit("j-2")
     w.round()
     assert (w.state("j-1"), w.state("j-2")) == (S.RUNNING, S.QUEUED)
-    assert w.core.picture.jobs["j-2"].waiting_for.code is CauseCode.NO_NODES  # type: ignore[union-attr]
+    assert w.core.cluster_state.jobs["j-2"].waiting_for.code is CauseCode.NO_NODES  # type: ignore[union-attr]
     w.ask(AskKind.RESUME, "node-1")
     w.round()
     assert w.state("j-2") is S.RUNNING
@@ -80,8 +80,8 @@ def test_a_node_that_comes_back_smaller_keeps_what_runs() -> None:
     w.nodes["node-1"].capacity = capacity(gpus=3)
     w.round()
     assert w.state("j-1") is S.RUNNING
-    w.core.load(jobs=list(w.core.picture.jobs.values()), nodes=[node("node-1", gpus=3)], now=w.now)
-    w.core.picture.check()
+    w.core.load(jobs=list(w.core.cluster_state.jobs.values()), nodes=[node("node-1", gpus=3)], now=w.now)
+    w.core.cluster_state.check()
 
 
 def test_a_node_that_leaves_takes_nothing_new_and_is_lost_once_nothing_runs_there() -> None:
@@ -98,11 +98,11 @@ def test_a_node_that_leaves_takes_nothing_new_and_is_lost_once_nothing_runs_ther
     assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.PLACED, S.QUEUED)
     w.nodes[home].end(("j-1", 0, 0), 143, reason=EndReason.STOPPED)
     w.sync(home)
-    assert not w.core.picture.pool.nodes[home].ready
+    assert not w.core.cluster_state.pool.nodes[home].ready
     assert w.state("j-1") is S.QUEUED
     w.nodes[home].leaving = False
     w.round()
-    assert w.core.picture.pool.nodes[home].ready
+    assert w.core.cluster_state.pool.nodes[home].ready
     assert w.state("j-1") is S.RUNNING
 
 
@@ -135,7 +135,7 @@ def test_a_job_that_its_node_cannot_be_told_of_waits_without_gpus_and_names_the_
         w.submit(f"j-{n}", gpus=0, spec=LARGE)
     w.round()
     w.round()
-    jobs = w.core.picture.jobs.values()
+    jobs = w.core.cluster_state.jobs.values()
     waiting = [each for each in jobs if each.state is S.QUEUED]
     assert waiting
     for each in waiting:
@@ -143,7 +143,7 @@ def test_a_job_that_its_node_cannot_be_told_of_waits_without_gpus_and_names_the_
         assert each.waiting_for.code is CauseCode.ORDERS_FULL
         assert "6 MiB" in each.waiting_for.sentence
         assert each.attempts == 0
-        told = explain(each, nodes=list(w.core.picture.pool.nodes.values()), holding=[], queued=[each], now=w.now)
+        told = explain(each, nodes=list(w.core.cluster_state.pool.nodes.values()), holding=[], queued=[each], now=w.now)
         assert told.code == "orders-full"
     assert all(each.state is S.RUNNING for each in jobs if each not in waiting)
 
@@ -241,10 +241,10 @@ def test_a_new_leader_knows_on_which_nodes_a_job_ever_was() -> None:
     assert w.state("j-1") is S.FAILED
     w.ask(AskKind.REQUEUE, "j-1", job=w.ended("j-1"))
     assert w.stored["j-1"].nodes == (home,)
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     w.round()
     assert w.state("j-1") is S.QUEUED
-    assert w.core.picture.jobs["j-1"].waiting_for.code is CauseCode.STILL_RUNS  # type: ignore[union-attr]
+    assert w.core.cluster_state.jobs["j-1"].waiting_for.code is CauseCode.STILL_RUNS  # type: ignore[union-attr]
     claim(w, other, ("j-1", 0, 0))
     w.sync(other)
     w.nodes[home].end(("j-1", 0, 0), 137)
@@ -257,7 +257,7 @@ def test_after_the_store_went_back_every_claim_counts() -> None:
     w = world(nodes=2, gpus=4, settings=Settings(lease_seconds=50))
     claim(w, "node-2", ("j-1", 0, 0))
     w.submit("j-1", gpus=4)
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()), went_back_at=w.now)
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()), went_back_at=w.now)
     for _ in range(10):
         w.tick(10)
         w.round()
@@ -269,7 +269,7 @@ def test_the_rack_that_a_node_names_is_kept_and_a_gang_across_racks_counts_as_sl
     for name, one in w.nodes.items():
         one.rack = f"rack-of-{name}"
     w.round()
-    assert {node.rack for node in w.core.picture.pool.nodes.values()} == {"rack-of-node-1", "rack-of-node-2"}
+    assert {node.rack for node in w.core.cluster_state.pool.nodes.values()} == {"rack-of-node-1", "rack-of-node-2"}
     w.submit("j-1", gpus=4, replicas=2)
     w.round()
     placed = next(step.placement for step in w.steps if step.event is E.PLACED)
@@ -288,8 +288,8 @@ def lost_for_good(*, kept_seconds: float | None) -> World:
     for _ in range(11):
         w.now += 10
         w.sync("node-2")
-    assert not w.core.picture.pool.nodes["node-1"].ready
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    assert not w.core.cluster_state.pool.nodes["node-1"].ready
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     w.nodes["node-1"] = large
     return w
 
@@ -298,24 +298,24 @@ def test_a_node_that_is_lost_for_good_leaves_the_pool_and_what_only_it_could_hol
     w = lost_for_good(kept_seconds=86400)
     w.now += 86400 - 200
     w.sync("node-2")
-    assert "node-1" in w.core.picture.pool.nodes
+    assert "node-1" in w.core.cluster_state.pool.nodes
     assert w.stored["j-large"].waiting_for.code is CauseCode.NO_ROOM  # type: ignore[union-attr]
     w.core.take_node_changes()
     w.now += 200
     w.sync("node-2")
-    assert list(w.core.picture.pool.nodes) == ["node-2"]
+    assert list(w.core.cluster_state.pool.nodes) == ["node-2"]
     (change,) = w.core.take_node_changes()
     assert (change.event, change.node.id) == ("removed", "node-1")
     w.tick(10)
     assert w.stored["j-large"].waiting_for.code is CauseCode.TOO_BIG  # type: ignore[union-attr]
-    assert never_fits(w.stored["j-large"].spec, list(w.core.picture.pool.nodes.values())) is not None
+    assert never_fits(w.stored["j-large"].spec, list(w.core.cluster_state.pool.nodes.values())) is not None
 
 
 def test_a_node_that_was_removed_and_reports_again_joins_anew() -> None:
     w = lost_for_good(kept_seconds=1000)
     w.now += 2000
     w.sync("node-2")
-    assert list(w.core.picture.pool.nodes) == ["node-2"]
+    assert list(w.core.cluster_state.pool.nodes) == ["node-2"]
     w.core.take_node_changes()
     w.round()
     assert [(change.event, change.node.id) for change in w.core.take_node_changes()] == [("joined", "node-1")]
@@ -326,4 +326,4 @@ def test_a_lost_node_is_kept_where_nothing_says_how_long() -> None:
     w = lost_for_good(kept_seconds=None)
     w.now += 1e8
     w.sync("node-2")
-    assert "node-1" in w.core.picture.pool.nodes
+    assert "node-1" in w.core.cluster_state.pool.nodes

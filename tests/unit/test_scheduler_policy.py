@@ -28,7 +28,7 @@ def led(order: str = "priority", placement: str = "weft-best", backfill: str = "
 
 
 def end(w: World, job_id: str) -> None:
-    job = w.core.picture.jobs[job_id]
+    job = w.core.cluster_state.jobs[job_id]
     assert job.placement is not None
     for allocation in job.placement.allocations:
         w.nodes[allocation.node_id].end((job_id, job.epoch, allocation.rank), 0)
@@ -36,7 +36,7 @@ def end(w: World, job_id: str) -> None:
 
 
 def waiting_for(w: World, job_id: str) -> Any:
-    cause = w.core.picture.jobs[job_id].waiting_for
+    cause = w.core.cluster_state.jobs[job_id].waiting_for
     assert cause is not None
     return cause
 
@@ -65,9 +65,9 @@ def test_a_core_is_kept_with_its_policy(order: str, placement: str) -> None:
     w.submit("j-1", gpus=3)
     w.submit("j-2", gpus=2)
     w.tick()
-    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
-    assert again.picture.waitlist.queue.order is w.core.picture.waitlist.queue.order
-    assert again.picture.pool.room.placer is w.core.picture.pool.room.placer
+    again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
+    assert again.cluster_state.waitlist.queue.order is w.core.cluster_state.waitlist.queue.order
+    assert again.cluster_state.pool.room.placer is w.core.cluster_state.pool.room.placer
     assert again.decide(w.now + 1) == w.core.decide(w.now + 1)
 
 
@@ -202,7 +202,7 @@ def test_las_preempts_who_has_had_much_and_counts_all_epochs() -> None:
     w.tick(1000)  # 4000 GPU-seconds
     w.round()
     assert w.state("j-new") is S.RUNNING
-    old = w.core.picture.jobs["j-old"]
+    old = w.core.cluster_state.jobs["j-old"]
     assert old.state is S.QUEUED
     assert old.attained_seconds > 1000
     (stopped,) = [step for step in w.steps if step.to is S.STOPPING]
@@ -227,7 +227,7 @@ def test_las_forgets_what_one_had_who_went_without_for_long_also_under_another_l
     w.round()  # j-new has had more than anybody: j-old, promoted, is the oldest of the first level
     assert (w.state("j-old"), w.state("j-newer"), w.state("j-new")) == (S.RUNNING, S.QUEUED, S.QUEUED)
     assert w.stored["j-old"].attained_seconds == 0.0
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     w.round()
     assert w.state("j-old") is S.RUNNING
 
@@ -236,8 +236,10 @@ def test_drf_serves_the_tenant_who_holds_least() -> None:
     w = led("drf")
     for number in range(6):
         w.submit(f"j-{number}")
-    held = [structs.replace(job, tenant="bob" if job.id == "j-5" else "alice") for job in w.core.picture.jobs.values()]
-    w.lead_anew(held, list(w.core.picture.pool.nodes.values()))
+    held = [
+        structs.replace(job, tenant="bob" if job.id == "j-5" else "alice") for job in w.core.cluster_state.jobs.values()
+    ]
+    w.lead_anew(held, list(w.core.cluster_state.pool.nodes.values()))
     w.round()
     assert w.state("j-5") is S.RUNNING
     assert sum(w.state(f"j-{number}") is S.RUNNING for number in range(5)) == 3
@@ -252,11 +254,11 @@ def scored(*scores: tuple[str, int, float], node_id: str = "node-1") -> list[Gpu
 
 def test_the_next_placement_goes_by_new_scores_of_the_jobs_class() -> None:
     w = led()
-    w.core.picture.rescore(scored(("compute", 0, 1.3), ("compute", 1, 0.9), ("memory", 1, 2.0)))
+    w.core.cluster_state.rescore(scored(("compute", 0, 1.3), ("compute", 1, 0.9), ("memory", 1, 2.0)))
     w.submit("j-1", gpus=1, spec={"labels": {"weft/class": "compute"}})
     w.submit("j-2", gpus=1, spec={"labels": {"weft/class": "memory"}})
     w.tick()
-    placed = {job_id: w.core.picture.jobs[job_id].placement for job_id in ("j-1", "j-2")}
+    placed = {job_id: w.core.cluster_state.jobs[job_id].placement for job_id in ("j-1", "j-2")}
     assert placed["j-1"] is not None
     assert placed["j-1"].allocations[0].gpus == (1,)
     assert placed["j-1"].why == (
@@ -271,10 +273,10 @@ def test_the_next_placement_goes_by_new_scores_of_the_jobs_class() -> None:
 @pytest.mark.parametrize("labels", [{}, {"weft/class": "fast"}])
 def test_a_job_of_no_known_class_counts_as_most_sensitive(labels: dict[str, str]) -> None:
     w = led()
-    w.core.picture.rescore(scored(("compute", 2, 0.8), ("memory", 3, 0.5)))
+    w.core.cluster_state.rescore(scored(("compute", 2, 0.8), ("memory", 3, 0.5)))
     w.submit("j-1", gpus=1, spec={"labels": labels})
     w.tick()
-    placement = w.core.picture.jobs["j-1"].placement
+    placement = w.core.cluster_state.jobs["j-1"].placement
     assert placement is not None
     assert placement.allocations[0].gpus == (2,)
 
@@ -283,7 +285,7 @@ def test_explain_says_that_a_class_is_none() -> None:
     w = led()
     w.submit("j-1", gpus=1, spec={"labels": {"weft/class": "fast"}})
     w.tick()
-    told = explain(w.core.picture.jobs["j-1"], nodes=(), holding=(), queued=(), now=w.now)
+    told = explain(w.core.cluster_state.jobs["j-1"], nodes=(), holding=(), queued=(), now=w.now)
     assert told.sentence.endswith(
         "(its label weft/class says fast, which is none of compute, mixed, memory: it counts as compute)"
     )
@@ -296,10 +298,10 @@ def test_explain_says_by_what_the_queue_is_served_and_for_whom_it_is_held_back()
     w.submit("j-big", gpus=4)
     w.submit("j-small", gpus=1)
     w.round()
-    jobs = list(w.core.picture.jobs.values())
+    jobs = list(w.core.cluster_state.jobs.values())
     told = explain(
-        w.core.picture.jobs["j-small"],
-        nodes=list(w.core.picture.pool.nodes.values()),
+        w.core.cluster_state.jobs["j-small"],
+        nodes=list(w.core.cluster_state.pool.nodes.values()),
         holding=[job for job in jobs if job.state.holding],
         queued=[job for job in jobs if job.state is S.QUEUED],
         now=w.now,
@@ -307,7 +309,7 @@ def test_explain_says_by_what_the_queue_is_served_and_for_whom_it_is_held_back()
     )
     assert (told.code, told.held_back_for, told.policy) == ("held-back", "j-big", "fifo+weft-best+easy")
     assert told.ahead == 1
-    placed = explain(w.core.picture.jobs["j-0"], nodes=(), holding=(), queued=(), now=w.now)
+    placed = explain(w.core.cluster_state.jobs["j-0"], nodes=(), holding=(), queued=(), now=w.now)
     assert (
         placed.sentence
         == "it is on node-1: weft-best: 3 GPUs of node-1 together, slowest 1.00; packed would be as fast"
@@ -320,8 +322,8 @@ def test_a_score_counts_as_much_as_it_is_sure() -> None:
     w = led("fifo")
     doubtful = GpuScore(node_id="node-1", gpu_index=0, job_class="compute", score=1.5, confidence=0.1)
     sure = GpuScore(node_id="node-1", gpu_index=1, job_class="compute", score=1.2, confidence=1.0)
-    w.core.picture.rescore([doubtful, sure])
-    scores = w.core.picture.pool.room.scores.of("compute")
+    w.core.cluster_state.rescore([doubtful, sure])
+    scores = w.core.cluster_state.pool.room.scores.of("compute")
     assert scores["node-1", 0] == pytest.approx(1.05)
     assert scores["node-1", 1] == 1.2
 

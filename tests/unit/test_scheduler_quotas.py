@@ -19,7 +19,7 @@ def quota(name: str, guaranteed: int = 0, limit: int | None = None, **fields: An
 
 def limited(*quotas: Quota, gpus: int = 4, nodes: int = 1, settings: Settings | None = None) -> World:
     w = world(gpus=gpus, nodes=nodes, settings=settings)
-    w.core.picture.limit(quotas, w.now)
+    w.core.cluster_state.limit(quotas, w.now)
     return w
 
 
@@ -133,7 +133,7 @@ def test_an_elastic_job_grows_to_the_limit_of_its_tenant_and_no_further() -> Non
     w.submit("j-1", tenant="vision", gpus=1, spec=live)
     rounds(w, 6)
     assert w.stored["j-1"].gpus_held <= 3
-    w.core.picture.limit([], w.now)
+    w.core.cluster_state.limit([], w.now)
     w.submit("j-x", tenant="vision", gpus=1)
     rounds(w, 6)
     assert w.stored["j-1"].gpus_held + w.stored["j-x"].gpus_held == 4
@@ -144,7 +144,7 @@ def test_quotas_that_are_taken_away_bind_nobody() -> None:
     w.submit("j-1", tenant="vision", gpus=4)
     rounds(w)
     assert w.state("j-1") is S.QUEUED
-    w.core.picture.limit([], w.now)
+    w.core.cluster_state.limit([], w.now)
     rounds(w)
     assert w.state("j-1") is S.RUNNING
 
@@ -154,8 +154,10 @@ def test_a_core_with_quotas_is_the_same_after_it_was_written_down() -> None:
     w.submit("j-1", tenant="vision", gpus=4)
     rounds(w)
     again = unpickled(pickled(w.core), w.open_jobs())
-    assert again.picture.quotas.ledger.jobs == w.core.picture.quotas.ledger.jobs
-    assert again.picture.quotas.ledger.tree.path("vision") == w.core.picture.quotas.ledger.tree.path("vision")
+    assert again.cluster_state.quotas.ledger.jobs == w.core.cluster_state.quotas.ledger.jobs
+    assert again.cluster_state.quotas.ledger.tree.path("vision") == w.core.cluster_state.quotas.ledger.tree.path(
+        "vision"
+    )
 
 
 def test_an_elastic_job_that_may_not_be_preempted_grows_inside_its_guarantee_only() -> None:
@@ -165,6 +167,6 @@ def test_an_elastic_job_that_may_not_be_preempted_grows_inside_its_guarantee_onl
     rounds(w, 6)
     assert w.state("j-1") is S.RUNNING
     assert len(w.stored["j-1"].held) <= 2
-    w.core.picture.limit([quota("vision", 3)], w.now)
+    w.core.cluster_state.limit([quota("vision", 3)], w.now)
     rounds(w, 6)
     assert len(w.stored["j-1"].held) == 3

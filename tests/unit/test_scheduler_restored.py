@@ -31,7 +31,7 @@ class Restorable:
         self.unnoticed = False
 
     def backup(self) -> Backup:
-        return dict(self.w.stored), list(self.w.core.picture.pool.nodes.values())
+        return dict(self.w.stored), list(self.w.core.cluster_state.pool.nodes.values())
 
     def restore(self, backup: Backup) -> None:
         """Another leader begins from the backup. That it is one nobody knows before a node has spoken."""
@@ -42,7 +42,7 @@ class Restorable:
     def sync(self, node_id: str, *, answered: bool = True) -> None:
         if self.unnoticed:
             self.unnoticed = False
-            self._lead(list(self.w.core.picture.pool.nodes.values()), went_back_at=self.w.now)
+            self._lead(list(self.w.core.cluster_state.pool.nodes.values()), went_back_at=self.w.now)
         self.w.sync(node_id, answered=answered)
         if answered:
             self.answered[node_id] = self.w.now
@@ -103,7 +103,7 @@ def test_what_was_placed_after_the_backup_is_stopped_and_nothing_begins_for_one_
     assert w.state("j-1") is S.RUNNING
     r.restore(backup)
     r.round()
-    job = w.core.picture.jobs["j-1"]
+    job = w.core.cluster_state.jobs["j-1"]
     assert job.state is S.QUEUED
     assert job.waiting_for is not None
     assert job.waiting_for.code is CauseCode.STORE_RESTORED
@@ -125,9 +125,9 @@ def test_a_run_that_the_backup_knows_goes_on() -> None:
     r.restore(backup)
     r.round()
     assert r.w.state("j-1") is S.RUNNING
-    assert r.w.core.picture.jobs["j-1"].epoch == 0
+    assert r.w.core.cluster_state.jobs["j-1"].epoch == 0
     assert home(r.w, "j-1").live == [("j-1", 0, 0)]
-    assert "j-2" not in r.w.core.picture.jobs  # acknowledged after the backup: it is gone
+    assert "j-2" not in r.w.core.cluster_state.jobs  # acknowledged after the backup: it is gone
 
 
 def test_a_placed_job_of_the_backup_that_ran_on_elsewhere_is_not_started_twice() -> None:
@@ -170,7 +170,7 @@ def test_a_run_that_ended_in_what_was_lost_does_not_end_the_epoch_that_has_its_n
     for _ in range(30):
         w.tick(10)
         r.sync("node-1", answered=False)
-    job = w.core.picture.jobs["j-1"]
+    job = w.core.cluster_state.jobs["j-1"]
     assert job.state is S.QUEUED
     assert job.waiting_for is not None
     assert job.waiting_for.code is CauseCode.STILL_RUNS
@@ -293,8 +293,8 @@ def test_whatever_backup_is_restored_nothing_runs_twice_at_once(actions: list[tu
             case "hold on" if live:
                 one, key = live[a % len(live)]
                 one.unkillable.add(key)
-            case "cancel" | "requeue" if w.core.picture.jobs:
-                job_id = sorted(w.core.picture.jobs)[a % len(w.core.picture.jobs)]
+            case "cancel" | "requeue" if w.core.cluster_state.jobs:
+                job_id = sorted(w.core.cluster_state.jobs)[a % len(w.core.cluster_state.jobs)]
                 w.ask(AskKind.CANCEL if kind == "cancel" else AskKind.REQUEUE, job_id)
             case "tick":
                 r.tick(float(a))
@@ -303,7 +303,7 @@ def test_whatever_backup_is_restored_nothing_runs_twice_at_once(actions: list[tu
                 ) in w.nodes.values():  # what cannot be killed lives on where it is heard of: fences are others' matter
                     r.sync(one.node_id)
             case "leader":
-                w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+                w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
             case "backup":
                 backups.append(r.backup())
             case "restore":
@@ -319,4 +319,4 @@ def test_whatever_backup_is_restored_nothing_runs_twice_at_once(actions: list[tu
                 one.end(key, 0)
         w.now += 10
         r.round()
-    assert not w.core.picture.jobs, {job_id: kept.state for job_id, kept in w.core.picture.jobs.items()}
+    assert not w.core.cluster_state.jobs, {job_id: kept.state for job_id, kept in w.core.cluster_state.jobs.items()}

@@ -14,7 +14,7 @@ S, E, C = JobState, JobEvent, CauseCode
 
 
 def free(w: World) -> int:
-    return sum(len(node.gpus.whole) for node in w.core.picture.pool.room.nodes.values())
+    return sum(len(node.gpus.whole) for node in w.core.cluster_state.pool.room.nodes.values())
 
 
 # begin
@@ -87,7 +87,7 @@ def test_each_replica_runs_its_own_revision_in_the_middle_of_an_update() -> None
     w.update("j-1", image="chat:2", env={"A": ""}, command=("serve",))
     rounds(w)
     job = of(w)
-    order = node_orders(job, job_order(job, w.core.picture.pool.nodes))["node-1"]
+    order = node_orders(job, job_order(job, w.core.cluster_state.pool.nodes))["node-1"]
     runs = list(runs_of(order))
     assert {run.revision for run in runs} == {0, 1}
     for run in runs:
@@ -107,7 +107,7 @@ def test_an_update_on_one_node_changes_no_order_of_another() -> None:
         revisions=(Revision(number=1, image="chat:2"),),
         placement=structs.replace(job.placement, allocations=(structs.replace(moved, revision=1), stays)),
     )
-    orders = node_orders(updated, job_order(updated, w.core.picture.pool.nodes))
+    orders = node_orders(updated, job_order(updated, w.core.cluster_state.pool.nodes))
     assert orders[moved.node_id].revisions[1].image == "chat:2"
     assert (orders[stays.node_id],) == before[stays.node_id]
 
@@ -251,7 +251,7 @@ def test_a_new_leader_goes_on_with_all_replicas_and_their_wait() -> None:
     end(w, 1)
     w.sync("node-1")
     until = of(w).not_before
-    w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+    w.lead_anew(w.open_jobs(), w.core.cluster_state.pool.nodes.values())
     w.sync("node-1")
     w.sync("node-1")
     assert (w.state("j-1"), ranks(w), len(runs(w))) == (S.RUNNING, [0, 2], 2)
@@ -267,7 +267,7 @@ def test_a_new_leader_knows_that_a_service_was_ready() -> None:
     running(w, service())
     w.nodes["node-1"].becomes_ready = False
     for _ in range(5):
-        w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+        w.lead_anew(w.open_jobs(), w.core.cluster_state.pool.nodes.values())
         w.sync("node-1")
         w.tick(45)
         rounds(w)
@@ -284,7 +284,7 @@ def test_after_the_store_went_back_no_number_of_a_living_replica_is_given_again(
     rounds(w)
     assert len(runs(w)) == 3
     w.nodes["node-1"].unkillable |= {("j-1", 0, 1), ("j-1", 0, 2)}
-    w.lead_anew([before], w.core.picture.pool.nodes.values(), went_back_at=w.now)
+    w.lead_anew([before], w.core.cluster_state.pool.nodes.values(), went_back_at=w.now)
     for _ in range(80):
         w.round()
         w.tick(2)

@@ -28,13 +28,13 @@ def submit(w: World, job_id: str, request: float, *, memory: str = "1GiB", repli
 
 
 def held(w: World, job_id: str) -> list[Allocation]:
-    placement = w.core.picture.jobs[job_id].placement
+    placement = w.core.cluster_state.jobs[job_id].placement
     assert placement is not None
     return list(placement.allocations)
 
 
 def why(w: World, job_id: str) -> tuple[CauseCode, str]:
-    cause = w.core.picture.jobs[job_id].waiting_for
+    cause = w.core.cluster_state.jobs[job_id].waiting_for
     assert cause is not None
     return cause.code, cause.sentence
 
@@ -153,7 +153,7 @@ def test_a_strict_pool_gives_no_shares_where_jobs_are_not_held_to_them() -> None
     w = world(gpus=1, settings=Settings(shares_strict=True))
     w.nodes["node-1"].not_enforced = ("egress", NOT_HELD_TO_SHARES)
     w.round()
-    assert w.core.picture.pool.nodes["node-1"].not_enforced == ("egress", NO_SHARES)
+    assert w.core.cluster_state.pool.nodes["node-1"].not_enforced == ("egress", NO_SHARES)
     submit(w, "j-1", 0.5)
     w.round()
     assert w.state("j-1") is S.QUEUED
@@ -170,7 +170,7 @@ def test_another_pool_gives_them_and_says_that_it_does_not_hold_jobs_to_them() -
     submit(w, "j-1", 0.5)
     w.round()
     assert w.state("j-1") is S.RUNNING
-    assert w.core.picture.pool.nodes["node-1"].not_enforced == (NOT_HELD_TO_SHARES,)
+    assert w.core.cluster_state.pool.nodes["node-1"].not_enforced == (NOT_HELD_TO_SHARES,)
 
 
 def test_a_stray_with_a_share_keeps_its_gpu_from_new_jobs_and_from_none_that_is_there() -> None:
@@ -187,7 +187,7 @@ def test_a_stray_with_a_share_keeps_its_gpu_from_new_jobs_and_from_none_that_is_
     submit(w, "j-3", 0.3)
     w.round()
     assert (w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED)
-    assert w.core.picture.pool.strays.occupied("node-1") == {0}
+    assert w.core.cluster_state.pool.strays.occupied("node-1") == {0}
     node.unkillable.clear()
     w.round()
     w.round()
@@ -198,14 +198,14 @@ def test_a_new_leader_finds_the_shares_as_they_are_stored() -> None:
     w = world(gpus=1)
     submit(w, "j-1", 0.6)
     w.round()
-    w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+    w.lead_anew(w.open_jobs(), w.core.cluster_state.pool.nodes.values())
     w.round()
     w.tick(20)
     submit(w, "j-2", 0.5)
     submit(w, "j-3", 0.4)
     w.round()
     assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED, S.RUNNING)
-    left = w.core.picture.pool.room.nodes["node-1"].gpus.left_of(0)
+    left = w.core.cluster_state.pool.room.nodes["node-1"].gpus.left_of(0)
     assert left is not None
     assert left.time == 0
 
@@ -245,7 +245,7 @@ def share_of(w: World, job_id: str, rank: int = 0) -> tuple[int, int]:
 
 
 def left(w: World, gpu: int = 0) -> int:
-    found = w.core.picture.pool.room.nodes["node-1"].gpus.left_of(gpu)
+    found = w.core.cluster_state.pool.room.nodes["node-1"].gpus.left_of(gpu)
     assert found is not None
     return found.time
 

@@ -61,7 +61,7 @@ def test_ranks_join_a_live_job_in_the_same_epoch_and_leave_it_again_the_newest_f
     w.scale("j-1", worker=1)
     rounds(w)
     assert (w.state("j-1"), of(w).granted, runs(w)) == (S.RUNNING, {"worker": 1}, [(0, 0)])
-    assert len(w.core.picture.pool.room.nodes["node-1"].gpus.whole) == 3
+    assert len(w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole) == 3
 
 
 def test_a_rank_number_of_a_live_job_is_never_given_again_in_its_epoch() -> None:
@@ -114,7 +114,7 @@ def test_a_rank_that_does_not_leave_in_time_is_given_up_and_keeps_its_gpus_as_a_
     w.tick(400.0)
     rounds(w)
     assert (w.state("j-1"), of(w).gpus_held) == (S.RUNNING, 1)
-    assert w.core.picture.pool.room.nodes["node-1"].gpus.whole == []
+    assert w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole == []
 
 
 def test_the_death_of_a_rank_beyond_the_core_is_not_the_death_of_the_job() -> None:
@@ -222,7 +222,7 @@ def test_what_a_job_will_have_after_its_restart_is_its_own_from_the_moment_that_
     w.submit("j-2", gpus=1)
     rounds(w)
     assert w.state("j-2") is S.QUEUED
-    w.lead_anew([of(w), of(w, "j-2")], w.core.picture.pool.nodes.values())
+    w.lead_anew([of(w), of(w, "j-2")], w.core.cluster_state.pool.nodes.values())
     w.tick(15.0)
     rounds(w)
     assert (w.state("j-1"), w.state("j-2")) == (S.STOPPING, S.QUEUED), "a new leader keeps it for the job"
@@ -283,7 +283,7 @@ def test_a_job_that_is_cancelled_while_it_stops_to_restart_gives_everything_back
     w.nodes["node-1"].end(("j-1", 0, 0), 0, reason=EndReason.STOPPED)
     rounds(w)
     assert w.state("j-1") is S.CANCELLED
-    assert len(w.core.picture.pool.room.nodes["node-1"].gpus.whole) == 4
+    assert len(w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole) == 4
 
 
 # neither, refused, counted
@@ -339,7 +339,7 @@ def test_gpu_seconds_are_those_that_were_held_at_every_size() -> None:
     rounds(w)
     w.tick(50.0)
     assert of(w).gpu_seconds(w.now) == (grew - began) * 1 + (w.now - grew) * 4
-    assert w.core.picture.holdings.shares.of("alice") == 1.0
+    assert w.core.cluster_state.holdings.shares.of("alice") == 1.0
 
 
 def test_no_rank_joins_a_live_job_while_others_still_leave_it() -> None:
@@ -368,7 +368,7 @@ def test_a_job_whose_next_node_is_lost_before_it_has_stopped_goes_back_to_the_qu
     assert {one.node_id for one in following.allocations} == {"node-1", "node-2"}
     w.nodes["node-2"].leaving = True
     w.sync("node-2")
-    assert not w.core.picture.pool.nodes["node-2"].ready
+    assert not w.core.cluster_state.pool.nodes["node-2"].ready
     for rank in (0, 1):
         w.nodes["node-1"].end(("j-1", 0, rank), 143, reason=EndReason.STOPPED)
     w.sync("node-1")

@@ -40,11 +40,11 @@ def test_a_rank_that_leaves_on_a_silent_node_is_not_given_up_as_long_as_nobody_k
     w.nodes["node-1"].unkillable.add(("j-1", 0, 1))
     w.scale("j-1", worker=1)
     rounds(w)
-    w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+    w.lead_anew(w.open_jobs(), w.core.cluster_state.pool.nodes.values())
     w.tick(1.0)
     assert w.tick(140.0) == [], "its node is silent, and its lease is not over"
     w.now += 1000.0
-    w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+    w.lead_anew(w.open_jobs(), w.core.cluster_state.pool.nodes.values())
     assert w.tick(1.0) == [], "a new leader has yet to hear of it"
     assert of(w).gpus_held == 2
 
@@ -100,7 +100,7 @@ def test_a_number_that_a_rank_of_a_lost_time_has_is_not_given_to_another() -> No
     w.scale("j-1", worker=2)
     rounds(w)
     assert ranks(w) == [0, 1]
-    w.lead_anew(backup, w.core.picture.pool.nodes.values())
+    w.lead_anew(backup, w.core.cluster_state.pool.nodes.values())
     rounds(w)
     w.scale("j-1", worker=2)
     rounds(w)
@@ -147,7 +147,7 @@ def test_a_job_whose_core_is_done_has_succeeded_also_if_another_rank_does_not_st
     w.tick(400.0)
     rounds(w)
     assert w.state("j-1") is S.SUCCEEDED
-    assert len(w.core.picture.pool.room.nodes["node-1"].gpus.whole) == 1, "the other GPU has a stray"
+    assert len(w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole) == 1, "the other GPU has a stray"
 
 
 def test_a_job_grows_once_the_nodes_that_were_kept_for_another_are_no_longer_kept() -> None:

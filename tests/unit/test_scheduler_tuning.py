@@ -40,7 +40,7 @@ def running(w: World, job_id: str = "j-1", *, cpus: float = 1.0, **fields: Any) 
 
 
 def has(w: World, job_id: str = "j-1") -> list[tuple[float, int, int | None]]:
-    placement = w.core.picture.jobs[job_id].placement
+    placement = w.core.cluster_state.jobs[job_id].placement
     assert placement is not None
     return [(one.cpus, one.memory, one.egress) for one in placement.allocations]
 
@@ -55,7 +55,7 @@ def test_a_rank_gets_more_of_what_is_free_and_its_node_hears_it_at_once() -> Non
     assert step.ask == 1
     assert has(w) == [(3.0, 2 * GIB, 2_500_000)]
     assert w.core.take_hinted() == {"node-1"}
-    room = w.core.picture.pool.room.nodes["node-1"]
+    room = w.core.cluster_state.pool.room.nodes["node-1"]
     assert (room.cpus, room.memory) == (5.0, 14 * GIB)
     (run,) = w.runs_of("node-1")
     assert (run.cpus, run.memory, run.egress, run.gpus) == (3.0, 2 * GIB, 2_500_000, (0,))
@@ -93,11 +93,11 @@ def test_what_is_not_named_stays_as_it_is() -> None:
 def test_what_makes_no_sense_or_does_not_fit_changes_nothing(ranks: tuple[RankTuning, ...]) -> None:
     w = world(8.0)
     running(w)
-    before = w.core.picture.jobs["j-1"]
+    before = w.core.cluster_state.jobs["j-1"]
     w.core.take_hinted()
     assert w.tune("j-1", *ranks) == []
-    assert w.core.picture.jobs["j-1"] is before
-    assert w.core.picture.pool.room.nodes["node-1"].cpus == 7.0
+    assert w.core.cluster_state.jobs["j-1"] is before
+    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 7.0
     assert w.core.take_hinted() == set()
 
 
@@ -136,7 +136,7 @@ def test_what_a_kept_change_gained_is_told_and_changes_nothing() -> None:
 def test_ranks_of_one_node_give_to_each_other_where_nothing_is_free() -> None:
     w = world(4.0)
     running(w, replicas=2, cpus=2.0)
-    assert w.core.picture.pool.room.nodes["node-1"].cpus == 0.0
+    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 0.0
     assert w.tune("j-1", RankTuning(rank=0, cpus=3.0)) == []
     assert w.tune("j-1", RankTuning(rank=0, cpus=3.0), RankTuning(rank=1, cpus=1.5)) == []
     assert len(w.tune("j-1", RankTuning(rank=0, cpus=3.0), RankTuning(rank=1, cpus=1.0))) == 1
@@ -205,10 +205,10 @@ def test_after_a_requeue_it_starts_with_what_it_asked_for() -> None:
     w.ask(AskKind.REQUEUE, "j-1")
     w.round()
     w.round()
-    job = w.core.picture.jobs["j-1"]
+    job = w.core.cluster_state.jobs["j-1"]
     assert (job.state, job.epoch) == (S.RUNNING, 1)
     assert has(w) == [(2.0, GIB, None)]
-    assert w.core.picture.pool.room.nodes["node-1"].cpus == 6.0
+    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 6.0
 
 
 def test_an_ended_job_gives_back_what_it_had_then() -> None:
@@ -217,21 +217,21 @@ def test_an_ended_job_gives_back_what_it_had_then() -> None:
     w.tune("j-1", RankTuning(rank=0, cpus=5.0, memory=3 * GIB))
     w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
-    room = w.core.picture.pool.room.nodes["node-1"]
+    room = w.core.cluster_state.pool.room.nodes["node-1"]
     assert (room.cpus, room.memory, room.gpus.whole) == (8.0, 16 * GIB, [0, 1, 2, 3])
-    assert w.core.picture.holdings.shares.of("alice") == 0.0
+    assert w.core.cluster_state.holdings.shares.of("alice") == 0.0
 
 
 def test_a_new_leader_and_a_core_begun_in_the_middle_know_what_was_tuned() -> None:
     w = world(8.0)
     running(w)
     w.tune("j-1", RankTuning(rank=0, cpus=3.0))
-    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
-    again.picture.check()
-    assert again.picture.pool.room.nodes["node-1"].cpus == 5.0
-    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
+    again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
+    again.cluster_state.check()
+    assert again.cluster_state.pool.room.nodes["node-1"].cpus == 5.0
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     w.sync("node-1")
-    assert w.core.picture.pool.room.nodes["node-1"].cpus == 5.0
+    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 5.0
     (run,) = w.runs_of("node-1")
     assert run.cpus == 3.0
 
@@ -239,9 +239,9 @@ def test_a_new_leader_and_a_core_begun_in_the_middle_know_what_was_tuned() -> No
 def test_a_dominant_share_is_that_of_what_is_held_now() -> None:
     w = world(8.0)
     running(w, gpus=0, cpus=2.0)
-    assert w.core.picture.holdings.shares.of("alice") == 0.25
+    assert w.core.cluster_state.holdings.shares.of("alice") == 0.25
     w.tune("j-1", RankTuning(rank=0, cpus=6.0))
-    assert w.core.picture.holdings.shares.of("alice") == 0.75
+    assert w.core.cluster_state.holdings.shares.of("alice") == 0.75
 
 
 TUNINGS = st.builds(
@@ -259,10 +259,10 @@ def test_whatever_is_asked_no_node_gives_more_than_it_has(asks: list[tuple[str, 
     for job_id in ("j-1", "j-2", "j-3"):
         running(w, job_id, gpus=1, replicas=2)
     for job_id, ranks in asks:
-        before = w.core.picture.jobs[job_id]
+        before = w.core.cluster_state.jobs[job_id]
         steps = w.tune(job_id, *ranks)  # checks that room and allocations add up
-        assert (w.core.picture.jobs[job_id] is before) == (not steps)
-        for room in w.core.picture.pool.room.nodes.values():
+        assert (w.core.cluster_state.jobs[job_id] is before) == (not steps)
+        for room in w.core.cluster_state.pool.room.nodes.values():
             assert room.cpus > -1e-6
             assert room.memory >= 0
         for step in steps:

@@ -220,7 +220,7 @@ def test_a_new_leader_goes_on_with_an_update() -> None:
     running(w, service(want=3, image="chat:1"))
     w.update("j-1", image="chat:2")
     for _ in range(12):
-        w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+        w.lead_anew(w.open_jobs(), w.core.cluster_state.pool.nodes.values())
         w.sync("node-1")
         w.sync("node-1")
         w.round()
@@ -273,7 +273,7 @@ def test_a_service_comes_to_its_size_and_its_newest_revision_whatever_happens(
             case "unready" if live:
                 unready(w, live[number % len(live)])
             case "leader":
-                w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+                w.lead_anew(w.open_jobs(), w.core.cluster_state.pool.nodes.values())
             case "node":
                 for key in [key for key in live if key in w.nodes[f"node-{number}"].live]:
                     w.nodes[f"node-{number}"].end(key, 137)

@@ -49,7 +49,7 @@ def rescore(w: World, **scores: float) -> None:
         GpuScore(node_id=name.replace("_", "-"), gpu_index=0, job_class="compute", score=score)
         for name, score in scores.items()
     ]
-    w.core.picture.rescore(found)
+    w.core.cluster_state.rescore(found)
 
 
 # placement

@@ -56,7 +56,7 @@ class Seen(Life):
         return Steps(step, steps, self.dice.choice([None, 0.2]), 100.0)
 
     def nodes(self) -> list[Node]:
-        return list(self.world.core.picture.pool.nodes.values())
+        return list(self.world.core.cluster_state.pool.nodes.values())
 
     def holding(self) -> list[Job]:
         return [one for one in self.world.open_jobs() if one.state.holding]
@@ -76,7 +76,7 @@ class Seen(Life):
             durations=durations,
             steps=self.heard,
             quotas=self.limits,
-            minimum_run=self.world.core.picture.minimum_run,
+            minimum_run=self.world.core.cluster_state.minimum_run,
         )
 
     def told(self, about: Job, pool: PoolToCome) -> Explanation:

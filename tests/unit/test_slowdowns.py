@@ -117,7 +117,7 @@ def submit(w: World, job_id: str, request: float, job_class: str, kind: str) -> 
     role = {"share": {"request": request, "limit": 1.0, "memory": "1GiB"}, "gpus": 0}
     w.submit(job_id, gpus=0, spec={"role": role, "kind": kind, "labels": {CLASS_LABEL: job_class}})
     w.round()
-    placement = w.core.picture.jobs[job_id].placement
+    placement = w.core.cluster_state.jobs[job_id].placement
     assert placement is not None
     return placement.allocations[0].gpus[0]
 
@@ -125,11 +125,15 @@ def submit(w: World, job_id: str, request: float, job_class: str, kind: str) -> 
 @pytest.mark.parametrize(("slowdown", "gpu"), [(1.0, 0), (1.5, 1)])
 def test_a_scheduler_places_by_what_it_was_told_and_another_leader_by_what_is_stored(slowdown: float, gpu: int) -> None:
     w = world(gpus=2)
-    w.core.picture.slow([pair(slowdown), pair(9.0, beside="odd")])
+    w.core.cluster_state.slow([pair(slowdown), pair(9.0, beside="odd")])
     assert submit(w, "j-1", 0.5, "memory", "training") == 0
     assert submit(w, "j-2", 0.5, "compute", "training") == 1
-    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
-    assert again.picture.beliefs.slowdowns == w.core.picture.beliefs.slowdowns == {("memory", "memory"): slowdown}
+    again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
+    assert (
+        again.cluster_state.beliefs.slowdowns
+        == w.core.cluster_state.beliefs.slowdowns
+        == {("memory", "memory"): slowdown}
+    )
     assert submit(w, "j-3", 0.3, "memory", "batch") == gpu
 
 
@@ -137,16 +141,16 @@ async def test_a_desk_reads_what_scorers_store_at_its_start_and_when_it_changed(
     w = DeskWorld()
     await w.store.save_slowdowns([pair(1.2, at=w.now)])
     await w.turns()
-    assert w.scheduler_loop.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.2}
-    before = w.scheduler_loop.core.picture.beliefs.changes
+    assert w.scheduler_loop.core.cluster_state.beliefs.slowdowns == {("memory", "memory"): 1.2}
+    before = w.scheduler_loop.core.cluster_state.beliefs.changes
     await w.store.save_slowdowns([pair(1.205, at=w.now + 1)])
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.scheduler_loop.core.picture.beliefs.changes == before, "that is noise"
+    assert w.scheduler_loop.core.cluster_state.beliefs.changes == before, "that is noise"
     await w.store.save_slowdowns([pair(1.4, at=w.now + 2)])
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.scheduler_loop.core.picture.beliefs.slowdowns == {("memory", "memory"): 1.4}
+    assert w.scheduler_loop.core.cluster_state.beliefs.slowdowns == {("memory", "memory"): 1.4}
 
 
 async def test_random_lives_have_slowdowns_so_that_their_replays_do() -> None:

@@ -116,7 +116,7 @@ def test_a_gang_gets_a_place_exactly_when_its_least_has_one_and_never_less_or_mo
 
 
 def ready(w: World, job_id: str, status: int = 0) -> None:
-    job = w.core.picture.jobs[job_id]
+    job = w.core.cluster_state.jobs[job_id]
     assert job.placement is not None
     for allocation in job.placement.allocations:
         w.nodes[allocation.node_id].end((job_id, job.epoch, allocation.rank), status)
@@ -135,7 +135,7 @@ def test_backfill_reserves_what_starts_a_job_and_not_all_that_it_wants() -> None
     assert (w.state("j-elastic"), w.state("j-behind")) == (S.QUEUED, S.QUEUED)
     ready(w, "j-soon")
     assert w.state("j-elastic") is S.RUNNING
-    assert w.core.picture.jobs["j-elastic"].granted == {"worker": 2}
+    assert w.core.cluster_state.jobs["j-elastic"].granted == {"worker": 2}
 
 
 def test_a_job_that_overtakes_takes_no_more_than_delays_nobody_ahead_of_it() -> None:
@@ -146,7 +146,7 @@ def test_a_job_that_overtakes_takes_no_more_than_delays_nobody_ahead_of_it() -> 
     w.submit("j-elastic", gpus=1, spec=elastic(1, 4))
     w.round()
     assert (w.state("j-ahead"), w.state("j-elastic")) == (S.QUEUED, S.RUNNING)
-    assert w.core.picture.jobs["j-elastic"].granted == {"worker": 1}
+    assert w.core.cluster_state.jobs["j-elastic"].granted == {"worker": 1}
 
 
 # how much it has had, and how it is seen
@@ -190,8 +190,8 @@ def test_a_time_limit_is_the_limit_of_a_try_in_the_order_too() -> None:
     w.submit("j-1", gpus=1, spec={"time_limit": "1h"})
     w.round()
     w.tick(3000)
-    running = standing_of(w.core.picture.jobs["j-1"], w.now, SRTF)
+    running = standing_of(w.core.cluster_state.jobs["j-1"], w.now, SRTF)
     assert running.left_s is not None
     assert running.left_s < 610
-    waiting = replace(w.core.picture.jobs["j-1"], state=S.QUEUED, placement=None, attained_seconds=3000.0)
+    waiting = replace(w.core.cluster_state.jobs["j-1"], state=S.QUEUED, placement=None, attained_seconds=3000.0)
     assert standing_of(waiting, w.now, SRTF).left_s == 3600.0

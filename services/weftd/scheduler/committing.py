@@ -75,7 +75,9 @@ class Committer:
                 logger.info(step.event, extra={"job": step.job_id, "epoch": step.epoch, "why": step.cause.sentence})
         if now >= self._touched_at + TOUCH_SECONDS:
             self._touched_at = now
-            recent = [node_id for node_id, at in self._core.picture.pool.heard.items() if at > now - TOUCH_SECONDS]
+            recent = [
+                node_id for node_id, at in self._core.cluster_state.pool.heard.items() if at > now - TOUCH_SECONDS
+            ]
             await self._store.touch_nodes(lease, recent, at=now)
 
     async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None, now: float) -> list[bool]:
@@ -114,7 +116,7 @@ class Committer:
         return all(taken)
 
     def _changes(self, steps: Sequence[Step]) -> list[JobChange]:
-        return [self._core.picture.change_of(step) for step in steps]
+        return [self._core.cluster_state.change_of(step) for step in steps]
 
     async def _save_node(self, lease: Lease, change: NodeChange) -> None:
         """Store a node. A node that the store refuses goes on without a row there, which harms no other node."""

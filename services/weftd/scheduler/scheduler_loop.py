@@ -1,8 +1,8 @@
 """The scheduler loop: takes in reports and asks, has them decided on together, and sends steps, answers and hints.
 
 One turn: gather the input → decide → commit all steps in one statement → answer. A decision is sent out only after it
-is stored; if storing fails, nothing is sent, and the core's picture is loaded anew from the store. The journal stands
-between the loop and its core: the input of the core is stored with the first of the steps that follow from it.
+is stored; if storing fails, nothing is sent, and the core's cluster state is loaded again from the store. The journal
+stands between the loop and its core: the input of the core is stored with the first of the steps that follow from it.
 """
 
 import asyncio
@@ -176,7 +176,7 @@ class SchedulerLoop:
             if lease is not None:
                 await self._lead(lease, waiting)
         except _WRONG_PICTURE as error:
-            logger.warning("the picture was wrong and is loaded anew", extra={"error": str(error)})
+            logger.warning("the cluster state was wrong and is loaded anew", extra={"error": str(error)})
             self._loaded_for = 0
             if isinstance(error, LeaseLostError):
                 self._leadership.lost()
@@ -212,7 +212,7 @@ class SchedulerLoop:
         began = self._clock()
         steps += await self._take_in_asks(lease, now)
         intake_seconds = self._clock() - began
-        if wanted := self.core.picture.holds.wanted(now):
+        if wanted := self.core.cluster_state.holds.wanted(now):
             self._journal.tell_ends(await self._store.ends_of(wanted), now)
         await self._refresher.scores(now)
         await self._refresher.quotas(now)
@@ -350,7 +350,7 @@ class SchedulerLoop:
         self._done = len(asks)
         self._took_in |= bool(asks)
         ended = await self._ended(asks)
-        jobs = self.core.picture.jobs
+        jobs = self.core.cluster_state.jobs
         for ask in asks:
             if self._mistakes.drops(ask):
                 done.append(ask.id)
@@ -367,10 +367,10 @@ class SchedulerLoop:
                         raise WrongStateError(f"{job.id} is {job.state} and not known here: another may lead")
                     self.asked()  # the job was submitted a moment ago, and is admitted in the next turn
                     continue
-            changes = self.core.picture.pool.unstored
+            changes = self.core.cluster_state.pool.unstored
             made = self._journal.ask(ask, now, job=job)
             steps += made
-            if not made and self.core.picture.pool.unstored == changes:
+            if not made and self.core.cluster_state.pool.unstored == changes:
                 done.append(ask.id)  # already in the asked state
         if done:
             await self._store.drop_asks(lease, done)
@@ -391,7 +391,7 @@ class SchedulerLoop:
 
     async def _ended(self, asks: Sequence[Ask]) -> dict[str, Job]:
         """The jobs that are asked about and not known to the core: they are over, or not admitted yet."""
-        known = self.core.picture.jobs
+        known = self.core.cluster_state.jobs
         unknown = {ask.subject_id: None for ask in asks if _is_of_a_job(ask) and ask.subject_id not in known}
         return {job.id: job for job in await self._store.jobs_of(list(unknown))} if unknown else {}
 

@@ -91,20 +91,20 @@ class Tally:
         self._mistakes.inc()
 
     def show(self, core: Scheduler) -> None:
-        holding = len(core.picture.pool.runs.holding)
+        holding = len(core.cluster_state.pool.runs.holding)
         self._shown[core.pool] = _Shown(
             holding=holding,
-            waiting=len(core.picture.jobs) - holding,
+            waiting=len(core.cluster_state.jobs) - holding,
             nodes=self._ready_nodes(core),
             doubted=core.reaper.held_back,
-            strays=core.picture.pool.strays.living,
+            strays=core.cluster_state.pool.strays.living,
             holding_back=core.holding_back,
         )
         self._sum()
 
     def _ready_nodes(self, core: Scheduler) -> int:
         """Counted only when a node has changed: there may be thousands, and many turns a second."""
-        pool = core.picture.pool
+        pool = core.cluster_state.pool
         counted = self._counted.get(core.pool)
         if counted is None or counted[0] is not pool or counted[1] != pool.changes:
             ready = sum(node.ready for node in pool.nodes.values())

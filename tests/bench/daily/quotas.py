@@ -26,13 +26,13 @@ async def measure(home: Path, *, seed: int, quick: bool) -> dict[str, Aim]:
 def fair_shares(chance: Random) -> float:
     """How far the tenant that is farthest from its due is, in hundredths of all that was held."""
     w = world(nodes=NODES, gpus=GPUS, settings=Settings(policy=Policy("fair", "packed-sticky", "easy")))
-    w.core.picture.limit([Quota(name=name, weight=weight) for name, weight in WEIGHTS.items()], w.now)
+    w.core.cluster_state.limit([Quota(name=name, weight=weight) for name, weight in WEIGHTS.items()], w.now)
     held = dict.fromkeys(WEIGHTS, 0.0)
     ends: dict[str, float] = {}
     count = 0
     began = w.now
     while w.now < began + HOUR:
-        jobs = list(w.core.picture.jobs.values())
+        jobs = list(w.core.cluster_state.jobs.values())
         for name in WEIGHTS:
             for _ in range(WAITING - sum(job.tenant == name and job.state is JobState.QUEUED for job in jobs)):
                 count += 1
@@ -46,7 +46,7 @@ def fair_shares(chance: Random) -> float:
         w.tick(STEP_SECONDS)
         for node_id in (*w.nodes, *w.nodes):
             w.sync(node_id)
-        for job in w.core.picture.jobs.values():
+        for job in w.core.cluster_state.jobs.values():
             held[job.tenant] += job.gpus_held * STEP_SECONDS
     total, weights = sum(held.values()), sum(WEIGHTS.values())
     print(

@@ -1,7 +1,7 @@
 """The scheduler's core. No clock, no I/O: the same history leads to the same decisions.
 
-Every decision is a `Step`. The core applies it to its own picture at once; the scheduler loop then stores it. If the
-store refuses a step, the picture was wrong, and it is loaded anew.
+Every decision is a `Step`. The core applies it to its own cluster state at once; the scheduler loop then stores it. If
+the store refuses a step, the cluster state was wrong, and it is loaded again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.reaper import Reaper
 from weftd.scheduler.thinking.decide.settling import Settling
 from weftd.scheduler.thinking.decide.waiting import Waiting
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.pool import NodeChange
 
 _S, _E, _C = JobState, JobEvent, CauseCode
@@ -81,7 +81,7 @@ class Scheduler:
         slowdowns: Iterable[PairSlowdown] = (),
     ) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
-        self.picture = Picture(
+        self.cluster_state = ClusterState(
             self.settings.policy,
             locality,
             scores=scores,
@@ -91,11 +91,11 @@ class Scheduler:
             minimum_run=MinimumRun(self.settings.preemption_after_seconds),
             half_life_seconds=self.settings.half_life_seconds,
         )
-        self._moving = Moving(self.picture, self.settings.moves)
-        self._sizing = sizing.Sizing(self.picture)
-        self._loans = Loans(self.picture, stop_seconds=self.settings.stop_seconds)
+        self._moving = Moving(self.cluster_state, self.settings.moves)
+        self._sizing = sizing.Sizing(self.cluster_state)
+        self._loans = Loans(self.cluster_state, stop_seconds=self.settings.stop_seconds)
         self._waiting = Waiting(
-            self.picture,
+            self.cluster_state,
             self._moving,
             patience_seconds=self.settings.patience_seconds,
             steps_max=self.settings.steps_max,
@@ -139,28 +139,28 @@ class Scheduler:
         """
         self._begin(held_until, scores, classes, slowdowns)
         self._settling = self._settle(now, went_back_at)
-        self.picture.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
-        self.picture.pool.strays.forgot_placements = went_back_at is not None
+        self.cluster_state.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
+        self.cluster_state.pool.strays.forgot_placements = went_back_at is not None
 
     # input
 
     def tell_ends(self, found: Iterable[Ends], now: float) -> None:
-        """Take in what the store says of the jobs and arrays that other jobs wait for (`picture.holds.wanted`)."""
-        self.picture.holds.tell(found, now)
+        """Take in what the store says of jobs and arrays that other jobs wait for (`cluster_state.holds.wanted`)."""
+        self.cluster_state.holds.tell(found, now)
 
     def begin_turn(self) -> None:
         """Begin a turn: all earlier decisions are stored."""
-        self.picture.begin_turn()
+        self.cluster_state.begin_turn()
 
     def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
         """Replace the step from this version of a job in this turn, which the store refused as unlawful."""
         sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
-        return self.picture.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
+        return self.cluster_state.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
 
     def admit(self, jobs: Iterable[Job]) -> None:
         """Take in jobs that are new in the queue."""
         for job in jobs:
-            self.picture.keep(job)
+            self.cluster_state.keep(job)
 
     def report(self, report: NodeReported, now: float) -> str:
         """Take in a node's report; returns why it is refused, or an empty string.
@@ -168,17 +168,17 @@ class Scheduler:
         A report that names a leader was sent after this leader answered the node. Any other may be late: a scheduler
         that hung receives old reports, and a run that such a report leaves out may have been started since.
         """
-        if refused := self.picture.pool.runs.refuses(report):
+        if refused := self.cluster_state.pool.runs.refuses(report):
             return refused
-        if not report.leaving or report.node_id not in self.picture.pool.nodes:
+        if not report.leaving or report.node_id not in self.cluster_state.pool.nodes:
             self._know_node(report, now)
         if report.leader is not None:
             self.reaper.follows(report.node_id)
-        self.picture.see(report, now, sure=report.leader is not None or self._settling.past(now))
+        self.cluster_state.see(report, now, sure=report.leader is not None or self._settling.past(now))
         return ""
 
     def _know_node(self, report: NodeReported, now: float) -> None:
-        known = self.picture.pool.nodes.get(report.node_id)
+        known = self.cluster_state.pool.nodes.get(report.node_id)
         node = Node(
             id=report.node_id,
             pool=report.pool,
@@ -193,11 +193,11 @@ class Scheduler:
         if known is None:
             gpus = len(node.capacity.gpus)
             emulated = " emulated" if any(gpu.emulated for gpu in node.capacity.gpus) else ""
-            self.picture.change_node(node, "joined", f"joined with {gpus}{emulated} GPUs", at=now)
+            self.cluster_state.change_node(node, "joined", f"joined with {gpus}{emulated} GPUs", at=now)
         elif not known.ready:
-            self.picture.change_node(node, "returned", "is heard of again", at=now)
+            self.cluster_state.change_node(node, "returned", "is heard of again", at=now)
         elif structs.replace(known, seen_at=now) != node:
-            self.picture.change_node(
+            self.cluster_state.change_node(
                 node, "changed", "has other capacity, address, rack or runtime than before", at=now
             )
 
@@ -214,60 +214,60 @@ class Scheduler:
             self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
             return []
         if job is None:
-            job = self.picture.jobs.get(ask.subject_id)
+            job = self.cluster_state.jobs.get(ask.subject_id)
         if job is None:
             return []
         match ask.kind:
             case AskKind.CANCEL:
                 cause = ask.why or Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.tenant}", by=ask.tenant)
                 if job.state is _S.QUEUED:
-                    return self.picture.go(job, _E.CANCELLED, cause, now, ask=ask.id)
-                return lives.stop(self.picture, job, cause, now, ask=ask.id)
+                    return self.cluster_state.go(job, _E.CANCELLED, cause, now, ask=ask.id)
+                return lives.stop(self.cluster_state, job, cause, now, ask=ask.id)
             case AskKind.REQUEUE:
                 cause = Cause(code=_C.REQUEUE_ASKED, sentence=f"requeued by {ask.tenant}", by=ask.tenant)
                 if job.state.final:
-                    return self.picture.go(job, _E.REQUEUED, cause, now, ask=ask.id, attempts=0, not_before=now)
-                return lives.stop(self.picture, job, cause, now, ask=ask.id)
+                    return self.cluster_state.go(job, _E.REQUEUED, cause, now, ask=ask.id, attempts=0, not_before=now)
+                return lives.stop(self.cluster_state, job, cause, now, ask=ask.id)
             case AskKind.PRIORITISE:
                 if job.state.final:
                     return []
                 sentence = f"priority {job.priority} → {ask.priority} by {ask.tenant}"
                 cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.tenant)
-                return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
+                return self.cluster_state.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
             case AskKind.SCALE:
-                return sizing.scale(self.picture, ask, now)
+                return sizing.scale(self.cluster_state, ask, now)
             case AskKind.UPDATE:
-                return updating.update(self.picture, ask, now)
+                return updating.update(self.cluster_state, ask, now)
             case AskKind.SHARE:
-                return sharing.share(self.picture, ask, now, closed=self._waiting.cycle.reserved)
+                return sharing.share(self.cluster_state, ask, now, closed=self._waiting.cycle.reserved)
             case AskKind.ENTER:
-                return lives.enter(self.picture, ask, job, now)
+                return lives.enter(self.cluster_state, ask, job, now)
             case AskKind.TUNE:
-                return tuning.tune(self.picture, ask, now, closed=self._waiting.cycle.reserved)
+                return tuning.tune(self.cluster_state, ask, now, closed=self._waiting.cycle.reserved)
             case _:
                 return []
 
     def _drain(self, ask: Ask, *, drained: bool, now: float) -> None:
-        node = self.picture.pool.nodes.get(ask.subject_id)
+        node = self.cluster_state.pool.nodes.get(ask.subject_id)
         if node is None or node.drained == drained:
             return
         event = "drained" if drained else "resumed"
-        node = structs.replace(node, drained=drained, seen_at=self.picture.pool.heard[node.id])
-        self.picture.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
+        node = structs.replace(node, drained=drained, seen_at=self.cluster_state.pool.heard[node.id])
+        self.cluster_state.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
 
     # decisions
 
     def follow(self, report: NodeReported, now: float) -> list[Step]:
         """The steps that a report makes due, for every job that has a rank on its node."""
         steps: list[Step] = []
-        for job_id in sorted(self.picture.pool.runs.jobs_on(report.node_id)):
-            job = self.picture.jobs[job_id]
-            steps += (serving if job.spec.is_service else lives).follow(self.picture, job, now)
+        for job_id in sorted(self.cluster_state.pool.runs.jobs_on(report.node_id)):
+            job = self.cluster_state.jobs[job_id]
+            steps += (serving if job.spec.is_service else lives).follow(self.cluster_state, job, now)
         return steps + (self._let_leave(report, now) if report.leaving else [])
 
     def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
         """A leaving node takes no new runs; once all its runs have exited it is lost, without waiting for its lease."""
-        node = self.picture.pool.nodes[report.node_id]
+        node = self.cluster_state.pool.nodes[report.node_id]
         if not node.ready or any(run.state is not RunState.EXITED for run in report.runs):
             return []
         return self._lose(node, "left: its executor was stopped", now)
@@ -280,9 +280,9 @@ class Scheduler:
             steps += self._deadlines(now)
             steps += self._remove_nodes(now)
         steps += self._put_back(now)
-        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.pool.unheard))
+        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.cluster_state.pool.unheard))
         if self._not_yet is None and self._withheld:
-            self.picture.desired.hint(self._withheld)
+            self.cluster_state.desired.hint(self._withheld)
             self._withheld.clear()
         self._more_held = False
         if self._not_yet is None:
@@ -306,49 +306,53 @@ class Scheduler:
         steps: list[Step] = []
         judged = 0
         while judged < HELD_MAX and len(steps) < self.settings.steps_max:
-            job_id = self.picture.holds.take_changed()
+            job_id = self.cluster_state.holds.take_changed()
             if job_id is None:
                 return steps
             judged += 1
-            job = self.picture.jobs.get(job_id)
+            job = self.cluster_state.jobs.get(job_id)
             if job is None or job.state is not _S.QUEUED:
                 continue
-            if (cause := self.picture.holds.never(job)) is not None:
-                steps += self.picture.go(job, _E.CANCELLED, cause, now)
+            if (cause := self.cluster_state.holds.never(job)) is not None:
+                steps += self.cluster_state.go(job, _E.CANCELLED, cause, now)
             else:
-                self.picture.waitlist.judge_again(job, now)
+                self.cluster_state.waitlist.judge_again(job, now)
         self._more_held = True
         return steps
 
     def _lose_nodes(self, now: float) -> list[Step]:
-        heard = self.picture.pool.heard
+        heard = self.cluster_state.pool.heard
         if unseen := self.reaper.not_listening(now):
-            self.picture.pool.excuse(unseen, now)
+            self.cluster_state.pool.excuse(unseen, now)
         if not self.reaper.may_be_due(now):  # as in most turns: the look costs the most at rest
             return []
         since = self.reaper.silent_since
-        ready = {node.id: since(node.id, heard[node.id]) for node in self.picture.pool.nodes.values() if node.ready}
+        ready = {
+            node.id: since(node.id, heard[node.id]) for node in self.cluster_state.pool.nodes.values() if node.ready
+        }
         steps: list[Step] = []
-        for node_id in self.reaper.lost(ready, now, leaving=self.picture.pool.leaving):
+        for node_id in self.reaper.lost(ready, now, leaving=self.cluster_state.pool.leaving):
             sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
-            steps += self._lose(self.picture.pool.nodes[node_id], sentence, now)
+            steps += self._lose(self.cluster_state.pool.nodes[node_id], sentence, now)
         return steps
 
     def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
-        heard_at = self.picture.pool.heard.get(node.id, node.seen_at)
-        self.picture.pool.forget(node.id)
-        self.picture.change_node(structs.replace(node, ready=False, seen_at=heard_at), "lost", sentence, at=now)
+        heard_at = self.cluster_state.pool.heard.get(node.id, node.seen_at)
+        self.cluster_state.pool.forget(node.id)
+        self.cluster_state.change_node(structs.replace(node, ready=False, seen_at=heard_at), "lost", sentence, at=now)
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
-        for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.pool.runs.jobs_on(node.id))]:
+        for job in [
+            self.cluster_state.jobs[job_id] for job_id in sorted(self.cluster_state.pool.runs.jobs_on(node.id))
+        ]:
             if job.spec.is_service and job.state is not _S.STOPPING:
-                steps += serving.lose_node(self.picture, job, cause, now)
+                steps += serving.lose_node(self.cluster_state, job, cause, now)
             elif job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
-                steps += lives.release(self.picture, job, now)
+                steps += lives.release(self.cluster_state, job, now)
             elif job.state is not _S.STOPPING:
-                steps += lives.stop(self.picture, job, cause, now)
-            elif self.picture.pool.all_gone(job):
-                steps += lives.stopped(self.picture, job, now)
+                steps += lives.stop(self.cluster_state, job, cause, now)
+            elif self.cluster_state.pool.all_gone(job):
+                steps += lives.stopped(self.cluster_state, job, now)
         return steps
 
     def _remove_nodes(self, now: float) -> list[Step]:
@@ -357,44 +361,44 @@ class Scheduler:
         kept = self.settings.nodes_kept_seconds
         if kept is None:
             return []
-        lost = [node for node in self.picture.pool.nodes.values() if not node.ready and now - node.seen_at > kept]
-        gone = [node for node in lost if not self.picture.pool.runs.jobs_on(node.id)]
+        lost = [node for node in self.cluster_state.pool.nodes.values() if not node.ready and now - node.seen_at > kept]
+        gone = [node for node in lost if not self.cluster_state.pool.runs.jobs_on(node.id)]
         for node in gone:
             sentence = f"removed: was not heard of for {duration_text(now - node.seen_at)}"
-            self.picture.remove_node(node, sentence, at=now)
+            self.cluster_state.remove_node(node, sentence, at=now)
         return self._too_big(now) if gone else []
 
     def _too_big(self, now: float) -> list[Step]:
-        nodes = list(self.picture.pool.nodes.values())
+        nodes = list(self.cluster_state.pool.nodes.values())
         causes: dict[Shape, Cause | None] = {}
         steps: list[Step] = []
-        for job in [job for job in self.picture.jobs.values() if job.state is _S.QUEUED]:
-            if job.id in self.picture.waitlist.held:
+        for job in [job for job in self.cluster_state.jobs.values() if job.state is _S.QUEUED]:
+            if job.id in self.cluster_state.waitlist.held:
                 continue
             shape = shape_of_job(job)
             if shape not in causes:
                 causes[shape] = never_fits(job.spec, nodes, job.tenant) if nodes else None
             cause = causes[shape]
             if cause is not None and (job.waiting_for is None or job.waiting_for.code is not cause.code):
-                steps += self.picture.go(job, _E.WAITING, cause, now)
+                steps += self.cluster_state.go(job, _E.WAITING, cause, now)
         return steps
 
     def _deadlines(self, now: float) -> list[Step]:
         steps: list[Step] = []
-        for job_id in sorted(self.picture.pool.runs.holding):
-            job = self.picture.jobs[job_id]
+        for job_id in sorted(self.cluster_state.pool.runs.holding):
+            job = self.cluster_state.jobs[job_id]
             limit = job.spec.time_limit_seconds
             # Before `begins_at` there was no leader, or it started nothing.
             since = max(job.since, self._settling.begins_at)
             if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
                 sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
-                steps += lives.stop(self.picture, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
+                steps += lives.stop(self.cluster_state, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
             elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:
                 sentence = f"ran longer than its time limit of {job.spec.time_limit}"
-                steps += lives.stop(self.picture, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
+                steps += lives.stop(self.cluster_state, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
             elif job.state is _S.RUNNING:
                 steps += (serving if job.spec.is_service else lives).overdue(
-                    self.picture,
+                    self.cluster_state,
                     job,
                     now,
                     since=since,
@@ -402,7 +406,7 @@ class Scheduler:
                     stop_seconds=self.settings.stop_seconds,
                 )
             elif job.state is _S.STOPPING and now - since > self._leave_seconds(job):
-                steps += lives.give_up(self.picture, job, now)
+                steps += lives.give_up(self.cluster_state, job, now)
         return steps
 
     def _leave_seconds(self, job: Job) -> float:
@@ -412,7 +416,7 @@ class Scheduler:
     @property
     def unfollowing(self) -> list[str]:
         """Ready nodes not surely answered by this leader: an earlier leader may hold them."""
-        return self.reaper.unfollowing(node.id for node in self.picture.pool.nodes.values() if node.ready)
+        return self.reaper.unfollowing(node.id for node in self.cluster_state.pool.nodes.values() if node.ready)
 
     @property
     def holding_back(self) -> bool:
@@ -428,22 +432,22 @@ class Scheduler:
 
     def answer(self, node_id: str) -> tuple[JobOrder, ...]:
         """All runs that the node should have, as the answer to its newest report."""
-        wanted = self.picture.desired.on(node_id)
+        wanted = self.cluster_state.desired.on(node_id)
         permitted = [self._permitted(node_id, order) for order in wanted]
         orders = self._carried(node_id, [order for order in permitted if order.ranks])
         if self._not_yet is not None and orders != tuple(wanted):
             self._withheld.add(node_id)
-        self.picture.pool.runs.offered(node_id, orders)
-        self.picture.desired.answered(node_id)
-        if node_id in self.picture.pool.unheard and node_id not in self._asked_again:
+        self.cluster_state.pool.runs.offered(node_id, orders)
+        self.cluster_state.desired.answered(node_id)
+        if node_id in self.cluster_state.pool.unheard and node_id not in self._asked_again:
             self._asked_again.add(node_id)
-            self.picture.desired.hint([node_id])  # so that a sure report comes soon
+            self.cluster_state.desired.hint([node_id])  # so that a sure report comes soon
         return orders
 
     def _carried(self, node_id: str, orders: list[JobOrder]) -> tuple[JobOrder, ...]:
         """As many of `orders` as one answer carries; jobs left out are put back with the next decision."""
-        picture = self.picture
-        found = carried(orders, picture.pool.runs.reported_by(node_id), picture.desired.order_bytes)
+        cluster_state = self.cluster_state
+        found = carried(orders, cluster_state.pool.runs.reported_by(node_id), cluster_state.desired.order_bytes)
         for job_id in found.left_out:
             self._left_out[job_id] = (node_id, job_id in found.never)
         return found.orders
@@ -453,32 +457,32 @@ class Scheduler:
         left_out, self._left_out = self._left_out, {}
         steps: list[Step] = []
         for job_id, (node_id, never) in sorted(left_out.items()):
-            job = self.picture.jobs.get(job_id)
+            job = self.cluster_state.jobs.get(job_id)
             if (
                 job is None
                 or job.state not in (_S.PLACED, _S.STARTING)
-                or job_id not in self.picture.pool.runs.jobs_on(node_id)
+                or job_id not in self.cluster_state.pool.runs.jobs_on(node_id)
             ):
                 continue
             cause = _orders_full(node_id, never=never)
             if not never:
-                self.picture.waitlist.put_back(job_id, cause)
-            steps += lives.stop(self.picture, job, cause, now)
+                self.cluster_state.waitlist.put_back(job_id, cause)
+            steps += lives.stop(self.cluster_state, job, cause, now)
         return steps
 
     def _permitted(self, node_id: str, order: JobOrder) -> JobOrder:
         """The order without the ranks that may not run now. A node keeps the runs that it has; it starts none while the
         leader settles or a stray of the job lives, and none with a share or a volume that it does not give."""
-        known = self.picture.pool.runs.reported_by(node_id)
+        known = self.cluster_state.pool.runs.reported_by(node_id)
         if all(key_of(order, rank) in known for rank in order.ranks):
             return order
-        job, node = self.picture.jobs[order.job_id], self.picture.pool.nodes[node_id]
+        job, node = self.cluster_state.jobs[order.job_id], self.cluster_state.pool.nodes[node_id]
         # The replicas of a service do not meet: a stray of the same epoch is in the way of none.
         but_of = job.epoch if job.spec.is_service else -1
         starts = (
             self._not_yet is None
             and _offers_volumes(node, order)
-            and not self.picture.pool.strays.has_living(order.job_id, but_of=but_of)
+            and not self.cluster_state.pool.strays.has_living(order.job_id, but_of=but_of)
         )
         return for_ranks(
             order,
@@ -487,10 +491,10 @@ class Scheduler:
 
     def take_hinted(self) -> set[str]:
         """Nodes whose desired runs changed since the last call."""
-        return self.picture.desired.take_hinted()
+        return self.cluster_state.desired.take_hinted()
 
     def take_node_changes(self) -> list[NodeChange]:
-        return self.picture.pool.take_changes()
+        return self.cluster_state.pool.take_changes()
 
 
 def _offers_volumes(node: Node, order: JobOrder) -> bool:

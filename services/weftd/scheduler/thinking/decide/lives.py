@@ -9,8 +9,8 @@ from weft.domain.quantity import duration_text
 from weft.domain.text import listed
 from weft.messages.asks import Ask
 from weftd.scheduler.thinking.decide.placing import port_for
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.orders import fresh_ranks
-from weftd.scheduler.thinking.state.picture import Picture
 from weftd.scheduler.thinking.state.runs import ENDED_AT, Ranks
 
 _S, _E, _C = JobState, JobEvent, CauseCode
@@ -40,43 +40,43 @@ FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED, _C.DECISION_FAIL
 OPEN_TO_PEOPLE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
 
 
-def follow(picture: Picture, job: Job, now: float) -> list[Step]:
+def follow(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """Advance a job as far as the reports of its nodes allow."""
     assert job.placement is not None, f"{job.id} is {job.state} without a placement"
-    ranks = picture.pool.runs.of(job)
+    ranks = cluster_state.pool.runs.of(job)
     steps: list[Step] = []
     if job.state is _S.PLACED and ranks.any_seen:
-        steps += picture.go(job, _E.STARTING, _reported(ranks.first_node), now)
-    job = picture.jobs[job.id]
+        steps += cluster_state.go(job, _E.STARTING, _reported(ranks.first_node), now)
+    job = cluster_state.jobs[job.id]
     if job.state is _S.STARTING and ranks.all_began:
         sentence = "runs" if len(ranks.seen) == 1 else f"all {len(ranks.seen)} ranks run"
-        steps += picture.go(job, _E.STARTED, _reported(ranks.first_node, sentence), now)
-    steps += note(picture, picture.jobs[job.id], now)
-    job = picture.jobs[job.id]
+        steps += cluster_state.go(job, _E.STARTED, _reported(ranks.first_node, sentence), now)
+    steps += note(cluster_state, cluster_state.jobs[job.id], now)
+    job = cluster_state.jobs[job.id]
     if job.state is _S.STOPPING:
-        return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
+        return steps + (stopped(cluster_state, job, now) if cluster_state.pool.all_gone(job) else [])
     if job.state is _S.RUNNING and ranks.all_succeeded():
-        if not picture.pool.all_gone(job):
+        if not cluster_state.pool.all_gone(job):
             cause = Cause(code=_C.CORE_DONE, sentence=f"{_ended_well(job, 'its core')}: the other ranks stop")
-            return steps + stop(picture, job, cause, now, exit_code=0, progress=ranks.progress)
+            return steps + stop(cluster_state, job, cause, now, exit_code=0, progress=ranks.progress)
         cause = Cause(code=_C.EXITED, sentence=f"{_ended_well(job)}{ranks.noted}")
-        return steps + picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
+        return steps + cluster_state.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     if job.state is _S.RUNNING:
-        steps += release(picture, job, now)
-        job = picture.jobs[job.id]
-    ended = ranks.first_ended_badly or picture.pool.runs.first_lost(job)
+        steps += release(cluster_state, job, now)
+        job = cluster_state.jobs[job.id]
+    ended = ranks.first_ended_badly or cluster_state.pool.runs.first_lost(job)
     if ended is not None:
-        steps += _ended_badly(picture, job, ended, now, exit_code=_status(ended, ranks), progress=ranks.progress)
+        steps += _ended_badly(cluster_state, job, ended, now, exit_code=_status(ended, ranks), progress=ranks.progress)
     return steps
 
 
-def note(picture: Picture, job: Job, now: float) -> list[Step]:
+def note(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """Write the notes of nodes on the ranks of a running job into its story."""
     if job.state is not _S.RUNNING:
         return []
     steps: list[Step] = []
-    for cause in picture.pool.runs.take_notes(job):
-        steps += picture.go(picture.jobs[job.id], _E.NOTED, cause, now)
+    for cause in cluster_state.pool.runs.take_notes(job):
+        steps += cluster_state.go(cluster_state.jobs[job.id], _E.NOTED, cause, now)
     return steps
 
 
@@ -86,7 +86,7 @@ def _status(cause: Cause, ranks: Ranks) -> int | None:
 
 
 def stop(
-    picture: Picture,
+    cluster_state: ClusterState,
     job: Job,
     cause: Cause,
     now: float,
@@ -104,7 +104,7 @@ def stop(
         assert job.stopping_for is not None
         if cause.code not in CANCELS or job.stopping_for.code in CANCELS:
             return []
-    steps = picture.go(
+    steps = cluster_state.go(
         job,
         _E.STOPPING,
         cause,
@@ -115,30 +115,30 @@ def stop(
         next_placement=next_placement,
         worked=job.granted if next_placement is not None else None,
     )
-    job = picture.jobs[job.id]
-    return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
+    job = cluster_state.jobs[job.id]
+    return steps + (stopped(cluster_state, job, now) if cluster_state.pool.all_gone(job) else [])
 
 
-def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
+def stopped(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """Every rank of a stopping job is gone: the cause of the stop decides its next state.
 
     A stopped rank that ended with status 0 was interrupted. It succeeded only if the progress of the job reports its
     work as done.
     """
     assert job.stopping_for is not None
-    ranks = picture.pool.runs.of(job)
+    ranks = cluster_state.pool.runs.of(job)
     cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}{ranks.noted}")
     if cause.code in CANCELS:
-        return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+        return cluster_state.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if cause.code is _C.CORE_DONE:  # its nodes may know that end no more
-        return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
+        return cluster_state.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     if not job.spec.is_service and ranks.all_succeeded(cause.numbers.get(ENDED_AT)):
         sentence = f"its work was done when it was stopped: {_ended_well(job)}{ranks.noted}"
         done = Cause(code=_C.EXITED, sentence=sentence)
-        return picture.go(job, _E.SUCCEEDED, done, now, exit_code=0, progress=ranks.progress)
-    if job.next_placement is not None and (again := _restarted(picture, job, now, progress=ranks.progress)):
+        return cluster_state.go(job, _E.SUCCEEDED, done, now, exit_code=0, progress=ranks.progress)
+    if job.next_placement is not None and (again := _restarted(cluster_state, job, now, progress=ranks.progress)):
         return again
-    return _over(picture, job, cause, now, exit_code=_status(cause, ranks), progress=ranks.progress)
+    return _over(cluster_state, job, cause, now, exit_code=_status(cause, ranks), progress=ranks.progress)
 
 
 def _ended_well(job: Job, needed: str = "every rank") -> str:
@@ -149,20 +149,20 @@ def _ended_well(job: Job, needed: str = "every rank") -> str:
     return f"{needed} ended with status 0"
 
 
-def _restarted(picture: Picture, job: Job, now: float, *, progress: dict[str, float] | None) -> list[Step]:
+def _restarted(cluster_state: ClusterState, job: Job, now: float, *, progress: dict[str, float] | None) -> list[Step]:
     """The job begins anew with another size, where that was held for it; nothing if a node of it is gone since."""
     assert job.stopping_for is not None
     following = job.next_placement
     assert following is not None
-    nodes = picture.pool.nodes
+    nodes = cluster_state.pool.nodes
     if not all(each.node_id in nodes and nodes[each.node_id].ready for each in following.allocations):
         return []
-    port = port_for(picture, structs.replace(job, epoch=job.epoch + 1), following.allocations)
+    port = port_for(cluster_state, structs.replace(job, epoch=job.epoch + 1), following.allocations)
     placement = structs.replace(following, master_port=port)
-    return picture.go(job, _E.RESTARTED, job.stopping_for, now, placement=placement, progress=progress)
+    return cluster_state.go(job, _E.RESTARTED, job.stopping_for, now, placement=placement, progress=progress)
 
 
-def release(picture: Picture, job: Job, now: float) -> list[Step]:
+def release(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """Ranks beyond the core that left, ended badly or were lost give their GPUs back, and the job runs on.
 
     A role of which a rank failed by its own fault has no more ranks from now on than it has left and than were lent,
@@ -173,15 +173,15 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     why: Cause | None = None
     size: dict[str, int] | None = None
     for allocation in job.placement.allocations:
-        if not allocation.extra or not picture.pool.gone(job, allocation):
+        if not allocation.extra or not cluster_state.pool.gone(job, allocation):
             continue
-        lost = None if allocation.leaving else _why_lost(picture, job, allocation)
+        lost = None if allocation.leaving else _why_lost(cluster_state, job, allocation)
         if allocation.leaving or lost is not None:
             gone.append(allocation)
         if lost is not None:
             why = why or structs.replace(lost, code=_C.RANK_LOST, sentence=f"{lost.sentence}: it runs on without it")
             if lost.code not in _NOT_ITS_FAULT:
-                size = size or _with_what_it_lent(picture, job)
+                size = size or _with_what_it_lent(cluster_state, job)
                 size[allocation.role] -= 1
     if not gone:
         return []
@@ -190,70 +190,74 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     cause = why or Cause(code=_C.RANKS_LEFT, sentence=f"rank{'s' * (len(gone) > 1)} {names} left: it has {has} now")
     # A size that worked for longer than the cool-down is not taken back for what happens after this change.
     worked: dict[str, int] | None = None if _is_new(job, now) else {}
-    return picture.go(job, _E.RESIZED, cause, now, placement=_without(job.placement, gone), size=size, worked=worked)
+    return cluster_state.go(
+        job, _E.RESIZED, cause, now, placement=_without(job.placement, gone), size=size, worked=worked
+    )
 
 
-def _with_what_it_lent(picture: Picture, job: Job) -> dict[str, int]:
+def _with_what_it_lent(cluster_state: ClusterState, job: Job) -> dict[str, int]:
     """How many ranks of each role the job has, and those that it gets back from services."""
     if job.granted == job.wanted:
         return job.granted
-    jobs = picture.jobs
-    loans = (loan for job_id in picture.pool.runs.holding for loan in jobs[job_id].loans)
+    jobs = cluster_state.jobs
+    loans = (loan for job_id in cluster_state.pool.runs.holding for loan in jobs[job_id].loans)
     lent = sum(loan.ranks for loan in loans if loan.lender == job.id)
     return {role: max(count, min(job.wanted[role], count + lent)) for role, count in job.granted.items()}
 
 
-def _why_lost(picture: Picture, job: Job, allocation: Allocation) -> Cause | None:
-    node = picture.pool.nodes.get(allocation.node_id)
+def _why_lost(cluster_state: ClusterState, job: Job, allocation: Allocation) -> Cause | None:
+    node = cluster_state.pool.nodes.get(allocation.node_id)
     if node is None or not node.ready:
         sentence = f"node {allocation.node_id} with its rank {allocation.rank} is lost"
         return Cause(code=_C.NODE_LOST, sentence=sentence, by=allocation.node_id)
-    runs = picture.pool.runs
+    runs = cluster_state.pool.runs
     return runs.ended_badly(job, allocation) or runs.lost(job, allocation)
 
 
-def give_up_ranks(picture: Picture, job: Job, ranks: Collection[Allocation], cause: Cause, now: float) -> list[Step]:
+def give_up_ranks(
+    cluster_state: ClusterState, job: Job, ranks: Collection[Allocation], cause: Cause, now: float
+) -> list[Step]:
     """These ranks beyond the core leave, and the job runs on without them."""
     asked = [allocation for allocation in ranks if not allocation.leaving]
     if job.placement is None or not asked:
         return []
     numbers = {"ranks": float(len(asked))}
     why = structs.replace(cause, sentence=f"{cause.sentence}; {len(asked)} of its ranks leave", numbers=numbers)
-    return picture.go(job, _E.RESIZED, why, now, placement=leaving(job.placement, asked))
+    return cluster_state.go(job, _E.RESIZED, why, now, placement=leaving(job.placement, asked))
 
 
 def overdue(
-    picture: Picture, job: Job, now: float, *, since: float, start_seconds: float, stop_seconds: float
+    cluster_state: ClusterState, job: Job, now: float, *, since: float, start_seconds: float, stop_seconds: float
 ) -> list[Step]:
     """Ranks that were to join and did not begin in time leave; ranks that were to leave and are reported to run in
     spite of that are given up: such a rank keeps its GPUs as a stray. `since`: from when on the time counts."""
     assert job.placement is not None
     waited = now - (since if job.sized_at is None else max(since, job.sized_at))
-    stuck = [each for each in job.placement.allocations if each.leaving and picture.pool.runs.alive(job, each)]
+    stuck = [each for each in job.placement.allocations if each.leaving and cluster_state.pool.runs.alive(job, each)]
     if stuck and waited > job.spec.grace_seconds + stop_seconds:
         names = ", ".join(str(allocation.rank) for allocation in stuck)
         cause = Cause(code=_C.STOP_TIMEOUT, sentence=f"ranks {names} did not leave in time, and are given up")
-        return picture.go(job, _E.RESIZED, cause, now, placement=_without(job.placement, stuck))
+        return cluster_state.go(job, _E.RESIZED, cause, now, placement=_without(job.placement, stuck))
     late = [
         each
         for each in job.placement.staying
-        if each.extra and waited > start_seconds and not picture.pool.runs.began(job, each)
+        if each.extra and waited > start_seconds and not cluster_state.pool.runs.began(job, each)
     ]
     if not late:
         return []
     names = ", ".join(str(allocation.rank) for allocation in late)
     cause = Cause(code=_C.START_TIMEOUT, sentence=f"ranks {names} did not begin in time, and leave")
-    size = _with_what_it_lent(picture, job)
+    size = _with_what_it_lent(cluster_state, job)
     for allocation in late:
         size[allocation.role] -= 1
-    return picture.go(job, _E.RESIZED, cause, now, placement=leaving(job.placement, late), size=size)
+    return cluster_state.go(job, _E.RESIZED, cause, now, placement=leaving(job.placement, late), size=size)
 
 
-def joined(picture: Picture, job: Job, places: Sequence[Allocation]) -> Placement:
+def joined(cluster_state: ClusterState, job: Job, places: Sequence[Allocation]) -> Placement:
     """The placement with these places as further ranks, the last ones, under numbers that none had before."""
     assert job.placement is not None
     # A rank of a time that the store has forgotten may still have its number.
-    ranks = fresh_ranks(job, len(places), above=picture.pool.strays.highest_rank(job.id, job.epoch))
+    ranks = fresh_ranks(job, len(places), above=cluster_state.pool.strays.highest_rank(job.id, job.epoch))
     new = tuple(
         structs.replace(place, rank=rank, extra=True, leaving=False, revision=job.revision)
         for place, rank in zip(places, ranks, strict=True)
@@ -283,16 +287,16 @@ def _without(placement: Placement, gone: Collection[Allocation]) -> Placement:
     )
 
 
-def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
+def give_up(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """The time for a job to stop is over: the job ends, and each rank that still runs keeps its GPUs as a stray.
 
     The job is not requeued by itself, because the old run and a new one must not run at once.
     """
     assert job.stopping_for is not None
-    left = picture.pool.not_stopped(job)
+    left = cluster_state.pool.not_stopped(job)
     if not left:
         return []  # a node has yet to report, or to be lost
-    ranks = picture.pool.runs.of(job)
+    ranks = cluster_state.pool.runs.of(job)
     first = left[0]
     others = f" and {len(left) - 1} more" if len(left) > 1 else ""
     sentence = (
@@ -301,38 +305,50 @@ def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
     )
     if job.stopping_for.code in CANCELS:
         cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}; {sentence}")
-        return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+        return cluster_state.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if job.stopping_for.code is _C.CORE_DONE:
         cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}; {sentence}")
-        return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
+        return cluster_state.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     cause = Cause(
         code=_C.STOP_TIMEOUT,
         sentence=f"{sentence}; it was stopped because: {job.stopping_for.sentence}",
         by=first.node_id,
         numbers={"ranks_left": float(len(left))},
     )
-    return picture.go(job, _E.FAILED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+    return cluster_state.go(job, _E.FAILED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
 
 
 def _ended_badly(
-    picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
+    cluster_state: ClusterState,
+    job: Job,
+    cause: Cause,
+    now: float,
+    *,
+    exit_code: int | None,
+    progress: dict[str, float] | None,
 ) -> list[Step]:
-    if not picture.pool.all_gone(job):
-        return stop(picture, job, cause, now, exit_code=exit_code, progress=progress)
-    return _over(picture, job, cause, now, exit_code=exit_code, progress=progress)
+    if not cluster_state.pool.all_gone(job):
+        return stop(cluster_state, job, cause, now, exit_code=exit_code, progress=progress)
+    return _over(cluster_state, job, cause, now, exit_code=exit_code, progress=progress)
 
 
 def _over(
-    picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
+    cluster_state: ClusterState,
+    job: Job,
+    cause: Cause,
+    now: float,
+    *,
+    exit_code: int | None,
+    progress: dict[str, float] | None,
 ) -> list[Step]:
     """This epoch ended without success: requeue the job, or let it fail."""
     if job.spec.is_service:
-        return service_over(picture, job, cause, now, progress=progress)
+        return service_over(cluster_state, job, cause, now, progress=progress)
     if _fails_at_its_size(job, cause, now):
         sizes = ", ".join(f"{role} {count}" for role, count in job.worked.items())
         sentence = f"{cause.sentence}, soon after it took another size: it goes back to {sizes}"
         back = structs.replace(cause, code=_C.SIZE_FAILED, sentence=sentence)
-        return picture.go(
+        return cluster_state.go(
             job, _E.REQUEUED, back, now, exit_code=exit_code, progress=progress, not_before=now, size=job.worked
         )
     retries = job.spec.retries
@@ -340,15 +356,17 @@ def _over(
         # A job that vanishes again and again must not spin, nor wait long for a fault that is not its own.
         spins = cause.code in (_C.RUN_LOST, _C.ORDERS_FULL)
         wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if spins else 0.0
-        return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)
+        return cluster_state.go(
+            job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait
+        )
     if cause.code is _C.CANNOT_START and not _was_elsewhere(job):
-        return picture.go(job, _E.FAILED, _no_other_try(cause), now, progress=progress, attempts=job.attempts + 1)
+        return cluster_state.go(job, _E.FAILED, _no_other_try(cause), now, progress=progress, attempts=job.attempts + 1)
     if cause.code in FOR_GOOD or job.attempts >= retries.max:
         attempts = job.attempts + (cause.code not in FOR_GOOD)
-        return picture.go(job, _E.FAILED, cause, now, exit_code=exit_code, progress=progress, attempts=attempts)
+        return cluster_state.go(job, _E.FAILED, cause, now, exit_code=exit_code, progress=progress, attempts=attempts)
     wait = retries.wait_seconds(job.attempts + 1)
     sentence = f"{cause.sentence}; retry {job.attempts + 1} of {retries.max} in {duration_text(wait)}"
-    return picture.go(
+    return cluster_state.go(
         job,
         _E.REQUEUED,
         structs.replace(cause, sentence=sentence),
@@ -361,21 +379,23 @@ def _over(
 
 
 def service_over(
-    picture: Picture, job: Job, cause: Cause, now: float, *, progress: dict[str, float] | None = None
+    cluster_state: ClusterState, job: Job, cause: Cause, now: float, *, progress: dict[str, float] | None = None
 ) -> list[Step]:
     """No replica of the service is left, and it goes back to the queue, unless it was stopped for good or none of its
     replicas was ever ready, however often that was tried."""
     if cause.code in FOR_GOOD:
-        return picture.go(job, _E.FAILED, cause, now, progress=progress)
+        return cluster_state.go(job, _E.FAILED, cause, now, progress=progress)
     if cause.code is _C.CANNOT_START and not job.worked and not _was_elsewhere(job):
-        return picture.go(job, _E.FAILED, _no_other_try(cause), now, progress=progress, attempts=job.attempts + 1)
+        return cluster_state.go(job, _E.FAILED, _no_other_try(cause), now, progress=progress, attempts=job.attempts + 1)
     attempts = job.attempts + (cause.code not in _NOT_ITS_FAULT)
     if never_ready(job, attempts):
-        return picture.go(job, _E.FAILED, why_never_ready(attempts, cause), now, progress=progress, attempts=attempts)
+        return cluster_state.go(
+            job, _E.FAILED, why_never_ready(attempts, cause), now, progress=progress, attempts=attempts
+        )
     wait = wait_seconds(job, attempts) if attempts > job.attempts else 0.0
     if cause.code in (_C.RUN_LOST, _C.ORDERS_FULL):
         wait = min(job.spec.retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX)
-    return picture.go(
+    return cluster_state.go(
         job,
         _E.REQUEUED,
         cause,
@@ -429,9 +449,9 @@ def _reported(node_id: str, sentence: str = "") -> Cause:
     return Cause(code=_C.NODE_REPORTED, sentence=sentence or f"node {node_id} prepares it", by=node_id)
 
 
-def enter(picture: Picture, ask: Ask, job: Job, now: float) -> list[Step]:
+def enter(cluster_state: ClusterState, ask: Ask, job: Job, now: float) -> list[Step]:
     """The step that tells it; none once that epoch is over: what ended it has ended the session too."""
     entry = ask.entry
     if entry is None or entry.epoch != job.epoch or job.state not in OPEN_TO_PEOPLE:
         return []
-    return picture.go(job, JobEvent.ENTERED, entry.cause, now, ask=ask.id)
+    return cluster_state.go(job, JobEvent.ENTERED, entry.cause, now, ask=ask.id)

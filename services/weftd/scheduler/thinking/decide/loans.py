@@ -24,8 +24,8 @@ from weft.planning.scores import GpuKey
 from weft.planning.shape import shape_of
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.placing import following
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import about_to_be_free
-from weftd.scheduler.thinking.state.picture import Picture
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
@@ -79,8 +79,8 @@ class _Look:
 class Loans:
     """`stop_seconds`: how long nodes may take to stop a rank, besides its grace."""
 
-    def __init__(self, picture: Picture, *, stop_seconds: float) -> None:
-        self._picture = picture
+    def __init__(self, cluster_state: ClusterState, *, stop_seconds: float) -> None:
+        self._cluster_state = cluster_state
         self._stop_seconds = stop_seconds
         self._awaited: dict[str, list[_Awaited]] = {}  # by service
         self._kept: dict[GpuKey, int] = {}  # how many replicas wait for a part of each
@@ -100,7 +100,7 @@ class Loans:
         return steps
 
     def _arrive(self, job_id: str, now: float) -> list[Step]:
-        job = self._picture.jobs.get(job_id)
+        job = self._cluster_state.jobs.get(job_id)
         missing = 0 if job is None else _missing(job)
         awaited = self._awaited.pop(job_id)
         due = [one for one in awaited if job is not None and job.epoch == one.epoch and self._is_there(one)]
@@ -111,19 +111,19 @@ class Loans:
             if id(one) not in stays:
                 self._let_go(one)
             if id(one) not in stays | joining:
-                self._picture.returned.keep([one.place], now)
+                self._cluster_state.returned.keep([one.place], now)
         if stay:
             self._awaited[job_id] = stay
         return self._join(job, joins, now) if job is not None and joins else []
 
     def _is_there(self, one: _Awaited) -> bool:
-        node = self._picture.pool.nodes.get(one.place.node_id)
+        node = self._cluster_state.pool.nodes.get(one.place.node_id)
         return node is not None and node.ready
 
     def _leaves(self, one: _Awaited) -> bool:
         """Is anything still there that must be gone first?"""
         for (job_id, epoch), ranks in one.leaving.items():
-            job = self._picture.jobs.get(job_id)
+            job = self._cluster_state.jobs.get(job_id)
             if job is None or job.epoch != epoch or job.placement is None:
                 continue
             if not ranks or any(each.rank in ranks for each in job.placement.allocations):
@@ -133,7 +133,7 @@ class Loans:
     def _join(self, job: Job, awaited: Iterable[_Awaited], now: float) -> list[Step]:
         """The replicas join, as far as their places are really free."""
         assert job.placement is not None
-        room = self._picture.pool.room
+        room = self._cluster_state.pool.room
         fit: list[_Awaited] = []
         with room.supposing():
             for one in awaited:
@@ -142,7 +142,7 @@ class Loans:
                     fit.append(one)
         if not fit:
             return []
-        placement = lives.joined(self._picture, job, [one.place for one in fit])
+        placement = lives.joined(self._cluster_state, job, [one.place for one in fit])
         lent = tuple(
             Loan(lender=lender, rank=new.rank, gpus=gpus, ranks=count, since=round(now, 6))
             for one, new in zip(fit, placement.allocations[-len(fit) :], strict=True)
@@ -153,13 +153,13 @@ class Loans:
         borrows = f", and borrows {loans_text(lent)}" if lent else ""
         numbers = {role: float(count) for role, count in after.items()} | {"gpus_borrowed": sum(x.gpus for x in lent)}
         cause = Cause(code=_C.GREW, sentence=f"{changes}{borrows}", numbers=numbers)
-        return self._picture.go(
+        return self._cluster_state.go(
             job,
             _E.RESIZED,
             cause,
             now,
             placement=placement,
-            loans=(*self._picture.owed(job, placement), *lent),
+            loans=(*self._cluster_state.owed(job, placement), *lent),
         )
 
     # what others can spare
@@ -188,7 +188,7 @@ class Loans:
 
     def _next(self, now: float, ahead: str) -> list[Job]:
         """The services that have too little, in the order of submission, those behind the last one first."""
-        jobs = self._picture.jobs
+        jobs = self._cluster_state.jobs
         first = jobs.get(ahead)
         self._again = {job_id: again for job_id, again in self._again.items() if job_id in self._short}
         short = (
@@ -214,7 +214,7 @@ class Loans:
 
     def _plan(self, services: Sequence[Job], closed: Sequence[str], now: float) -> list[tuple[Job, Borrowed]]:
         """Places for replicas, the services in turn; nothing changes yet."""
-        room = self._picture.pool.room
+        room = self._cluster_state.pool.room
         found: list[tuple[Job, Borrowed]] = []
         look = _Look()
         with room.supposing(closed=closed):
@@ -223,7 +223,7 @@ class Loans:
                 want = shape_of(job.spec, job.tenant)[0]
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
-                asked = asked_by(job, self._picture.beliefs.learnt)
+                asked = asked_by(job, self._cluster_state.beliefs.learnt)
                 missing = self._lacks(job) - len(self._awaited.get(job.id, ()))
                 for _ in range(missing):
                     if (want.request, rank) in look.nothing or len(found) >= LENT_AT_ONCE_MAX:
@@ -240,13 +240,13 @@ class Loans:
         return found
 
     def _rank(self, job: Job, now: float) -> _Rank:
-        order = self._picture.waitlist.queue.order
+        order = self._cluster_state.waitlist.queue.order
         tier = 0 if order.tier is None else order.tier(standing_of(job, now, order))
         return (float(job.priority), float(tier))
 
     def _willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
         """What gives way to the service, without what other tenants are guaranteed."""
-        quotas = self._picture.quotas
+        quotas = self._cluster_state.quotas
         for holder in self._all_willing(service, look, now):
             if holder.worth == LEAVES_FIRST or not quotas.protects(service.tenant, holder.job_id):
                 yield holder
@@ -254,8 +254,8 @@ class Loans:
     def _all_willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
         """What is about to be free, then what may be lent to the service, one after the other: first what loses
         least. Only what is asked for is looked for."""
-        picture, rank = self._picture, self._rank(service, now)
-        holders, jobs = picture.holdings.holders, picture.jobs
+        cluster_state, rank = self._cluster_state, self._rank(service, now)
+        holders, jobs = cluster_state.holdings.holders, cluster_state.jobs
         if look.leaving is None:
             leaving = [each for job_id in sorted(holders.leaving) for each in about_to_be_free(jobs[job_id])]
             look.leaving = [each for each in leaving if not self._is_kept(each)]
@@ -269,7 +269,7 @@ class Loans:
                 [
                     job
                     for job in lending
-                    if how_resized(job.spec) is ResizeHow.RESTART and not picture.minimum_run.protects(job, now)
+                    if how_resized(job.spec) is ResizeHow.RESTART and not cluster_state.minimum_run.protects(job, now)
                 ],
             )
         live, restarting = look.lenders[rank]
@@ -279,7 +279,7 @@ class Loans:
         yield from sorted(ranks, key=lambda holder: (holder.worth, holder.job_id))
         for most in (WHOLE_FIRST, None):
             if (rank, most) not in look.whole:
-                standing = standing_of(service, now, picture.waitlist.queue.order)
+                standing = standing_of(service, now, cluster_state.waitlist.queue.order)
                 found = holders.who_may_leave(standing, jobs, now, self._progress_of, most=most)
                 whole = [each for each in found if not each.extra and each.worth != LEAVES_FIRST and each.allocations]
                 whole = [each for each in whole if not why_never_lends(jobs[each.job_id])]
@@ -292,11 +292,11 @@ class Loans:
         return bool(gpus) and all(gpu in self._kept for gpu in gpus)
 
     def _progress_of(self, job: Job) -> Mapping[str, float]:
-        return self._picture.pool.runs.of(job).progress or {}
+        return self._cluster_state.pool.runs.of(job).progress or {}
 
     def _lends(self, victim: Holder, service: Job) -> bool:
         """Does the victim lose something by that, or did it leave by itself?"""
-        job = self._picture.jobs[victim.job_id]
+        job = self._cluster_state.jobs[victim.job_id]
         if job.spec.is_service:
             return False
         if job.state is _S.STOPPING:
@@ -316,11 +316,11 @@ class Loans:
                     asked.setdefault(victim.job_id, []).append((job, victim))
         steps: list[Step] = []
         for lender_id, victims in asked.items():
-            steps += self._give_way(self._picture.jobs[lender_id], victims, now)
+            steps += self._give_way(self._cluster_state.jobs[lender_id], victims, now)
         return steps
 
     def _await(self, job: Job, borrowed: Borrowed, now: float) -> None:
-        jobs = self._picture.jobs
+        jobs = self._cluster_state.jobs
         leaving: dict[tuple[str, int], tuple[int, ...]] = {}
         victims = (*borrowed.victims, *borrowed.others)
         for victim in victims:
@@ -346,7 +346,7 @@ class Loans:
             self._kept[key_of_gpu] = self._kept.get(key_of_gpu, 0) + 1
             if self._kept[key_of_gpu] == 1:
                 part = structs.replace(borrowed.place, gpus=(gpu,))
-                self._picture.pool.keep_place(_keeper(key_of_gpu), (part,))
+                self._cluster_state.pool.keep_place(_keeper(key_of_gpu), (part,))
 
     def _let_go(self, one: _Awaited) -> None:
         for gpu in one.place.gpus:
@@ -354,7 +354,7 @@ class Loans:
             self._kept[key] -= 1
             if not self._kept[key]:
                 del self._kept[key]
-                self._picture.pool.let_place_go(_keeper(key))
+                self._cluster_state.pool.let_place_go(_keeper(key))
 
     def _give_way(self, lender: Job, victims: Sequence[tuple[Job, Holder]], now: float) -> list[Step]:
         services = {job.id: job.name for job, _ in victims}
@@ -365,9 +365,9 @@ class Loans:
         sentence = f"lends {gpu_text(gpus)} to {names}, which needs more than what is free"
         cause = Cause(code=_C.LENT, sentence=sentence, by=next(iter(services)), numbers={"gpus": gpus})
         if whole:
-            return lives.stop(self._picture, lender, cause, now)
+            return lives.stop(self._cluster_state, lender, cause, now)
         if how_resized(lender.spec) is ResizeHow.LIVE:
-            return lives.give_up_ranks(self._picture, lender, ranks, cause, now)
+            return lives.give_up_ranks(self._cluster_state, lender, ranks, cause, now)
         return self._shrink_by_restart(lender, ranks, cause, now)
 
     def _shrink_by_restart(self, lender: Job, ranks: Sequence[Allocation], cause: Cause, now: float) -> list[Step]:
@@ -375,13 +375,13 @@ class Loans:
         steps: list[Step] = []
         if not lender.size:
             grows_back = structs.replace(cause, sentence=f"{cause.sentence}, and grows back")
-            steps = self._picture.go(lender, _E.SCALED, grows_back, now, size=lender.wanted)
-            lender = self._picture.jobs[lender.id]
+            steps = self._cluster_state.go(lender, _E.SCALED, grows_back, now, size=lender.wanted)
+            lender = self._cluster_state.jobs[lender.id]
         assert lender.placement is not None
         gone = {one.rank for one in ranks}
         stay = [one for one in lender.placement.allocations if one.rank not in gone]
         return steps + lives.stop(
-            self._picture, lender, cause, now, next_placement=following(self._picture, lender, stay)
+            self._cluster_state, lender, cause, now, next_placement=following(self._cluster_state, lender, stay)
         )
 
 

@@ -25,7 +25,7 @@ from weft.planning.scores import TYPICAL
 from weft.planning.shape import Shape, Want, shape_of
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.placing import place
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 _S, _C = JobState, CauseCode
 
@@ -68,8 +68,8 @@ class _Chance(Struct, frozen=True, kw_only=True):
 
 
 class Moving:
-    def __init__(self, picture: Picture, rules: MoveRules) -> None:
-        self._picture = picture
+    def __init__(self, cluster_state: ClusterState, rules: MoveRules) -> None:
+        self._cluster_state = cluster_state
         self._rules = rules
         self.targets: dict[str, Target] = {}
         self._looked_at = -inf
@@ -81,13 +81,13 @@ class Moving:
         """Place requeued jobs on the GPUs kept for them; release GPUs that were kept for too long."""
         steps: list[Step] = []
         for job_id, target in sorted(self.targets.items()):
-            job = self._picture.jobs.get(job_id)
+            job = self._cluster_state.jobs.get(job_id)
             if job is None or not _on_its_way(job, target):
                 self._let_go(job_id)
-            elif job_id in self._picture.waitlist.queue and self._is_free(target):
+            elif job_id in self._cluster_state.waitlist.queue and self._is_free(target):
                 self._let_go(job_id)
                 if self._fits(job, target):
-                    steps += place(self._picture, job, target.allocations, now, moved_for=target.sentence)
+                    steps += place(self._cluster_state, job, target.allocations, now, moved_for=target.sentence)
             elif now >= target.until:
                 self._let_go(job_id)
         return steps
@@ -102,7 +102,7 @@ class Moving:
 
     def decide(self, now: float, *, closed: Sequence[str]) -> list[Step]:
         """Every `every_seconds`: the steps of jobs that move. `closed` nodes are kept for a waiting job."""
-        if not self._rules.on or self._picture.policy.placing.moves != GAINFUL:
+        if not self._rules.on or self._cluster_state.policy.placing.moves != GAINFUL:
             return []
         if now < self._looked_at + self._rules.every_seconds:
             return []
@@ -111,7 +111,7 @@ class Moving:
         movable = self._movable(now) if most > 0 else []
         if not movable:
             return []
-        room = self._picture.pool.room
+        room = self._cluster_state.pool.room
         with room.supposing(closed=closed):
             moves = moves_for(room, movable, margin=self._rules.margin)
         steps: list[Step] = []
@@ -124,17 +124,17 @@ class Moving:
         for_whom = max(group, key=lambda move: (move.gain, move.job_id)).job_id
         causes = [self._why(move, jobs[move.job_id], for_whom) for move in group]
         for move, cause in zip(group, causes, strict=True):
-            job = self._picture.jobs[move.job_id]
+            job = self._cluster_state.jobs[move.job_id]
             until = now + job.spec.grace_seconds + KEEP_SECONDS
             self.targets[job.id] = Target(move.allocations, job.epoch, until, cause.sentence)
-            self._picture.pool.keep_place(job.id, move.allocations)
+            self._cluster_state.pool.keep_place(job.id, move.allocations)
         steps: list[Step] = []
         for move, cause in zip(group, causes, strict=True):
-            steps += lives.stop(self._picture, self._picture.jobs[move.job_id], cause, now)
+            steps += lives.stop(self._cluster_state, self._cluster_state.jobs[move.job_id], cause, now)
         return steps
 
     def _why(self, move: Move, job: Movable, for_whom: str) -> Cause:
-        room = self._picture.pool.room
+        room = self._cluster_state.pool.room
         was = room.slowdown(job.allocations, job.asked.job_class)
         becomes = room.slowdown(move.allocations, job.asked.job_class)
         saved = job.left_s * (was - becomes)
@@ -155,10 +155,10 @@ class Moving:
 
     def _under_way(self) -> int:
         """How many moves are under way, also those that an earlier leader began."""
-        jobs = self._picture.jobs
+        jobs = self._cluster_state.jobs
         stopping = {
             job_id
-            for job_id in self._picture.pool.runs.holding
+            for job_id in self._cluster_state.pool.runs.holding
             if (cause := jobs[job_id].stopping_for) is not None and cause.code is _C.MOVED
         }
         return len(stopping | self.targets.keys())
@@ -166,9 +166,9 @@ class Moving:
     def _movable(self, now: float) -> list[Movable]:
         """The jobs with most to gain on the best GPUs of all, in the order of service."""
         self._forget_old()
-        jobs = self._picture.jobs
+        jobs = self._cluster_state.jobs
         gains: list[tuple[float, str]] = []
-        for job_id in self._picture.pool.runs.holding:
+        for job_id in self._cluster_state.pool.runs.holding:
             job, chance = jobs[job_id], self._chances.get(job_id)
             if chance is None or chance.version != job.version:
                 chance = self._chances[job_id] = self._chance(job)
@@ -176,13 +176,13 @@ class Moving:
             if gain > 0:
                 gains.append((-gain, job_id))
         chosen = [jobs[job_id] for _, job_id in nsmallest(LOOKED_AT_MAX, gains)]
-        order = self._picture.waitlist.queue.order
+        order = self._cluster_state.waitlist.queue.order
         chosen.sort(key=lambda job: place_of(order, standing_of(job, now, order)))
         return [self._as_movable(job, now) for job in chosen]
 
     def _chance(self, job: Job) -> "_Chance":
         cost = self._cost(job)
-        job_class = class_of(job.spec, self._picture.beliefs.learnt)
+        job_class = class_of(job.spec, self._cluster_state.beliefs.learnt)
         slowdown = self._slowdown(job, job_class)
         may = (
             job.state is _S.RUNNING
@@ -207,7 +207,7 @@ class Moving:
 
     def _as_movable(self, job: Job, now: float) -> Movable:
         assert job.placement is not None
-        asked = asked_by(job, self._picture.beliefs.learnt)
+        asked = asked_by(job, self._cluster_state.beliefs.learnt)
         return Movable(
             job_id=job.id,
             shape=_as_placed(job),
@@ -220,18 +220,18 @@ class Moving:
 
     def _slowdown(self, job: Job, job_class: str) -> float:
         assert job.placement is not None
-        return self._picture.pool.room.slowdown(job.placement.allocations, job_class)
+        return self._cluster_state.pool.room.slowdown(job.placement.allocations, job_class)
 
     def _fastest_of(self, job_class: str) -> float:
         if job_class not in self._fastest:
-            scores = self._picture.pool.room.scores.of(job_class)
+            scores = self._cluster_state.pool.room.scores.of(job_class)
             self._fastest[job_class] = min([TYPICAL, *scores.values()])  # a GPU without a score counts as typical
         return self._fastest[job_class]
 
     def _forget_old(self) -> None:
-        running = self._picture.pool.runs.holding
-        if self._scored != self._picture.beliefs.changes:
-            self._scored = self._picture.beliefs.changes
+        running = self._cluster_state.pool.runs.holding
+        if self._scored != self._cluster_state.beliefs.changes:
+            self._scored = self._cluster_state.beliefs.changes
             self._chances.clear()
             self._fastest.clear()
         elif len(self._chances) > 2 * len(running) + LOOKED_AT_MAX:
@@ -241,14 +241,14 @@ class Moving:
         """Have all jobs that held the target's GPUs given them back?"""
         wanted = gpus_of(target.allocations)
         for node_id in {allocation.node_id for allocation in target.allocations}:
-            for job_id in self._picture.pool.runs.jobs_on(node_id):
-                if not wanted.isdisjoint(gpus_of(self._picture.jobs[job_id].held)):
+            for job_id in self._cluster_state.pool.runs.jobs_on(node_id):
+                if not wanted.isdisjoint(gpus_of(self._cluster_state.jobs[job_id].held)):
                     return False
         return True
 
     def _fits(self, job: Job, target: Target) -> bool:
         """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
-        room, needs = self._picture.pool.room, shape_of(job.spec, job.tenant)
+        room, needs = self._cluster_state.pool.room, shape_of(job.spec, job.tenant)
         nodes = [node for one in target.allocations if (node := room.nodes.get(one.node_id)) is not None]
         return fits_there(room, target.allocations) and all(
             node.starts(want.request) for node in nodes for want in needs
@@ -256,7 +256,7 @@ class Moving:
 
     def _let_go(self, job_id: str) -> None:
         del self.targets[job_id]
-        self._picture.pool.let_place_go(job_id)
+        self._cluster_state.pool.let_place_go(job_id)
 
 
 def _on_its_way(job: Job, target: Target) -> bool:

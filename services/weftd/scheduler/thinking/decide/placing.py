@@ -11,24 +11,24 @@ from weft.planning.jobs import asked_by, standing_of
 from weft.planning.reasons.slow import SlowGpus
 from weft.planning.reasons.why import why_there
 from weft.planning.shape import shape_of_job
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.orders import master_port, ports_needed
-from weftd.scheduler.thinking.state.picture import Picture
 
 
 def place(
-    picture: Picture, job: Job, allocations: tuple[Allocation, ...], now: float, *, moved_for: str = ""
+    cluster_state: ClusterState, job: Job, allocations: tuple[Allocation, ...], now: float, *, moved_for: str = ""
 ) -> list[Step]:
     allocations = with_extras(job, allocations)
-    address, port = meeting_of(picture, job, allocations)
-    name = picture.policy.placement
-    asked = asked_by(job, picture.beliefs.learnt)
+    address, port = meeting_of(cluster_state, job, allocations)
+    name = cluster_state.policy.placement
+    asked = asked_by(job, cluster_state.beliefs.learnt)
     shape = shape_of_job(job)
-    slow = SlowGpus(picture.beliefs.measured(picture.pool.room.scores.known(asked.job_class)), now)
-    why = why_there(picture.pool.room, shape, asked, allocations, placement=name, slow=slow)
+    slow = SlowGpus(cluster_state.beliefs.measured(cluster_state.pool.room.scores.known(asked.job_class)), now)
+    why = why_there(cluster_state.pool.room, shape, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
     # Attained time that the order forgot stays forgotten: else the job would be preempted for it at once.
-    had = standing_of(job, now, picture.waitlist.queue.order)
-    return picture.go(
+    had = standing_of(job, now, cluster_state.waitlist.queue.order)
+    return cluster_state.go(
         job,
         JobEvent.PLACED,
         Cause(code=CauseCode.FITS, sentence=sentence),
@@ -56,38 +56,38 @@ def with_extras(job: Job, allocations: tuple[Allocation, ...]) -> tuple[Allocati
     return tuple(marked)
 
 
-def meeting_of(picture: Picture, job: Job, allocations: tuple[Allocation, ...]) -> tuple[str, int]:
+def meeting_of(cluster_state: ClusterState, job: Job, allocations: tuple[Allocation, ...]) -> tuple[str, int]:
     """The address and port where the ranks of a job meet in its next epoch; those of a service do not."""
     if job.spec.is_service:
         return "127.0.0.1", 0
-    return picture.pool.nodes[allocations[0].node_id].address, port_for(picture, job, allocations)
+    return cluster_state.pool.nodes[allocations[0].node_id].address, port_for(cluster_state, job, allocations)
 
 
-def place_nowhere(picture: Picture, job: Job, now: float) -> list[Step]:
+def place_nowhere(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """A service that should have no replica runs at once."""
     cause = Cause(code=CauseCode.FITS, sentence="it should have no replica now")
-    steps = picture.go(
+    steps = cluster_state.go(
         job, JobEvent.PLACED, cause, now, placement=Placement(allocations=(), why="it should have no replica")
     )
     for event in (JobEvent.STARTING, JobEvent.STARTED):
-        steps += picture.go(picture.jobs[job.id], event, cause, now)
+        steps += cluster_state.go(cluster_state.jobs[job.id], event, cause, now)
     return steps
 
 
-def following(picture: Picture, job: Job, allocations: Sequence[Allocation]) -> Placement:
+def following(cluster_state: ClusterState, job: Job, allocations: Sequence[Allocation]) -> Placement:
     """The placement of the next epoch where these are: ranks numbered anew, role by role."""
     roles = list(job.spec.roles)
     ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
     ranks = tuple(structs.replace(allocation, rank=rank) for rank, allocation in enumerate(ordered))
     return Placement(
         allocations=ranks,
-        master_address=picture.pool.nodes[ranks[0].node_id].address,
+        master_address=cluster_state.pool.nodes[ranks[0].node_id].address,
         why="where it was, with another size",
     )
 
 
-def port_for(picture: Picture, job: Job, allocations: tuple[Allocation, ...]) -> int:
+def port_for(cluster_state: ClusterState, job: Job, allocations: tuple[Allocation, ...]) -> int:
     """The port where rank 0 of the next epoch listens, with a free one behind it for each other rank."""
-    address = picture.pool.nodes[allocations[0].node_id].address
-    taken = picture.holdings.ports.get(address, ())
+    address = cluster_state.pool.nodes[allocations[0].node_id].address
+    taken = cluster_state.holdings.ports.get(address, ())
     return master_port(job, ranks=ports_needed(job, allocations), taken=taken)

@@ -12,7 +12,7 @@ from weft.domain.quantity import duration_seconds, duration_text
 from weft.domain.text import plural
 from weft.messages.nodes import RunState
 from weftd.scheduler.thinking.decide import lives, updating
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.replicas import Replica, named
 
 _S, _E, _C = JobState, JobEvent, CauseCode
@@ -23,79 +23,79 @@ DETAIL_CHARS_MAX = 2000  # of what a replica said last, in the reason of a servi
 _NOT_COUNTED = frozenset({_C.NODE_LOST, _C.NODE_STOPPED, _C.RUN_LOST})
 
 
-def follow(picture: Picture, job: Job, now: float) -> list[Step]:
+def follow(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """Advance a service as far as the reports of its nodes allow."""
     assert job.placement is not None, f"{job.id} is {job.state} without a placement"
-    runs = picture.pool.runs
-    replicas = picture.replicas.look(job, runs, now)
+    runs = cluster_state.pool.runs
+    replicas = cluster_state.replicas.look(job, runs, now)
     seen = runs.of(job).others
     steps: list[Step] = []
     if job.state is _S.PLACED and any(seen):
-        steps += picture.go(job, _E.STARTING, _reported("its nodes prepare its first replicas"), now)
-        job = picture.jobs[job.id]
+        steps += cluster_state.go(job, _E.STARTING, _reported("its nodes prepare its first replicas"), now)
+        job = cluster_state.jobs[job.id]
     if job.state is _S.STARTING and any(run is not None and run.state is RunState.RUNNING for run in seen):
-        steps += picture.go(job, _E.STARTED, _reported("its first replica runs"), now)
-        job = picture.jobs[job.id]
-    steps += lives.note(picture, job, now)
-    job = picture.jobs[job.id]
+        steps += cluster_state.go(job, _E.STARTED, _reported("its first replica runs"), now)
+        job = cluster_state.jobs[job.id]
+    steps += lives.note(cluster_state, job, now)
+    job = cluster_state.jobs[job.id]
     if job.state is _S.STOPPING:
-        return steps + (lives.stopped(picture, job, now) if picture.pool.all_gone(job) else [])
+        return steps + (lives.stopped(cluster_state, job, now) if cluster_state.pool.all_gone(job) else [])
     if job.state is _S.RUNNING:
-        steps += release(picture, job, now)
-        job = picture.jobs.get(job.id, job)
-        return steps + (_became_ready(picture, job, replicas, now) if job.state is _S.RUNNING else [])
+        steps += release(cluster_state, job, now)
+        job = cluster_state.jobs.get(job.id, job)
+        return steps + (_became_ready(cluster_state, job, replicas, now) if job.state is _S.RUNNING else [])
     assert job.placement is not None
-    ends = [_why_ended(picture, job, allocation) for allocation in job.placement.allocations]
-    if ends and all(ends) and picture.pool.all_gone(job):
+    ends = [_why_ended(cluster_state, job, allocation) for allocation in job.placement.allocations]
+    if ends and all(ends) and cluster_state.pool.all_gone(job):
         last = next(cause for cause in ends if cause is not None)
         if lives.never_ready(job, job.attempts + 1):
-            words = _last_words(picture, job, job.placement.allocations)
+            words = _last_words(cluster_state, job, job.placement.allocations)
             last = structs.replace(last, sentence=f"{last.sentence}{words}")
-        steps += lives.service_over(picture, job, last, now)
+        steps += lives.service_over(cluster_state, job, last, now)
     return steps
 
 
-def lose_node(picture: Picture, job: Job, cause: Cause, now: float) -> list[Step]:
+def lose_node(cluster_state: ClusterState, job: Job, cause: Cause, now: float) -> list[Step]:
     """The node that `cause` names is lost: its replicas leave alone. If the service did not run yet, it runs from now
     on, unless none of its replicas is left."""
     steps: list[Step] = []
     if job.state in (_S.PLACED, _S.STARTING):
-        if picture.pool.all_gone(job):
-            return lives.stop(picture, job, cause, now)
+        if cluster_state.pool.all_gone(job):
+            return lives.stop(cluster_state, job, cause, now)
         goes_on = structs.replace(cause, sentence=f"{cause.sentence}: it goes on with its other replicas")
         if job.state is _S.PLACED:
-            steps += picture.go(job, _E.STARTING, goes_on, now)
-        steps += picture.go(picture.jobs[job.id], _E.STARTED, goes_on, now)
-    return steps + release(picture, picture.jobs[job.id], now)
+            steps += cluster_state.go(job, _E.STARTING, goes_on, now)
+        steps += cluster_state.go(cluster_state.jobs[job.id], _E.STARTED, goes_on, now)
+    return steps + release(cluster_state, cluster_state.jobs[job.id], now)
 
 
-def release(picture: Picture, job: Job, now: float) -> list[Step]:
+def release(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     """Replicas that left, ended or were lost give back what they hold, and the service runs on. Of those that were not
     told to leave others take the place, after a back-off."""
     assert job.placement is not None
     gone: list[Allocation] = []
     ends: list[tuple[Allocation, Cause]] = []
     for allocation in job.placement.allocations:
-        if not picture.pool.gone(job, allocation):
+        if not cluster_state.pool.gone(job, allocation):
             continue
-        why = None if allocation.leaving else _why_ended(picture, job, allocation)
+        why = None if allocation.leaving else _why_ended(cluster_state, job, allocation)
         if allocation.leaving or why is not None:
             gone.append(allocation)
         if why is not None:
             ends.append((allocation, why))
     if not gone:
         return []
-    replicas = picture.replicas.look(job, picture.pool.runs, now)
+    replicas = cluster_state.replicas.look(job, cluster_state.pool.runs, now)
     placement = without(job.placement, gone)
     if not ends:
         stay = len(placement.staying)
         has = plural(stay, "replica") if stay else "no replica"
         cause = Cause(code=_C.RANKS_LEFT, sentence=f"{named(gone)} left: it has {has}")
-        return picture.go(job, _E.RESIZED, cause, now, placement=placement)
+        return cluster_state.go(job, _E.RESIZED, cause, now, placement=placement)
     why = ends[0][1]
     broke_out = next((cause for _, cause in ends if cause.code in lives.FOR_GOOD), None)
     if broke_out is not None:
-        return lives.stop(picture, job, broke_out, now)
+        return lives.stop(cluster_state, job, broke_out, now)
     counted = [each for each, cause in ends if cause.code not in _NOT_COUNTED and each.revision == job.revision]
     attempts = _attempts(job, replicas, now) + len(counted)
     wait = lives.wait_seconds(job, attempts) if counted else 0.0
@@ -107,13 +107,13 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     again = "another one is started" if len(ends) == 1 else f"{len(ends)} others are started"
     again += f" in {duration_text(wait)}" if wait else ""
     code = _C.NODE_LOST if why.code is _C.NODE_LOST else _C.REPLICA_ENDED
-    words = _last_words(picture, job, [allocation for allocation, _ in ends])
+    words = _last_words(cluster_state, job, [allocation for allocation, _ in ends])
     cause = structs.replace(why, code=code, sentence=f"{why.sentence}{others}; {again}{words}")
-    return _failed(picture, job, counted, cause, now, attempts=attempts, wait=wait, placement=placement)
+    return _failed(cluster_state, job, counted, cause, now, attempts=attempts, wait=wait, placement=placement)
 
 
 def _failed(
-    picture: Picture,
+    cluster_state: ClusterState,
     job: Job,
     counted: Sequence[Allocation],
     cause: Cause,
@@ -124,8 +124,8 @@ def _failed(
     placement: Placement,
 ) -> list[Step]:
     """Replicas ended, or are told to leave since they did not become ready; `counted`: those to blame."""
-    detail = _last_words(picture, job, counted)
-    steps = picture.go(
+    detail = _last_words(cluster_state, job, counted)
+    steps = cluster_state.go(
         job,
         _E.RESIZED,
         cause,
@@ -134,14 +134,14 @@ def _failed(
         attempts=attempts if counted else None,
         not_before=max(job.not_before, now + wait) if wait else None,
     )
-    job = picture.jobs[job.id]
+    job = cluster_state.jobs[job.id]
     if not counted:
         return steps
     if updating.may_go_back(job) and attempts >= lives.TRIES_LEAST:
-        return steps + updating.go_back(picture, job, cause, now)
+        return steps + updating.go_back(cluster_state, job, cause, now)
     if lives.never_ready(job, attempts):
         last = structs.replace(cause, sentence=f"{cause.sentence}{detail}")
-        return steps + lives.stop(picture, job, lives.why_never_ready(attempts, last), now)
+        return steps + lives.stop(cluster_state, job, lives.why_never_ready(attempts, last), now)
     return steps
 
 
@@ -153,13 +153,13 @@ def _attempts(job: Job, replicas: dict[int, Replica], now: float) -> int:
     return 0 if steady else job.attempts
 
 
-def _why_ended(picture: Picture, job: Job, allocation: Allocation) -> Cause | None:
+def _why_ended(cluster_state: ClusterState, job: Job, allocation: Allocation) -> Cause | None:
     """Why this replica is over; None if it is not, as far as is known."""
-    node = picture.pool.nodes.get(allocation.node_id)
+    node = cluster_state.pool.nodes.get(allocation.node_id)
     if node is None or not node.ready:
         sentence = f"node {allocation.node_id} with its replica {allocation.rank} is lost"
         return Cause(code=_C.NODE_LOST, sentence=sentence, by=allocation.node_id)
-    runs = picture.pool.runs
+    runs = cluster_state.pool.runs
     run = runs.run(job, allocation)
     if run is not None and run.state is RunState.EXITED and (bad := runs.ended_badly(job, allocation)) is None:
         numbers = {"rank": float(run.rank), "exit_code": 0.0}
@@ -169,14 +169,14 @@ def _why_ended(picture: Picture, job: Job, allocation: Allocation) -> Cause | No
     return None if why is None else structs.replace(why, sentence=why.sentence.replace(rank, replica, 1))
 
 
-def _last_words(picture: Picture, job: Job, ranks: Sequence[Allocation]) -> str:
+def _last_words(cluster_state: ClusterState, job: Job, ranks: Sequence[Allocation]) -> str:
     """What the last of these replicas said, as its node tells."""
-    runs = (picture.pool.runs.run(job, allocation) for allocation in ranks)
+    runs = (cluster_state.pool.runs.run(job, allocation) for allocation in ranks)
     details = [run.detail.strip() for run in runs if run is not None and run.detail.strip()]
     return f". Its last words:\n{details[-1][-DETAIL_CHARS_MAX:]}" if details else ""
 
 
-def _became_ready(picture: Picture, job: Job, replicas: dict[int, Replica], now: float) -> list[Step]:
+def _became_ready(cluster_state: ClusterState, job: Job, replicas: dict[int, Replica], now: float) -> list[Step]:
     """Note that a service takes requests for the first time, and that an update does: it does not go back any more."""
     assert job.placement is not None
     if job.worked and not updating.may_go_back(job):
@@ -188,30 +188,32 @@ def _became_ready(picture: Picture, job: Job, replicas: dict[int, Replica], now:
     if newest and updating.may_go_back(job):
         revisions = (*job.revisions[:-1], structs.replace(job.revisions[-1], back_to=None))
         sentence = f"{named(newest)} of revision {job.revision} {_be(newest)} ready"
-        return picture.go(
+        return cluster_state.go(
             job, _E.RESIZED, _reported(sentence), now, worked=job.granted, revisions=revisions, attempts=0
         )
     if ready and not job.worked:
-        return picture.go(job, _E.RESIZED, _reported(f"{named(ready)} {_be(ready)} ready"), now, worked=job.granted)
+        return cluster_state.go(
+            job, _E.RESIZED, _reported(f"{named(ready)} {_be(ready)} ready"), now, worked=job.granted
+        )
     return []
 
 
 def overdue(
-    picture: Picture, job: Job, now: float, *, since: float, start_seconds: float, stop_seconds: float
+    cluster_state: ClusterState, job: Job, now: float, *, since: float, start_seconds: float, stop_seconds: float
 ) -> list[Step]:
     """Replicas that did not begin, or are not ready, in time leave, and others take their place; those that were to
     leave and are reported to run in spite of that are given up: they keep their GPUs as strays. `since`: from when on
     the time counts."""
     assert job.placement is not None
     assert job.spec.service is not None
-    replicas = picture.replicas.look(job, picture.pool.runs, now)
+    replicas = cluster_state.replicas.look(job, cluster_state.pool.runs, now)
     leave_seconds = job.spec.drain_seconds + job.spec.grace_seconds + stop_seconds
     stuck: list[Allocation] = []
     late: list[Allocation] = []
     for allocation in job.placement.allocations:
         one = replicas[allocation.rank]
         if one.leaving_since is not None:
-            if now - max(since, one.leaving_since) > leave_seconds and picture.pool.runs.alive(job, allocation):
+            if now - max(since, one.leaving_since) > leave_seconds and cluster_state.pool.runs.alive(job, allocation):
                 stuck.append(allocation)
         elif one.began_at is None:
             if now - max(since, one.since) > start_seconds:
@@ -220,7 +222,7 @@ def overdue(
             late.append(allocation)
     if stuck:
         cause = Cause(code=_C.STOP_TIMEOUT, sentence=f"{named(stuck)} did not leave in time, and {_be(stuck)} given up")
-        return picture.go(job, _E.RESIZED, cause, now, placement=without(job.placement, stuck))
+        return cluster_state.go(job, _E.RESIZED, cause, now, placement=without(job.placement, stuck))
     if not late:
         return []
     leave = "leaves" if len(late) == 1 else "leave"
@@ -234,7 +236,7 @@ def overdue(
     placement = lives.leaving(job.placement, late)
     if counted and updating.may_go_back(job):
         attempts = max(attempts, lives.TRIES_LEAST)  # an update is not waited for twice
-    return _failed(picture, job, counted, cause, now, attempts=attempts, wait=wait, placement=placement)
+    return _failed(cluster_state, job, counted, cause, now, attempts=attempts, wait=wait, placement=placement)
 
 
 def without(placement: Placement, gone: Collection[Allocation]) -> Placement:

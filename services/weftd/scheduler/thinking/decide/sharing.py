@@ -7,13 +7,13 @@ from msgspec import structs
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.shares import WHOLE, Share
 from weft.messages.asks import Ask, Reshare
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 
-def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
+def share(cluster_state: ClusterState, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
     """The step that `ask` leads to; none if it is outdated, unlawful or changes nothing. What the GPUs do not have is
     not given, and the step says so. On `closed` nodes a rank gets no more than its job's specification requests."""
-    job, asked = picture.jobs.get(ask.subject_id), ask.share
+    job, asked = cluster_state.jobs.get(ask.subject_id), ask.share
     if job is None or asked is None or job.placement is None or job.state is not JobState.RUNNING:
         return []
     ranks = _ranks(job, asked.role)
@@ -23,7 +23,7 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     assert had is not None, "only ranks with shares are looked at"
     if asked.instead_of not in (None, had.request):
         return []
-    level, where = _level(picture, job, ranks, closed)
+    level, where = _level(cluster_state, job, ranks, closed)
     before = [one.share for one in ranks if one.share is not None]
     given = [_given(one, asked, level) for one in before]
     by_rank = {one.rank: share for one, share in zip(ranks, given, strict=True)}
@@ -39,7 +39,7 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     wanted = has.request if asked.request is None else asked.request
     cause = asked.cause or _cause(ask, was, has, wanted=wanted, where=where)
     placement = structs.replace(job.placement, allocations=after)
-    return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
+    return cluster_state.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
 
 
 def _given(had: Share, asked: Reshare, level: int) -> Share:
@@ -61,7 +61,9 @@ def _ranks(job: Job, role: str) -> list[Allocation]:
     return sharing if len({one.role for one in sharing}) == 1 else []
 
 
-def _level(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Collection[str]) -> tuple[int, str]:
+def _level(
+    cluster_state: ClusterState, job: Job, ranks: Sequence[Allocation], closed: Collection[str]
+) -> tuple[int, str]:
     """The largest request up to which all ranks that have less could be raised, and the GPU that has no more."""
     by_gpu: dict[tuple[str, int], list[Share]] = {}
     for one in ranks:
@@ -70,7 +72,7 @@ def _level(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Coll
     asked = job.spec.roles[ranks[0].role].share
     most, where = WHOLE, ""
     for (node_id, gpu), held in sorted(by_gpu.items()):
-        node = picture.pool.room.nodes.get(node_id)
+        node = cluster_state.pool.room.nodes.get(node_id)
         left = None if node is None else node.gpus.left_of(gpu)
         fits = _raised([share.request for share in held], 0 if left is None else max(0, left.time))
         if node_id in closed and asked is not None:

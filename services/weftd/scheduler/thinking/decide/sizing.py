@@ -20,7 +20,7 @@ from weft.planning.shape import shape_of
 from weftd.scheduler.thinking.decide import lives, updating
 from weftd.scheduler.thinking.decide.loans import pays_back
 from weftd.scheduler.thinking.decide.placing import following
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.replicas import named
 
 LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
@@ -28,9 +28,9 @@ LOOKED_AT_MAX = 32  # of them at once
 SERVICES_MAX = 128  # services that may grow in one turn: their users wait
 
 
-def scale(picture: Picture, ask: Ask, now: float) -> list[Step]:
+def scale(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
     """The step that gives a job another size to reach; none if the ask is outdated, unlawful or changes nothing."""
-    job, asked = picture.jobs.get(ask.subject_id), ask.scale
+    job, asked = cluster_state.jobs.get(ask.subject_id), ask.scale
     if job is None or asked is None or wrong_size(job.spec, asked.size) is not None:
         return []
     if asked.epoch is not None and asked.epoch != job.epoch:
@@ -42,12 +42,12 @@ def scale(picture: Picture, ask: Ask, now: float) -> list[Step]:
         return []
     sentence = f"{_changes(job.wanted, size)}, asked by {ask.tenant}"
     cause = asked.cause or Cause(code=CauseCode.SCALE_ASKED, sentence=sentence, by=ask.tenant)
-    return picture.go(job, JobEvent.SCALED, cause, now, ask=ask.id, size=size)
+    return cluster_state.go(job, JobEvent.SCALED, cause, now, ask=ask.id, size=size)
 
 
 class Sizing:
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
+    def __init__(self, cluster_state: ClusterState) -> None:
+        self._cluster_state = cluster_state
         # By job that could not grow: the growth count of the room, the closed nodes, its version.
         self._tried: dict[str, tuple[int, tuple[str, ...], int]] = {}
         self._looked_at = -inf
@@ -63,7 +63,7 @@ class Sizing:
         that waits for room, is not empty, none grows. Jobs that should grow are looked at every `LOOK_SECONDS`, and at
         once if there is a new one: in turn, so many at a time, since their number has no bound."""
         steps: list[Step] = []
-        misfits, jobs = self._picture.misfits, self._picture.jobs
+        misfits, jobs = self._cluster_state.misfits, self._cluster_state.jobs
         if self._tried:
             wanting = misfits.growing | misfits.serving
             self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
@@ -73,7 +73,7 @@ class Sizing:
                 steps += self._leave(job, now)
             else:
                 steps += self._restart(job, now, closed)
-        self._picture.returned.forget_old(now)
+        self._cluster_state.returned.forget_old(now)
         if ahead or not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
             return steps
         self._news, self._looked_at = misfits.news, now
@@ -88,7 +88,7 @@ class Sizing:
         """Steps of running services towards their size and their newest revision. They do not wait behind jobs that
         wait for room; nodes that are kept for such a job are closed to them, too. With `ahead`, a job that waits for
         room, only services to which it would have to give way as soon as it ran."""
-        jobs, serving = self._picture.jobs, self._picture.misfits.serving
+        jobs, serving = self._cluster_state.jobs, self._cluster_state.misfits.serving
         self.short = {job_id: count for job_id, count in self.short.items() if job_id in serving}
         if not serving:
             return []
@@ -103,7 +103,7 @@ class Sizing:
             wanted = updating.plan(job, ready)
             if wanted.leave:
                 steps += self._told_to_leave(job, wanted.leave, now, replaces=wanted.replaces)
-                job = self._picture.jobs[job.id]
+                job = self._cluster_state.jobs[job.id]
             if not wanted.join:
                 self.short.pop(job.id, None)
             elif now >= job.not_before and looked_at < SERVICES_MAX:
@@ -113,13 +113,13 @@ class Sizing:
         return steps
 
     def _would_give_way(self, waiting: Job, service: Job, now: float) -> bool:
-        order = self._picture.waitlist.queue.order
+        order = self._cluster_state.waitlist.queue.order
         if order.preempts is None or why_never_lends(waiting):
             return False
         return order.preempts(standing_of(service, now, order), standing_of(waiting, now, order))
 
     def _ready(self, job: Job, now: float) -> frozenset[int]:
-        replicas = self._picture.replicas.look(job, self._picture.pool.runs, now)
+        replicas = self._cluster_state.replicas.look(job, self._cluster_state.pool.runs, now)
         return frozenset(rank for rank, one in replicas.items() if one.ready_at is not None)
 
     def _told_to_leave(self, job: Job, ranks: Sequence[Allocation], now: float, *, replaces: bool) -> list[Step]:
@@ -132,7 +132,7 @@ class Sizing:
             sentence = f"{named(ranks)} {'gives' if one else 'give'} way to revision {job.revision}"
         code = CauseCode.REPLACED if replaces else CauseCode.SHRANK
         cause = pays_back(job, ranks, Cause(code=code, sentence=sentence, numbers=_numbers(after)))
-        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement)
+        return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement)
 
     def _more_replicas(
         self, job: Job, wanted: updating.Exchange, ready: frozenset[int], now: float, closed: Sequence[str]
@@ -143,8 +143,8 @@ class Sizing:
         if self._tried.get(job.id) == tried:
             return []
         (want,) = shape_of(job.spec, job.tenant)
-        pool = self._picture.pool
-        most = self._picture.quotas.most_replicas(job, (want,), wanted.join)
+        pool = self._cluster_state.pool
+        most = self._cluster_state.quotas.most_replicas(job, (want,), wanted.join)
         if not most:
             self.short.pop(job.id, None)  # nobody lends what its tenant may not have
             self._tried[job.id] = tried
@@ -157,7 +157,7 @@ class Sizing:
                 most,
                 first_rank=job.placement.fresh_rank,
                 least=1,
-                asked=asked_by(job, self._picture.beliefs.learnt),
+                asked=asked_by(job, self._cluster_state.beliefs.learnt),
             )
         missing = most - len(joining or ())
         self.short[job.id] = missing
@@ -173,7 +173,7 @@ class Sizing:
     def _next_to_grow(self, closed: Sequence[str]) -> list[Job]:
         """In the order of submission, those behind the job that was looked at last first; without those for which there
         was no room, as long as there is no more."""
-        misfits, jobs = self._picture.misfits, self._picture.jobs
+        misfits, jobs = self._cluster_state.misfits, self._cluster_state.jobs
         waiting = (
             job for job in map(jobs.__getitem__, misfits.growing) if self._tried.get(job.id) != self._trial(job, closed)
         )
@@ -184,7 +184,7 @@ class Sizing:
 
     def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
         """Another one whenever there may be room for the job that there was not before."""
-        return (self._picture.pool.room.grown + self._picture.returned.changes, tuple(closed), job.version)
+        return (self._cluster_state.pool.room.grown + self._cluster_state.returned.changes, tuple(closed), job.version)
 
     def _leave(self, job: Job, now: float) -> list[Step]:
         """Ranks beyond the size are told to leave, the newest first."""
@@ -200,7 +200,7 @@ class Sizing:
         after = {role: min(count, job.wanted[role]) for role, count in job.granted.items()}
         cause = Cause(code=CauseCode.SHRANK, sentence=_changes(job.granted, after), numbers=_numbers(after))
         placement = lives.leaving(job.placement, gone)
-        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
+        return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
 
     def _join(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
         """As many ranks join as fit and are wanted; none while others still leave."""
@@ -211,11 +211,11 @@ class Sizing:
         return self._joined(job, joining, now) if joining else []
 
     def _joined(self, job: Job, joining: Sequence[Allocation], now: float) -> list[Step]:
-        placement = lives.joined(self._picture, job, joining)
+        placement = lives.joined(self._cluster_state, job, joining)
         after = structs.replace(job, placement=placement).granted
         cause = Cause(code=CauseCode.GREW, sentence=_changes(job.granted, after), numbers=_numbers(after))
         worked = None if job.spec.is_service else job.granted
-        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=worked)
+        return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=worked)
 
     def _restart(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
         """The job stops, and what it will have is held for it until it has stopped. It grows whole or not at all."""
@@ -235,27 +235,27 @@ class Sizing:
             sentence=f"{_changes(job.granted, job.wanted)}: it stops, and starts with that size",
             numbers=_numbers(job.wanted),
         )
-        there = following(self._picture, job, (*stay, *more))
-        return lives.stop(self._picture, job, cause, now, next_placement=there)
+        there = following(self._cluster_state, job, (*stay, *more))
+        return lives.stop(self._cluster_state, job, cause, now, next_placement=there)
 
     def _found(
         self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool
     ) -> tuple[Allocation, ...]:
         """Places for the replicas that are missing: for all of them with `whole`, else for as many as fit. Not looked
         for again before the room has grown, or other nodes are closed."""
-        room = self._picture.pool.room
+        room = self._cluster_state.pool.room
         tried = self._trial(job, closed)
         if self._tried.get(job.id) == tried:
             return ()
         found: list[Allocation] = []
         missing = 0
-        asked = asked_by(job, self._picture.beliefs.learnt)
+        asked = asked_by(job, self._cluster_state.beliefs.learnt)
         with room.supposing(closed=closed):
-            room.take_all(self._picture.returned.in_room(room))
+            room.take_all(self._cluster_state.returned.in_room(room))
             for want in shape_of(job.spec, job.tenant):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 wanted = job.wanted[want.role] - has
-                more = self._picture.quotas.most_replicas(job, (want,), wanted)
+                more = self._cluster_state.quotas.most_replicas(job, (want,), wanted)
                 if whole and more < wanted:
                     return ()
                 if more > 0:

@@ -11,28 +11,32 @@ from msgspec import structs
 from weft.domain.job import Allocation, CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN
 from weft.messages.asks import Ask, RankTuning, Tune
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 CPUS_MIN, CPUS_MAX = 0.001, 4096.0  # of one rank: the range that a role may request
 
 _GRAIN = 1e-6  # rounding error of adding and subtracting cores
 
 
-def tune(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
+def tune(cluster_state: ClusterState, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
     """The step that `ask` leads to; none if it is refused. On `closed` nodes free capacity is kept for a waiting job:
     ranks there get no more than their job's specification requests. With the code `kept` and no ranks it changes
     nothing."""
-    job, asked = picture.jobs.get(ask.subject_id), ask.tune
+    job, asked = cluster_state.jobs.get(ask.subject_id), ask.tune
     if job is None or asked is None or job.placement is None:
         return []
     if asked.cause.code is CauseCode.KEPT and not asked.ranks:  # nothing changes: the story says what it gained
         in_time = job.state is JobState.RUNNING and job.epoch == asked.epoch
-        return picture.go(job, JobEvent.TUNED, asked.cause, now, ask=ask.id, placement=job.placement) if in_time else []
+        return (
+            cluster_state.go(job, JobEvent.TUNED, asked.cause, now, ask=ask.id, placement=job.placement)
+            if in_time
+            else []
+        )
     after = limits_after(job, asked)
-    if after is None or not _fits(picture, job, after, closed):
+    if after is None or not _fits(cluster_state, job, after, closed):
         return []
     placement = structs.replace(job.placement, allocations=after)
-    return picture.go(job, JobEvent.TUNED, asked.cause, now, ask=ask.id, placement=placement)
+    return cluster_state.go(job, JobEvent.TUNED, asked.cause, now, ask=ask.id, placement=placement)
 
 
 def limits_after(job: Job, asked: Tune) -> tuple[Allocation, ...] | None:
@@ -67,7 +71,7 @@ def _tuned(allocation: Allocation, tuning: RankTuning | None) -> Allocation:
     )
 
 
-def _fits(picture: Picture, job: Job, after: tuple[Allocation, ...], closed: Collection[str]) -> bool:
+def _fits(cluster_state: ClusterState, job: Job, after: tuple[Allocation, ...], closed: Collection[str]) -> bool:
     """Is the net increase of the ranks on each node free there now?"""
     before = job.placement.allocations if job.placement is not None else ()
     for node_id in {allocation.node_id for allocation in before}:
@@ -77,7 +81,7 @@ def _fits(picture: Picture, job: Job, after: tuple[Allocation, ...], closed: Col
         memory = sum(one.memory for one in has) - sum(one.memory for one in had)
         if cpus <= _GRAIN and memory <= 0:
             continue
-        node = picture.pool.room.nodes.get(node_id)
+        node = cluster_state.pool.room.nodes.get(node_id)
         if node is None or (node_id in closed and any(_goes_beyond(job, *pair) for pair in zip(had, has, strict=True))):
             return False
         if (cpus > _GRAIN and cpus > node.cpus + _GRAIN) or (memory > 0 and memory > node.memory):

@@ -21,7 +21,7 @@ from weft.domain.job import (
 )
 from weft.domain.text import listed
 from weft.messages.asks import Ask
-from weftd.scheduler.thinking.state.picture import Picture
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 _C = CauseCode
 
@@ -32,9 +32,9 @@ ENV_NAME_CHARACTERS_MAX = 64
 AS_SPECIFIED = Revision(number=0)
 
 
-def update(picture: Picture, ask: Ask, now: float) -> list[Step]:
+def update(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
     """The step that gives a service another revision; none if it is no service, stops, or would run the same."""
-    job, asked = picture.jobs.get(ask.subject_id), ask.update
+    job, asked = cluster_state.jobs.get(ask.subject_id), ask.update
     if job is None or asked is None or not job.spec.is_service or job.state is JobState.STOPPING:
         return []
     wanted = revision_of(job, job.revision)
@@ -55,7 +55,9 @@ def update(picture: Picture, ask: Ask, now: float) -> list[Step]:
         f"revision {wanted.number} → {new.number} by {ask.tenant}: {_what(asked.image, asked.command, asked.env)}"
     )
     cause = Cause(code=_C.UPDATE_ASKED, sentence=sentence, by=ask.tenant)
-    return picture.go(job, JobEvent.UPDATED, cause, now, ask=ask.id, revisions=revisions, attempts=0, not_before=now)
+    return cluster_state.go(
+        job, JobEvent.UPDATED, cause, now, ask=ask.id, revisions=revisions, attempts=0, not_before=now
+    )
 
 
 def _is_too_much(revision: Revision) -> bool:
@@ -68,7 +70,7 @@ def may_go_back(job: Job) -> bool:
     return bool(job.revisions) and job.revisions[-1].back_to is not None
 
 
-def go_back(picture: Picture, job: Job, why: Cause, now: float) -> list[Step]:
+def go_back(cluster_state: ClusterState, job: Job, why: Cause, now: float) -> list[Step]:
     """The revision before comes back, under a new number, which the replicas that still run it have from now on."""
     failed = job.revisions[-1]
     assert failed.back_to is not None
@@ -86,7 +88,7 @@ def go_back(picture: Picture, job: Job, why: Cause, now: float) -> list[Step]:
     )
     running = {each.revision for each in placement.allocations}
     revisions = (*(one for one in job.revisions if one.number in running), new)
-    return picture.go(
+    return cluster_state.go(
         job, JobEvent.UPDATED, cause, now, placement=placement, revisions=revisions, attempts=0, not_before=now
     )
 

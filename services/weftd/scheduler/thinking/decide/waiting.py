@@ -24,8 +24,8 @@ from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere
 from weftd.scheduler.thinking.state.cluster import PoolNow
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import why_surplus
-from weftd.scheduler.thinking.state.picture import Picture
 from weftd.scheduler.thinking.state.waitlist import JobGroup
 
 _E, _C = JobEvent, CauseCode
@@ -40,12 +40,14 @@ class Waiting:
     At most `steps_max` steps are decided at once; the rest in the next tick.
     """
 
-    def __init__(self, picture: Picture, moving: Moving, *, patience_seconds: float, steps_max: int) -> None:
-        self._picture = picture
+    def __init__(self, cluster_state: ClusterState, moving: Moving, *, patience_seconds: float, steps_max: int) -> None:
+        self._cluster_state = cluster_state
         self._moving = moving
         self.unfinished = False  # more waiting jobs need a reason
-        self._cluster = PoolNow(picture, moving.targets)
-        self.cycle = Cycle(self._cluster, picture.policy, patience_s=patience_seconds, look_again_s=LOOK_AGAIN_SECONDS)
+        self._cluster = PoolNow(cluster_state, moving.targets)
+        self.cycle = Cycle(
+            self._cluster, cluster_state.policy, patience_s=patience_seconds, look_again_s=LOOK_AGAIN_SECONDS
+        )
         self._steps_max = steps_max
         # By shape that did not fit: the growth count of the room, the reserved nodes, and the cause.
         self._why_unfit: dict[Shape, tuple[int, Nodes, Cause]] = {}
@@ -53,45 +55,45 @@ class Waiting:
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
         """Steps for waiting jobs. `why_not_yet`: if given, nothing is placed now, for this cause."""
-        picture, self._cluster.now = self._picture, now
-        picture.waitlist.end_backoffs(picture.jobs, now)
-        picture.waitlist.keep_out(picture.pool.strays.by_job().keys(), picture.jobs, now)
+        cluster_state, self._cluster.now = self._cluster_state, now
+        cluster_state.waitlist.end_backoffs(cluster_state.jobs, now)
+        cluster_state.waitlist.keep_out(cluster_state.pool.strays.by_job().keys(), cluster_state.jobs, now)
         self._stand_again(now)
         self.cycle.forget()
-        if len(self._why_unfit) > CACHED_LEAST + 4 * len(picture.waitlist.queue):
+        if len(self._why_unfit) > CACHED_LEAST + 4 * len(cluster_state.waitlist.queue):
             self._why_unfit.clear()
         if why_not_yet is not None:
             return self._put_off(why_not_yet, now)
         arrived = self._moving.arrive(now)
-        for job_id in sorted(picture.waitlist.idle):
-            arrived += place_nowhere(picture, picture.jobs[job_id], now)
+        for job_id in sorted(cluster_state.waitlist.idle):
+            arrived += place_nowhere(cluster_state, cluster_state.jobs[job_id], now)
         steps, causes = self._place_waiting(now)
         return arrived + steps + self._explain_waiting(causes, now)
 
     def _stand_again(self, now: float) -> None:
         """Every `STAND_AGAIN_SECONDS`: sort the queue again if the order depends on how long jobs have waited."""
-        waitlist = self._picture.waitlist
+        waitlist = self._cluster_state.waitlist
         if waitlist.queue.order.promotes and now >= self._stood_at + STAND_AGAIN_SECONDS:
             self._stood_at = now
-            for job in [job for job in self._picture.jobs.values() if job.id in waitlist.queue]:
+            for job in [job for job in self._cluster_state.jobs.values() if job.id in waitlist.queue]:
                 waitlist.stand(job, now)
 
     def _put_off(self, cause: Cause, now: float) -> list[Step]:
         """Give `cause` to jobs without a reason; after a restored store, which takes long, to all unexplained jobs.
         All of them get a new reason later."""
         steps: list[Step] = []
-        for job_id in sorted(self._picture.waitlist.unexplained):
+        for job_id in sorted(self._cluster_state.waitlist.unexplained):
             if len(steps) >= self._steps_max:
                 break
-            job = self._picture.jobs[job_id]
+            job = self._cluster_state.jobs[job_id]
             known = job.waiting_for
             if known is None or (cause.code is _C.STORE_RESTORED and known.code is not cause.code):
-                steps += self._picture.go(job, _E.WAITING, cause, now)
+                steps += self._cluster_state.go(job, _E.WAITING, cause, now)
         return steps
 
     def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
         """Place the jobs that fit, in order; find the cause for each group that does not fit and needs a reason."""
-        waitlist = self._picture.waitlist
+        waitlist = self._cluster_state.waitlist
         steps: list[Step] = []
         causes = _Causes({waitlist.group(job_id) for job_id in waitlist.unexplained if job_id in waitlist.queue})
         for decision in self.cycle.decide(now):
@@ -99,70 +101,70 @@ class Waiting:
             if len(steps) >= self._steps_max:
                 self.cycle.stop()
         if self.cycle.over:
-            causes.of_others = _behind(self.cycle.ahead, self._picture.policy.backfill)
+            causes.of_others = _behind(self.cycle.ahead, self._cluster_state.policy.backfill)
         return steps, causes
 
     def _take(self, decision: Decision, causes: "_Causes", now: float) -> list[Step]:
         """Apply a decision of the cycle; of a job that waits, note why, if that is wanted."""
-        picture, job = self._picture, self._picture.jobs[decision.job_id]
+        cluster_state, job = self._cluster_state, self._cluster_state.jobs[decision.job_id]
         match decision:
             case Starts():
-                return place(picture, job, decision.place, now)
+                return place(cluster_state, job, decision.place, now)
             case Clears():
                 return self._clear(job, decision, now)
             case InVain():
                 return self._put_off_stops(job, now)
             case Held():
-                group = picture.waitlist.group(job.id)
-                if (held := picture.quotas.why_held(job, group.shape)) is not None:
+                group = cluster_state.waitlist.group(job.id)
+                if (held := cluster_state.quotas.why_held(job, group.shape)) is not None:
                     causes.of_group[group] = held
                 return []
             case Waits():
-                group = picture.waitlist.group(job.id)
+                group = cluster_state.waitlist.group(job.id)
                 if group in causes.wanted:
                     causes.of_group[group] = self._why_not(group, decision)
                 return []
 
     def _clear(self, job: Job, clears: Clears, now: float) -> list[Step]:
         """Stop the jobs, or the ranks of jobs, that give way to `job`."""
-        picture, order = self._picture, self._picture.waitlist.queue.order
+        cluster_state, order = self._cluster_state, self._cluster_state.waitlist.queue.order
         for job_id in clears.revoked:
-            picture.waitlist.needs_reason(job_id)
+            cluster_state.waitlist.needs_reason(job_id)
         waiting = standing_of(job, now, order)
         steps: list[Step] = []
         names: list[str] = []
-        for held, ranks in _by_job(clears.clearing, picture.jobs):
+        for held, ranks in _by_job(clears.clearing, cluster_state.jobs):
             names.append(f"{len(ranks)} of the ranks of {held.id}" if ranks else held.id)
             running = standing_of(held, now, order)
-            why = why_surplus(order, waiting, running) or _why_preempted(picture.policy.order, waiting, running)
+            why = why_surplus(order, waiting, running) or _why_preempted(cluster_state.policy.order, waiting, running)
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
             if held.id in clears.reclaimed:
-                cause = picture.quotas.why_reclaimed(held, ranks, job)
-            steps += lives.give_up_ranks(picture, held, ranks, cause, now) if ranks else []
-            steps += [] if ranks else lives.stop(picture, held, cause, now)
+                cause = cluster_state.quotas.why_reclaimed(held, ranks, job)
+            steps += lives.give_up_ranks(cluster_state, held, ranks, cause, now) if ranks else []
+            steps += [] if ranks else lives.stop(cluster_state, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
         numbers = {"stopping": float(len(clears.clearing.victims))}
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers=numbers)
-        picture.waitlist.explained(job.id)
-        return steps + picture.go(job, _E.WAITING, cause, now)
+        cluster_state.waitlist.explained(job.id)
+        return steps + cluster_state.go(job, _E.WAITING, cause, now)
 
     def _put_off_stops(self, job: Job, now: float) -> list[Step]:
         """Record that jobs will be preempted for this one once they have run for long enough."""
-        picture, minimum = self._picture, self._picture.minimum_run
+        cluster_state, minimum = self._cluster_state, self._cluster_state.minimum_run
         wants = self._cluster.wants(job.id) if minimum.seconds else None
         clears = None if wants is None else self.cycle.would_clear(job.id, wants, fresh=True)
         names = {} if clears is None else dict.fromkeys(one.job_id for one in clears.clearing.victims)
-        fresh = [held for held in map(picture.jobs.__getitem__, names) if minimum.protects(held, now)]
+        fresh = [held for held in map(cluster_state.jobs.__getitem__, names) if minimum.protects(held, now)]
         if not fresh:
             return []
         sentence, at = why_not_yet(fresh, minimum, now)
         known = job.waiting_for
-        picture.waitlist.explained(job.id)
+        cluster_state.waitlist.explained(job.id)
         if known is not None and known.numbers.get("stops_at") == at:
             return []
-        grace = max(held.spec.grace_seconds for held in map(picture.jobs.__getitem__, names))
+        grace = max(held.spec.grace_seconds for held in map(cluster_state.jobs.__getitem__, names))
         cause = Cause(code=_C.NO_ROOM, sentence=sentence, numbers={"stops_at": at, "grace": grace})
-        return picture.go(job, _E.WAITING, cause, now)
+        return cluster_state.go(job, _E.WAITING, cause, now)
 
     def _why_not(self, group: JobGroup, waits: Waits) -> Cause:
         """Why no job of this group is placed now."""
@@ -170,10 +172,10 @@ class Waiting:
             sentence = f"{waits.ahead} is ahead of it and might start later if this one did now"
             numbers = {"gpus_wanted": float(gpus_least(group.shape))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
-        room = self._picture.pool.room
+        room = self._cluster_state.pool.room
         wants = self._cluster.wants(waits.job_id)
         assert wants is not None, "the cycle looked at it"
-        if closed := self._picture.quotas.closed_to(waits.job_id, wants):
+        if closed := self._cluster_state.quotas.closed_to(waits.job_id, wants):
             with room.without(closed):
                 cause = why_not(room, group.shape)
             if cause is not None:
@@ -185,7 +187,7 @@ class Waiting:
             cause = why_not(room, group.shape)
             assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
-                jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.pool.runs.holding))
+                jobs = (self._cluster_state.jobs[job_id] for job_id in sorted(self._cluster_state.pool.runs.holding))
                 cause = with_holders(cause, in_the_way(group.shape, jobs))
             self._why_unfit[group.shape] = (room.grown, reserved, cause)
         return _kept_for(self.cycle.reserved_for, cause) if reserved else cause
@@ -193,13 +195,13 @@ class Waiting:
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
         """Record once why each job waits that was not placed; `weft explain` computes it anew on request."""
         steps: list[Step] = []
-        strays, waitlist = self._picture.pool.strays.by_job(), self._picture.waitlist
+        strays, waitlist = self._cluster_state.pool.strays.by_job(), self._cluster_state.waitlist
         self.unfinished = False
         for job_id in sorted(waitlist.unexplained):
             if len(steps) >= EXPLAINED_MAX:
                 self.unfinished = True
                 break
-            job = self._picture.jobs[job_id]
+            job = self._cluster_state.jobs[job_id]
             if waitlist.backs_off(job_id):
                 cause = waitlist.why_put_back(job_id) or _backs_off(job, now)
             elif waitlist.is_kept_out(job_id):
@@ -217,7 +219,7 @@ class Waiting:
                 continue  # its turn comes in the next tick
             waitlist.explained(job_id)
             if _is_news(cause, job.waiting_for):
-                steps += self._picture.go(job, _E.WAITING, cause, now)
+                steps += self._cluster_state.go(job, _E.WAITING, cause, now)
         return steps
 
 

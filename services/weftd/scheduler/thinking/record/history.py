@@ -174,22 +174,22 @@ class Journal:
         return self._made(self.core.follow(report, now))
 
     def rescore(self, scores: Sequence[GpuScore]) -> None:
-        self.core.picture.rescore(scores)
+        self.core.cluster_state.rescore(scores)
         self._flush_answers()
         self._entries.append(Rescored(tuple(scores)))
 
     def learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
-        self.core.picture.learn(classes, now)
+        self.core.cluster_state.learn(classes, now)
         self._flush_answers()
         self._entries.append(Learnt(tuple(classes)))
 
     def slow(self, slowdowns: Sequence[PairSlowdown]) -> None:
-        self.core.picture.slow(slowdowns)
+        self.core.cluster_state.slow(slowdowns)
         self._flush_answers()
         self._entries.append(Slowed(tuple(slowdowns)))
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
-        self.core.picture.limit(quotas, now)
+        self.core.cluster_state.limit(quotas, now)
         self._flush_answers()
         self._entries.append(QuotasSet(now, tuple(quotas)))
 
@@ -263,7 +263,7 @@ class Journal:
             self._flush_answers()
             before = tuple(entry for entry in self._entries if isinstance(entry, Answered | Rescored))
             assert len(before) == len(self._entries), "more was told between two turns than can be"
-            self._open(CoreSnapshot(pickled(self.core), before, tuple(self.core.picture.jobs.values())), now)
+            self._open(CoreSnapshot(pickled(self.core), before, tuple(self.core.cluster_state.jobs.values())), now)
 
     def _open(self, first: Loaded | CoreSnapshot, now: float) -> None:
         self._known, self._reports, self._numbers = {}, {}, 0

@@ -30,7 +30,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def pickled(core: Scheduler) -> bytes:
-    """The core as bytes. `unpickled` needs the jobs of its picture as they are now."""
+    """The core as bytes. `unpickled` needs the jobs of its cluster state as they are now."""
     into = BytesIO()
     _Pickler(into, pickle.HIGHEST_PROTOCOL).dump(core)
     return into.getvalue()

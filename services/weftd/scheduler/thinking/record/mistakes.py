@@ -1,7 +1,7 @@
 """Mistakes of the core: an exception of a decision is held against the job, ask or node that the decision was about.
 
 A leader that ended with such an exception would end again with each load, and so would every leader after it. Instead
-it loads its pool anew, which is enough where only its picture was wrong. What a second exception within
+it loads its pool again, which is enough where only its cluster state was wrong. What a second exception within
 `REMEMBERED_SECONDS` is about is kept from the core: a job is stopped or fails, an ask is dropped, the reports of a node
 are refused. Nothing of this is in the history: a record begins with what the leader loads after it.
 """

@@ -211,13 +211,13 @@ class Replay:
             case Followed(number):
                 self._steps += core.follow(self._reports[number], self._now)
             case Rescored(scores):
-                core.picture.rescore(scores)
+                core.cluster_state.rescore(scores)
             case Learnt(classes):
-                core.picture.learn(classes, self._now)
+                core.cluster_state.learn(classes, self._now)
             case Slowed(slowdowns):
-                core.picture.slow(slowdowns)
+                core.cluster_state.slow(slowdowns)
             case QuotasSet(at, quotas):
-                core.picture.limit(quotas, at)
+                core.cluster_state.limit(quotas, at)
             case EndsTold(ends, at):
                 core.tell_ends(ends, at)
             case Decided():

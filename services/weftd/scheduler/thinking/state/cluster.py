@@ -1,4 +1,4 @@
-"""The picture of a pool as a scheduling cycle reads it."""
+"""The cluster state of a pool as a scheduling cycle reads it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -14,27 +14,27 @@ from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.shape import PlacementRequest, Shape, smallest
 from weft.planning.walk import Wants
+from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import only_extra, parts_of
-from weftd.scheduler.thinking.state.picture import Picture
 
 
 class PoolNow:
     """`aside`: waiting jobs that are not to be placed now. `now` is kept by the caller."""
 
-    def __init__(self, picture: Picture, aside: Collection[str]) -> None:
+    def __init__(self, cluster_state: ClusterState, aside: Collection[str]) -> None:
         self.now = 0.0
-        self._picture = picture
+        self._cluster_state = cluster_state
         self._aside = aside
         self._empty: tuple[int, Room] | None = None  # the `changes` of the pool, and its room without any job
         self._fits_empty: dict[Shape, bool] = {}
 
     @property
     def room(self) -> Room:
-        return self._picture.pool.room
+        return self._cluster_state.pool.room
 
     @property
     def quotas(self) -> QuotasInForce:
-        return self._picture.quotas
+        return self._cluster_state.quotas
 
     @property
     def gpus_free(self) -> int:
@@ -45,45 +45,47 @@ class PoolNow:
         return self.room.gpus_left
 
     def served(self, rank_of: Callable[[str], Rank] | None) -> Served:
-        return self._picture.waitlist.queue.served(self._share_of(), rank_of)
+        return self._cluster_state.waitlist.queue.served(self._share_of(), rank_of)
 
     def keys(self, rank_of: Callable[[str], Rank] | None) -> Callable[[str], ServedAt]:
-        return self._picture.waitlist.queue.keys(self._share_of(), rank_of)
+        return self._cluster_state.waitlist.queue.keys(self._share_of(), rank_of)
 
     def _share_of(self) -> Callable[[str], float]:
-        picture = self._picture
-        return picture.holdings.share_of(picture.quotas, picture.jobs.values(), self.now)
+        cluster_state = self._cluster_state
+        return cluster_state.holdings.share_of(cluster_state.quotas, cluster_state.jobs.values(), self.now)
 
     def waits(self, job_id: str) -> bool:
-        return job_id in self._picture.waitlist.queue
+        return job_id in self._cluster_state.waitlist.queue
 
     def how_many_wait(self) -> int:
-        return len(self._picture.waitlist.queue)
+        return len(self._cluster_state.waitlist.queue)
 
     def wants(self, job_id: str) -> Wants | None:
         if job_id in self._aside:
             return None
-        job, group = self._picture.jobs[job_id], self._picture.waitlist.group(job_id)
+        job, group = self._cluster_state.jobs[job_id], self._cluster_state.waitlist.group(job_id)
         return wants_of(job, group.shape, group.lasts_s)
 
     def tier(self, job_id: str) -> float:
-        order = self._picture.waitlist.queue.order
+        order = self._cluster_state.waitlist.queue.order
         return (
-            0.0 if order.tier is None else float(order.tier(standing_of(self._picture.jobs[job_id], self.now, order)))
+            0.0
+            if order.tier is None
+            else float(order.tier(standing_of(self._cluster_state.jobs[job_id], self.now, order)))
         )
 
     def waited_s(self, job_id: str) -> float:
-        return self.now - self._picture.jobs[job_id].since
+        return self.now - self._cluster_state.jobs[job_id].since
 
     def asked(self, job_id: str) -> PlacementRequest:
-        return asked_by(self._picture.jobs[job_id], self._picture.beliefs.learnt)
+        return asked_by(self._cluster_state.jobs[job_id], self._cluster_state.beliefs.learnt)
 
     def find(self, job_id: str, shape: Shape) -> Place | None:
         return find(self.room, shape, self.asked(job_id))
 
     def fits_empty(self, shape: Shape) -> bool:
         """Lost nodes count, too."""
-        pool = self._picture.pool
+        pool = self._cluster_state.pool
         if self._empty is None or self._empty[0] != pool.changes:
             self._empty = (pool.changes, empty_room(pool.nodes.values()))
             self._fits_empty.clear()
@@ -94,12 +96,12 @@ class PoolNow:
         return self._fits_empty[shape]
 
     def endings(self) -> Sequence[Ending]:
-        return self._picture.holdings.endings()
+        return self._cluster_state.holdings.endings()
 
     def may_leave(self, job_id: str, wants: Wants, *, fresh: bool) -> list[Holder]:
         del wants
-        jobs, queue = self._picture.jobs, self._picture.waitlist.queue
-        return self._picture.holdings.holders.who_may_leave(
+        jobs, queue = self._cluster_state.jobs, self._cluster_state.waitlist.queue
+        return self._cluster_state.holdings.holders.who_may_leave(
             standing_of(jobs[job_id], self.now, queue.order),
             jobs,
             self.now,
@@ -108,21 +110,21 @@ class PoolNow:
         )
 
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
-        job = self._picture.jobs[job_id]
+        job = self._cluster_state.jobs[job_id]
         parts = parts_of(job, (float(job.priority),), self.now, self._progress_of(job))
-        kept = self._picture.minimum_run.protects(job, self.now, reclaimed=True)
+        kept = self._cluster_state.minimum_run.protects(job, self.now, reclaimed=True)
         return [one for one in (only_extra(parts) if kept else parts) if one.worth != LEAVES_FIRST]
 
     def still_leaves(self, holder: Holder) -> bool:
-        job = self._picture.jobs.get(holder.job_id)
+        job = self._cluster_state.jobs.get(holder.job_id)
         if job is None or job.state is JobState.STOPPING:
             return job is not None
         ranks = {allocation.rank for allocation in holder.allocations}
         return holder.extra and any(each.leaving and each.rank in ranks for each in job.held)
 
     def left_on(self, node_id: str) -> float:
-        jobs = self._picture.jobs
-        return max((self._left(jobs[job_id]) for job_id in self._picture.pool.runs.jobs_on(node_id)), default=0.0)
+        jobs = self._cluster_state.jobs
+        return max((self._left(jobs[job_id]) for job_id in self._cluster_state.pool.runs.jobs_on(node_id)), default=0.0)
 
     def _left(self, job: Job) -> float:
         """The seconds that a job is expected to run on: until its limit, or as long again as it has run."""
@@ -130,4 +132,4 @@ class PoolNow:
         return self.now - job.held_since + job.attained_seconds if ends is None else max(0.0, ends - self.now)
 
     def _progress_of(self, job: Job) -> Mapping[str, float]:
-        return self._picture.pool.runs.of(job).progress or {}
+        return self._cluster_state.pool.runs.of(job).progress or {}

@@ -1,4 +1,4 @@
-"""The jobs of a pool that are not final, by id: one mapping, shared by all parts of the picture."""
+"""The jobs of a pool that are not final, by id: one mapping, shared by all parts of the cluster state."""
 
 from weft.domain.job import Job
 

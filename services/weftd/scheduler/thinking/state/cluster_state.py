@@ -1,4 +1,4 @@
-"""The scheduler's picture of its pool: the open jobs, the beliefs, and four parts that each own their data.
+"""The scheduler's state of its pool: the open jobs, the beliefs, and four parts that each own their data.
 
 Every change of a job goes through `go`, which makes the step and applies it to every part at once.
 """
@@ -70,7 +70,7 @@ class StepValues(TypedDict, total=False):
     loans: tuple[Loan, ...] | None
 
 
-class Picture:
+class ClusterState:
     """Begins with no job and no node; `load` fills it from the store."""
 
     def __init__(
@@ -161,7 +161,7 @@ class Picture:
                 self.waitlist.stand(job, now)
 
     def keep(self, job: Job) -> None:
-        """Take in a job that is new to the picture."""
+        """Take in a job that is new to the cluster state."""
         self.jobs[job.id] = job
         self.holds.see(job, self.jobs)
         if job.state is _S.QUEUED:
