@@ -12,7 +12,7 @@ from tests.support.doubles.bus import MemoryBus
 from tests.support.doubles.store import MemoryStore
 from weft.messages.events import Event, EventTold
 from weft.store import StoreUnavailableError
-from weftd.gateway.limits.turns import ConcurrencyLimit
+from weftd.gateway.limits.concurrency import ConcurrencyLimit
 from weftd.gateway.readmodel.feed import CATCHING_UP_PER_TENANT, WAITING_BYTES_MAX, Feed, Item, Reader
 from weftd.scheduler.relay import Relay
 

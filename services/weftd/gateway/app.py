@@ -21,8 +21,8 @@ from weftd.gateway.http.openapi import document
 from weftd.gateway.http.revalidation import revalidated
 from weftd.gateway.http.route import NOBODY, Call, Route, Who, check_length, query_of
 from weftd.gateway.limits.access import source_of
+from weftd.gateway.limits.concurrency import NoSlotError, Slot
 from weftd.gateway.limits.listening import HttpConnection
-from weftd.gateway.limits.turns import NoTurnError, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         with timed():
-            who, turn = NOBODY, Turn()
+            who, turn = NOBODY, Slot()
             if route.who is not Who.ANYONE:
                 who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
                 if isinstance(request.protocol, HttpConnection):
@@ -101,7 +101,7 @@ def _errors(gateway: Gateway) -> Any:
 
 def _refusal_of(gateway: Gateway, request: web.Request, error: Exception) -> web.Response:
     match error:
-        case NoTurnError() if gateway.store_is_away:
+        case NoSlotError() if gateway.store_is_away:
             return _refusal(unavailable())  # the others wait for the store, not for each other
         case RejectedError():
             return _refusal(error)

@@ -22,9 +22,9 @@ from weftd.gateway.dependencies import array_id
 from weftd.gateway.errors import RejectedError, too_fast
 from weftd.gateway.hints import Hints
 from weftd.gateway.limits.access import AccessCache, source_of
+from weftd.gateway.limits.concurrency import ConcurrencyLimit
 from weftd.gateway.limits.lanes import Lanes, no_time
 from weftd.gateway.limits.streams import Streams
-from weftd.gateway.limits.turns import ConcurrencyLimit
 from weftd.gateway.metrics import RequestMeters
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.feed import Feed

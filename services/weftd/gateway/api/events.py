@@ -16,8 +16,8 @@ from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.revalidation import next_page
 from weftd.gateway.http.route import JSON, Call, Header, RouteAnswer, answer, operation
+from weftd.gateway.limits.concurrency import NoSlotError
 from weftd.gateway.limits.streams import gone, write
-from weftd.gateway.limits.turns import NoTurnError
 from weftd.gateway.readmodel.feed import Item, told
 
 CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
@@ -145,7 +145,7 @@ async def _stream(
                     await write(response, _frames(items))
                     if gone(request) or (job_id and items and await _ends(gateway, items[-1])):
                         break
-        except (ConnectionError, StoreUnavailableError, NoTurnError):
+        except (ConnectionError, StoreUnavailableError, NoSlotError):
             if request.transport is not None:
                 request.transport.abort()
     return response

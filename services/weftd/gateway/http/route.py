@@ -15,7 +15,7 @@ from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.messages.http import Accepted
 from weft.store.tenants import Access
 from weftd.gateway.errors import PATTERN_WORDS, RejectedError, from_decoder
-from weftd.gateway.limits.turns import Turn
+from weftd.gateway.limits.concurrency import Slot
 
 if TYPE_CHECKING:
     from weftd.gateway.gateway import Gateway
@@ -65,7 +65,7 @@ class Call(Struct, Generic[Q], frozen=True):
     request: web.Request
     who: Access
     query: Q
-    turn: Turn
+    turn: Slot
 
     def path(self, name: str) -> str:
         return self.request.match_info[name]

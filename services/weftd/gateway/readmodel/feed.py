@@ -12,7 +12,7 @@ import msgspec
 from weft.bus import Bus, BusError, Subscription
 from weft.messages.events import CloudEvent, Event, EventTold, cloud_event, place_of
 from weft.store import GatewayStore, StoreUnavailableError, is_full
-from weftd.gateway.limits.turns import ConcurrencyLimit
+from weftd.gateway.limits.concurrency import ConcurrencyLimit
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.limits.turns import ConcurrencyLimit
+from weftd.gateway.limits.concurrency import ConcurrencyLimit
 
 
 def turns(

@@ -16,7 +16,7 @@ WAIT_SECONDS_MAX = 5.0  # longer than it takes to notice that the store is away
 PATIENT_SECONDS_MAX = 30.0
 
 
-class NoTurnError(RejectedError):
+class NoSlotError(RejectedError):
     """Too many requests of this tenant wait for a turn, or this one has waited too long."""
 
 
@@ -28,7 +28,7 @@ class _Tenant:
         self.count = 0
 
 
-class Turn:
+class Slot:
     """A turn that was taken; without `end`, a turn that blocks no other. To end it again does nothing."""
 
     def __init__(self, end: Callable[[], None] | None = None) -> None:
@@ -70,7 +70,7 @@ class ConcurrencyLimit:
         finally:
             turn.end()
 
-    async def take(self, tenant: str, *, patient: bool = False) -> "Turn":
+    async def take(self, tenant: str, *, patient: bool = False) -> "Slot":
         """Raises RejectedError if no turn is free and no request may wait. Raises NoTurnError if too many requests of
         this tenant wait, or this one has waited too long.
 
@@ -88,7 +88,7 @@ class ConcurrencyLimit:
         except BaseException:
             self._leave(of, tenant)
             raise
-        return Turn(lambda: self._end(of, tenant))
+        return Slot(lambda: self._end(of, tenant))
 
     def _end(self, of: _Tenant, tenant: str) -> None:
         self._all.release()
@@ -116,6 +116,6 @@ class ConcurrencyLimit:
         except TimeoutError:
             raise self._refusal(tenant) from None
 
-    def _refusal(self, tenant: str) -> "NoTurnError":
+    def _refusal(self, tenant: str) -> "NoSlotError":
         reason = f"tenant {tenant} may have {self._per_tenant} {self._what} at once here, and others wait already"
-        return NoTurnError(429, "", reason, retry_after=self._wait_seconds)
+        return NoSlotError(429, "", reason, retry_after=self._wait_seconds)
