@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 
 from weft.domain.dependencies import DependencyState, Ends
 from weft.domain.job import Cause, Job
+from weftd.scheduler.thinking.state.array_throttle import ArrayThrottle, SingletonThrottle
 from weftd.scheduler.thinking.state.dependents import Dependents
-from weftd.scheduler.thinking.state.turns import ArrayTurns, SingletonTurns
 
 
 class HeldBack:
     def __init__(self) -> None:
         self._dependents = Dependents()
-        self._arrays = ArrayTurns()
-        self._singletons = SingletonTurns()
+        self._arrays = ArrayThrottle()
+        self._singletons = SingletonThrottle()
 
     def see(self, job: Job, jobs: Mapping[str, Job]) -> None:
         """Take in a job as it is now. `jobs`: all that are open in the pool, this one among them unless it is over."""

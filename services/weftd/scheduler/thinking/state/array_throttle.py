@@ -21,7 +21,7 @@ class _Array:
         self.known: set[str] = set()  # what the heap has, and still waits
 
 
-class ArrayTurns:
+class ArrayThrottle:
     """The elements of arrays with `at_once`."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class _Name:
         self.in_order: list[tuple[int, str]] = []
 
 
-class SingletonTurns:
+class SingletonThrottle:
     """A singleton starts once every earlier job of its name is over, and while none of another group holds anything."""
 
     def __init__(self) -> None:
