@@ -25,7 +25,7 @@ from weftd.gateway.api.logs import BROUGHT_SECONDS_PER_BYTE
 from weftd.gateway.api.tokens import keep_file_token
 from weftd.gateway.app import application
 from weftd.gateway.gateway import AT_WORK_PER_TENANT_MAX, Gateway
-from weftd.gateway.limits.lanes import ASK_SECONDS, STORED_SECONDS_PER_BYTE, Lanes
+from weftd.gateway.limits.cpu_budget import ASK_SECONDS, STORED_SECONDS_PER_BYTE, CpuBudgets
 from weftd.gateway.service import answer_submit
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.thinking.budgets import ProcessorBudget
@@ -34,7 +34,7 @@ ANSWER = aiohttp.ClientTimeout(total=20)
 LOG_BYTES = 300_000
 
 
-class Charged(Lanes):
+class Charged(CpuBudgets):
     """Lanes without a bound, so that no request waits. `of`: the seconds charged to each tenant."""
 
     def __init__(self, clock: "Times") -> None:
@@ -121,7 +121,7 @@ async def steps() -> None:
 
 async def test_a_look_at_the_past_is_charged_by_its_time_in_the_store() -> None:
     gateway, clock = await world("busy")
-    gateway.lanes = charged = Charged(clock)
+    gateway.cpu_budgets = charged = Charged(clock)
     async with http(gateway, "busy") as session:
         async with session.get("/v1/cluster") as answer:
             assert answer.status == 200
@@ -133,7 +133,7 @@ async def test_a_look_at_the_past_is_charged_by_its_time_in_the_store() -> None:
 
 async def test_an_ask_about_a_job_is_charged_and_one_that_is_refused_is_not() -> None:
     gateway, clock = await world("busy")
-    gateway.lanes = charged = Charged(clock)
+    gateway.cpu_budgets = charged = Charged(clock)
     job = (await submitted(gateway, "busy")).job_id
     async with http(gateway, "busy") as session:
         before = charged.of["busy"]
@@ -153,7 +153,7 @@ async def test_a_log_is_charged_by_its_bytes_whole_or_in_part() -> None:
     assert job.placement is not None
     clock = Times()
     gateway = gateway_over(life.store, clock)
-    gateway.lanes = charged = Charged(clock)
+    gateway.cpu_budgets = charged = Charged(clock)
     await with_tenants(life.store, job.tenant)
 
     async def read(asked: ReadLog) -> LogRead:
@@ -174,7 +174,7 @@ async def test_a_log_is_charged_by_its_bytes_whole_or_in_part() -> None:
 
 async def test_a_submission_over_nats_is_charged_by_its_bytes_as_one_over_http_is() -> None:
     gateway, clock = await world("busy")
-    gateway.lanes = charged = Charged(clock)
+    gateway.cpu_budgets = charged = Charged(clock)
     body = msgspec.json.encode(spec())
     assert (await submitted(gateway, "busy")).created
     over_nats = charged.of["busy"]
@@ -187,7 +187,7 @@ async def test_a_submission_over_nats_is_charged_by_its_bytes_as_one_over_http_i
 async def test_a_tenant_that_had_its_part_waits_with_what_it_submits_over_nats_and_others_pass() -> None:
     gateway, clock = await world("busy", "quiet")
     assert (await submitted(gateway, "busy")).created
-    gateway.lanes.charge("busy", 0.3)
+    gateway.cpu_budgets.charge("busy", 0.3)
     assert (await submitted(gateway, "quiet")).created
     waiting = asyncio.create_task(submitted(gateway, "busy"))
     await steps()
@@ -204,7 +204,7 @@ async def test_too_many_submissions_over_nats_that_wait_are_refused_and_those_of
     gateway, _ = await world("busy", "quiet")
     assert (await submitted(gateway, "quiet")).created
     assert (await submitted(gateway, "busy")).created
-    gateway.lanes.charge("busy", 1.0)
+    gateway.cpu_budgets.charge("busy", 1.0)
     waiting = [asyncio.create_task(submitted(gateway, "busy")) for _ in range(AT_WORK_PER_TENANT_MAX + 4)]
     await steps()
     assert not any(one.done() for one in waiting)

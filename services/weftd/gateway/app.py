@@ -64,12 +64,12 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
                 gateway.count(who, changes=route.method != "GET")
                 if route.who is Who.ADMIN and not who.admin:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
-                await gateway.lanes.go(who.tenant)
+                await gateway.cpu_budgets.go(who.tenant)
                 turn = await gateway.at_work.take(who.tenant)
             try:
                 call = Call(gateway, request, who, query_of(request, route.query), turn)
                 work = route.handler(call)
-                response = await (work if who is NOBODY else gateway.lanes.paid(who.tenant, work))
+                response = await (work if who is NOBODY else gateway.cpu_budgets.paid(who.tenant, work))
                 return revalidated(request, response) if route.method == "GET" else response
             finally:
                 turn.end()

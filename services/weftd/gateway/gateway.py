@@ -23,7 +23,7 @@ from weftd.gateway.errors import RejectedError, too_fast
 from weftd.gateway.hints import Hints
 from weftd.gateway.limits.access import AccessCache, source_of
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
-from weftd.gateway.limits.lanes import Lanes, no_time
+from weftd.gateway.limits.cpu_budget import CpuBudgets, no_time
 from weftd.gateway.limits.streams import Streams
 from weftd.gateway.metrics import RequestMeters
 from weftd.gateway.readmodel.cluster import LiveCluster
@@ -95,7 +95,7 @@ class Gateway:
         self.access = AccessCache(store, clock=clock, now=now, refusals=settings.refusals)
         self._reads = RateLimit(settings.reads)
         self._changes = RateLimit(settings.changes)
-        self.lanes = Lanes(settings.processor, clock=clock, processor=processor)
+        self.cpu_budgets = CpuBudgets(settings.processor, clock=clock, processor=processor)
         self.snapshots = Snapshots(
             store,
             clock=clock,
@@ -180,7 +180,7 @@ class Gateway:
             allowances=self.allowances,
             registry=self.registry,
             hints=self.hints,
-            charge=lambda tenant, seconds: self.lanes.charge(tenant, seconds),
+            charge=lambda tenant, seconds: self.cpu_budgets.charge(tenant, seconds),
             now=now,
             characters=characters,
         )

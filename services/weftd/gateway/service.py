@@ -21,7 +21,7 @@ from weftd.gateway.app import application
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from weftd.gateway.giving import read, read_context
-from weftd.gateway.limits.lanes import PaidThreads, no_time
+from weftd.gateway.limits.cpu_budget import PaidThreads, no_time
 from weftd.gateway.limits.listening import listening
 from weftd.gateway.notifications.mailing import Mailer
 from weftd.gateway.notifications.posting import Poster
@@ -120,7 +120,7 @@ async def run(
     )
     if processor is not None:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(PaidThreads(gateway.lanes, loop, processor, most=THREADS_MAX))
+        loop.set_default_executor(PaidThreads(gateway.cpu_budgets, loop, processor, most=THREADS_MAX))
     telling = _telling(settings, store, now=now, clock=clock, characters=characters, mail_password=mail_password)
     for tenant, token in tokens.items():
         if token:
@@ -205,7 +205,7 @@ async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
             who = await gateway.access.of(headers.get("authorization"), source=f"{NATS_SOURCE} {asked.sender}")
             gateway.count(who, changes=True)
             async with gateway.over_nats.one(who.tenant):
-                await gateway.lanes.go(who.tenant)
+                await gateway.cpu_budgets.go(who.tenant)
                 async with gateway.at_work.one(who.tenant):
                     work = gateway.submissions.submit(
                         who,
@@ -213,7 +213,7 @@ async def answer_submit(gateway: Gateway, asked: RawRequest) -> SubmitAnswered:
                         content_type=headers.get("content-type", ""),
                         key=headers.get("idempotency-key"),
                     )
-                    submitted = await gateway.lanes.paid(who.tenant, work)
+                    submitted = await gateway.cpu_budgets.paid(who.tenant, work)
         except StoreUnavailableError:
             raise unavailable() from None
     except RejectedError as error:

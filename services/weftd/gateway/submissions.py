@@ -23,7 +23,7 @@ from weftd.gateway.errors import RejectedError
 from weftd.gateway.giving import check_stored
 from weftd.gateway.hints import Hints
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
-from weftd.gateway.limits.lanes import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
+from weftd.gateway.limits.cpu_budget import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
 from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.registry.pinning import names_registry, pinned_spec
 from weftd.gateway.registry.upstream import Registry

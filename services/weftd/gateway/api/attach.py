@@ -79,8 +79,8 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
         raise RejectedError(426, "Upgrade", "this is a WebSocket: ask for it with `Upgrade: websocket`")
     call.turn.end()
     async with gateway.opening.one(call.who.tenant):  # one after the other, each when the ones before it are paid for
-        await gateway.lanes.go(call.who.tenant)
-        gateway.lanes.charge(call.who.tenant, SESSION_SECONDS)
+        await gateway.cpu_budgets.go(call.who.tenant)
+        gateway.cpu_budgets.charge(call.who.tenant, SESSION_SECONDS)
     socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0)
     async with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):
         if not socket.can_prepare(request).ok:
@@ -150,8 +150,8 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
 
 async def _carried(gateway: Gateway, tenant: str, count: int) -> None:
     """Charge the tenant for a piece by its bytes, and return when its next piece may be carried."""
-    gateway.lanes.charge(tenant, PIECE_SECONDS + BROUGHT_SECONDS_PER_BYTE * count)
-    await gateway.lanes.write(tenant)
+    gateway.cpu_budgets.charge(tenant, PIECE_SECONDS + BROUGHT_SECONDS_PER_BYTE * count)
+    await gateway.cpu_budgets.write(tenant)
 
 
 async def _command(socket: web.WebSocketResponse) -> tuple[str, ...]:

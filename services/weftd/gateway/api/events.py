@@ -141,7 +141,7 @@ async def _stream(
             await write(response, OPENING)
             async with aclosing(events):
                 async for items in events:
-                    await gateway.lanes.write(call.who.tenant)
+                    await gateway.cpu_budgets.write(call.who.tenant)
                     await write(response, _frames(items))
                     if gone(request) or (job_id and items and await _ends(gateway, items[-1])):
                         break

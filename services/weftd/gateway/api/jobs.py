@@ -42,7 +42,7 @@ from weftd.gateway.http.route import (
     json_of,
     operation,
 )
-from weftd.gateway.limits.lanes import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
+from weftd.gateway.limits.cpu_budget import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
 from weftd.gateway.readmodel.endings import TOLD, EventCause, endings
 from weftd.gateway.readmodel.explanations import explanation
 from weftd.gateway.readmodel.past import PastQuery, moment_of
@@ -341,7 +341,7 @@ async def ask(
 
 
 def _asked(call: Call[NoQuery], kind: AskKind, job: Job, *, size: int = 0) -> web.StreamResponse:
-    call.gateway.lanes.charge(call.who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
+    call.gateway.cpu_budgets.charge(call.who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
     call.gateway.hints.asked(job.pool)
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
 
@@ -421,7 +421,7 @@ async def endpoints(call: Call[NoQuery]) -> web.StreamResponse:
 )
 async def update(call: Call[NoQuery]) -> web.StreamResponse:
     body = await body_of(call.request)
-    call.gateway.lanes.charge(call.who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
+    call.gateway.cpu_budgets.charge(call.who.tenant, RECEIVED_SECONDS_PER_BYTE * len(body))
     if len(body) <= LARGE_BYTES:
         return await _update(call, body)
     async with call.gateway.submissions.large.one(call.who.tenant, patient=True):

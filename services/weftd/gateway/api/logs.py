@@ -124,8 +124,8 @@ async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> we
                 if piece.data:
                     await write(response, piece.data)
                     reached += len(piece.data)
-                call.gateway.lanes.charge(call.who.tenant, BROUGHT_SECONDS_PER_BYTE * len(piece.data))
-                await call.gateway.lanes.write(call.who.tenant)
+                call.gateway.cpu_budgets.charge(call.who.tenant, BROUGHT_SECONDS_PER_BYTE * len(piece.data))
+                await call.gateway.cpu_budgets.write(call.who.tenant)
                 piece = await anext(pieces, None)
             if response.content_length is not None and reached != end:
                 raise ConnectionAbortedError("the log has become shorter")
@@ -284,14 +284,14 @@ async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last
     offset = begin
     try:
         while offset < end:
-            await call.gateway.lanes.write(call.who.tenant)
+            await call.gateway.cpu_budgets.write(call.who.tenant)
             got = await runs.read(bus, run, offset=offset, limit=min(runs.CHUNK_BYTES, end - offset))
             if not got.data or got.offset != offset:
                 raise NoAnswerError("the log has become shorter")
             if not response.prepared:
                 await response.prepare(call.request)
             await write(response, got.data)
-            call.gateway.lanes.charge(call.who.tenant, BROUGHT_SECONDS_PER_BYTE * len(got.data))
+            call.gateway.cpu_budgets.charge(call.who.tenant, BROUGHT_SECONDS_PER_BYTE * len(got.data))
             offset += len(got.data)
     except (ConnectionError, BusError):
         if not response.prepared:

@@ -62,7 +62,7 @@ async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
 async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
     await gateway.must_be_kept(moment.at)
     async with gateway.looking_back.one(who.tenant):
-        with gateway.lanes.elsewhere(who.tenant):
+        with gateway.cpu_budgets.elsewhere(who.tenant):
             told = await gateway.store.told_until(moment)
             ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
             jobs = await gateway.store.jobs_of(list(ids))

@@ -88,12 +88,12 @@ async def _admitted(gateway: Gateway, request: web.Request) -> web.StreamRespons
             raise RejectedError(403, "", f"this run may pull from {ticket.repository} alone")
     else:
         _check_owner(who, asked, request.method)
-    await gateway.lanes.go(who.tenant)
+    await gateway.cpu_budgets.go(who.tenant)
     turn = await gateway.at_work.take(who.tenant)
     try:
         if asked.what in (What.BLOB, What.UPLOAD):
             turn.end()  # it may take long, and is counted as a stream
-        return await gateway.lanes.paid(who.tenant, _answered(gateway, registry, who, asked, request))
+        return await gateway.cpu_budgets.paid(who.tenant, _answered(gateway, registry, who, asked, request))
     finally:
         turn.end()
 
@@ -149,7 +149,7 @@ async def _download(
         if request.method == "HEAD":
             return response
         async for data in found.content.iter_chunked(PIECE_BYTES):
-            await gateway.lanes.write(tenant)
+            await gateway.cpu_budgets.write(tenant)
             await write(response, data)
         await response.write_eof()
         return response
@@ -192,7 +192,7 @@ async def _upload(
                 loose.put(asked.reference, came, now=registry.now())
                 if await registry.room(tenant) < 0:
                     raise registry.full(tenant)
-                await gateway.lanes.write(tenant)
+                await gateway.cpu_budgets.write(tenant)
                 yield data
         except RejectedError as error:
             refused.append(error)

@@ -1,8 +1,8 @@
 """Limits of what goes on at once: costly requests, which take turns, and streams, sessions and uploads, which stay.
 
 `ConcurrencyLimit` bounds a resource, and `RateLimit` (`thinking/rates.py`) the requests of a principal. Two limits are
-of neither kind. The cost of a request to the processor (`lanes.py`) is known only after the work, so its tenant owes
-it. A connection (`listening.py`) has no tenant yet, and may take the place of the oldest stranger.
+of neither kind. The cost of a request to the processor (`cpu_budget.py`) is known only after the work, so its tenant
+owes it. A connection (`listening.py`) has no tenant yet, and may take the place of the oldest stranger.
 """
 
 import asyncio

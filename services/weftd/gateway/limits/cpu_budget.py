@@ -43,7 +43,7 @@ class _Lane:
         self.count = 0
 
 
-class Lanes:
+class CpuBudgets:
     """`clock` does not jump; `processor` is the processor's time of the calling thread."""
 
     def __init__(
@@ -52,17 +52,17 @@ class Lanes:
         self._budgets = Budgets(budget)
         self._clock = clock
         self._processor = processor
-        self._lanes: dict[str, _Lane] = {}
+        self._cpu_budgets: dict[str, _Lane] = {}
 
     async def go(self, tenant: str) -> None:
         """Return when a request of the tenant may be worked on. Raises RejectedError 429 if too many wait already, or
         this one has waited too long."""
         now = self._clock()
         self._budgets.came(tenant, now)
-        if tenant not in self._lanes and not self._budgets.wait(tenant, now):
+        if tenant not in self._cpu_budgets and not self._budgets.wait(tenant, now):
             self._budgets.charge(tenant, PASS_SECONDS, now)
             return
-        if tenant in self._lanes and self._lanes[tenant].count >= WAITING_MAX:
+        if tenant in self._cpu_budgets and self._cpu_budgets[tenant].count >= WAITING_MAX:
             raise _refusal(tenant)
         try:
             async with asyncio.timeout(WAIT_SECONDS_MAX):
@@ -77,7 +77,7 @@ class Lanes:
         await self._in_lane(tenant, WRITE_SECONDS)
 
     async def _in_lane(self, tenant: str, price: float) -> None:
-        lane = self._lanes.setdefault(tenant, _Lane())
+        lane = self._cpu_budgets.setdefault(tenant, _Lane())
         lane.count += 1
         try:
             async with lane.lock:
@@ -88,7 +88,7 @@ class Lanes:
         finally:
             lane.count -= 1
             if not lane.count:
-                del self._lanes[tenant]
+                del self._cpu_budgets[tenant]
 
     async def paid(self, tenant: str, work: Coroutine[Any, Any, T]) -> T:
         """Do the work; the tenant pays for each of its steps, and for what is done for it in threads."""
@@ -143,10 +143,10 @@ class PaidThreads(ThreadPoolExecutor):
     """Threads of an event loop whose work is charged to the tenant for which it is done."""
 
     def __init__(
-        self, lanes: Lanes, loop: asyncio.AbstractEventLoop, processor: Callable[[], float], *, most: int
+        self, cpu_budgets: CpuBudgets, loop: asyncio.AbstractEventLoop, processor: Callable[[], float], *, most: int
     ) -> None:
         super().__init__(max_workers=most, thread_name_prefix="gateway")
-        self._of_lanes, self._loop, self._processor = lanes, loop, processor
+        self._of_lanes, self._loop, self._processor = cpu_budgets, loop, processor
 
     def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         if not (payer := PAYER.get()):
