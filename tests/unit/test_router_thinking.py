@@ -16,9 +16,9 @@ from weft.messages.serving import (
     ServiceServed,
     ServicesServed,
 )
-from weftd.router.thinking.lanes import bucket_of
 from weftd.router.thinking.routing import Routing
 from weftd.router.thinking.seats import Visit
+from weftd.router.thinking.service_queue import bucket_of
 from weftd.router.thinking.table import RoutedReplica, RoutedService
 from weftd.router.thinking.ways import Refused
 
@@ -116,7 +116,7 @@ class Model:
         self.told(self.routing.tick(self.now))
 
     def check(self) -> None:
-        lane = self.routing.lanes["j-1"]
+        lane = self.routing.queues["j-1"]
         assert list(lane.line) == self.line
         assert self.routing.waiting == len(self.line)
         assert len([one for one in self.line if one not in self.retried]) <= self.service.queue
@@ -222,7 +222,7 @@ def test_what_reached_no_replica_goes_to_each_and_waits_until_one_is_back() -> N
     ((_, again),) = routing.tick(1.2)
     assert isinstance(again, Visit)
     routing.ended(again.number, 1.3, status=200, first=None, took=0.1)
-    assert routing.lanes["j-1"].counts.failed == 0
+    assert routing.queues["j-1"].counts.failed == 0
 
 
 def test_what_reaches_no_replica_in_its_time_is_told_so() -> None:
@@ -260,7 +260,7 @@ def test_a_faster_replica_gets_more() -> None:
     routing = Routing()
     chat = service(replica(1), replica(2), concurrency=100)
     routing.know([chat], 0.0)
-    seats = routing.lanes["j-1"].seats
+    seats = routing.queues["j-1"].seats
     seats[0, 1].speed, seats[0, 2].speed = 0.1, 0.3
     for ticket in range(40):
         routing.ask(ticket, chat, 0.0)
@@ -296,7 +296,7 @@ def test_a_service_with_an_objective_refuses_early_what_it_cannot_serve_in_time(
     routing = Routing()
     chat = service(replica(1), concurrency=1, queue=1000, timeout=1.0, latency=0.5)
     routing.know([chat], 0.0)
-    routing.lanes["j-1"].seats[0, 1].speed = 0.1
+    routing.queues["j-1"].seats[0, 1].speed = 0.1
     answers = [routing.ask(ticket, chat, 0.0) for ticket in range(30)]
     refused = [one for one in answers if isinstance(one, Refused)]
     assert len(refused) == 30 - 1 - 11
@@ -319,7 +319,7 @@ def test_a_tenant_whose_requests_take_all_room_to_wait_gives_way_to_others() -> 
     assert [ticket for ticket, _ in gone] == [8, 9, 6, 7, 4], "the newest"
     assert {answer.status for _, answer in gone if isinstance(answer, Refused)} == {429}
     assert routing.tick(0.2) == []
-    assert {len(lane.line) for lane in routing.lanes.values()} == {2, 3, 5}
+    assert {len(lane.line) for lane in routing.queues.values()} == {2, 3, 5}
 
 
 def test_a_service_that_ends_lets_its_requests_end() -> None:
@@ -377,8 +377,8 @@ def test_of_a_full_queue_what_is_late_in_any_case_leaves_its_place() -> None:
     assert routing.ask(5, there, 2.0) is None
     ((ticket, answer),) = routing.tick(2.1)
     assert (ticket, isinstance(answer, Refused) and answer.status) == (2, 429)
-    assert routing.lanes["j-1"].served(2.1).queued == 2
-    assert routing.lanes["j-1"].served(2.1).oldest_wait == pytest.approx(2.0)
+    assert routing.queues["j-1"].served(2.1).queued == 2
+    assert routing.queues["j-1"].served(2.1).oldest_wait == pytest.approx(2.0)
 
 
 def test_where_no_request_can_keep_the_objective_all_go_in_order_of_arrival() -> None:

@@ -244,7 +244,7 @@ class Gate:
         """A request that could not be passed on. Its path and its headers are changed already."""
         number, ticket = self._number(question.failed), next(self._tickets)
         visit = self.routing.visits.get(number)
-        service = None if visit is None else self.routing.lanes[visit.job_id].service
+        service = None if visit is None else self.routing.queues[visit.job_id].service
         status = int(question.status) if question.status.isdigit() else 502
         answer, others = self.routing.failed(
             number, ticket, self._clock(), method=question.method, error=question.error, status=status
@@ -261,7 +261,7 @@ class Gate:
             return
         asking.connection.ticket = ticket
         self._waiting[ticket] = asking
-        if asking.service is not None and self.routing.lanes[asking.service.job_id].wants_replica:
+        if asking.service is not None and self.routing.queues[asking.service.job_id].wants_replica:
             self._wake()
 
     def _say(self, asking: HeldQuestion, answer: Visit | Refused) -> None:

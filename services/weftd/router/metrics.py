@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from weftd.router.gate import Gate
-from weftd.router.thinking.lanes import Lane
+from weftd.router.thinking.service_queue import ServiceQueue
 
 COUNTERS = {
     "weft_router_arrived": ("arrived", "Requests that came for a service."),
@@ -27,21 +27,21 @@ class RouterMeters:
 
     def collect(self) -> Iterator[Metric]:
         routing = self._gate.routing
-        lanes = [*routing.lanes.values()]
+        queues = [*routing.queues.values()]
         labels = ["job_id", "tenant"]
         for name, (field, words) in COUNTERS.items():
             counted = CounterMetricFamily(name, words, labels=labels)
-            for lane in lanes:
-                counted.add_metric(_of(lane), getattr(lane.counts, field))
+            for queue in queues:
+                counted.add_metric(_of(queue), getattr(queue.counts, field))
             yield counted
         queued = GaugeMetricFamily("weft_router_queued", "Requests that wait.", labels=labels)
         passed = GaugeMetricFamily("weft_router_in_flight", "Requests at replicas.", labels=labels)
         ready = GaugeMetricFamily("weft_router_replicas", "Replicas that take requests.", labels=labels)
-        for lane in lanes:
-            seats = [*lane.seats.values()]
-            queued.add_metric(_of(lane), len(lane.line))
-            passed.add_metric(_of(lane), sum(len(seat.visits) for seat in seats))
-            ready.add_metric(_of(lane), sum(seat.replica.takes and not seat.gone for seat in seats))
+        for queue in queues:
+            seats = [*queue.seats.values()]
+            queued.add_metric(_of(queue), len(queue.line))
+            passed.add_metric(_of(queue), sum(len(seat.visits) for seat in seats))
+            ready.add_metric(_of(queue), sum(seat.replica.takes and not seat.gone for seat in seats))
         yield from (queued, passed, ready)
         lost = CounterMetricFamily("weft_router_ends_lost", "Requests whose end was never heard of.")
         lost.add_metric([], routing.lost)
@@ -52,5 +52,5 @@ class RouterMeters:
         yield refusals
 
 
-def _of(lane: Lane) -> list[str]:
-    return [lane.service.job_id, lane.service.tenant]
+def _of(queue: ServiceQueue) -> list[str]:
+    return [queue.service.job_id, queue.service.tenant]

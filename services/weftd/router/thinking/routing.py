@@ -12,8 +12,8 @@ from itertools import count
 from msgspec import Struct
 
 from weft.messages.serving import ServiceServed, ServicesServed
-from weftd.router.thinking.lanes import Lane, Waiter
 from weftd.router.thinking.seats import Seat, Visit
+from weftd.router.thinking.service_queue import ServiceQueue, Waiter
 from weftd.router.thinking.table import RoutedService
 from weftd.router.thinking.ways import Refused
 
@@ -40,7 +40,7 @@ class Routing:
     gives way to one with fewer."""
 
     def __init__(self, *, waiting_max: int = 20_000) -> None:
-        self.lanes: dict[str, Lane] = {}
+        self.queues: dict[str, ServiceQueue] = {}
         self.visits: dict[int, Visit] = {}
         self._waiting_of: Counter[str] = Counter()  # by tenant, those with any
         self._gave_way: list[Answer] = []
@@ -48,7 +48,7 @@ class Routing:
         self.lost = 0  # visits whose end was never heard of
         self._waiting_max = waiting_max
         self._numbers = count(1)
-        self._places: dict[int, Lane] = {}  # of each request that waits, by its ticket
+        self._places: dict[int, ServiceQueue] = {}  # of each request that waits, by its ticket
         self._others: dict[tuple[str, int], _Other] = {}  # by router and part
         self._missing = 0  # visits that Caddy did not know at the last look
 
@@ -58,26 +58,26 @@ class Routing:
         """Services that are new, or otherwise than before."""
         answers: list[Answer] = []
         for service in services:
-            lane = self.lanes.get(service.job_id)
-            if lane is None:
-                self.lanes[service.job_id] = Lane(service)
-            elif lane.over or lane.service != service:
-                lane.know(service)
-                answers += self._go_on(lane, now)
+            queue = self.queues.get(service.job_id)
+            if queue is None:
+                self.queues[service.job_id] = ServiceQueue(service)
+            elif queue.over or queue.service != service:
+                queue.know(service)
+                answers += self._go_on(queue, now)
         return answers
 
     def forget(self, job_ids: Iterable[str]) -> list[Answer]:
         """Services that are no more. What waits for them is refused; requests at their replicas go on."""
-        return [answer for job_id in job_ids for answer in self._end(self.lanes[job_id])]
+        return [answer for job_id in job_ids for answer in self._end(self.queues[job_id])]
 
-    def _end(self, lane: Lane) -> list[Answer]:
-        lane.end()
+    def _end(self, queue: ServiceQueue) -> list[Answer]:
+        queue.end()
         refusal = Refused(503, "this service has ended")
-        answers: list[Answer] = [(waiter.ticket, refusal) for waiter in lane.waiters]
+        answers: list[Answer] = [(waiter.ticket, refusal) for waiter in queue.waiters]
         for ticket, _ in answers:
-            self._leave(lane, ticket)
-        if not lane.seats:
-            del self.lanes[lane.service.job_id]
+            self._leave(queue, ticket)
+        if not queue.seats:
+            del self.queues[queue.service.job_id]
         return answers
 
     def hear(self, served: ServicesServed, now: float) -> None:
@@ -97,32 +97,32 @@ class Routing:
 
     def ask(self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False) -> Visit | Refused | None:
         """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own."""
-        lane = self.lanes[service.job_id]
-        lane.counts.arrived += 1
-        return self._ask(lane, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
+        queue = self.queues[service.job_id]
+        queue.counts.arrived += 1
+        return self._ask(queue, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
 
-    def _ask(self, lane: Lane, waiter: Waiter, now: float) -> Visit | Refused | None:
-        if not lane.line and (seat := lane.free(now, waiter.avoid)):
-            return self._give(lane, waiter, seat, now)
+    def _ask(self, queue: ServiceQueue, waiter: Waiter, now: float) -> Visit | Refused | None:
+        if not queue.line and (seat := queue.free(now, waiter.avoid)):
+            return self._give(queue, waiter, seat, now)
         again = waiter.tries > 1
-        if (full := None if again else self._full(lane)) is not None:
-            lane.counts.refused += 1
+        if (full := None if again else self._full(queue)) is not None:
+            queue.counts.refused += 1
             return full
-        lane.line[waiter.ticket] = waiter
+        queue.line[waiter.ticket] = waiter
         if again:  # it has waited once
-            lane.line.move_to_end(waiter.ticket, last=False)
-        self._places[waiter.ticket] = lane
+            queue.line.move_to_end(waiter.ticket, last=False)
+        self._places[waiter.ticket] = queue
         self.waiting += 1
-        self._waiting_of[lane.service.tenant] += 1
+        self._waiting_of[queue.service.tenant] += 1
         return None
 
-    def _full(self, lane: Lane) -> Refused | None:
-        refusal = lane.full()
-        if refusal is not None and lane.behind and lane.waiting >= lane.service.queue:
+    def _full(self, queue: ServiceQueue) -> Refused | None:
+        refusal = queue.full()
+        if refusal is not None and queue.behind and queue.waiting >= queue.service.queue:
             # One that is late in any case leaves its place.
-            self._give_way(lane, next(iter(lane.behind)), refusal)
+            self._give_way(queue, next(iter(queue.behind)), refusal)
             return None
-        if refusal is None and self.waiting >= self._waiting_max and not self._make_room(lane.service.tenant):
+        if refusal is None and self.waiting >= self._waiting_max and not self._make_room(queue.service.tenant):
             refusal = self._no_room()
         return refusal
 
@@ -135,34 +135,34 @@ class Routing:
         most, count = self._waiting_of.most_common(1)[0]
         if self._waiting_of[tenant] + 1 >= count:
             return False
-        theirs = (lane for lane in self.lanes.values() if lane.waiting and lane.service.tenant == most)
-        lane = max(theirs, key=lambda one: one.waiting)
-        self._give_way(lane, next(reversed(lane.behind or lane.line)), self._no_room())
+        theirs = (queue for queue in self.queues.values() if queue.waiting and queue.service.tenant == most)
+        queue = max(theirs, key=lambda one: one.waiting)
+        self._give_way(queue, next(reversed(queue.behind or queue.line)), self._no_room())
         return True
 
-    def _give_way(self, lane: Lane, ticket: int, refusal: Refused) -> None:
-        self._leave(lane, ticket)
-        lane.counts.refused += 1
+    def _give_way(self, queue: ServiceQueue, ticket: int, refusal: Refused) -> None:
+        self._leave(queue, ticket)
+        queue.counts.refused += 1
         self._gave_way.append((ticket, refusal))
 
     def gone(self, ticket: int) -> None:
         """The client left while its request waited."""
-        if (lane := self._places.get(ticket)) is not None:
-            self._leave(lane, ticket)
+        if (queue := self._places.get(ticket)) is not None:
+            self._leave(queue, ticket)
 
-    def _leave(self, lane: Lane, ticket: int) -> None:
-        lane.remove(ticket)
+    def _leave(self, queue: ServiceQueue, ticket: int) -> None:
+        queue.remove(ticket)
         del self._places[ticket]
         self.waiting -= 1
-        tenant = lane.service.tenant
+        tenant = queue.service.tenant
         self._waiting_of[tenant] -= 1
         if not self._waiting_of[tenant]:
             del self._waiting_of[tenant]
 
-    def _give(self, lane: Lane, waiter: Waiter, seat: Seat, now: float) -> Visit:
+    def _give(self, queue: ServiceQueue, waiter: Waiter, seat: Seat, now: float) -> Visit:
         visit = Visit(
             next(self._numbers),
-            lane.service.job_id,
+            queue.service.job_id,
             seat,
             waiter.arrived,
             now,
@@ -172,18 +172,18 @@ class Routing:
             waiter.upgraded,
         )
         self.visits[visit.number] = seat.visits[visit.number] = visit
-        lane.waited(now - waiter.since)
+        queue.waited(now - waiter.since)
         return visit
 
-    def _go_on(self, lane: Lane, now: float) -> list[Answer]:
+    def _go_on(self, queue: ServiceQueue, now: float) -> list[Answer]:
         """Give what waits to whichever replica has room."""
         answers: list[Answer] = []
-        while (waiter := lane.first(now)) is not None:
-            seat = lane.free(now, waiter.avoid)
+        while (waiter := queue.first(now)) is not None:
+            seat = queue.free(now, waiter.avoid)
             if seat is None:
                 break
-            self._leave(lane, waiter.ticket)
-            answers.append((waiter.ticket, self._give(lane, waiter, seat, now)))
+            self._leave(queue, waiter.ticket)
+            answers.append((waiter.ticket, self._give(queue, waiter, seat, now)))
         return answers
 
     # their ends
@@ -193,13 +193,13 @@ class Routing:
         visit = self._ends(number)
         if visit is None:
             return []
-        lane = self.lanes[visit.job_id]
+        queue = self.queues[visit.job_id]
         if status >= 500:
-            lane.counts.failed += 1
-            visit.seat.fell(now, at_once=False, may_rest=lane.may_rest(visit.seat, now))
+            queue.counts.failed += 1
+            visit.seat.fell(now, at_once=False, may_rest=queue.may_rest(visit.seat, now))
         elif status != 499:
-            lane.answered(visit, first=first, took=now - visit.granted if took is None else took)
-        return self._after(lane, visit.seat, now)
+            queue.answered(visit, first=first, took=now - visit.granted if took is None else took)
+        return self._after(queue, visit.seat, now)
 
     def failed(
         self, number: int, ticket: int, now: float, *, method: str, error: str, status: int
@@ -212,18 +212,18 @@ class Routing:
         visit = self._ends(number)
         if visit is None:
             return Refused(502, "the replica of this service did not answer"), []
-        lane, at_once = self.lanes[visit.job_id], error.startswith("dial ")
-        visit.seat.fell(now, at_once=at_once, may_rest=at_once or lane.may_rest(visit.seat, now))
+        queue, at_once = self.queues[visit.job_id], error.startswith("dial ")
+        visit.seat.fell(now, at_once=at_once, may_rest=at_once or queue.may_rest(visit.seat, now))
         runs = visit.runs + (not at_once)
         harmless = at_once or (method in SAFE and runs < RUNS_MAX)
-        if harmless and visit.tries < TRIES_MAX and now < visit.deadline and not lane.over:
+        if harmless and visit.tries < TRIES_MAX and now < visit.deadline and not queue.over:
             avoid = None if at_once else visit.seat  # a replica that took no connection is left alone by all
             again = Waiter(ticket, visit.arrived, now, visit.deadline, visit.tries + 1, runs, avoid, visit.upgraded)
-            answer = self._ask(lane, again, now)
+            answer = self._ask(queue, again, now)
         else:
-            lane.counts.failed += 1
-            answer = _no_answer(lane, at_once=at_once, status=status)
-        return answer, self._after(lane, visit.seat, now)
+            queue.counts.failed += 1
+            answer = _no_answer(queue, at_once=at_once, status=status)
+        return answer, self._after(queue, visit.seat, now)
 
     def _ends(self, number: int) -> Visit | None:
         visit = self.visits.pop(number, None)
@@ -231,19 +231,19 @@ class Routing:
             del visit.seat.visits[number]
         return visit
 
-    def _after(self, lane: Lane, seat: Seat, now: float) -> list[Answer]:
-        lane.clear(seat)
-        if lane.over and not lane.seats:
-            self.lanes.pop(lane.service.job_id, None)
-        waiter = lane.first(now)
+    def _after(self, queue: ServiceQueue, seat: Seat, now: float) -> list[Answer]:
+        queue.clear(seat)
+        if queue.over and not queue.seats:
+            self.queues.pop(queue.service.job_id, None)
+        waiter = queue.first(now)
         if waiter is None:
             return []
         if (
-            waiter.avoid is None and seat.room(lane.service.concurrency, lane.routers, now) == 1
+            waiter.avoid is None and seat.room(queue.service.concurrency, queue.routers, now) == 1
         ):  # as usual: it was full
-            self._leave(lane, waiter.ticket)
-            return [(waiter.ticket, self._give(lane, waiter, seat, now))]
-        return self._go_on(lane, now)
+            self._leave(queue, waiter.ticket)
+            return [(waiter.ticket, self._give(queue, waiter, seat, now))]
+        return self._go_on(queue, now)
 
     # from time to time
 
@@ -251,23 +251,23 @@ class Routing:
         """Refuse what has waited too long; give out what became free by itself."""
         self._count_others(now)
         answers, self._gave_way = self._gave_way, []
-        for lane in {id(lane): lane for lane in self._places.values()}.values():
-            answers += self._go_on(lane, now)
-            for ticket in [waiter.ticket for waiter in lane.waiters if waiter.deadline <= now]:
-                self._leave(lane, ticket)
-                lane.counts.failed += 1
-                answers.append((ticket, _waited_too_long(lane)))
+        for queue in {id(queue): queue for queue in self._places.values()}.values():
+            answers += self._go_on(queue, now)
+            for ticket in [waiter.ticket for waiter in queue.waiters if waiter.deadline <= now]:
+                self._leave(queue, ticket)
+                queue.counts.failed += 1
+                answers.append((ticket, _waited_too_long(queue)))
         return answers
 
     def _count_others(self, now: float) -> None:
         for key in [key for key, other in self._others.items() if now - other.at > OTHERS_SECONDS]:
             del self._others[key]
-        if not self._others and all(lane.routers == 1 for lane in self.lanes.values()):
+        if not self._others and all(queue.routers == 1 for queue in self.queues.values()):
             return
-        for job_id, lane in self.lanes.items():
+        for job_id, queue in self.queues.items():
             there = {router for (router, _), other in self._others.items() if job_id in other.services}
-            lane.routers = 1 + len(there)
-            for (epoch, rank), seat in lane.seats.items():
+            queue.routers = 1 + len(there)
+            for (epoch, rank), seat in queue.seats.items():
                 seat.others = sum(other.in_flight.get((job_id, epoch, rank), 0) for other in self._others.values())
 
     def settle(self, passing: int, asked_at: float, now: float) -> list[Answer]:
@@ -292,34 +292,34 @@ class Routing:
         for visit in visits:
             self.lost += 1
             self._ends(visit.number)
-            answers += self._after(self.lanes[visit.job_id], visit.seat, now)
+            answers += self._after(self.queues[visit.job_id], visit.seat, now)
         return answers
 
     # what is told
 
     def served(self, now: float) -> list[ServiceServed]:
-        return [lane.served(now) for lane in self.lanes.values()]
+        return [queue.served(now) for queue in self.queues.values()]
 
     def in_flight(self) -> Mapping[str, int]:
         """The requests at replicas, by service."""
-        return {job_id: sum(len(seat.visits) for seat in lane.seats.values()) for job_id, lane in self.lanes.items()}
+        return {job_id: sum(len(seat.visits) for seat in queue.seats.values()) for job_id, queue in self.queues.items()}
 
 
 def _in_flight(service: ServiceServed) -> int:
     return sum(replica.in_flight for replica in service.replicas)
 
 
-def _no_answer(lane: Lane, *, at_once: bool, status: int) -> Refused:
+def _no_answer(queue: ServiceQueue, *, at_once: bool, status: int) -> Refused:
     if status == 504:
-        return Refused(504, f"the replica did not begin its answer within {lane.service.timeout:g} s")
+        return Refused(504, f"the replica did not begin its answer within {queue.service.timeout:g} s")
     if at_once:
         return Refused(502, "no replica of this service could be reached", 1.0)
     return Refused(502, "the replica ended the connection before it answered; the request may have run")
 
 
-def _waited_too_long(lane: Lane) -> Refused:
-    waited = f"this request has waited {lane.service.timeout:g} s for a replica"
-    ready = [seat for seat in lane.seats.values() if seat.replica.takes and not seat.gone]
+def _waited_too_long(queue: ServiceQueue) -> Refused:
+    waited = f"this request has waited {queue.service.timeout:g} s for a replica"
+    ready = [seat for seat in queue.seats.values() if seat.replica.takes and not seat.gone]
     if not ready:
         return Refused(503, f"{waited}, and none is ready", 1.0, unready=True)
     if all(seat.unreached for seat in ready):

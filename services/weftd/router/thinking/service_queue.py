@@ -34,7 +34,7 @@ class Waiter(Struct):
     upgraded: bool = False
 
 
-class Lane:
+class ServiceQueue:
     """The requests of one service at this router."""
 
     def __init__(self, service: RoutedService) -> None:
