@@ -16,8 +16,8 @@ from weft.messages.serving import (
     ServiceServed,
     ServicesServed,
 )
+from weftd.router.thinking.backends import Visit
 from weftd.router.thinking.routing import Routing
-from weftd.router.thinking.seats import Visit
 from weftd.router.thinking.service_queue import bucket_of
 from weftd.router.thinking.table import RoutedReplica, RoutedService
 from weftd.router.thinking.ways import Refused
@@ -56,7 +56,7 @@ class Model:
     def take(self, ticket: int, answer: Visit | Refused) -> None:
         self.answers[ticket] += 1
         if isinstance(answer, Visit):
-            assert answer.seat.replica.takes, "only a replica that takes requests gets one"
+            assert answer.backend.replica.takes, "only a replica that takes requests gets one"
             self.there[answer.number] = answer
 
     def told(self, answers: list[tuple[int, Visit | Refused]]) -> None:
@@ -121,8 +121,8 @@ class Model:
         assert self.routing.waiting == len(self.line)
         assert len([one for one in self.line if one not in self.retried]) <= self.service.queue
         assert set(self.routing.visits) == set(self.there)
-        for seat in lane.seats.values():
-            assert len(seat.visits) <= self.service.concurrency
+        for backend in lane.backends.values():
+            assert len(backend.visits) <= self.service.concurrency
         assert all(times == 1 for times in self.answers.values())
         assert len(self.answers) + len(self.line) == self.tickets
 
@@ -181,7 +181,7 @@ def test_a_post_goes_again_only_if_it_cannot_have_run() -> None:
         answer, _ = routing.failed(visit.number, 2, 0.1, method=method, error=error, status=502)
         assert isinstance(answer, Visit) is again
         if isinstance(answer, Visit):
-            assert answer.seat is not visit.seat
+            assert answer.backend is not visit.backend
             assert answer.deadline == visit.deadline
 
 
@@ -215,7 +215,7 @@ def test_what_reached_no_replica_goes_to_each_and_waits_until_one_is_back() -> N
     tried = set()
     while answer is not None:
         assert isinstance(answer, Visit)
-        tried.add(answer.seat.replica.rank)
+        tried.add(answer.backend.replica.rank)
         answer = dialled(routing, answer, 0.1)
     assert tried == set(range(10)), "each was tried once, and is left alone"
     assert routing.tick(1.0) == []
@@ -260,11 +260,11 @@ def test_a_faster_replica_gets_more() -> None:
     routing = Routing()
     chat = service(replica(1), replica(2), concurrency=100)
     routing.know([chat], 0.0)
-    seats = routing.queues["j-1"].seats
-    seats[0, 1].speed, seats[0, 2].speed = 0.1, 0.3
+    backends = routing.queues["j-1"].backends
+    backends[0, 1].speed, backends[0, 2].speed = 0.1, 0.3
     for ticket in range(40):
         routing.ask(ticket, chat, 0.0)
-    assert (len(seats[0, 1].visits), len(seats[0, 2].visits)) == (30, 10)
+    assert (len(backends[0, 1].visits), len(backends[0, 2].visits)) == (30, 10)
 
 
 def test_what_other_routers_have_at_a_replica_counts_but_takes_no_more_than_their_part() -> None:
@@ -296,7 +296,7 @@ def test_a_service_with_an_objective_refuses_early_what_it_cannot_serve_in_time(
     routing = Routing()
     chat = service(replica(1), concurrency=1, queue=1000, timeout=1.0, latency=0.5)
     routing.know([chat], 0.0)
-    routing.queues["j-1"].seats[0, 1].speed = 0.1
+    routing.queues["j-1"].backends[0, 1].speed = 0.1
     answers = [routing.ask(ticket, chat, 0.0) for ticket in range(30)]
     refused = [one for one in answers if isinstance(one, Refused)]
     assert len(refused) == 30 - 1 - 11

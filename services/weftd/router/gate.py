@@ -14,10 +14,10 @@ from weft.store.tenants import Access
 from weftd.router.answers import Question, admitted, moved, preflight, question_of, refused
 from weftd.router.caddy import H2C, HTTP, ONCE, step_of
 from weftd.router.clients import Peer
+from weftd.router.thinking.backends import Visit
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
 from weftd.router.thinking.origins import is_foreign, page_of, shown_to
 from weftd.router.thinking.routing import SAFE, Answer, Routing
-from weftd.router.thinking.seats import Visit
 from weftd.router.thinking.table import RoutedService, ServiceTable
 from weftd.router.thinking.ways import Elsewhere, Refused, Way, client_token, way_of
 from weftd.router.tokens import TokenCache, TooManyGuessesError
@@ -277,7 +277,7 @@ class Gate:
         strip = "" if not moves else "1" if not asking.way.by_host else "0" if service.prefix else ""
         asking.connection.answer(
             admitted(
-                to=answer.seat.replica.address,
+                to=answer.backend.replica.address,
                 visit=f"{self._boot}.{answer.number}",
                 step=step_of(H2C if service.h2c else kept, answer.deadline - answer.granted),
                 strip=strip,
@@ -332,7 +332,7 @@ class Gate:
             return
         first, took = (_seconds(ms) for ms in (told.first_ms, told.took_ms))
         visit = self.routing.visits.get(number)
-        if visit is not None and not visit.seat.replica.takes and len(visit.seat.visits) == 1:
+        if visit is not None and not visit.backend.replica.takes and len(visit.backend.visits) == 1:
             self._drained()
         self.tell(self.routing.ended(number, self._clock(), status=told.status, first=first, took=took))
 

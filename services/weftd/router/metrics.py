@@ -38,10 +38,10 @@ class RouterMeters:
         passed = GaugeMetricFamily("weft_router_in_flight", "Requests at replicas.", labels=labels)
         ready = GaugeMetricFamily("weft_router_replicas", "Replicas that take requests.", labels=labels)
         for queue in queues:
-            seats = [*queue.seats.values()]
+            backends = [*queue.backends.values()]
             queued.add_metric(_of(queue), len(queue.line))
-            passed.add_metric(_of(queue), sum(len(seat.visits) for seat in seats))
-            ready.add_metric(_of(queue), sum(seat.replica.takes and not seat.gone for seat in seats))
+            passed.add_metric(_of(queue), sum(len(backend.visits) for backend in backends))
+            ready.add_metric(_of(queue), sum(backend.replica.takes and not backend.gone for backend in backends))
         yield from (queued, passed, ready)
         lost = CounterMetricFamily("weft_router_ends_lost", "Requests whose end was never heard of.")
         lost.add_metric([], routing.lost)

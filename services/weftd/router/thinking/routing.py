@@ -12,7 +12,7 @@ from itertools import count
 from msgspec import Struct
 
 from weft.messages.serving import ServiceServed, ServicesServed
-from weftd.router.thinking.seats import Seat, Visit
+from weftd.router.thinking.backends import Backend, Visit
 from weftd.router.thinking.service_queue import ServiceQueue, Waiter
 from weftd.router.thinking.table import RoutedService
 from weftd.router.thinking.ways import Refused
@@ -76,7 +76,7 @@ class Routing:
         answers: list[Answer] = [(waiter.ticket, refusal) for waiter in queue.waiters]
         for ticket, _ in answers:
             self._leave(queue, ticket)
-        if not queue.seats:
+        if not queue.backends:
             del self.queues[queue.service.job_id]
         return answers
 
@@ -102,8 +102,8 @@ class Routing:
         return self._ask(queue, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
 
     def _ask(self, queue: ServiceQueue, waiter: Waiter, now: float) -> Visit | Refused | None:
-        if not queue.line and (seat := queue.free(now, waiter.avoid)):
-            return self._give(queue, waiter, seat, now)
+        if not queue.line and (backend := queue.free(now, waiter.avoid)):
+            return self._give(queue, waiter, backend, now)
         again = waiter.tries > 1
         if (full := None if again else self._full(queue)) is not None:
             queue.counts.refused += 1
@@ -159,11 +159,11 @@ class Routing:
         if not self._waiting_of[tenant]:
             del self._waiting_of[tenant]
 
-    def _give(self, queue: ServiceQueue, waiter: Waiter, seat: Seat, now: float) -> Visit:
+    def _give(self, queue: ServiceQueue, waiter: Waiter, backend: Backend, now: float) -> Visit:
         visit = Visit(
             next(self._numbers),
             queue.service.job_id,
-            seat,
+            backend,
             waiter.arrived,
             now,
             waiter.deadline,
@@ -171,7 +171,7 @@ class Routing:
             waiter.runs,
             waiter.upgraded,
         )
-        self.visits[visit.number] = seat.visits[visit.number] = visit
+        self.visits[visit.number] = backend.visits[visit.number] = visit
         queue.waited(now - waiter.since)
         return visit
 
@@ -179,11 +179,11 @@ class Routing:
         """Give what waits to whichever replica has room."""
         answers: list[Answer] = []
         while (waiter := queue.first(now)) is not None:
-            seat = queue.free(now, waiter.avoid)
-            if seat is None:
+            backend = queue.free(now, waiter.avoid)
+            if backend is None:
                 break
             self._leave(queue, waiter.ticket)
-            answers.append((waiter.ticket, self._give(queue, waiter, seat, now)))
+            answers.append((waiter.ticket, self._give(queue, waiter, backend, now)))
         return answers
 
     # their ends
@@ -196,10 +196,10 @@ class Routing:
         queue = self.queues[visit.job_id]
         if status >= 500:
             queue.counts.failed += 1
-            visit.seat.fell(now, at_once=False, may_rest=queue.may_rest(visit.seat, now))
+            visit.backend.fell(now, at_once=False, may_rest=queue.may_rest(visit.backend, now))
         elif status != 499:
             queue.answered(visit, first=first, took=now - visit.granted if took is None else took)
-        return self._after(queue, visit.seat, now)
+        return self._after(queue, visit.backend, now)
 
     def failed(
         self, number: int, ticket: int, now: float, *, method: str, error: str, status: int
@@ -213,36 +213,36 @@ class Routing:
         if visit is None:
             return Refused(502, "the replica of this service did not answer"), []
         queue, at_once = self.queues[visit.job_id], error.startswith("dial ")
-        visit.seat.fell(now, at_once=at_once, may_rest=at_once or queue.may_rest(visit.seat, now))
+        visit.backend.fell(now, at_once=at_once, may_rest=at_once or queue.may_rest(visit.backend, now))
         runs = visit.runs + (not at_once)
         harmless = at_once or (method in SAFE and runs < RUNS_MAX)
         if harmless and visit.tries < TRIES_MAX and now < visit.deadline and not queue.over:
-            avoid = None if at_once else visit.seat  # a replica that took no connection is left alone by all
+            avoid = None if at_once else visit.backend  # a replica that took no connection is left alone by all
             again = Waiter(ticket, visit.arrived, now, visit.deadline, visit.tries + 1, runs, avoid, visit.upgraded)
             answer = self._ask(queue, again, now)
         else:
             queue.counts.failed += 1
             answer = _no_answer(queue, at_once=at_once, status=status)
-        return answer, self._after(queue, visit.seat, now)
+        return answer, self._after(queue, visit.backend, now)
 
     def _ends(self, number: int) -> Visit | None:
         visit = self.visits.pop(number, None)
         if visit is not None:
-            del visit.seat.visits[number]
+            del visit.backend.visits[number]
         return visit
 
-    def _after(self, queue: ServiceQueue, seat: Seat, now: float) -> list[Answer]:
-        queue.clear(seat)
-        if queue.over and not queue.seats:
+    def _after(self, queue: ServiceQueue, backend: Backend, now: float) -> list[Answer]:
+        queue.clear(backend)
+        if queue.over and not queue.backends:
             self.queues.pop(queue.service.job_id, None)
         waiter = queue.first(now)
         if waiter is None:
             return []
         if (
-            waiter.avoid is None and seat.room(queue.service.concurrency, queue.routers, now) == 1
+            waiter.avoid is None and backend.room(queue.service.concurrency, queue.routers, now) == 1
         ):  # as usual: it was full
             self._leave(queue, waiter.ticket)
-            return [(waiter.ticket, self._give(queue, waiter, seat, now))]
+            return [(waiter.ticket, self._give(queue, waiter, backend, now))]
         return self._go_on(queue, now)
 
     # from time to time
@@ -267,8 +267,8 @@ class Routing:
         for job_id, queue in self.queues.items():
             there = {router for (router, _), other in self._others.items() if job_id in other.services}
             queue.routers = 1 + len(there)
-            for (epoch, rank), seat in queue.seats.items():
-                seat.others = sum(other.in_flight.get((job_id, epoch, rank), 0) for other in self._others.values())
+            for (epoch, rank), backend in queue.backends.items():
+                backend.others = sum(other.in_flight.get((job_id, epoch, rank), 0) for other in self._others.values())
 
     def settle(self, passing: int, asked_at: float, now: float) -> list[Answer]:
         """Caddy passes so many requests on, as it said when it was asked then. If we count more at two looks, the ends
@@ -279,7 +279,7 @@ class Routing:
         lost, self._missing = min(missing, self._missing), max(0, missing)
         if lost <= 0:
             return []
-        settled.sort(key=lambda visit: (visit.upgraded, -(now - visit.granted) / (visit.seat.speed or 1.0)))
+        settled.sort(key=lambda visit: (visit.upgraded, -(now - visit.granted) / (visit.backend.speed or 1.0)))
         return self._lose(settled[:lost], now)
 
     def lose_all(self, now: float) -> list[Answer]:
@@ -292,7 +292,7 @@ class Routing:
         for visit in visits:
             self.lost += 1
             self._ends(visit.number)
-            answers += self._after(self.queues[visit.job_id], visit.seat, now)
+            answers += self._after(self.queues[visit.job_id], visit.backend, now)
         return answers
 
     # what is told
@@ -302,7 +302,10 @@ class Routing:
 
     def in_flight(self) -> Mapping[str, int]:
         """The requests at replicas, by service."""
-        return {job_id: sum(len(seat.visits) for seat in queue.seats.values()) for job_id, queue in self.queues.items()}
+        return {
+            job_id: sum(len(backend.visits) for backend in queue.backends.values())
+            for job_id, queue in self.queues.items()
+        }
 
 
 def _in_flight(service: ServiceServed) -> int:
@@ -319,9 +322,9 @@ def _no_answer(queue: ServiceQueue, *, at_once: bool, status: int) -> Refused:
 
 def _waited_too_long(queue: ServiceQueue) -> Refused:
     waited = f"this request has waited {queue.service.timeout:g} s for a replica"
-    ready = [seat for seat in queue.seats.values() if seat.replica.takes and not seat.gone]
+    ready = [backend for backend in queue.backends.values() if backend.replica.takes and not backend.gone]
     if not ready:
         return Refused(503, f"{waited}, and none is ready", 1.0, unready=True)
-    if all(seat.unreached for seat in ready):
+    if all(backend.unreached for backend in ready):
         return Refused(503, f"{waited}, and none could be reached", 1.0)
     return Refused(503, f"{waited}: each has as many requests as it takes at once", 1.0)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_MAX, ReplicaServed, ServiceServed
 from weft.serving.lateness import AnswerTimes
-from weftd.router.thinking.seats import Seat, Visit
+from weftd.router.thinking.backends import Backend, Visit
 from weftd.router.thinking.table import RoutedService, RunKey
 from weftd.router.thinking.ways import Refused
 
@@ -30,7 +30,7 @@ class Waiter(Struct):
     deadline: float
     tries: int = 1
     runs: int = 0
-    avoid: Seat | None = None
+    avoid: Backend | None = None
     upgraded: bool = False
 
 
@@ -41,7 +41,7 @@ class ServiceQueue:
         self.service = service
         self.line: OrderedDict[int, Waiter] = OrderedDict()
         self.behind: OrderedDict[int, Waiter] = OrderedDict()  # late in any case
-        self.seats: dict[RunKey, Seat] = {}
+        self.backends: dict[RunKey, Backend] = {}
         self.counts = Counts()
         self.routers = 1  # that have requests of this service, this one included
         self.over = False  # the service is no more
@@ -55,24 +55,24 @@ class ServiceQueue:
         there = set()
         for replica in service.replicas:
             there.add(replica.key)
-            seat = self.seats.get(replica.key)
-            if seat is None:
-                self.seats[replica.key] = Seat(replica)
+            backend = self.backends.get(replica.key)
+            if backend is None:
+                self.backends[replica.key] = Backend(replica)
             else:
-                seat.replica, seat.gone = replica, False
-        for key in [key for key in self.seats if key not in there]:
-            self.seats[key].gone = True
-            self.clear(self.seats[key])
+                backend.replica, backend.gone = replica, False
+        for key in [key for key in self.backends if key not in there]:
+            self.backends[key].gone = True
+            self.clear(self.backends[key])
 
     def end(self) -> None:
         self.over = True
-        for seat in [*self.seats.values()]:
-            seat.gone = True
-            self.clear(seat)
+        for backend in [*self.backends.values()]:
+            backend.gone = True
+            self.clear(backend)
 
-    def clear(self, seat: Seat) -> None:
-        if seat.gone and not seat.visits:
-            self.seats.pop(seat.replica.key, None)
+    def clear(self, backend: Backend) -> None:
+        if backend.gone and not backend.visits:
+            self.backends.pop(backend.replica.key, None)
 
     # what waits
 
@@ -107,19 +107,19 @@ class ServiceQueue:
 
     # giving requests to replicas
 
-    def free(self, now: float, avoid: Seat | None = None) -> Seat | None:
+    def free(self, now: float, avoid: Backend | None = None) -> Backend | None:
         """The replica that would answer the next request first, of those that have room; None: none has. One whose node
         is not heard gets it only if no other has room, one where the request failed before only if there is no other
         that takes requests."""
-        found: Seat | None = None
+        found: Backend | None = None
         least, looked = (True, math.inf), 0
         usual = self._usual()
-        for seat in self._in_turn():
-            if seat is avoid or seat.room(self.service.concurrency, self.routers, now) < 1:
+        for backend in self._in_turn():
+            if backend is avoid or backend.room(self.service.concurrency, self.routers, now) < 1:
                 continue
-            looked += not seat.replica.quiet
-            if (cost := (seat.replica.quiet, seat.cost(usual))) < least:
-                found, least = seat, cost
+            looked += not backend.replica.quiet
+            if (cost := (backend.replica.quiet, backend.cost(usual))) < least:
+                found, least = backend, cost
             if looked == LOOKED_AT_MAX:
                 break
         self._next += 1
@@ -127,38 +127,42 @@ class ServiceQueue:
             return self.free(now)
         return found
 
-    def _in_turn(self) -> Iterator[Seat]:
+    def _in_turn(self) -> Iterator[Backend]:
         """All replicas, each time from the next one on, so that equal ones take turns."""
-        seats = [*self.seats.values()]
-        begin = self._next % len(seats) if seats else 0
-        yield from seats[begin:]
-        yield from seats[:begin]
+        backends = [*self.backends.values()]
+        begin = self._next % len(backends) if backends else 0
+        yield from backends[begin:]
+        yield from backends[:begin]
 
-    def may_rest(self, failed: Seat, now: float) -> bool:
+    def may_rest(self, failed: Backend, now: float) -> bool:
         """May this replica be left alone: is there another that takes requests?"""
         return self._other_than(failed, now)
 
-    def _other_than(self, avoid: Seat, now: float) -> bool:
+    def _other_than(self, avoid: Backend, now: float) -> bool:
         return any(
-            seat is not avoid and seat.replica.takes and not seat.gone and now >= seat.alone_until
-            for seat in self.seats.values()
+            backend is not avoid and backend.replica.takes and not backend.gone and now >= backend.alone_until
+            for backend in self.backends.values()
         )
 
     def _usual(self) -> float:
         """The mean time of a request at the replicas that have had any."""
-        known = [seat.speed for seat in self.seats.values() if seat.speed is not None] if len(self.seats) < 64 else []
+        known = (
+            [backend.speed for backend in self.backends.values() if backend.speed is not None]
+            if len(self.backends) < 64
+            else []
+        )
         return sum(known) / len(known) if known else 1.0
 
     # bounds
 
     def places(self) -> int:
         """Requests that all replicas which take any may have at once."""
-        taking = sum(seat.replica.takes and not seat.gone for seat in self.seats.values())
+        taking = sum(backend.replica.takes and not backend.gone for backend in self.backends.values())
         return taking * max(1, self.service.concurrency // self.routers)
 
     def expected_wait(self) -> float | None:
         """Seconds until a request that comes now would be given to a replica; None: not known."""
-        known = [seat.speed for seat in self.seats.values() if seat.speed is not None]
+        known = [backend.speed for backend in self.backends.values() if backend.speed is not None]
         places = self.places()
         if not known or not places:
             return None
@@ -183,7 +187,7 @@ class ServiceQueue:
     def answered(self, visit: Visit, *, first: float | None, took: float) -> None:
         """`first`: seconds from being given to the replica to the first byte of its answer, if known."""
         self.counts.answered += 1
-        visit.seat.did(took, timed=not visit.upgraded)
+        visit.backend.did(took, timed=not visit.upgraded)
         if visit.upgraded:
             return
         begun = took if first is None else first
@@ -199,7 +203,9 @@ class ServiceQueue:
     @property
     def wants_replica(self) -> bool:
         """Does a request wait, and no replica is there that could take it?"""
-        return self.waiting > 0 and not any(seat.replica.takes and not seat.gone for seat in self.seats.values())
+        return self.waiting > 0 and not any(
+            backend.replica.takes and not backend.gone for backend in self.backends.values()
+        )
 
     def served(self, now: float) -> ServiceServed:
         counts = self.counts
@@ -217,20 +223,20 @@ class ServiceQueue:
             waits=dict(counts.waits),
             services=dict(counts.services),
             totals=dict(counts.totals),
-            replicas=tuple(_served(self.seats.values())),
+            replicas=tuple(_served(self.backends.values())),
         )
 
 
-def _served(seats: Iterable[Seat]) -> Iterator[ReplicaServed]:
-    for seat in seats:
+def _served(backends: Iterable[Backend]) -> Iterator[ReplicaServed]:
+    for backend in backends:
         yield ReplicaServed(
-            epoch=seat.replica.epoch,
-            rank=seat.replica.rank,
-            in_flight=len(seat.visits),
-            answered=seat.answered,
-            failed=seat.failed,
-            busy_seconds=seat.busy_seconds,
-            draining=seat.gone or seat.replica.draining,
+            epoch=backend.replica.epoch,
+            rank=backend.replica.rank,
+            in_flight=len(backend.visits),
+            answered=backend.answered,
+            failed=backend.failed,
+            busy_seconds=backend.busy_seconds,
+            draining=backend.gone or backend.replica.draining,
         )
 
 

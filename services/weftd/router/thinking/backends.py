@@ -18,7 +18,7 @@ class Visit(Struct):
 
     number: int
     job_id: str
-    seat: "Seat"
+    backend: "Backend"
     arrived: float
     granted: float
     deadline: float
@@ -27,7 +27,7 @@ class Visit(Struct):
     upgraded: bool = False
 
 
-class Seat:
+class Backend:
     """A replica, as long as the table has it or a request is there. `others`: requests of other routers there."""
 
     def __init__(self, replica: RoutedReplica) -> None:
