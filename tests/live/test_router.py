@@ -16,13 +16,13 @@ async def test_a_request_reaches_a_replica_below_its_path(there: Town, http: aio
     job = await there.service(path="/v1")
     replica = await there.replica(3)
     await there.tell(replica.endpoint(job))
-    headers = {"X-Weft-Visit": "mine", "Connection": "X-Weft-Uri, keep-alive", "Cookie": "a=1; weft_token=x; b=2"}
-    url = f"{there.url}/s/{job.id}/a%2Fb//c?x=%7Bhttp.vars.weft_visit%7D&y={{env.HOME}}"
+    headers = {"X-Weft-Request-Id": "mine", "Connection": "X-Weft-Uri, keep-alive", "Cookie": "a=1; weft_token=x; b=2"}
+    url = f"{there.url}/s/{job.id}/a%2Fb//c?x=%7Bhttp.vars.weft_request_id%7D&y={{env.HOME}}"
     async with http.post(url, data=b"hello", headers=headers) as answer:
         told = await answer.json()
     assert answer.status == 200
     assert (told["rank"], told["method"], told["bytes"]) == (3, "POST", 5)
-    assert told["path"].startswith("/v1/a%2Fb//c?x=%7Bhttp.vars.weft_visit%7D&y=")
+    assert told["path"].startswith("/v1/a%2Fb//c?x=%7Bhttp.vars.weft_request_id%7D&y=")
     assert told["headers"]["Cookie"] == "a=1; b=2"
     ours = {name: value for name, value in told["headers"].items() if name.lower().startswith("x-weft")}
     assert ours == {"X-Weft-Auth": "public"}

@@ -11,7 +11,7 @@ from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed
 from weft.store import OpenService
 from weftd.router.caddy import SILENCE_SECONDS, Proxy, configuration, step_of
 from weftd.router.service import parted
-from weftd.router.thinking.backends import Visit
+from weftd.router.thinking.backends import InFlightRequest
 from weftd.router.thinking.routing import Routing
 from weftd.router.thinking.table import Endpoints, ServiceTable, routed, trusted
 from weftd.router.thinking.ways import Elsewhere, Refused, Way, way_of
@@ -84,7 +84,7 @@ def test_a_replica_of_a_silent_node_gets_only_what_no_other_has_room_for() -> No
     routing = Routing()
     routing.know([chat], 0.0)
     asked = [routing.ask(ticket, chat, 0.0) for ticket in range(3)]
-    assert [visit.backend.replica.rank for visit in asked if isinstance(visit, Visit)] == [1, 1, 0]
+    assert [request.backend.replica.rank for request in asked if isinstance(request, InFlightRequest)] == [1, 1, 0]
     endpoints.hear(seen(2, endpoint(0)), 3.2)
     assert endpoints.listen(3.2) == {"j-1"}
     assert not any(one.quiet for one in routed(placed, hosts, endpoints).replicas)

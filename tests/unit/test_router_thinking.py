@@ -16,7 +16,7 @@ from weft.messages.serving import (
     ServiceServed,
     ServicesServed,
 )
-from weftd.router.thinking.backends import Visit
+from weftd.router.thinking.backends import InFlightRequest
 from weftd.router.thinking.routing import Routing
 from weftd.router.thinking.service_queue import bucket_of
 from weftd.router.thinking.table import RoutedReplica, RoutedService
@@ -49,19 +49,19 @@ class Model:
         self.now = 0.0
         self.tickets = 0
         self.line: list[int] = []
-        self.there: dict[int, Visit] = {}
+        self.there: dict[int, InFlightRequest] = {}
         self.answers: Counter[int] = Counter()
         self.retried: set[int] = set()
 
-    def take(self, ticket: int, answer: Visit | Refused) -> None:
+    def take(self, ticket: int, answer: InFlightRequest | Refused) -> None:
         self.answers[ticket] += 1
-        if isinstance(answer, Visit):
+        if isinstance(answer, InFlightRequest):
             assert answer.backend.replica.takes, "only a replica that takes requests gets one"
             self.there[answer.number] = answer
 
-    def told(self, answers: list[tuple[int, Visit | Refused]]) -> None:
+    def told(self, answers: list[tuple[int, InFlightRequest | Refused]]) -> None:
         for ticket, answer in answers:
-            if isinstance(answer, Visit) and answer.tries == 1:
+            if isinstance(answer, InFlightRequest) and answer.tries == 1:
                 firsts = [one for one in self.line if one not in self.retried]
                 assert not firsts or ticket == firsts[0], "the first that came is the first that goes"
             self.line.remove(ticket)
@@ -120,9 +120,9 @@ class Model:
         assert list(lane.line) == self.line
         assert self.routing.waiting == len(self.line)
         assert len([one for one in self.line if one not in self.retried]) <= self.service.queue
-        assert set(self.routing.visits) == set(self.there)
+        assert set(self.routing.requests) == set(self.there)
         for backend in lane.backends.values():
-            assert len(backend.visits) <= self.service.concurrency
+            assert len(backend.requests) <= self.service.concurrency
         assert all(times == 1 for times in self.answers.values())
         assert len(self.answers) + len(self.line) == self.tickets
 
@@ -176,13 +176,13 @@ def test_a_post_goes_again_only_if_it_cannot_have_run() -> None:
         routing = Routing()
         chat = service(replica(1), replica(2))
         routing.know([chat], 0.0)
-        visit = routing.ask(1, chat, 0.0)
-        assert isinstance(visit, Visit)
-        answer, _ = routing.failed(visit.number, 2, 0.1, method=method, error=error, status=502)
-        assert isinstance(answer, Visit) is again
-        if isinstance(answer, Visit):
-            assert answer.backend is not visit.backend
-            assert answer.deadline == visit.deadline
+        request = routing.ask(1, chat, 0.0)
+        assert isinstance(request, InFlightRequest)
+        answer, _ = routing.failed(request.number, 2, 0.1, method=method, error=error, status=502)
+        assert isinstance(answer, InFlightRequest) is again
+        if isinstance(answer, InFlightRequest):
+            assert answer.backend is not request.backend
+            assert answer.deadline == request.deadline
 
 
 def test_a_request_is_tried_three_times_at_most() -> None:
@@ -191,7 +191,7 @@ def test_a_request_is_tried_three_times_at_most() -> None:
     routing.know([chat], 0.0)
     answer = routing.ask(1, chat, 0.0)
     tries = 0
-    while isinstance(answer, Visit):
+    while isinstance(answer, InFlightRequest):
         tries += 1
         answer, _ = routing.failed(answer.number, 1, 0.1, method="GET", error="EOF", status=502)
     assert tries == 3
@@ -199,10 +199,10 @@ def test_a_request_is_tried_three_times_at_most() -> None:
     assert answer.status == 502
 
 
-def dialled(routing: Routing, visit: object, now: float) -> Visit | Refused | None:
+def dialled(routing: Routing, request: object, now: float) -> InFlightRequest | Refused | None:
     """What follows for a POST whose replica took no connection."""
-    assert isinstance(visit, Visit)
-    answer, others = routing.failed(visit.number, 1, now, method="POST", error="dial x", status=502)
+    assert isinstance(request, InFlightRequest)
+    answer, others = routing.failed(request.number, 1, now, method="POST", error="dial x", status=502)
     assert others == []
     return answer
 
@@ -211,16 +211,16 @@ def test_what_reached_no_replica_goes_to_each_and_waits_until_one_is_back() -> N
     routing = Routing()
     chat = service(*(replica(rank) for rank in range(10)))
     routing.know([chat], 0.0)
-    answer: Visit | Refused | None = routing.ask(1, chat, 0.0)
+    answer: InFlightRequest | Refused | None = routing.ask(1, chat, 0.0)
     tried = set()
     while answer is not None:
-        assert isinstance(answer, Visit)
+        assert isinstance(answer, InFlightRequest)
         tried.add(answer.backend.replica.rank)
         answer = dialled(routing, answer, 0.1)
     assert tried == set(range(10)), "each was tried once, and is left alone"
     assert routing.tick(1.0) == []
     ((_, again),) = routing.tick(1.2)
-    assert isinstance(again, Visit)
+    assert isinstance(again, InFlightRequest)
     routing.ended(again.number, 1.3, status=200, first=None, took=0.1)
     assert routing.queues["j-1"].counts.failed == 0
 
@@ -235,7 +235,7 @@ def test_what_reaches_no_replica_in_its_time_is_told_so() -> None:
     while routing.waiting:
         now += 0.1
         for _, told in routing.tick(now):
-            if isinstance(told, Visit):
+            if isinstance(told, InFlightRequest):
                 assert dialled(routing, told, now) is None
             else:
                 assert isinstance(told, Refused)
@@ -251,7 +251,7 @@ def test_one_request_finds_out_whether_a_replica_takes_connections_again() -> No
     for ticket in (2, 3):
         assert routing.ask(ticket, chat, 0.2) is None
     ((_, first),) = routing.tick(1.2)
-    assert isinstance(first, Visit)
+    assert isinstance(first, InFlightRequest)
     assert routing.tick(2.0) == []
     assert len(routing.tick(1.2 + 2.6)) == 2, "it has been there longer than a connection is tried: it was taken"
 
@@ -264,7 +264,7 @@ def test_a_faster_replica_gets_more() -> None:
     backends[0, 1].speed, backends[0, 2].speed = 0.1, 0.3
     for ticket in range(40):
         routing.ask(ticket, chat, 0.0)
-    assert (len(backends[0, 1].visits), len(backends[0, 2].visits)) == (30, 10)
+    assert (len(backends[0, 1].requests), len(backends[0, 2].requests)) == (30, 10)
 
 
 def test_what_other_routers_have_at_a_replica_counts_but_takes_no_more_than_their_part() -> None:
@@ -276,7 +276,7 @@ def test_what_other_routers_have_at_a_replica_counts_but_takes_no_more_than_thei
     routing.hear(ServicesServed(router="other", boot="a", seq=1, at=0.0, services=(told,)), 0.0)
     routing.tick(0.1)
     given_now = [routing.ask(ticket, chat, 0.2) for ticket in range(3)]
-    assert [isinstance(one, Visit) for one in given_now] == [True, True, False]
+    assert [isinstance(one, InFlightRequest) for one in given_now] == [True, True, False]
     assert len(routing.tick(4.0)) == 1, "a router that is silent has nothing"
 
 
@@ -326,13 +326,13 @@ def test_a_service_that_ends_lets_its_requests_end() -> None:
     routing = Routing()
     chat = service(replica(1), concurrency=1)
     routing.know([chat], 0.0)
-    visit = routing.ask(1, chat, 0.0)
-    assert isinstance(visit, Visit)
+    request = routing.ask(1, chat, 0.0)
+    assert isinstance(request, InFlightRequest)
     assert routing.ask(2, chat, 0.0) is None
     ((ticket, answer),) = routing.forget(["j-1"])
     assert (ticket, isinstance(answer, Refused)) == (2, True)
     assert [one.rank for one in routing.served(0.1)[0].replicas if one.draining and one.in_flight == 1] == [1]
-    routing.ended(visit.number, 0.2, status=200, first=None, took=None)
+    routing.ended(request.number, 0.2, status=200, first=None, took=None)
     assert routing.served(0.3) == []
 
 
@@ -342,26 +342,26 @@ def answered_in(seconds: float, *, queue: int = 3, concurrency: int = 1) -> tupl
     routing = Routing()
     routing.know([there], 0.0)
     for ticket in range(-50, 0):
-        visit = routing.ask(ticket, there, 0.0)
-        assert isinstance(visit, Visit)
-        routing.ended(visit.number, 0.0, status=200, first=seconds, took=seconds)
+        request = routing.ask(ticket, there, 0.0)
+        assert isinstance(request, InFlightRequest)
+        routing.ended(request.number, 0.0, status=200, first=seconds, took=seconds)
     return routing, there
 
 
 def test_what_cannot_keep_the_objective_any_more_goes_after_what_still_can() -> None:
     routing, there = answered_in(0.2)
     first = routing.ask(1, there, 0.0)
-    assert isinstance(first, Visit)
+    assert isinstance(first, InFlightRequest)
     assert [routing.ask(ticket, there, at) for ticket, at in ((2, 0.1), (3, 0.9), (4, 1.0))] == [None] * 3
-    order, now, visit = [], 1.1, first
+    order, now, request = [], 1.1, first
     while True:
-        answers = routing.ended(visit.number, now, status=200, first=0.2, took=0.2)
+        answers = routing.ended(request.number, now, status=200, first=0.2, took=0.2)
         if not answers:
             break
         ((ticket, answer),) = answers
-        assert isinstance(answer, Visit)
+        assert isinstance(answer, InFlightRequest)
         order.append(ticket)
-        visit, now = answer, now + 0.2
+        request, now = answer, now + 0.2
     assert order == [3, 4, 2]
     assert routing.waiting == 0
 
@@ -369,7 +369,7 @@ def test_what_cannot_keep_the_objective_any_more_goes_after_what_still_can() -> 
 def test_of_a_full_queue_what_is_late_in_any_case_leaves_its_place() -> None:
     routing, there = answered_in(0.2, queue=2, concurrency=1)
     first = routing.ask(1, there, 0.0)
-    assert isinstance(first, Visit)
+    assert isinstance(first, InFlightRequest)
     assert [routing.ask(2, there, 0.0), routing.ask(3, there, 0.1)] == [None, None]
     refused = routing.ask(4, there, 0.2)
     assert isinstance(refused, Refused), "none of those that wait is late yet"
@@ -383,16 +383,16 @@ def test_of_a_full_queue_what_is_late_in_any_case_leaves_its_place() -> None:
 
 def test_where_no_request_can_keep_the_objective_all_go_in_order_of_arrival() -> None:
     routing, there = answered_in(3.0)
-    visit = routing.ask(1, there, 0.0)
-    assert isinstance(visit, Visit)
+    request = routing.ask(1, there, 0.0)
+    assert isinstance(request, InFlightRequest)
     assert [routing.ask(ticket, there, float(ticket)) for ticket in (2, 3, 4)] == [None] * 3
-    ((ticket, _),) = routing.ended(visit.number, 5.0, status=200, first=3.0, took=3.0)
+    ((ticket, _),) = routing.ended(request.number, 5.0, status=200, first=3.0, took=3.0)
     assert ticket == 2
 
 
 def test_what_waits_behind_ends_with_its_service_and_its_time() -> None:
     routing, there = answered_in(0.2, queue=10)
-    assert isinstance(routing.ask(1, there, 0.0), Visit)
+    assert isinstance(routing.ask(1, there, 0.0), InFlightRequest)
     assert [routing.ask(ticket, there, 0.0) for ticket in (2, 3)] == [None, None]
     routing.tick(5.0)
     assert routing.ask(4, there, 5.0) is None

@@ -29,7 +29,7 @@ SAID = {
 
 
 class Question(msgspec.Struct):
-    """One request as Caddy describes it. `failed`: the visit that came to nothing, `error` why, and `status` the answer
+    """One request as Caddy describes it. `failed`: id of the request that failed, `error` why, and `status` the answer
     that this would make; `page`: what a browser says of the page that asks, as `page_of` reads it."""
 
     uri: str = ""
@@ -67,7 +67,7 @@ def question_of(head: bytes) -> Question:
 def admitted(
     *,
     to: str,
-    visit: str,
+    request_id: str,
     step: str,
     strip: str,
     prefix: str,
@@ -79,7 +79,8 @@ def admitted(
     shown = quote(prefix, safe="/%:@+,;=~!*()'")  # no `$`, which would stand for a part of what it replaces
     auth = "1" if drops_authorization else ""
     return (
-        f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\nX-Weft-Visit: {visit}\r\nX-Weft-Step: {step}\r\n"
+        f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\n"
+        f"X-Weft-Request-Id: {request_id}\r\nX-Weft-Step: {step}\r\n"
         f"X-Weft-Strip: {strip}\r\nX-Weft-Prefix: {shown}\r\nX-Weft-Auth: {auth}\r\n"
         f"X-Weft-Cors: {shown_to}\r\nX-Weft-Query: {'1' if drops_query else ''}\r\nX-Weft-By: {by}\r\n\r\n"
     ).encode("latin-1")

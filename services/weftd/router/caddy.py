@@ -2,8 +2,8 @@
 
 A request passes three stages. *Clean*: headers that only the gate may set are taken away. *Ask*: the gate is asked, by
 a GET without the body; its answer 200 lets the request go on, any other is the client's. *Pass*: the request goes to
-the address that the gate named. Where that fails before the answer began, the gate is asked again, with the visit that
-failed, and says whether to try once more.
+the address that the gate named. Where that fails before the answer began, the gate is asked again, with the request id
+that failed, and says whether to try once more.
 """
 
 from bisect import bisect_left
@@ -51,8 +51,8 @@ PAGE = (
 )
 VISIT_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy runs nothing of this chain afterwards
     "handler": "log_append",
-    "key": "visit",
-    "value": "{http.vars.weft_visit}",
+    "key": "request_id",
+    "value": "{http.vars.weft_request_id}",
     "early": True,
 }
 SHOWN: Json = {  # to pages of the origin that the gate names, whatever the replica says of it
@@ -216,14 +216,14 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
     }
     if again:
         said |= {
-            "X-Weft-Failed": ["{http.vars.weft_visit}"],
+            "X-Weft-Failed": ["{http.vars.weft_request_id}"],
             "X-Weft-Error": ["{http.error.message}"],
             "X-Weft-Status": ["{http.error.status_code}"],
         }
     answer = "{{http.reverse_proxy.header.X-Weft-{}}}"
     names = {
         "to": "To",
-        "visit": "Visit",
+        "request_id": "Request-Id",
         "prefix": "Prefix",
         "strip": "Strip",
         "step": "Step",

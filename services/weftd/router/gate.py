@@ -14,7 +14,7 @@ from weft.store.tenants import Access
 from weftd.router.answers import Question, admitted, moved, preflight, question_of, refused
 from weftd.router.caddy import H2C, HTTP, ONCE, step_of
 from weftd.router.clients import Peer
-from weftd.router.thinking.backends import Visit
+from weftd.router.thinking.backends import InFlightRequest
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
 from weftd.router.thinking.origins import is_foreign, page_of, shown_to
 from weftd.router.thinking.routing import SAFE, Answer, Routing
@@ -38,7 +38,7 @@ class EndTold(Struct):
     """One line of Caddy's log. What is not known is empty or None."""
 
     status: int = 0
-    visit: str | None = None
+    request_id: str | None = None
     first_ms: float | str | None = None
     took_ms: float | str | None = None
 
@@ -63,7 +63,7 @@ class HeldQuestion(Struct):
 
 
 class Gate:
-    """`boot`: another one for each start; visits of earlier ones are none of ours. `wake` is called when a request
+    """`boot`: another one for each start; requests of earlier ones are none of ours. `wake` is called when a request
     waits and no replica is there, `drained` when a replica that drains has ended its last request."""
 
     def __init__(
@@ -243,8 +243,8 @@ class Gate:
     def _again(self, connection: "GateConnection", question: Question) -> None:
         """A request that could not be passed on. Its path and its headers are changed already."""
         number, ticket = self._number(question.failed), next(self._tickets)
-        visit = self.routing.visits.get(number)
-        service = None if visit is None else self.routing.queues[visit.job_id].service
+        request = self.routing.requests.get(number)
+        service = None if request is None else self.routing.queues[request.job_id].service
         status = int(question.status) if question.status.isdigit() else 502
         answer, others = self.routing.failed(
             number, ticket, self._clock(), method=question.method, error=question.error, status=status
@@ -255,7 +255,7 @@ class Gate:
         self._follow(ticket, asking, answer)
         self.tell(others)
 
-    def _follow(self, ticket: int, asking: HeldQuestion, answer: Visit | Refused | None) -> None:
+    def _follow(self, ticket: int, asking: HeldQuestion, answer: InFlightRequest | Refused | None) -> None:
         if answer is not None:
             self._say(asking, answer)
             return
@@ -264,7 +264,7 @@ class Gate:
         if asking.service is not None and self.routing.queues[asking.service.job_id].wants_replica:
             self._wake()
 
-    def _say(self, asking: HeldQuestion, answer: Visit | Refused) -> None:
+    def _say(self, asking: HeldQuestion, answer: InFlightRequest | Refused) -> None:
         if isinstance(answer, Refused):
             if answer.unready and asking.may_see and asking.service is not None:
                 answer = _with_trouble(answer, self.table.services.get(asking.service.job_id))
@@ -278,7 +278,7 @@ class Gate:
         asking.connection.answer(
             admitted(
                 to=answer.backend.replica.address,
-                visit=f"{self._boot}.{answer.number}",
+                request_id=f"{self._boot}.{answer.number}",
                 step=step_of(H2C if service.h2c else kept, answer.deadline - answer.granted),
                 strip=strip,
                 prefix=service.prefix,
@@ -327,17 +327,17 @@ class Gate:
             told = self._decoder.decode(line)
         except msgspec.DecodeError:
             return
-        number = self._number(told.visit or "")
+        number = self._number(told.request_id or "")
         if not number:
             return
         first, took = (_seconds(ms) for ms in (told.first_ms, told.took_ms))
-        visit = self.routing.visits.get(number)
-        if visit is not None and not visit.backend.replica.takes and len(visit.backend.visits) == 1:
+        request = self.routing.requests.get(number)
+        if request is not None and not request.backend.replica.takes and len(request.backend.requests) == 1:
             self._drained()
         self.tell(self.routing.ended(number, self._clock(), status=told.status, first=first, took=took))
 
-    def _number(self, visit: str) -> int:
-        boot, _, number = visit.partition(".")
+    def _number(self, request_id: str) -> int:
+        boot, _, number = request_id.partition(".")
         return int(number) if boot == self._boot and number.isdigit() else 0
 
 

@@ -40,7 +40,7 @@ class RouterMeters:
         for queue in queues:
             backends = [*queue.backends.values()]
             queued.add_metric(_of(queue), len(queue.line))
-            passed.add_metric(_of(queue), sum(len(backend.visits) for backend in backends))
+            passed.add_metric(_of(queue), sum(len(backend.requests) for backend in backends))
             ready.add_metric(_of(queue), sum(backend.replica.takes and not backend.gone for backend in backends))
         yield from (queued, passed, ready)
         lost = CounterMetricFamily("weft_router_ends_lost", "Requests whose end was never heard of.")

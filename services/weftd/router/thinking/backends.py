@@ -11,7 +11,7 @@ ALONE_SECONDS_MAX = 8.0
 REACHED_SECONDS = 2.5  # a request that is there so long was taken: no connection is tried for longer
 
 
-class Visit(Struct):
+class InFlightRequest(Struct):
     """One request at one replica, from the gate's answer to the end of the request. Times of the router's clock.
 
     `runs`: how often the request may have run before; `upgraded`: it lasts as long as its client wants."""
@@ -32,7 +32,7 @@ class Backend:
 
     def __init__(self, replica: RoutedReplica) -> None:
         self.replica = replica
-        self.visits: dict[int, Visit] = {}
+        self.requests: dict[int, InFlightRequest] = {}
         self.others = 0
         self.answered = 0
         self.failed = 0
@@ -51,15 +51,15 @@ class Backend:
             return 0
         most = concurrency if routers == 1 else max(-(-concurrency // routers), concurrency - self.others)
         if self.unreached:
-            if any(now - visit.granted > REACHED_SECONDS for visit in self.visits.values()):
+            if any(now - request.granted > REACHED_SECONDS for request in self.requests.values()):
                 self.unreached = False
             else:
                 most = min(most, 1)  # the first request alone finds out whether it is back
-        return most - len(self.visits)
+        return most - len(self.requests)
 
     def cost(self, usual: float) -> float:
         """About how long the next request would take here, beside those that are here."""
-        return (self.speed or usual) * (len(self.visits) + 1)
+        return (self.speed or usual) * (len(self.requests) + 1)
 
     def did(self, seconds: float, *, timed: bool) -> None:
         """It answered."""

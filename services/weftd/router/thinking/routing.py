@@ -12,7 +12,7 @@ from itertools import count
 from msgspec import Struct
 
 from weft.messages.serving import ServiceServed, ServicesServed
-from weftd.router.thinking.backends import Backend, Visit
+from weftd.router.thinking.backends import Backend, InFlightRequest
 from weftd.router.thinking.service_queue import ServiceQueue, Waiter
 from weftd.router.thinking.table import RoutedService
 from weftd.router.thinking.ways import Refused
@@ -23,7 +23,7 @@ OTHERS_SECONDS = 3.0  # after which a router that is silent has no requests any 
 LOST_SECONDS = 1.0  # a request that was given to a replica earlier must be known to Caddy
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
-Answer = tuple[int, "Visit | Refused"]
+Answer = tuple[int, "InFlightRequest | Refused"]
 """What follows for a request that waited, by its ticket."""
 
 
@@ -41,16 +41,16 @@ class Routing:
 
     def __init__(self, *, waiting_max: int = 20_000) -> None:
         self.queues: dict[str, ServiceQueue] = {}
-        self.visits: dict[int, Visit] = {}
+        self.requests: dict[int, InFlightRequest] = {}
         self._waiting_of: Counter[str] = Counter()  # by tenant, those with any
         self._gave_way: list[Answer] = []
         self.waiting = 0
-        self.lost = 0  # visits whose end was never heard of
+        self.lost = 0  # requests whose end was never heard of
         self._waiting_max = waiting_max
         self._numbers = count(1)
         self._places: dict[int, ServiceQueue] = {}  # of each request that waits, by its ticket
         self._others: dict[tuple[str, int], _Other] = {}  # by router and part
-        self._missing = 0  # visits that Caddy did not know at the last look
+        self._missing = 0  # requests that Caddy did not know at the last look
 
     # what is there
 
@@ -95,13 +95,15 @@ class Routing:
 
     # requests
 
-    def ask(self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False) -> Visit | Refused | None:
+    def ask(
+        self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False
+    ) -> InFlightRequest | Refused | None:
         """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own."""
         queue = self.queues[service.job_id]
         queue.counts.arrived += 1
         return self._ask(queue, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
 
-    def _ask(self, queue: ServiceQueue, waiter: Waiter, now: float) -> Visit | Refused | None:
+    def _ask(self, queue: ServiceQueue, waiter: Waiter, now: float) -> InFlightRequest | Refused | None:
         if not queue.line and (backend := queue.free(now, waiter.avoid)):
             return self._give(queue, waiter, backend, now)
         again = waiter.tries > 1
@@ -159,8 +161,8 @@ class Routing:
         if not self._waiting_of[tenant]:
             del self._waiting_of[tenant]
 
-    def _give(self, queue: ServiceQueue, waiter: Waiter, backend: Backend, now: float) -> Visit:
-        visit = Visit(
+    def _give(self, queue: ServiceQueue, waiter: Waiter, backend: Backend, now: float) -> InFlightRequest:
+        request = InFlightRequest(
             next(self._numbers),
             queue.service.job_id,
             backend,
@@ -171,9 +173,9 @@ class Routing:
             waiter.runs,
             waiter.upgraded,
         )
-        self.visits[visit.number] = backend.visits[visit.number] = visit
+        self.requests[request.number] = backend.requests[request.number] = request
         queue.waited(now - waiter.since)
-        return visit
+        return request
 
     def _go_on(self, queue: ServiceQueue, now: float) -> list[Answer]:
         """Give what waits to whichever replica has room."""
@@ -190,46 +192,48 @@ class Routing:
 
     def ended(self, number: int, now: float, *, status: int, first: float | None, took: float | None) -> list[Answer]:
         """Caddy told the end of a request, with the replica's status; 499: its client had left."""
-        visit = self._ends(number)
-        if visit is None:
+        request = self._ends(number)
+        if request is None:
             return []
-        queue = self.queues[visit.job_id]
+        queue = self.queues[request.job_id]
         if status >= 500:
             queue.counts.failed += 1
-            visit.backend.fell(now, at_once=False, may_rest=queue.may_rest(visit.backend, now))
+            request.backend.fell(now, at_once=False, may_rest=queue.may_rest(request.backend, now))
         elif status != 499:
-            queue.answered(visit, first=first, took=now - visit.granted if took is None else took)
-        return self._after(queue, visit.backend, now)
+            queue.answered(request, first=first, took=now - request.granted if took is None else took)
+        return self._after(queue, request.backend, now)
 
     def failed(
         self, number: int, ticket: int, now: float, *, method: str, error: str, status: int
-    ) -> tuple[Visit | Refused | None, list[Answer]]:
+    ) -> tuple[InFlightRequest | Refused | None, list[Answer]]:
         """Caddy could not pass a request on, and its answer has not begun: what follows for it, and for others.
 
         It goes to a replica again if it cannot have run, or does no harm where it runs twice. What reached no replica
         is tried until one takes it, or has waited as long as it may.
         """
-        visit = self._ends(number)
-        if visit is None:
+        request = self._ends(number)
+        if request is None:
             return Refused(502, "the replica of this service did not answer"), []
-        queue, at_once = self.queues[visit.job_id], error.startswith("dial ")
-        visit.backend.fell(now, at_once=at_once, may_rest=at_once or queue.may_rest(visit.backend, now))
-        runs = visit.runs + (not at_once)
+        queue, at_once = self.queues[request.job_id], error.startswith("dial ")
+        request.backend.fell(now, at_once=at_once, may_rest=at_once or queue.may_rest(request.backend, now))
+        runs = request.runs + (not at_once)
         harmless = at_once or (method in SAFE and runs < RUNS_MAX)
-        if harmless and visit.tries < TRIES_MAX and now < visit.deadline and not queue.over:
-            avoid = None if at_once else visit.backend  # a replica that took no connection is left alone by all
-            again = Waiter(ticket, visit.arrived, now, visit.deadline, visit.tries + 1, runs, avoid, visit.upgraded)
+        if harmless and request.tries < TRIES_MAX and now < request.deadline and not queue.over:
+            avoid = None if at_once else request.backend  # a replica that took no connection is left alone by all
+            again = Waiter(
+                ticket, request.arrived, now, request.deadline, request.tries + 1, runs, avoid, request.upgraded
+            )
             answer = self._ask(queue, again, now)
         else:
             queue.counts.failed += 1
             answer = _no_answer(queue, at_once=at_once, status=status)
-        return answer, self._after(queue, visit.backend, now)
+        return answer, self._after(queue, request.backend, now)
 
-    def _ends(self, number: int) -> Visit | None:
-        visit = self.visits.pop(number, None)
-        if visit is not None:
-            del visit.backend.visits[number]
-        return visit
+    def _ends(self, number: int) -> InFlightRequest | None:
+        request = self.requests.pop(number, None)
+        if request is not None:
+            del request.backend.requests[number]
+        return request
 
     def _after(self, queue: ServiceQueue, backend: Backend, now: float) -> list[Answer]:
         queue.clear(backend)
@@ -272,27 +276,27 @@ class Routing:
 
     def settle(self, passing: int, asked_at: float, now: float) -> list[Answer]:
         """Caddy passes so many requests on, as it said when it was asked then. If we count more at two looks, the ends
-        of some were lost: as many visits as too many end. Of those that may be it, the ones that last longest beside
+        of some were lost: as many requests as too many end. Of those that may be it, the ones that last longest beside
         what is usual at their replica."""
-        settled = [visit for visit in self.visits.values() if visit.granted < asked_at - LOST_SECONDS]
+        settled = [request for request in self.requests.values() if request.granted < asked_at - LOST_SECONDS]
         missing = len(settled) - passing
         lost, self._missing = min(missing, self._missing), max(0, missing)
         if lost <= 0:
             return []
-        settled.sort(key=lambda visit: (visit.upgraded, -(now - visit.granted) / (visit.backend.speed or 1.0)))
+        settled.sort(key=lambda request: (request.upgraded, -(now - request.granted) / (request.backend.speed or 1.0)))
         return self._lose(settled[:lost], now)
 
     def lose_all(self, now: float) -> list[Answer]:
         """Caddy is gone, and with it every request that it passed on."""
         self._missing = 0
-        return self._lose([*self.visits.values()], now)
+        return self._lose([*self.requests.values()], now)
 
-    def _lose(self, visits: Iterable[Visit], now: float) -> list[Answer]:
+    def _lose(self, requests: Iterable[InFlightRequest], now: float) -> list[Answer]:
         answers: list[Answer] = []
-        for visit in visits:
+        for request in requests:
             self.lost += 1
-            self._ends(visit.number)
-            answers += self._after(self.queues[visit.job_id], visit.backend, now)
+            self._ends(request.number)
+            answers += self._after(self.queues[request.job_id], request.backend, now)
         return answers
 
     # what is told
@@ -303,7 +307,7 @@ class Routing:
     def in_flight(self) -> Mapping[str, int]:
         """The requests at replicas, by service."""
         return {
-            job_id: sum(len(backend.visits) for backend in queue.backends.values())
+            job_id: sum(len(backend.requests) for backend in queue.backends.values())
             for job_id, queue in self.queues.items()
         }
 

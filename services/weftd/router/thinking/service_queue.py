@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_MAX, ReplicaServed, ServiceServed
 from weft.serving.lateness import AnswerTimes
-from weftd.router.thinking.backends import Backend, Visit
+from weftd.router.thinking.backends import Backend, InFlightRequest
 from weftd.router.thinking.table import RoutedService, RunKey
 from weftd.router.thinking.ways import Refused
 
@@ -71,7 +71,7 @@ class ServiceQueue:
             self.clear(backend)
 
     def clear(self, backend: Backend) -> None:
-        if backend.gone and not backend.visits:
+        if backend.gone and not backend.requests:
             self.backends.pop(backend.replica.key, None)
 
     # what waits
@@ -184,15 +184,15 @@ class ServiceQueue:
     def waited(self, seconds: float) -> None:
         self.counts.waits[bucket_of(seconds)] += 1
 
-    def answered(self, visit: Visit, *, first: float | None, took: float) -> None:
+    def answered(self, request: InFlightRequest, *, first: float | None, took: float) -> None:
         """`first`: seconds from being given to the replica to the first byte of its answer, if known."""
         self.counts.answered += 1
-        visit.backend.did(took, timed=not visit.upgraded)
-        if visit.upgraded:
+        request.backend.did(took, timed=not request.upgraded)
+        if request.upgraded:
             return
         begun = took if first is None else first
         self._times.take(begun)
-        total = visit.granted - visit.arrived + begun
+        total = request.granted - request.arrived + begun
         self.counts.services[bucket_of(took)] += 1
         self.counts.totals[bucket_of(total)] += 1
         if self.service.latency is not None and total > self.service.latency:
@@ -232,7 +232,7 @@ def _served(backends: Iterable[Backend]) -> Iterator[ReplicaServed]:
         yield ReplicaServed(
             epoch=backend.replica.epoch,
             rank=backend.replica.rank,
-            in_flight=len(backend.visits),
+            in_flight=len(backend.requests),
             answered=backend.answered,
             failed=backend.failed,
             busy_seconds=backend.busy_seconds,
