@@ -71,13 +71,13 @@ async def _measure(seed: int, *, quick: bool) -> dict[str, Aim]:
 
 
 async def _beside_direct(there: Town, job: Job, port: int, seed: int, *, seconds: float, rounds: int) -> dict[str, Aim]:
-    ways = {"direct": (port, "/"), "routed": (there.port, f"/s/{job.id}/")}
+    routes = {"direct": (port, "/"), "routed": (there.port, f"/s/{job.id}/")}
     most = {}
     before = {name: cpu_of(pid) for name, pid in there.children().items()}
-    for way, (to, path) in ways.items():
+    for route, (to, path) in routes.items():
         found = await _run(port=to, path=path, rate=0.0, seconds=seconds, seed=seed)
-        most[way] = found["count"] / seconds
-        print(f"{way}: {most[way]:.0f} requests a second with 32 at once; {found['failed']} failed")
+        most[route] = found["count"] / seconds
+        print(f"{route}: {most[route]:.0f} requests a second with 32 at once; {found['failed']} failed")
     memory = {name: memory_of(pid) for name, pid in there.children().items()}
     count = most["routed"] * seconds
     cpu = {name: (cpu_of(pid) - before[name]) / count * 1e6 for name, pid in there.children().items()}
@@ -87,12 +87,12 @@ async def _beside_direct(there: Town, job: Job, port: int, seed: int, *, seconds
     p99: dict[str, list[float]] = {"direct": [], "routed": []}
     failed = 0
     for turn in range(rounds):
-        for way, (to, path) in ways.items():
+        for route, (to, path) in routes.items():
             found = await _run(port=to, path=path, rate=rate, seconds=seconds, seed=seed + turn)
-            p50[way].append(found["p50"])
-            p99[way].append(found["p99"])
+            p50[route].append(found["p50"])
+            p99[route].append(found["p99"])
             failed += found["failed"]
-            print(f"{way} at {rate:.0f} a second: p50 {found['p50']:.2f} ms, p99 {found['p99']:.2f} ms")
+            print(f"{route} at {rate:.0f} a second: p50 {found['p50']:.2f} ms, p99 {found['p99']:.2f} ms")
     print(f"memory after the most: {', '.join(f'{name} {mib:.0f} MiB' for name, mib in memory.items())}")
     added = {
         name: quantile(of["routed"], 0.5) - quantile(of["direct"], 0.5) for name, of in (("p50", p50), ("p99", p99))

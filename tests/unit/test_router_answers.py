@@ -7,7 +7,7 @@ import pytest
 
 from weft.messages.http import ErrorView
 from weftd.router.answers import refused
-from weftd.router.thinking.ways import Refused
+from weftd.router.thinking.routes import Refused
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 502, 503, 504])

@@ -12,11 +12,11 @@ from weft.store import OpenService
 from weftd.router.caddy import SILENCE_SECONDS, Proxy, configuration, step_of
 from weftd.router.service import parted
 from weftd.router.thinking.backends import InFlightRequest
+from weftd.router.thinking.routes import Elsewhere, Refused, Route, route_of
 from weftd.router.thinking.routing import Routing
 from weftd.router.thinking.table import Endpoints, ServiceTable, routed, trusted
-from weftd.router.thinking.ways import Elsewhere, Refused, Way, way_of
 
-CHAT = Way(name="chat", tenant="alice", by_host=True)
+CHAT = Route(name="chat", tenant="alice", by_host=True)
 
 
 def job(*ranks: int, **fields: object) -> OpenService:
@@ -92,7 +92,7 @@ def test_a_replica_of_a_silent_node_gets_only_what_no_other_has_room_for() -> No
 
 
 def test_a_name_leads_to_the_newest_service_that_has_or_had_a_ready_replica() -> None:
-    named = Way(name="chat", tenant="alice", by_host=True)
+    named = Route(name="chat", tenant="alice", by_host=True)
     endpoints = Endpoints()
     endpoints.hear(seen(1, endpoint(0)), 0.0)
     ready = routed(job(0), {"node-1": "10.0.0.1"}, endpoints)
@@ -108,28 +108,28 @@ def test_a_name_leads_to_the_newest_service_that_has_or_had_a_ready_replica() ->
 def test_of_services_with_one_name_the_newest_is_found() -> None:
     older, newer = (routed(job(id=f"j-{seq}", seq=seq), {}, Endpoints()) for seq in (1, 2))
     table = ServiceTable([newer, older])
-    named = Way(name="chat", tenant="alice", by_host=True)
+    named = Route(name="chat", tenant="alice", by_host=True)
     assert table.find(named) is newer
     table.drop("j-2")
     assert table.find(named) is older
     table.drop("j-1")
-    assert (table.find(named), table.find(Way(job="j-1"))) == (None, None)
+    assert (table.find(named), table.find(Route(job="j-1"))) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("uri", "host", "found"),
     [
-        ("/s/j-1/a?b", "x", Way(job="j-1")),
+        ("/s/j-1/a?b", "x", Route(job="j-1")),
         ("/s/j-1?b", "x", Elsewhere("/s/j-1/?b")),
-        ("/a", "Chat.alice.localhost.", Way(name="chat", tenant="alice", by_host=True)),
-        ("/s/j-1/", "a.chat.alice.localhost", Way(job="j-1")),
+        ("/a", "Chat.alice.localhost.", Route(name="chat", tenant="alice", by_host=True)),
+        ("/s/j-1/", "a.chat.alice.localhost", Route(job="j-1")),
         ("/a?x=1&weft_token=t%5F1&y=2", "chat.alice.localhost", Elsewhere("/a?x=1&y=2", "t_1", CHAT)),
         ("//evil.example/?weft_token=t", "chat.alice.localhost", Elsewhere("/evil.example/", "t", CHAT)),
-        ("/s/j-1/?weft%5Ftoken=t&a=%41", "x", Elsewhere("/s/j-1/?a=%41", "t", Way(job="j-1"))),
+        ("/s/j-1/?weft%5Ftoken=t&a=%41", "x", Elsewhere("/s/j-1/?a=%41", "t", Route(job="j-1"))),
     ],
 )
 def test_a_request_finds_its_service(uri: str, host: str, found: object) -> None:
-    assert way_of(uri, host, ["localhost"]) == found
+    assert route_of(uri, host, ["localhost"]) == found
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_a_request_finds_its_service(uri: str, host: str, found: object) -> None
     ],
 )
 def test_what_is_no_address_is_refused(uri: str, status: int) -> None:
-    found = way_of(uri, "x", ["localhost"])
+    found = route_of(uri, "x", ["localhost"])
     assert isinstance(found, Refused)
     assert found.status == status
 
 
 def test_the_configuration_has_a_handler_for_each_wait_and_names_no_replica() -> None:
     text = str(configuration(Proxy(listen="fd/3", gate=Path("/g"), admin=Path("/a"), log_port=9)))
-    for way in ("http", "once", "h2c"):
-        assert step_of(way, 0.0) == f"{way}-0.5"
-        assert step_of(way, 1e9) == f"{way}-3600"
+    for route in ("http", "once", "h2c"):
+        assert step_of(route, 0.0) == f"{route}-0.5"
+        assert step_of(route, 1e9) == f"{route}-3600"
         for seconds in SILENCE_SECONDS:
-            assert f"'{step_of(way, seconds)}'" in text
+            assert f"'{step_of(route, seconds)}'" in text
     assert "10.0.0" not in text
 
 

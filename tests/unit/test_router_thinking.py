@@ -17,10 +17,10 @@ from weft.messages.serving import (
     ServicesServed,
 )
 from weftd.router.thinking.backends import InFlightRequest
+from weftd.router.thinking.routes import Refused
 from weftd.router.thinking.routing import Routing
 from weftd.router.thinking.service_queue import bucket_of
 from weftd.router.thinking.table import RoutedReplica, RoutedService
-from weftd.router.thinking.ways import Refused
 
 
 def replica(rank: int, *, takes: bool = True, draining: bool = False) -> RoutedReplica:

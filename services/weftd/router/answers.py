@@ -8,7 +8,7 @@ import msgspec
 
 from weft.messages.problems import PROBLEM, problem
 from weftd.router.thinking.credentials import cookie_name
-from weftd.router.thinking.ways import Elsewhere, Refused
+from weftd.router.thinking.routes import Elsewhere, Refused
 
 PREFLIGHT_SECONDS = 600  # for which a browser asks no more
 SAID = {
@@ -118,9 +118,9 @@ def moved(to: Elsewhere, *, secure: bool, keeps: bool = False) -> bytes:
     """`secure`: TLS is on; `keeps`: the browser is to keep the token as a cookie."""
     more = {"Location": to.location, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     if to.token and keeps:
-        path = "/" if secure or to.way.by_host else f"/s/{to.way.job}/"
+        path = "/" if secure or to.route.by_host else f"/s/{to.route.job}/"
         safe = "; Secure" if secure else ""
-        name = cookie_name(to.way.job, secure=secure)
+        name = cookie_name(to.route.job, secure=secure)
         more["Set-Cookie"] = f"{name}={to.token}; Path={path}; HttpOnly; SameSite=Lax{safe}"
     return _answer(302 if to.token else 308, more, b"")
 

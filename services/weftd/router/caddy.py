@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from weftd.router.thinking.credentials import COOKIE, SET_COOKIE, SET_DOMAIN
-from weftd.router.thinking.ways import CLIENT_KEY
+from weftd.router.thinking.routes import CLIENT_KEY
 
 Json = dict[str, Any]
 
@@ -110,10 +110,10 @@ class Proxy(Struct, frozen=True, kw_only=True):
     body_seconds_max: float = 3600.0
 
 
-def step_of(way: str, seconds: float) -> str:
+def step_of(route: str, seconds: float) -> str:
     """The name of the handler that waits at least so long for an answer to begin; the longest wait is the last step."""
     index = min(bisect_left(SILENCE_SECONDS, seconds), len(SILENCE_SECONDS) - 1)
-    return f"{way}-{SILENCE_SECONDS[index]:g}"
+    return f"{route}-{SILENCE_SECONDS[index]:g}"
 
 
 def configuration(proxy: Proxy) -> Json:
@@ -278,9 +278,9 @@ def _steps(silences: Iterable[float]) -> list[Json]:
     """A route for each way and silence. Caddy prepares all routes of one list for each request that comes by: those
     that are seldom needed are in a list of their own."""
     return [
-        {"match": [{"vars": {"weft_step": [step_of(way, seconds)]}}], "handle": [_proxy(way, seconds)]}
+        {"match": [{"vars": {"weft_step": [step_of(route, seconds)]}}], "handle": [_proxy(route, seconds)]}
         for seconds in sorted(silences)
-        for way in (HTTP, ONCE, H2C)
+        for route in (HTTP, ONCE, H2C)
     ]
 
 
@@ -288,7 +288,7 @@ def _moved(find: str) -> Json:
     return {"handler": "rewrite", "path_regexp": [{"find": find, "replace": "{http.vars.weft_prefix}"}]}
 
 
-def _proxy(way: str, seconds: float) -> Json:
+def _proxy(route: str, seconds: float) -> Json:
     kept: Json = {"max_idle_conns_per_host": 256, "idle_timeout": IDLE_SECONDS}
     return {
         "handler": "reverse_proxy",
@@ -299,10 +299,10 @@ def _proxy(way: str, seconds: float) -> Json:
         "transport": {
             "protocol": "http",
             **NO_PROXY,
-            "versions": ["h2c"] if way == H2C else ["1.1"],
+            "versions": ["h2c"] if route == H2C else ["1.1"],
             "dial_timeout": DIAL_SECONDS,
             "response_header_timeout": _seconds(seconds),
-            "keep_alive": {"enabled": False} if way == ONCE else kept,
+            "keep_alive": {"enabled": False} if route == ONCE else kept,
         },
     }
 

@@ -17,9 +17,9 @@ from weftd.router.clients import Peer
 from weftd.router.thinking.backends import InFlightRequest
 from weftd.router.thinking.credentials import WEFT_TOKEN, cookie_tokens, header_token
 from weftd.router.thinking.origins import is_foreign, page_of, shown_to
+from weftd.router.thinking.routes import Elsewhere, Refused, Route, client_token, route_of
 from weftd.router.thinking.routing import SAFE, Answer, Routing
 from weftd.router.thinking.table import RoutedService, ServiceTable
-from weftd.router.thinking.ways import Elsewhere, Refused, Way, client_token, way_of
 from weftd.router.tokens import TokenCache, TooManyGuessesError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class HeldQuestion(Struct):
 
     connection: "GateConnection"
     question: Question
-    way: Way
+    route: Route
     service: RoutedService | None = None
     drops_authorization: bool = False
     drops_query: bool = False  # the token of a Jupyter client
@@ -120,13 +120,13 @@ class Gate:
         if question.failed:
             self._again(connection, question)
             return
-        way = way_of(question.uri, question.host, self._domains)
-        if isinstance(way, Refused):
-            self._refuse(HeldQuestion(connection, question, Way()), way)
-        elif isinstance(way, Elsewhere):
-            self._move(connection, question, way)
+        route = route_of(question.uri, question.host, self._domains)
+        if isinstance(route, Refused):
+            self._refuse(HeldQuestion(connection, question, Route()), route)
+        elif isinstance(route, Elsewhere):
+            self._move(connection, question, route)
         else:
-            self._admit(HeldQuestion(connection, question, way))
+            self._admit(HeldQuestion(connection, question, route))
 
     def _move(self, connection: "GateConnection", question: Question, to: Elsewhere) -> None:
         """To another address; with a token in this one, once the token has opened the service: nobody can put another
@@ -135,12 +135,12 @@ class Gate:
             connection.answer(moved(to, secure=self._secure))
         elif question.method not in ("GET", "HEAD"):
             refusal = Refused(400, "a token in the address is for GET alone: send it as 'Authorization: Bearer TOKEN'")
-            self._refuse(HeldQuestion(connection, question, Way()), refusal)
+            self._refuse(HeldQuestion(connection, question, Route()), refusal)
         elif _is_foreign(question):
-            self._refuse(HeldQuestion(connection, question, Way()), Refused(403, FOREIGN))
+            self._refuse(HeldQuestion(connection, question, Route()), Refused(403, FOREIGN))
         else:
-            asking = HeldQuestion(connection, question, to.way, to=to)
-            asking.service = service = self.table.find(to.way)
+            asking = HeldQuestion(connection, question, to.route, to=to)
+            asking.service = service = self.table.find(to.route)
             if service is not None and service.public:
                 self._let_in_or_move(asking)
             else:
@@ -149,7 +149,7 @@ class Gate:
     def _admit(self, asking: HeldQuestion) -> None:
         """Let it in at once, or once its token was looked up."""
         question = asking.question
-        asking.service = service = self.table.find(asking.way)
+        asking.service = service = self.table.find(asking.route)
         if service is not None and service.allow_origins:
             page = page_of(question.page)
             asking.shown_to = shown_to(page, service.allow_origins)
@@ -160,7 +160,7 @@ class Gate:
         asking.drops_authorization = token.startswith(WEFT_TOKEN)
         named, rest = client_token(question.uri) if "?" in question.uri else ("", "")
         if named and _navigates(question):
-            self._move(asking.connection, question, Elsewhere(rest, named, asking.way))
+            self._move(asking.connection, question, Elsewhere(rest, named, asking.route))
             return
         asking.drops_query = bool(named)
         if service is not None and service.public:
@@ -168,7 +168,7 @@ class Gate:
         elif token or named:
             asking.drops_authorization, asking.by = bool(token), BY_TOKEN
             self._open(asking, [token or named])
-        elif not (tokens := cookie_tokens(question.cookie, asking.way.job)):
+        elif not (tokens := cookie_tokens(question.cookie, asking.route.job)):
             self._refuse(asking, Refused(401, UNKNOWN))
         elif _is_foreign(question):
             self._refuse(asking, Refused(403, FOREIGN))
@@ -211,7 +211,7 @@ class Gate:
             except StoreUnavailableError:
                 refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
                 continue
-            asking.service = self.table.find(asking.way)  # it may have changed meanwhile
+            asking.service = self.table.find(asking.route)  # it may have changed meanwhile
             if asking.opens(access):
                 self._let_in_or_move(asking)
                 return
@@ -249,7 +249,7 @@ class Gate:
         answer, others = self.routing.failed(
             number, ticket, self._clock(), method=question.method, error=question.error, status=status
         )
-        asking = HeldQuestion(connection, question, Way(), service)
+        asking = HeldQuestion(connection, question, Route(), service)
         if service is not None and service.allow_origins:
             asking.shown_to = shown_to(page_of(question.page), service.allow_origins)
         self._follow(ticket, asking, answer)
@@ -274,7 +274,7 @@ class Gate:
         assert service is not None, "only a request for a service is given a replica"
         moves = not asking.question.failed
         kept = HTTP if asking.question.method in SAFE else ONCE
-        strip = "" if not moves else "1" if not asking.way.by_host else "0" if service.prefix else ""
+        strip = "" if not moves else "1" if not asking.route.by_host else "0" if service.prefix else ""
         asking.connection.answer(
             admitted(
                 to=answer.backend.replica.address,

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from weft.messages.serving import ServiceServed, ServicesServed
 from weftd.router.thinking.backends import Backend, InFlightRequest
+from weftd.router.thinking.routes import Refused
 from weftd.router.thinking.service_queue import ServiceQueue, Waiter
 from weftd.router.thinking.table import RoutedService
-from weftd.router.thinking.ways import Refused
 
 RUNS_MAX = 3  # of one request that does no harm where it runs more than once
 TRIES_MAX = 32  # of one request, those included that reached no replica

@@ -12,8 +12,8 @@ from msgspec import Struct
 from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_MAX, ReplicaServed, ServiceServed
 from weft.serving.lateness import AnswerTimes
 from weftd.router.thinking.backends import Backend, InFlightRequest
+from weftd.router.thinking.routes import Refused
 from weftd.router.thinking.table import RoutedService, RunKey
-from weftd.router.thinking.ways import Refused
 
 RETRY_SECONDS_MAX = 30.0
 LOOKED_AT_MAX = 32  # replicas, for one request

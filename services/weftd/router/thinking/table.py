@@ -14,7 +14,7 @@ from weft.domain.job import JobState, Placement
 from weft.domain.quantity import duration_seconds
 from weft.domain.spec import Objective, ServiceProtocol, ServiceRules
 from weft.messages.serving import Endpoint, EndpointsSeen, ReplicaEnded
-from weftd.router.thinking.ways import Way, prefix_of
+from weftd.router.thinking.routes import Route, prefix_of
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,253}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 ENDED_JOBS_MAX = 1000  # of which is kept how their last replica ended
@@ -165,11 +165,11 @@ class ServiceTable:
         if not named:
             del self._by_name[service.tenant, service.name]
 
-    def find(self, way: Way) -> RoutedService | None:
+    def find(self, route: Route) -> RoutedService | None:
         """Of several with one name the newest that has, or had, a ready replica, else the newest."""
-        if not way.by_host:
-            return self.services.get(way.job)
-        named = self._by_name.get((way.tenant, way.name))
+        if not route.by_host:
+            return self.services.get(route.job)
+        named = self._by_name.get((route.tenant, route.name))
         if not named:
             return None
         return max((self.services[job_id] for job_id in named.values()), key=lambda one: (one.served, one.seq))

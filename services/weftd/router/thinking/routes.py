@@ -32,7 +32,7 @@ class Refused(Struct, frozen=True):
     unready: bool = False
 
 
-class Way(Struct, frozen=True):
+class Route(Struct, frozen=True):
     """A request's service: `job`, or the `name` of one of a `tenant`. `by_host`: nothing is taken off the path."""
 
     job: str = ""
@@ -47,10 +47,10 @@ class Elsewhere(Struct, frozen=True):
 
     location: str
     token: str = ""
-    way: Way = Way()
+    route: Route = Route()
 
 
-def way_of(uri: str, host: str, domains: Sequence[str]) -> Way | Elsewhere | Refused:
+def route_of(uri: str, host: str, domains: Sequence[str]) -> Route | Elsewhere | Refused:
     """`uri`: path and query as the client sent them; `host` without a port; `domains`: below which names are services'.
 
     A token in the query moves to a cookie, and the browser to the address without it.
@@ -60,33 +60,33 @@ def way_of(uri: str, host: str, domains: Sequence[str]) -> Way | Elsewhere | Ref
     path, _, query = uri.partition("?")
     if ".." in SEPARATORS.split(unquote(path)):
         return Refused(400, "the path must not contain '..'")
-    way = _by_host(host, domains) or _by_path(path, query)
-    if not isinstance(way, Way) or not _may_have_token(query):
-        return way
+    route = _by_host(host, domains) or _by_path(path, query)
+    if not isinstance(route, Route) or not _may_have_token(query):
+        return route
     token, rest = _token_in(query)
     if token is None:
-        return way
+        return route
     if not TOKEN_TEXT.fullmatch(token):
         return Refused(400, f"{TOKEN_KEY} is not a token")
-    return Elsewhere(_same_place(path, rest), token, way)
+    return Elsewhere(_same_place(path, rest), token, route)
 
 
-def _by_host(host: str, domains: Sequence[str]) -> Way | None:
+def _by_host(host: str, domains: Sequence[str]) -> Route | None:
     host = host.lower().rstrip(".")
     for domain in domains:
         labels = host.removesuffix(f".{domain}").split(".") if host.endswith(f".{domain}") else []
         if len(labels) == 2 and all(labels):
-            return Way(name=labels[0], tenant=labels[1], by_host=True)
+            return Route(name=labels[0], tenant=labels[1], by_host=True)
     return None
 
 
-def _by_path(path: str, query: str) -> Way | Elsewhere | Refused:
+def _by_path(path: str, query: str) -> Route | Elsewhere | Refused:
     _, first, *rest = path.split("/", 3)
     if first != "s" or not rest or not JOB.fullmatch(rest[0]):
         return Refused(404, "there is nothing here: a service is at /s/JOB/")
     if len(rest) == 1:  # the slash at the end is where the addresses in its pages start from
         return Elsewhere(_same_place(f"{path}/", query))
-    return Way(job=rest[0])
+    return Route(job=rest[0])
 
 
 def _may_have_token(query: str) -> bool:
