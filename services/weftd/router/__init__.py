@@ -1,7 +1,7 @@
 """One address for every service: holds requests in the order of their arrival, and gives each to a replica.
 
-Caddy carries the bytes, by one static configuration. For each request it asks the gate of this service, which answers
-with a replica, now or once one is free, or refuses. Any number of routers share the services.
+Caddy carries the bytes, by one static configuration. For each request it asks the admission process of this service,
+which answers with a replica, now or once one is free, or refuses. Any number of routers share the services.
 
 Takes: EndpointsSeen; ServicesServed: what other routers have at each replica; EventTold: that the store has news.
 Sends: ServicesServed.

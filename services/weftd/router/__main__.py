@@ -1,4 +1,4 @@
-"""The router: `python -m weftd.router`. It holds the sockets, and keeps Caddy and the gate running."""
+"""The router: `python -m weftd.router`. It holds the sockets, and keeps Caddy and the admission process running."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ from weftd.router.caddy import Proxy, configuration
 from weftd.router.certificate import Certificate
 from weftd.router.children import Child, SettingsRefusedError
 from weftd.router.settings import RouterSettings
-from weftd.router.sockets import ADMIN_SOCKET, GATE_SOCKET, asks_at, ends_here, folder_of, port_taken
+from weftd.router.sockets import ADMIN_SOCKET, ADMISSION_SOCKET, asks_at, ends_here, folder_of, port_taken
 
 logger = logging.getLogger(__name__)
 
-GATE_END_SECONDS = 5.0
+ADMISSION_END_SECONDS = 5.0
 CADDY_END_SECONDS = 2.0  # beside the time that requests have
 GARBAGE = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """Caddy's garbage is collected a quarter as often as Go does by itself, since a collection delays the requests of its
@@ -39,10 +39,10 @@ async def run(stop: asyncio.Event) -> None:
     listening = await port_taken(settings.host, settings.port)
     port = listening.getsockname()[1]
     folder = folder_of(settings.home, port)
-    asks, ends = asks_at(folder / GATE_SOCKET), ends_here()
+    asks, ends = asks_at(folder / ADMISSION_SOCKET), ends_here()
     proxy = Proxy(
         listen=f"fd/{listening.fileno()}",
-        gate=folder / GATE_SOCKET,
+        admission=folder / ADMISSION_SOCKET,
         admin=folder / ADMIN_SOCKET,
         log_port=ends.getsockname()[1],
         tls_cert_file=settings.tls_cert_file,
@@ -53,8 +53,8 @@ async def run(stop: asyncio.Event) -> None:
     written = folder / "caddy.json"
     written.write_bytes(msgspec.json.format(msgspec.json.encode(configuration(proxy))))
     name = settings.name or f"router-{token_hex(4)}"
-    gate = Child(
-        "the gate",
+    admission = Child(
+        "the admission process",
         [
             *(sys.executable, "-P", "-m", "weftd.router.work", "--name", name),
             *("--asks", str(asks.fileno()), "--ends", str(ends.fileno()), "--admin", str(proxy.admin)),
@@ -70,7 +70,7 @@ async def run(stop: asyncio.Event) -> None:
     )
     logger.info("%s listens on %s:%d", name, settings.host, port)
     certificate = Certificate(settings.tls_cert_file, settings.tls_key_file, admin=proxy.admin, written=written)
-    keeping = [asyncio.create_task(work) for work in (carrier.keep(), gate.keep(), certificate.keep())]
+    keeping = [asyncio.create_task(work) for work in (carrier.keep(), admission.keep(), certificate.keep())]
     stopping = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([stopping, *keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -81,7 +81,7 @@ async def run(stop: asyncio.Event) -> None:
     finally:
         listening.close()  # Caddy closes its own: no connection is left waiting
         await carrier.end(seconds=settings.drain_seconds + CADDY_END_SECONDS)
-        await gate.end(seconds=GATE_END_SECONDS)
+        await admission.end(seconds=ADMISSION_END_SECONDS)
         for task in (stopping, *keeping):
             task.cancel()
         asks.close()

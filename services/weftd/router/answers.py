@@ -1,4 +1,4 @@
-"""What the gate reads of Caddy's questions, and what it writes back: HTTP/1.1, one question at a time."""
+"""Caddy's questions to admission, and the answers: HTTP/1.1, one question at a time."""
 
 from http import HTTPStatus
 from math import ceil

@@ -1,9 +1,9 @@
-"""Caddy's one static configuration. It names no service and no replica: the gate says for each request where it goes.
+"""Caddy's one static configuration. It names no service and no replica: admission says for each request where it goes.
 
-A request passes three stages. *Clean*: headers that only the gate may set are taken away. *Ask*: the gate is asked, by
-a GET without the body; its answer 200 lets the request go on, any other is the client's. *Pass*: the request goes to
-the address that the gate named. Where that fails before the answer began, the gate is asked again, with the request id
-that failed, and says whether to try once more.
+A request passes three stages. *Clean*: headers that only the admission process may set are taken away. *Ask*: the
+admission process is asked, by a GET without the body; its answer 200 lets the request go on, any other is the client's.
+*Pass*: the request goes to the address that the admission process named. Where that fails before the answer began, the
+admission process is asked again, with the request id that failed, and says whether to try once more.
 """
 
 from bisect import bisect_left
@@ -18,10 +18,10 @@ from weftd.router.thinking.routes import CLIENT_KEY
 
 Json = dict[str, Any]
 
-TRIES = 32  # at replicas, for one request; the gate says for each whether there is another
+TRIES = 32  # at replicas, for one request; the admission process says for each whether there is another
 SILENCE_SECONDS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600)
 """How long a replica may take until its answer begins. Each step is a handler of its own, since the configuration is
-static; the gate names the step."""
+static; the admission process names the step."""
 USUAL_SECONDS = 60  # what a service has that says nothing of its `timeout`
 
 HTTP, ONCE, H2C = "http", "once", "h2c"
@@ -29,7 +29,7 @@ HTTP, ONCE, H2C = "http", "once", "h2c"
 not run twice has a connection of its own: of one that is kept and breaks, nobody knows whether its replica had ended
 before."""
 
-GATE_SECONDS = "15s"  # for which a request waits for a gate that is being started again
+ADMISSION_SECONDS = "15s"  # for which a request waits for an admission process that is being started again
 DIAL_SECONDS = "2s"
 IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is used in the moment in which it is closed
 FLUSHED = "2ms"  # after which what came of an answer goes on; a short answer goes in one piece, and not its head alone
@@ -55,7 +55,7 @@ VISIT_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy run
     "value": "{http.vars.weft_request_id}",
     "early": True,
 }
-SHOWN: Json = {  # to pages of the origin that the gate names, whatever the replica says of it
+SHOWN: Json = {  # to pages of the origin that the admission process names, whatever the replica says of it
     "handler": "headers",
     "response": {
         "deferred": True,
@@ -101,7 +101,7 @@ class Proxy(Struct, frozen=True, kw_only=True):
     """Where Caddy listens (`fd/3`, or a host and port), asks, tells its ends of requests, and is asked itself."""
 
     listen: str
-    gate: Path
+    admission: Path
     admin: Path
     log_port: int
     tls_cert_file: str = ""
@@ -191,7 +191,7 @@ def _clean() -> list[Json]:
 
 
 def _tried(tries: int, *, ask: str = "ask") -> Json:
-    """Ask, pass; and where that fails, the same again, so often that the last answer is the gate's refusal."""
+    """Ask, pass; and where that fails, the same again, so often that the last answer is a refusal by admission."""
     tried: Json = {"handler": "subroute", "routes": [_invoke(ask)]}
     if tries:
         tried["routes"].append(_invoke("pass"))
@@ -233,16 +233,18 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
     }
     return {
         "handler": "reverse_proxy",
-        "upstreams": [{"dial": f"unix/{proxy.gate}"}],
+        "upstreams": [{"dial": f"unix/{proxy.admission}"}],
         "rewrite": {"method": "GET", "uri": "/"},
-        "load_balancing": {"try_duration": GATE_SECONDS, "try_interval": "50ms"},
+        "load_balancing": {"try_duration": ADMISSION_SECONDS, "try_interval": "50ms"},
         "transport": {
             "protocol": "http",
             **NO_PROXY,
             "versions": ["1.1"],
             "keep_alive": {"max_idle_conns_per_host": 1024, "idle_timeout": "30s"},
         },
-        "headers": {"request": {"delete": ["*"], "set": said}},  # the gate reads nothing else of a client's headers
+        "headers": {
+            "request": {"delete": ["*"], "set": said}
+        },  # the admission process reads nothing else of a client's headers
         "handle_response": [
             {
                 "match": {"status_code": [200]},

@@ -1,11 +1,11 @@
-"""The router's metrics, read from what the gate counts when they are asked for."""
+"""The router's metrics, read from what the admission process counts when they are asked for."""
 
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from weftd.router.gate import Gate
+from weftd.router.admission import Admission
 from weftd.router.thinking.service_queue import ServiceQueue
 
 COUNTERS = {
@@ -20,13 +20,13 @@ COUNTERS = {
 class RouterMeters:
     """Metrics in a registry of their own, which the admin port serves."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, admission: Admission) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._gate = gate
+        self._admission = admission
         self.registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        routing = self._gate.routing
+        routing = self._admission.routing
         queues = [*routing.queues.values()]
         labels = ["job_id", "tenant"]
         for name, (field, words) in COUNTERS.items():
@@ -47,7 +47,7 @@ class RouterMeters:
         lost.add_metric([], routing.lost)
         yield lost
         refusals = CounterMetricFamily("weft_router_refusals", "Answers of the router itself.", labels=["status"])
-        for status, times in sorted(self._gate.refused.items()):
+        for status, times in sorted(self._admission.refused.items()):
             refusals.add_metric([str(status)], times)
         yield refusals
 

@@ -1,4 +1,4 @@
-"""The gate's shell: the store and the nodes tell it what is there, Caddy what it passes on; it tells what it served."""
+"""I/O around admission: reads services from the store, replicas from nodes, requests from Caddy; publishes counts."""
 
 import asyncio
 import logging
@@ -11,8 +11,8 @@ from weft.messages.events import EventTold
 from weft.messages.serving import EndpointsSeen, ServiceServed, ServicesServed
 from weft.service.run import Every, Listen, serve
 from weft.store import OpenService, RouterStore, StoreUnavailableError
+from weftd.router.admission import Admission, AdmissionConnection, EndListener
 from weftd.router.clients import left
-from weftd.router.gate import EndListener, Gate, GateConnection
 from weftd.router.metrics import RouterMeters
 from weftd.router.passing import CaddyAwayError, Passing
 from weftd.router.settings import RouterSettings
@@ -63,14 +63,14 @@ async def run(
     """Serve until `stop`. `asks`: where Caddy's questions come in, `ends`: where its log does; both listen already, so
     that nothing is lost while this process is started again."""
     shell = Shell(settings, bus=bus, store=store, name=name, boot=boot, now=now, clock=clock, passing=passing)
-    meters = RouterMeters(shell.gate)
+    meters = RouterMeters(shell.admission)
     loop = asyncio.get_running_loop()
 
     async def take_requests() -> None:
         """Once the services are known: what came before waits in the sockets."""
         await shell.known.wait()
-        await loop.create_datagram_endpoint(lambda: EndListener(shell.gate), sock=ends)
-        await loop.create_unix_server(lambda: GateConnection(shell.gate), sock=asks)
+        await loop.create_datagram_endpoint(lambda: EndListener(shell.admission), sock=ends)
+        await loop.create_unix_server(lambda: AdmissionConnection(shell.admission), sock=asks)
         logger.info("requests are taken")
 
     taking = asyncio.create_task(take_requests())
@@ -105,7 +105,7 @@ async def run(
 
 
 class Shell:
-    """What the loops of a gate do."""
+    """The loops of admission."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Shell:
         self._began = clock()
         self.known = asyncio.Event()
         self.read_now, self.tell_now = asyncio.Event(), asyncio.Event()
-        self.gate = Gate(
+        self.admission = Admission(
             routing=Routing(waiting_max=settings.waiting_max),
             tokens=TokenCache(store, now=now, clock=clock),
             domains=settings.domains,
@@ -156,12 +156,12 @@ class Shell:
         self._jobs, self._hosts = jobs, hosts
         self._endpoints.keep(hosts)
         self._know(changed)
-        self.gate.forget(gone)
+        self.admission.forget(gone)
         self.known.set()
 
     def _know(self, job_ids: Iterable[str]) -> None:
         found = [self._jobs[job_id] for job_id in job_ids if job_id in self._jobs]
-        self.gate.know([routed(job, self._hosts, self._endpoints) for job in found])
+        self.admission.know([routed(job, self._hosts, self._endpoints) for job in found])
 
     async def hear_endpoints(self, seen: EndpointsSeen) -> None:
         placed = self._placed.get(seen.node_id, set()) | self._had.get(seen.node_id, set())
@@ -176,14 +176,14 @@ class Shell:
 
     async def hear_served(self, served: ServicesServed) -> None:
         if served.router != self._name:
-            self.gate.routing.hear(served, self._clock())
+            self.admission.routing.hear(served, self._clock())
 
     async def tick(self) -> None:
         self._know(self._endpoints.listen(self._clock()))
-        self.gate.tell(self.gate.routing.tick(self._clock()))
+        self.admission.tell(self.admission.routing.tick(self._clock()))
 
     async def tell(self) -> None:
-        parts = [*parted(self.gate.routing.served(self._clock()))]
+        parts = [*parted(self.admission.routing.served(self._clock()))]
         self._seq += 1
         for part, services in enumerate(parts):
             await self._bus.publish(
@@ -200,11 +200,13 @@ class Shell:
 
     async def look_for_clients(self) -> None:
         """Drop what waits for a client that has left."""
-        waiting = self.gate.waiting_clients()
+        waiting = self.admission.waiting_clients()
         if waiting:
             gone = await asyncio.to_thread(left, waiting)
-            now_waiting = self.gate.waiting_clients()
-            self.gate.leave(ticket for peer in gone for ticket in set(waiting[peer]) & set(now_waiting.get(peer, ())))
+            now_waiting = self.admission.waiting_clients()
+            self.admission.leave(
+                ticket for peer in gone for ticket in set(waiting[peer]) & set(now_waiting.get(peer, ()))
+            )
 
     async def settle(self) -> None:
         """Compare what we count with what Caddy passes on."""
@@ -212,10 +214,10 @@ class Shell:
         try:
             passing = await self._passing.count()
         except CaddyAwayError:
-            self.gate.tell(self.gate.routing.lose_all(self._clock()))
+            self.admission.tell(self.admission.routing.lose_all(self._clock()))
         else:
             if passing is not None:
-                self.gate.tell(self.gate.routing.settle(passing, asked_at, self._clock()))
+                self.admission.tell(self.admission.routing.settle(passing, asked_at, self._clock()))
 
 
 def parted(services: Sequence[ServiceServed]) -> Iterator[tuple[ServiceServed, ...]]:

@@ -1,4 +1,4 @@
-"""The sockets of a router. They outlive Caddy and the gate: what comes while one is started again waits in them."""
+"""The sockets of a router. They outlive Caddy and the admission process: requests wait in them while one restarts."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ BACKLOG = 4096
 TAKE_SECONDS_MAX = 10.0  # for the port of a router that has just ended
 LOG_BYTES = 8 << 20
 SOCKET_PATH_MAX = 107  # bytes, of Linux
-ADMIN_SOCKET, GATE_SOCKET = "admin.sock", "gate.sock"
+ADMIN_SOCKET, ADMISSION_SOCKET = "admin.sock", "admission.sock"
 SHORT_FOLDER = Path("/tmp")  # where the user's own folder of temporary files has too long a name
 
 

@@ -1,4 +1,4 @@
-"""The gate's process, which the router keeps running: `python -m weftd.router.work`, with its sockets at hand."""
+"""The admission process, which the router keeps running: `python -m weftd.router.work`, with its sockets at hand."""
 
 import argparse
 import asyncio
@@ -45,7 +45,9 @@ async def run(given: argparse.Namespace, stop: asyncio.Event) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The gate of a router; started by `python -m weftd.router`.")
+    parser = argparse.ArgumentParser(
+        description="The admission process of a router; started by `python -m weftd.router`."
+    )
     parser.add_argument("--name", required=True)
     parser.add_argument("--asks", type=int, required=True, help="the descriptor of the socket of Caddy's questions")
     parser.add_argument("--ends", type=int, required=True, help="the descriptor of the socket of Caddy's log")

@@ -12,7 +12,7 @@ REACHED_SECONDS = 2.5  # a request that is there so long was taken: no connectio
 
 
 class InFlightRequest(Struct):
-    """One request at one replica, from the gate's answer to the end of the request. Times of the router's clock.
+    """One request at one replica, from its admission to the end of the request. Times of the router's clock.
 
     `runs`: how often the request may have run before; `upgraded`: it lasts as long as its client wants."""
 

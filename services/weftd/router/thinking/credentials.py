@@ -6,7 +6,7 @@ A token is taken only from where Caddy takes it away: `COOKIE` is the expression
 import re
 
 COOKIE = r"(^|[;,])[ \t]*(__Host-)?weft_token(-[^=;,]*)?=[^;,]*"
-"""The router's own cookies in a `Cookie` header. Several such headers are one with commas to the gate."""
+"""The router's own cookies in a `Cookie` header. Several such headers are one with commas to the admission process."""
 SET_COOKIE = r"(?i)^[\s=]*(__(host|secure)-)?weft_token.*$"
 """A `Set-Cookie` of a replica that would be one of the router's own. A browser sends `=weft_token=x`, a cookie without
 a name, as `weft_token=x`."""

@@ -1,4 +1,4 @@
-"""The gate: it answers Caddy's questions, each when the request may go on, and hears of the ends of requests."""
+"""Admission: answers Caddy's questions, each when its request may go on, and records the ends of requests."""
 
 import asyncio
 import logging
@@ -44,9 +44,9 @@ class EndTold(Struct):
 
 
 class HeldQuestion(Struct):
-    """A request that the gate has not answered."""
+    """A request that the admission process has not answered."""
 
-    connection: "GateConnection"
+    connection: "AdmissionConnection"
     question: Question
     route: Route
     service: RoutedService | None = None
@@ -62,7 +62,7 @@ class HeldQuestion(Struct):
         return access is not None and service is not None and (access.admin or access.tenant == service.tenant)
 
 
-class Gate:
+class Admission:
     """`boot`: another one for each start; requests of earlier ones are none of ours. `wake` is called when a request
     waits and no replica is there, `drained` when a replica that drains has ended its last request."""
 
@@ -115,7 +115,7 @@ class Gate:
 
     # questions
 
-    def ask(self, connection: "GateConnection", head: bytes) -> None:
+    def ask(self, connection: "AdmissionConnection", head: bytes) -> None:
         question = question_of(head)
         if question.failed:
             self._again(connection, question)
@@ -128,7 +128,7 @@ class Gate:
         else:
             self._admit(HeldQuestion(connection, question, route))
 
-    def _move(self, connection: "GateConnection", question: Question, to: Elsewhere) -> None:
+    def _move(self, connection: "AdmissionConnection", question: Question, to: Elsewhere) -> None:
         """To another address; with a token in this one, once the token has opened the service: nobody can put another
         one into the browser of a person."""
         if not to.token:
@@ -240,7 +240,7 @@ class Gate:
         upgraded = bool(asking.question.upgrade)
         self._follow(ticket, asking, self.routing.ask(ticket, service, self._clock(), upgraded=upgraded))
 
-    def _again(self, connection: "GateConnection", question: Question) -> None:
+    def _again(self, connection: "AdmissionConnection", question: Question) -> None:
         """A request that could not be passed on. Its path and its headers are changed already."""
         number, ticket = self._number(question.failed), next(self._tickets)
         request = self.routing.requests.get(number)
@@ -293,7 +293,7 @@ class Gate:
         self.refused[refusal.status] = self.refused.get(refusal.status, 0) + 1
         asking.connection.answer(refused(refusal, asking.question.accept, asking.shown_to))
 
-    def left(self, connection: "GateConnection") -> None:
+    def left(self, connection: "AdmissionConnection") -> None:
         """The client left, or Caddy did: nobody waits for the answer."""
         if connection.looking_up is not None:
             connection.looking_up.cancel()
@@ -341,13 +341,13 @@ class Gate:
         return int(number) if boot == self._boot and number.isdigit() else 0
 
 
-class GateConnection(asyncio.Protocol):
+class AdmissionConnection(asyncio.Protocol):
     """One connection of Caddy: a question, its answer, the next question."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, admission: Admission) -> None:
         self.ticket = 0  # of the question that waits
         self.looking_up: asyncio.Task[None] | None = None
-        self._gate = gate
+        self._admission = admission
         self._transport: asyncio.Transport | None = None
         self._read = b""
 
@@ -359,13 +359,13 @@ class GateConnection(asyncio.Protocol):
         end = self._read.find(b"\r\n\r\n")
         if end >= 0:
             head, self._read = self._read[:end], self._read[end + 4 :]
-            self._gate.ask(self, head)
+            self._admission.ask(self, head)
         elif len(self._read) > HEAD_BYTES_MAX:
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self._gate.left(self)
+        self._admission.left(self)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -380,11 +380,11 @@ class GateConnection(asyncio.Protocol):
 class EndListener(asyncio.DatagramProtocol):
     """Caddy's log, a datagram a line."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
     def datagram_received(self, data: bytes, addr: object) -> None:
-        self._gate.hear_end(data)
+        self._admission.hear_end(data)
 
 
 def _with_trouble(refusal: Refused, service: RoutedService | None) -> Refused:
