@@ -18,7 +18,7 @@ from weft.messages.asks import SubmitAnswered
 from weft.messages.http import ErrorView
 from weftd.gateway import service
 from weftd.gateway.http import route
-from weftd.gateway.limits import listening
+from weftd.gateway.limits import connections
 from weftd.gateway.limits.access import REMEMBERED_SECONDS
 from weftd.gateway.settings import GatewaySettings
 
@@ -316,8 +316,8 @@ async def closed_within(reader: asyncio.StreamReader, seconds: float) -> bytes:
 async def test_headers_that_never_end_do_not_hold_a_connection(
     servers: Place, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    monkeypatch.setattr(listening, "FIRST_REQUEST_SECONDS_MAX", 0.5)
-    monkeypatch.setattr(listening, "IDLE_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(connections, "IDLE_SECONDS_MAX", 1.0)
     async with gateway(servers) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(first)
@@ -348,7 +348,7 @@ async def test_a_body_that_never_ends_does_not_hold_a_connection(
 async def test_a_reader_who_takes_nothing_does_not_hold_a_connection(
     servers: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "TAKEN_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(connections, "TAKEN_SECONDS_MAX", 0.5)
     async with gateway(servers) as running:
         _, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=1024)
         writer.transport.pause_reading()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
 from tests.support.gateway_process import gateway_process
-from weftd.gateway.limits import listening
+from weftd.gateway.limits import connections
 from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0
@@ -71,7 +71,7 @@ async def test_one_address_that_keeps_all_it_may_is_refused_and_another_is_serve
             reader, writer = refused = await connected(port)
             writer.write(request)
             told = await rest(reader)
-            assert told == listening.BUSY_ANSWER
+            assert told == connections.BUSY_ANSWER
             close(refused)
         other = await connected(port, "127.0.0.2")
         assert (await asked(other, JOBS)).startswith(b"HTTP/1.1 200 ")
@@ -109,8 +109,8 @@ async def test_where_strangers_have_taken_every_place_the_oldest_makes_room(serv
 async def test_a_stranger_that_asks_nothing_is_let_go_soon_and_who_is_known_stays(
     servers: Place, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    monkeypatch.setattr(listening, "FIRST_REQUEST_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(listening, "STRANGER_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connections, "FIRST_REQUEST_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connections, "STRANGER_SECONDS_MAX", 0.3)
     async with gateway(servers) as port:
         known, stranger = await connected(port), await connected(port)
         assert (await asked(known, JOBS)).startswith(b"HTTP/1.1 200 ")
@@ -140,7 +140,7 @@ async def test_a_gateway_as_it_runs_refuses_many_at_once_without_a_word_in_its_l
         begun = time.monotonic()
         refused = await asyncio.gather(*(connected(port, "127.0.0.2") for _ in range(200)))
         told = await asyncio.gather(*(rest(reader) for reader, _ in refused))
-        assert set(told) == {listening.BUSY_ANSWER}
+        assert set(told) == {connections.BUSY_ANSWER}
         assert time.monotonic() - begun < SECONDS_MAX
         other = await connected(port)
         assert (await asked(other, HEALTH)).startswith(b"HTTP/1.1 200 ")

@@ -22,7 +22,7 @@ from weftd.gateway.http.revalidation import revalidated
 from weftd.gateway.http.route import NOBODY, Call, Route, Who, check_length, query_of
 from weftd.gateway.limits.access import source_of
 from weftd.gateway.limits.concurrency import NoSlotError, Slot
-from weftd.gateway.limits.listening import HttpConnection
+from weftd.gateway.limits.connections import HttpConnection
 
 logger = logging.getLogger(__name__)
 

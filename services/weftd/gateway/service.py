@@ -21,8 +21,8 @@ from weftd.gateway.app import application
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from weftd.gateway.giving import read, read_context
+from weftd.gateway.limits.connections import listening
 from weftd.gateway.limits.cpu_budget import PaidThreads, no_time
-from weftd.gateway.limits.listening import listening
 from weftd.gateway.notifications.mailing import Mailer
 from weftd.gateway.notifications.posting import Poster
 from weftd.gateway.notifications.telling import BEAT_SECONDS, Teller

@@ -19,7 +19,7 @@ from weft.store.tenants import Access
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.limits.access import source_of
-from weftd.gateway.limits.listening import HttpConnection
+from weftd.gateway.limits.connections import HttpConnection
 from weftd.gateway.limits.streams import write
 from weftd.gateway.registry.manifests import MANIFEST_BYTES_MAX, Manifest, manifest_of
 from weftd.gateway.registry.requests import HELD_TAG, RegistryRequest, What, request_of

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
-from weftd.gateway.limits.listening import HttpConnection
+from weftd.gateway.limits.connections import HttpConnection
 
 WRITE_SECONDS_MAX = 30.0
 CLOSE_AGAIN_SECONDS = 0.5

@@ -149,16 +149,16 @@ class Busy(asyncio.Protocol):
             self._transport.write_eof()  # its bytes are read and dropped meanwhile: else it would get a reset
 
 
-class Door(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """The first protocol of every connection, which goes on as an `HttpConnection`, as `Busy`, or is closed."""
 
-    def __init__(self, hall: "Hall") -> None:
-        self._hall = hall
+    def __init__(self, limiter: "ConnectionLimiter") -> None:
+        self._limiter = limiter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")
         socket = cast("asyncio.Transport", transport)  # uvloop's is one, without the type
-        protocol = self._hall.protocol_for(source_of(peer[0] if isinstance(peer, tuple) else ""))
+        protocol = self._limiter.protocol_for(source_of(peer[0] if isinstance(peer, tuple) else ""))
         if protocol is None:
             asyncio.get_running_loop().call_soon(socket.abort)
             return
@@ -166,7 +166,7 @@ class Door(asyncio.Protocol):
         protocol.connection_made(transport)
 
 
-class Hall:
+class ConnectionLimiter:
     """All connections, counted by the address that they come from."""
 
     def __init__(self, make: Callable[[], HttpConnection], *, connections_max: int, per_address_max: int) -> None:
@@ -235,14 +235,14 @@ async def listening(
     }
     loop = asyncio.get_running_loop()
 
-    hall = Hall(
+    limiter = ConnectionLimiter(
         lambda: HttpConnection(server, loop=loop, **options),
         connections_max=connections_max,
         per_address_max=per_address_max,
     )
     handshake = None if tls is None else HANDSHAKE_SECONDS_MAX
     listener = await loop.create_server(
-        lambda: Door(hall),
+        lambda: Connection(limiter),
         host,
         port,
         backlog=BACKLOG,
