@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/walk.py",
-        old=('        if wants.pinned and self._rule != "none":\n            return\n'),
+        old=('        if demand.pinned and self._rule != "none":\n            return\n'),
         new="",
         breaks="A pinned job that waits holds back the jobs behind it.",
         tests=("tests/unit/test_walk.py",),
@@ -27,22 +27,24 @@ MUTANTS = (
     Mutant(
         path="libs/weft/planning/walk.py",
         old=(
-            "            if wants.held:\n                yield Held(job_id)\n                self._served.blocked()\n"
+            "            if demand.held:\n                yield Held(job_id)\n                self._served.blocked()\n"
         ),
-        new=("            if wants.held:\n                yield Held(job_id)\n                self._served.passed()\n"),
+        new=(
+            "            if demand.held:\n                yield Held(job_id)\n                self._served.passed()\n"
+        ),
         breaks="A job that quotas hold back leaves the rest of its group free to start.",
         tests=("tests/unit/test_walk.py",),
     ),
     Mutant(
         path="libs/weft/planning/walk.py",
-        old="backfill.started(gpus_in(place), wants.lasts_s)",
+        old="backfill.started(gpus_in(place), demand.lasts_s)",
         new="pass",
         breaks="Several jobs overtake on the same spare GPUs and delay the job ahead of them.",
         tests=("tests/unit/test_walk.py",),
     ),
     Mutant(
         path="libs/weft/planning/walk.py",
-        old="limits = backfill if self.ahead and wants.gpus and wants.may_fit else None",
+        old="limits = backfill if self.ahead and demand.gpus and demand.may_fit else None",
         new="limits = None",
         breaks="Jobs overtake although they delay the job ahead of them.",
         tests=("tests/unit/test_walk.py",),

@@ -109,8 +109,8 @@ def test_fewer_replicas_help_where_there_are_several() -> None:
 
 
 def test_gpus_of_another_model_help_where_those_are_free() -> None:
-    wants = job("j-2", seq=2, gpus=2, spec={"gpu_model": "Emulated GPU"})
-    found = helps_of(wants, running(), nodes=(node(), node("node-2", model="Other")))[Helps.ANOTHER_MODEL]
+    demand = job("j-2", seq=2, gpus=2, spec={"gpu_model": "Emulated GPU"})
+    found = helps_of(demand, running(), nodes=(node(), node("node-2", model="Other")))[Helps.ANOTHER_MODEL]
     assert found.change == {"gpu_model": "Other"}
     assert found.sentence.startswith("with GPUs of Other in place of Emulated GPU, it would start now")
 
@@ -125,9 +125,9 @@ def test_smaller_replicas_on_several_nodes_help_where_no_node_has_enough() -> No
 
 def test_less_memory_helps_where_memory_is_what_is_short_and_only_there() -> None:
     greedy = running(gpus=1)
-    wants = job("j-2", seq=2, gpus=1, spec={"role": {"memory": "300GiB"}})
+    demand = job("j-2", seq=2, gpus=1, spec={"role": {"memory": "300GiB"}})
     nodes = (node(), node("node-2", drained=True, memory=1 << 40))
-    found = helps_of(wants, greedy, nodes=nodes)
+    found = helps_of(demand, greedy, nodes=nodes)
     assert found[Helps.LESS_MEMORY].sentence.startswith("with 225GiB of memory a replica in place of 300GiB")
     short_of_gpus = helps_of(job("j-4", seq=4, gpus=4), greedy, nodes=(node(),))
     assert Helps.LESS_MEMORY not in short_of_gpus

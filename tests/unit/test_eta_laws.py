@@ -57,8 +57,8 @@ def pools(draw: st.DrawFn) -> tuple[list[Node], list[Job], str]:
             )
     for number in range(draw(st.integers(1, 6))):
         spec = {**_limited(draw), "priority": draw(st.integers(-2, 2))}
-        wants = {"gpus": draw(st.integers(0, 5)), "replicas": draw(st.integers(1, 3))}
-        jobs.append(job(f"w-{number}", seq=100 + number, not_before=draw(st.floats(0, 6_000)), spec=spec, **wants))
+        demand = {"gpus": draw(st.integers(0, 5)), "replicas": draw(st.integers(1, 3))}
+        jobs.append(job(f"w-{number}", seq=100 + number, not_before=draw(st.floats(0, 6_000)), spec=spec, **demand))
     policy = Policy(draw(st.sampled_from(ORDERS)), "packed", draw(st.sampled_from(BACKFILLS)))
     return nodes, jobs, str(policy)
 

@@ -14,7 +14,7 @@ from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ledger import Ledger, TenantHolds
 from weft.planning.quota.ranks import may_start, rank_of
 from weft.planning.shape import Shape, gpus_least, shape_of_job
-from weft.planning.walk import Wants
+from weft.planning.walk import Demand
 
 NODES = [node(f"node-{number}", gpus=8) for number in range(4)]
 TENANTS = ("a", "b", "c")
@@ -33,8 +33,8 @@ def place(drawn: random.Random) -> tuple[Allocation, ...]:
     return (Allocation(rank=0, role="worker", node_id=where, gpus=gpus, cpus=1.0, memory=1 << 30),)
 
 
-def wants(tenant: str, shape: Shape, *, preemptible: bool = True) -> Wants:
-    return Wants(shape, gpus_least(shape), None, tenant=tenant, preemptible=preemptible)
+def demand(tenant: str, shape: Shape, *, preemptible: bool = True) -> Demand:
+    return Demand(shape, gpus_least(shape), None, tenant=tenant, preemptible=preemptible)
 
 
 @pytest.mark.parametrize("seed", some(4, range(20)))
@@ -53,7 +53,7 @@ def test_what_is_remembered_of_a_rank_or_fit_is_forgotten_as_soon_as_it_may_have
             ledger.let_go(job_id)
         elif job_id not in ledger.jobs and drawn.random() < 0.3:
             shape = drawn.choice(SHAPES)
-            quotas.claim(job_id, wants(tenant, shape), 0.0)
+            quotas.claim(job_id, demand(tenant, shape), 0.0)
             ledger.claim(job_id, TenantHolds(tenant, wanted_by(shape), 0.0, True))
         elif job_id not in ledger.jobs:
             held = place(drawn)
@@ -62,7 +62,7 @@ def test_what_is_remembered_of_a_rank_or_fit_is_forgotten_as_soon_as_it_may_have
         for each in TENANTS:
             for shape in SHAPES:
                 for preemptible in (True, False):
-                    one, wanted = wants(each, shape, preemptible=preemptible), wanted_by(shape)
+                    one, wanted = demand(each, shape, preemptible=preemptible), wanted_by(shape)
                     rank = rank_of(ledger, lendable(NODES), each, wanted, tier=1.0, job_id=job_id)
                     assert quotas.rank(job_id, one, 1.0) == rank
                     fits = may_start(ledger.fit(each, wanted, job_id=job_id), preemptible=preemptible)
@@ -71,7 +71,7 @@ def test_what_is_remembered_of_a_rank_or_fit_is_forgotten_as_soon_as_it_may_have
 
 def test_another_course_of_things_changes_nothing_in_the_first() -> None:
     first = QuotasInForce(QUOTAS, BY_ID)
-    many, few = wants("b", SHAPES[2]), wants("b", SHAPES[1])
+    many, few = demand("b", SHAPES[2]), demand("b", SHAPES[1])
     before = first.rank("j", many, 0.0)
     other = first.again()
     other.hold_somewhere("j-1", "b", SHAPES[2])

@@ -13,14 +13,14 @@ from weft.planning.order import FIFO, Standing
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.shape import Shape, Want, gpus_least, gpus_of
-from weft.planning.walk import Starts, Waits, Walk, Wants
+from weft.planning.walk import Demand, Starts, Waits, Walk
 
 HOUR = 3600.0
 
 
-def wants(least: int, most: int = 0, *, lasts_s: float | None = None, pinned: bool = False) -> Wants:
+def demand(least: int, most: int = 0, *, lasts_s: float | None = None, pinned: bool = False) -> Demand:
     request = Request(gpus=1, cpus=1.0, memory=1)
-    return Wants((Want("worker", least, most or least, request),), least, lasts_s, pinned=pinned)
+    return Demand((Want("worker", least, most or least, request),), least, lasts_s, pinned=pinned)
 
 
 class Free:
@@ -30,7 +30,7 @@ class Free:
     def __init__(
         self,
         gpus: int,
-        jobs: Mapping[str, Wants | None],
+        jobs: Mapping[str, Demand | None],
         *,
         backfill: str,
         ends_s: float | None,
@@ -49,7 +49,7 @@ class Free:
         self.walk = Walk(
             self.queue.served(),
             backfill=backfill,
-            wants=jobs.__getitem__,
+            demand=jobs.__getitem__,
             find=self.find,
             fits_empty=lambda shape: gpus_least(shape) < self.impossible,
             filling=lambda: policy.filling(now=0.0, free=self.gpus, endings=lambda: endings),
@@ -76,70 +76,70 @@ class Free:
 
 
 def decided(
-    gpus: int, jobs: Mapping[str, Wants | None], *, backfill: str = "easy", ends_s: float | None = HOUR
+    gpus: int, jobs: Mapping[str, Demand | None], *, backfill: str = "easy", ends_s: float | None = HOUR
 ) -> list[str]:
     return Free(gpus, jobs, backfill=backfill, ends_s=ends_s).decided()
 
 
 def test_jobs_start_in_order_as_long_as_they_fit() -> None:
-    assert decided(8, {"a": wants(4), "b": wants(3), "c": wants(1)}) == ["a 4", "b 3", "c 1"]
+    assert decided(8, {"a": demand(4), "b": demand(3), "c": demand(1)}) == ["a 4", "b 3", "c 1"]
 
 
 def test_without_backfill_the_first_that_does_not_fit_is_the_last_that_is_looked_at() -> None:
-    one = Free(4, {"a": wants(8), "b": wants(1)}, backfill="none", ends_s=HOUR)
+    one = Free(4, {"a": demand(8), "b": demand(1)}, backfill="none", ends_s=HOUR)
     assert one.decided() == ["a"]
     assert (one.walk.over, one.walk.ahead) == (True, "a")
 
 
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
 def test_a_job_overtakes_where_it_delays_nobody_ahead(backfill: str) -> None:
-    jobs = {"a": wants(8), "long": wants(5, lasts_s=2 * HOUR), "short": wants(4, lasts_s=HOUR / 2)}
+    jobs = {"a": demand(8), "long": demand(5, lasts_s=2 * HOUR), "short": demand(4, lasts_s=HOUR / 2)}
     assert decided(4, jobs, backfill=backfill) == ["a", "long < a", "short 4"]
-    assert decided(4, {"a": wants(11), "few": wants(1), "more": wants(1)}, backfill=backfill)[:2] == ["a", "few 1"]
+    assert decided(4, {"a": demand(11), "few": demand(1), "more": demand(1)}, backfill=backfill)[:2] == ["a", "few 1"]
 
 
 def test_a_job_takes_as_many_replicas_as_delay_nobody_ahead() -> None:
-    assert decided(4, {"a": wants(11), "b": wants(1, 4)}) == ["a", "b 1"]
-    assert decided(4, {"b": wants(1, 4), "a": wants(11)}) == ["b 4", "a"]
+    assert decided(4, {"a": demand(11), "b": demand(1, 4)}) == ["a", "b 1"]
+    assert decided(4, {"b": demand(1, 4), "a": demand(11)}) == ["b 4", "a"]
 
 
 def test_a_job_that_would_not_fit_in_an_empty_pool_or_is_pinned_holds_nobody_back() -> None:
-    assert decided(4, {"a": wants(1000), "b": wants(4)}) == ["a (in nobody's way)", "b 4"]
-    assert decided(4, {"a": wants(8, pinned=True), "b": wants(4)}) == ["a", "b 4"]
-    assert decided(4, {"a": wants(8, pinned=True), "b": wants(4)}, backfill="none") == ["a"]
+    assert decided(4, {"a": demand(1000), "b": demand(4)}) == ["a (in nobody's way)", "b 4"]
+    assert decided(4, {"a": demand(8, pinned=True), "b": demand(4)}) == ["a", "b 4"]
+    assert decided(4, {"a": demand(8, pinned=True), "b": demand(4)}, backfill="none") == ["a"]
 
 
 def test_a_pinned_job_makes_no_reservation_that_holds_others_back() -> None:
-    assert decided(4, {"a": wants(12, pinned=True), "b": wants(4)}) == ["a", "b 4"]
-    assert decided(4, {"a": wants(12), "b": wants(4)}) == ["a", "b < a"], "nothing is spare once it starts"
+    assert decided(4, {"a": demand(12, pinned=True), "b": demand(4)}) == ["a", "b 4"]
+    assert decided(4, {"a": demand(12), "b": demand(4)}) == ["a", "b < a"], "nothing is spare once it starts"
 
 
 def test_those_that_overtake_take_from_what_the_reservation_leaves() -> None:
-    assert decided(4, {"a": wants(11), "few": wants(1), "more": wants(1)}) == ["a", "few 1", "more < a"]
+    assert decided(4, {"a": demand(11), "few": demand(1), "more": demand(1)}) == ["a", "few 1", "more < a"]
 
 
 def test_a_job_that_quotas_hold_back_holds_its_group_back_and_no_other() -> None:
-    jobs = {"a": structs.replace(wants(1), held=True), "b": wants(1), "other": wants(4)}
+    jobs = {"a": structs.replace(demand(1), held=True), "b": demand(1), "other": demand(4)}
     one = Free(4, jobs, backfill="none", ends_s=None, group=("a", "b"))
     assert one.decided() == ["other 4"]
     assert one.walk.ahead == ""
 
 
 def test_a_job_that_is_not_to_be_placed_now_is_passed() -> None:
-    assert decided(4, {"moves": None, "b": wants(4)}, backfill="none") == ["b 4"]
+    assert decided(4, {"moves": None, "b": demand(4)}, backfill="none") == ["b 4"]
 
 
 def test_no_place_is_looked_for_where_there_is_none() -> None:
-    one = Free(4, {"a": structs.replace(wants(2), may_fit=False)}, backfill="easy", ends_s=None)
+    one = Free(4, {"a": structs.replace(demand(2), may_fit=False)}, backfill="easy", ends_s=None)
     assert one.decided() == ["a"]
 
 
 def test_nobody_is_held_back_for_a_job_of_which_nobody_knows_when_it_will_fit() -> None:
-    assert decided(4, {"a": wants(8), "b": wants(1)}, ends_s=None) == ["a", "b 1"]
+    assert decided(4, {"a": demand(8), "b": demand(1)}, ends_s=None) == ["a", "b 1"]
 
 
 def test_it_stops_after_the_decision_at_which_it_is_told_to() -> None:
-    one = Free(8, {"a": wants(1), "b": wants(1)}, backfill="easy", ends_s=None)
+    one = Free(8, {"a": demand(1), "b": demand(1)}, backfill="easy", ends_s=None)
     found = []
     for decision in one.walk:
         found.append(decision.job_id)

@@ -24,7 +24,7 @@ from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ranks import is_inside
 from weft.planning.reserving import nodes_to_keep
 from weft.planning.shape import PlacementRequest, Shape, smallest
-from weft.planning.walk import Clears, Held, InVain, Starts, Waits, Walk, Wants
+from weft.planning.walk import Clears, Demand, Held, InVain, Starts, Waits, Walk
 
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job, in a cluster where these take time to stop
 CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting job
@@ -64,7 +64,7 @@ class Cluster(Protocol):
 
     def waits(self, job_id: str) -> bool: ...
     def how_many_wait(self) -> int: ...
-    def wants(self, job_id: str) -> Wants | None:
+    def demand(self, job_id: str) -> Demand | None:
         """None: it is not to be placed now, and blocks no other."""
         ...
 
@@ -80,7 +80,7 @@ class Cluster(Protocol):
     # jobs that run
 
     def endings(self) -> Sequence[Ending]: ...
-    def may_leave(self, job_id: str, wants: Wants, *, fresh: bool) -> Sequence[Holder]:
+    def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> Sequence[Holder]:
         """Holders that are about to be free, and those that the order pre-empts for a waiting job. `fresh`: those, too,
         that have not run for long enough."""
         ...
@@ -122,7 +122,7 @@ class Cycle:
         self._unfit: dict[Shape, tuple[int, Nodes]] = {}
         self._now = 0.0
         self._walk: Walk | None = None
-        self._wanted: Wants | None = None  # by the job that is looked at
+        self._wanted: Demand | None = None  # by the job that is looked at
 
     def __getstate__(self) -> dict[str, object]:
         """The state between two cycles."""
@@ -147,7 +147,7 @@ class Cycle:
         walk = self._walk = Walk(
             cluster.served(rank_of),
             backfill=self._policy.backfill,
-            wants=self._wants,
+            demand=self._demand,
             find=self._find,
             fits_empty=cluster.fits_empty,
             filling=lambda: self._policy.filling(now=now, free=cluster.gpus_free, endings=cluster.endings),
@@ -173,24 +173,24 @@ class Cycle:
 
     def _rank(self, job_id: str) -> Rank:
         """What quotas say of the job, before the order does."""
-        wants = self._cluster.wants(job_id)
-        return () if wants is None else self._cluster.quotas.rank(job_id, wants, self._cluster.tier(job_id))
+        demand = self._cluster.demand(job_id)
+        return () if demand is None else self._cluster.quotas.rank(job_id, demand, self._cluster.tier(job_id))
 
-    def _wants(self, job_id: str) -> Wants | None:
-        wants, quotas = self._cluster.wants(job_id), self._cluster.quotas
-        if wants is not None and quotas.on and not quotas.may_start(job_id, wants):
-            wants = structs.replace(wants, held=True)
-        self._wanted = wants
-        return wants
+    def _demand(self, job_id: str) -> Demand | None:
+        demand, quotas = self._cluster.demand(job_id), self._cluster.quotas
+        if demand is not None and quotas.on and not quotas.may_start(job_id, demand):
+            demand = structs.replace(demand, held=True)
+        self._wanted = demand
+        return demand
 
     def _find(self, job_id: str, shape: Shape) -> Place | None:
         """Find a place; a shape that did not fit is not tried again until the room has grown."""
         cluster, room = self._cluster, self._cluster.room
         if self._unfit.get(shape) == (room.grown, self.reserved):
             return None
-        quotas, wants, closed = cluster.quotas, self._wanted, list[str]()
-        if quotas.on and wants is not None:
-            shape, closed = quotas.allowed(wants, shape), quotas.closed_to(job_id, wants)
+        quotas, demand, closed = cluster.quotas, self._wanted, list[str]()
+        if quotas.on and demand is not None:
+            shape, closed = quotas.allowed(demand, shape), quotas.closed_to(job_id, demand)
         with room.without(closed):
             found = cluster.find(job_id, shape)
         if not found and not closed:
@@ -199,36 +199,36 @@ class Cycle:
 
     # victims
 
-    def _clear(self, job_id: str, wants: Wants) -> Clears | InVain | None:
+    def _clear(self, job_id: str, demand: Demand) -> Clears | InVain | None:
         """The jobs that give way to one that does not fit. While they leave, no others are looked for."""
         if self.leaving_for(job_id) or self._now < self._looked_at.get(job_id, -inf) + self._look_again_s:
             return None
         self._forget_clearing(job_id)
         if self._look_again_s:
             self._looked_at[job_id] = self._now
-        found = self.would_clear(job_id, wants)
+        found = self.would_clear(job_id, demand)
         if found is None or not found.clearing.victims:
             return InVain(job_id)
         self.making_room[job_id] = found.clearing
         revoked = self._revoke(job_id, found.clearing)
-        self._cluster.quotas.claim(job_id, wants, self._now)
+        self._cluster.quotas.claim(job_id, demand, self._now)
         return structs.replace(found, revoked=revoked) if revoked else found
 
-    def would_clear(self, job_id: str, wants: Wants, *, fresh: bool = False) -> Clears | None:
+    def would_clear(self, job_id: str, demand: Demand, *, fresh: bool = False) -> Clears | None:
         """The jobs that would give way to a waiting one. `fresh`: if the order could pre-empt all at any time."""
         cluster, quotas = self._cluster, self._cluster.quotas
-        willing, reclaimed = cluster.may_leave(job_id, wants, fresh=fresh), frozenset[str]()
+        willing, reclaimed = cluster.may_leave(job_id, demand, fresh=fresh), frozenset[str]()
         if quotas.on and fresh:
-            willing = [one for one in willing if not quotas.protects(wants.tenant, one.job_id)]
+            willing = [one for one in willing if not quotas.protects(demand.tenant, one.job_id)]
         elif quotas.on:
-            willing, reclaimed = self._with_reclaimed(job_id, wants, willing)
-        if not willing or not enough(wants.shape, willing, free=cluster.gpus_left):
+            willing, reclaimed = self._with_reclaimed(job_id, demand, willing)
+        if not willing or not enough(demand.shape, willing, free=cluster.gpus_left):
             return None
         room = cluster.room
-        with room.without(quotas.closed_to(job_id, wants)), room.supposing():
+        with room.without(quotas.closed_to(job_id, demand)), room.supposing():
             promised = self._keep_promises(job_id)
             clearing = clearing_for(
-                smallest(wants.shape),
+                smallest(demand.shape),
                 room=room,
                 holders=[one for one in willing if one.job_id not in promised],
                 asked=cluster.asked(job_id),
@@ -236,20 +236,20 @@ class Cycle:
         return None if clearing is None else Clears(job_id, clearing, reclaimed)
 
     def _with_reclaimed(
-        self, job_id: str, wants: Wants, willing: Sequence[Holder]
+        self, job_id: str, demand: Demand, willing: Sequence[Holder]
     ) -> tuple[Sequence[Holder], frozenset[str]]:
         """`willing` without what other tenants own, with what they borrowed of the job's guarantee; and the jobs that
         hold it."""
         quotas = self._cluster.quotas
         leaving = [one.job_id for one in willing if one.worth == LEAVES_FIRST and not one.extra]
-        mine = [one for one in quotas.reclaimable(job_id, wants, self._now) if one not in leaving]
+        mine = [one for one in quotas.reclaimable(job_id, demand, self._now) if one not in leaving]
         parts = [each for one in mine for each in self._cluster.may_be_reclaimed(one)]
         others = [
             one
             for one in willing
-            if one.worth == LEAVES_FIRST or (one.job_id not in mine and not quotas.protects(wants.tenant, one.job_id))
+            if one.worth == LEAVES_FIRST or (one.job_id not in mine and not quotas.protects(demand.tenant, one.job_id))
         ]
-        return [*others, *quotas.in_turn(wants.tenant, parts, leaving=leaving)], frozenset(mine)
+        return [*others, *quotas.in_turn(demand.tenant, parts, leaving=leaving)], frozenset(mine)
 
     def _keep_promises(self, job_id: str) -> set[str]:
         """Give the jobs that come before this one in the order, and for which others leave already, their places in the
@@ -267,8 +267,8 @@ class Cycle:
             for victim in self.making_room[other].victims if leaving else ():
                 if victim.job_id in leaving:
                     room.give_back_all(victim.allocations)
-            if leaving and (wants := self._cluster.wants(other)) is not None:
-                room.take_all(find(room, smallest(wants.shape), self._cluster.asked(other)) or ())
+            if leaving and (demand := self._cluster.demand(other)) is not None:
+                room.take_all(find(room, smallest(demand.shape), self._cluster.asked(other)) or ())
         return promised
 
     def _revoke(self, job_id: str, clearing: Clearing) -> tuple[str, ...]:
@@ -301,11 +301,11 @@ class Cycle:
             job_id = served.next()
             if job_id is None or not is_inside(self._rank(job_id)):
                 break
-            wants = self._wanted = cluster.wants(job_id)
-            cleared = self._clear(job_id, wants) if wants is not None and quotas.may_start(job_id, wants) else None
+            demand = self._wanted = cluster.demand(job_id)
+            cleared = self._clear(job_id, demand) if demand is not None and quotas.may_start(job_id, demand) else None
             if isinstance(cleared, Clears):
                 yield cleared
-            if wants is not None and isinstance(cleared, Clears) and (place := self._find(job_id, wants.shape)):
+            if demand is not None and isinstance(cleared, Clears) and (place := self._find(job_id, demand.shape)):
                 yield Starts(job_id, place)
                 self.making_room.pop(job_id, None)
                 served.taken()
@@ -330,9 +330,9 @@ class Cycle:
             return self.making_room[job_id].nodes
         if self.reserved or (waited := self._cluster.waited_s(job_id)) < self._patience_s:
             return ()
-        wants = self._cluster.wants(job_id)
-        assert wants is not None, "it was looked at"
-        return nodes_to_keep(self._cluster.room, wants.shape, waited_s=waited, left_on=self._cluster.left_on)
+        demand = self._cluster.demand(job_id)
+        assert demand is not None, "it was looked at"
+        return nodes_to_keep(self._cluster.room, demand.shape, waited_s=waited, left_on=self._cluster.left_on)
 
     @property
     def being_cleared(self) -> Nodes:

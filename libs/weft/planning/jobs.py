@@ -9,7 +9,7 @@ from weft.domain.classes import NOTHING_LEARNT, class_of
 from weft.domain.job import Job, JobState
 from weft.planning.order import Order, Standing
 from weft.planning.shape import PlacementRequest, Shape, gpus_least, is_pinned, shape_of
-from weft.planning.walk import Wants
+from weft.planning.walk import Demand
 
 WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something
 
@@ -44,9 +44,9 @@ def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
     return after is not None and after <= 0
 
 
-def wants_of(job: Job, shape: Shape, lasts_s: float | None) -> Wants:
+def wants_of(job: Job, shape: Shape, lasts_s: float | None) -> Demand:
     """The wants of a waiting job of this shape."""
-    return Wants(
+    return Demand(
         shape,
         gpus_least(shape),
         lasts_s,

@@ -69,14 +69,14 @@ NOBODY = PlacementRequest()
 def shape_of(spec: JobSpec, tenant: str = "") -> Shape:
     """The shape of such a job of `tenant`. If it is pinned to GPUs, each role begins behind the GPUs of the previous
     role. A service starts with one replica, however many it should have at least."""
-    wants: list[Want] = []
+    demand: list[Want] = []
     node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
     volumes = tuple(NeededVolume(each.name, tenant, not each.read_only) for each in spec.named_volumes)
     for name, role in spec.roles.items():
         least, count = (1, max(1, role.replicas.want)) if spec.is_service else (role.replicas.least, role.replicas.want)
-        wants.append(Want(name, least, count, _request(role, spec, node, gpu, volumes)))
+        demand.append(Want(name, least, count, _request(role, spec, node, gpu, volumes)))
         gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
-    return tuple(wants)
+    return tuple(demand)
 
 
 def shape_of_job(job: Job) -> Shape:

@@ -15,7 +15,7 @@ from weft.planning.queue import Served
 from weft.planning.shape import Shape, gpus_in, gpus_of, smallest
 
 
-class Wants(Struct, frozen=True):
+class Demand(Struct, frozen=True):
     """What a waiting job asks of the walk.
 
     `gpus`: how many start it; `lasts_s` None: unknown. `may_fit` is false where the caller knows, without looking for
@@ -90,18 +90,18 @@ class Walk:
         served: Served,
         *,
         backfill: str,
-        wants: Callable[[str], Wants | None],
+        demand: Callable[[str], Demand | None],
         find: Callable[[str, Shape], Place | None],
         fits_empty: Callable[[Shape], bool],
         filling: Callable[[], Backfill],
-        clear: Callable[[str, Wants], Clears | InVain | None] = lambda *_: None,
+        clear: Callable[[str, Demand], Clears | InVain | None] = lambda *_: None,
     ) -> None:
         self.ahead = ""
         self.over = False
         self.stopped = False
         self._served = served
         self._rule = backfill
-        self._wants = wants
+        self._demand = demand
         self._find = find
         self._fits_empty = fits_empty
         self._filling = filling
@@ -114,54 +114,54 @@ class Walk:
     def __iter__(self) -> Iterator[Starts | Held | Clears | InVain | Waits]:
         backfill: Backfill | None = None
         while not (self.over or self.stopped) and (job_id := self._served.next()) is not None:
-            wants = self._wants(job_id)
-            if wants is None:
+            demand = self._demand(job_id)
+            if demand is None:
                 self._served.passed()
                 continue
-            if wants.held:
+            if demand.held:
                 yield Held(job_id)
                 self._served.blocked()
                 continue
-            limits = backfill if self.ahead and wants.gpus and wants.may_fit else None
-            its_turn = limits is None or limits.may_start(wants.gpus, wants.lasts_s)
+            limits = backfill if self.ahead and demand.gpus and demand.may_fit else None
+            its_turn = limits is None or limits.may_start(demand.gpus, demand.lasts_s)
             place: Place | None = None
-            if its_turn and wants.may_fit:
-                place = self._find(job_id, _as_much_as_may_start(wants, limits))
-            in_the_way = bool(place) or self._fits_empty(wants.shape)
-            if not place and its_turn and in_the_way and (clears := self._clear(job_id, wants)) is not None:
+            if its_turn and demand.may_fit:
+                place = self._find(job_id, _as_much_as_may_start(demand, limits))
+            in_the_way = bool(place) or self._fits_empty(demand.shape)
+            if not place and its_turn and in_the_way and (clears := self._clear(job_id, demand)) is not None:
                 yield clears
                 if isinstance(clears, Clears):
-                    place = self._find(job_id, _as_much_as_may_start(wants, limits))
+                    place = self._find(job_id, _as_much_as_may_start(demand, limits))
             if place:
                 yield Starts(job_id, place)
                 self._served.taken()
-                if backfill is not None and wants.gpus:
-                    backfill.started(gpus_in(place), wants.lasts_s)
+                if backfill is not None and demand.gpus:
+                    backfill.started(gpus_in(place), demand.lasts_s)
                 continue
             backfill = backfill or self._filling()
-            self._leave(wants, its_turn=its_turn)
+            self._leave(demand, its_turn=its_turn)
             yield Waits(job_id, its_turn, self.ahead, in_the_way)
             if in_the_way:
-                self._hold_back(job_id, wants, backfill)
+                self._hold_back(job_id, demand, backfill)
 
-    def _leave(self, wants: Wants, *, its_turn: bool) -> None:
+    def _leave(self, demand: Demand, *, its_turn: bool) -> None:
         """Skip a job that does not start, and its group too, unless others of the group may still start."""
         each_has_a_reservation = self._rule == "conservative"
-        if each_has_a_reservation or (wants.shorter_behind and not its_turn):
+        if each_has_a_reservation or (demand.shorter_behind and not its_turn):
             self._served.passed()
         else:
             self._served.blocked()
 
-    def _hold_back(self, job_id: str, wants: Wants, backfill: Backfill) -> None:
-        if wants.pinned and self._rule != "none":
+    def _hold_back(self, job_id: str, demand: Demand, backfill: Backfill) -> None:
+        if demand.pinned and self._rule != "none":
             return
         self.ahead = self.ahead or job_id
-        if wants.gpus or self._rule == "none":
-            self.over = not backfill.blocked(wants.gpus, wants.lasts_s)
+        if demand.gpus or self._rule == "none":
+            self.over = not backfill.blocked(demand.gpus, demand.lasts_s)
 
 
-def _as_much_as_may_start(wants: Wants, limits: Backfill | None) -> Shape:
+def _as_much_as_may_start(demand: Demand, limits: Backfill | None) -> Shape:
     """All that the job wants, or the least that starts it, if all would delay a job ahead."""
-    if limits is None or (most := gpus_of(wants.shape)) == wants.gpus or limits.may_start(most, wants.lasts_s):
-        return wants.shape
-    return smallest(wants.shape)
+    if limits is None or (most := gpus_of(demand.shape)) == demand.gpus or limits.may_start(most, demand.lasts_s):
+        return demand.shape
+    return smallest(demand.shape)

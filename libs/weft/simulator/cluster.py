@@ -12,7 +12,7 @@ from weft.planning.preemption import Holder
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.shape import PlacementRequest, Shape
-from weft.planning.walk import Clears, Starts, Wants
+from weft.planning.walk import Clears, Demand, Starts
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 
@@ -61,7 +61,7 @@ class SimulatedCluster:
         return len(self._queue)
 
     @abstractmethod
-    def wants(self, job_id: str) -> Wants | None: ...
+    def demand(self, job_id: str) -> Demand | None: ...
 
     def tier(self, job_id: str) -> float:
         if self._order.tier is None:
@@ -85,11 +85,11 @@ class SimulatedCluster:
     def endings(self) -> Sequence[Ending]:
         return self._running.endings
 
-    def may_leave(self, job_id: str, wants: Wants, *, fresh: bool) -> list[Holder]:
+    def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
         del fresh
         if self._order.tier is None:
             return []
-        return self._running.may_leave(int(self.tier(job_id)), missing=wants.gpus - self.gpus_left)
+        return self._running.may_leave(int(self.tier(job_id)), missing=demand.gpus - self.gpus_left)
 
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
         return self._running.may_be_reclaimed(self.jobs[job_id])

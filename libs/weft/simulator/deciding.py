@@ -12,7 +12,7 @@ from weft.planning.order import Order
 from weft.planning.policy import ALWAYS, GAINFUL, Policy
 from weft.planning.queue import place_of
 from weft.planning.shape import Shape
-from weft.planning.walk import Wants
+from weft.planning.walk import Demand
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -36,13 +36,13 @@ class _TraceCluster(SimulatedCluster):
         super().__init__(lives, jobs, order, known=world.durations_known)
         self._cluster, self._sizing = cluster, sizing
 
-    def wants(self, job_id: str) -> Wants | None:
+    def demand(self, job_id: str) -> Demand | None:
         job, lasts = self.jobs[job_id], self._lasts(self.jobs[job_id])
         if self._sizing is not None:
-            return Wants(job.shape, 0, None) if self._sizing.sizes.get(job_id) else None
+            return Demand(job.shape, 0, None) if self._sizing.sizes.get(job_id) else None
         may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
         shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
-        return Wants(job.shape, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
+        return Demand(job.shape, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
 
     def find(self, job_id: str, shape: Shape) -> Place | None:
         job = self.jobs[job_id]

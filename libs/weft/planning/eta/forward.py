@@ -24,7 +24,7 @@ from weft.planning.queue import Place as QueuePlace
 from weft.planning.queue import Rank, Served
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.shape import PlacementRequest, Shape, gpus_in
-from weft.planning.walk import Starts, Walk, Wants
+from weft.planning.walk import Demand, Starts, Walk
 
 GRAIN_S = 1e-3  # ends that are so near count as one moment
 LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
@@ -53,8 +53,8 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
     model: str | None = None
 
     @property
-    def wants(self) -> Wants:
-        return Wants(
+    def demand(self) -> Demand:
+        return Demand(
             self.shape,
             self.gpus,
             self.limit_s,
@@ -173,7 +173,7 @@ class Forward:
         self.space = space
         self.quotas = quotas if quotas is not None and quotas.on else None
         self.waiting = {one.job_id: one for one in waiting}
-        self.wants = {one.job_id: one.wants for one in waiting}
+        self.demand = {one.job_id: one.demand for one in waiting}
         self.held = held
         self.policy = policy
         self.order = policy.ordering
@@ -268,23 +268,23 @@ class _Scenario:
 
         passed_over = False
 
-        def wants(job_id: str) -> Wants | None:
+        def demand(job_id: str) -> Demand | None:
             nonlocal passed_over
             forward.left -= 1
             one = forward.waiting[job_id]
             if one.after_s > now:
                 return None
-            if quotas is not None and not quotas.may_start(job_id, forward.wants[job_id]):
+            if quotas is not None and not quotas.may_start(job_id, forward.demand[job_id]):
                 passed_over = True
-                return Wants(one.shape, one.gpus, one.limit_s, held=True)
-            return Wants(one.shape, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned)
+                return Demand(one.shape, one.gpus, one.limit_s, held=True)
+            return Demand(one.shape, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned)
 
         def place_for(job_id: str, _: Shape) -> Place | None:
             one = forward.waiting[job_id]
-            return space.find(one, one.shape if quotas is None else quotas.allowed(forward.wants[job_id], one.shape))
+            return space.find(one, one.shape if quotas is None else quotas.allowed(forward.demand[job_id], one.shape))
 
         def rank(job_id: str) -> Rank:
-            wanted, tier = forward.wants[job_id], forward.waiting[job_id].tier
+            wanted, tier = forward.demand[job_id], forward.waiting[job_id].tier
             return () if quotas is None else quotas.rank(job_id, wanted, tier)
 
         walk = Walk(
@@ -294,7 +294,7 @@ class _Scenario:
                 None if quotas is None else rank,
             ),
             backfill=forward.policy.backfill,
-            wants=wants,
+            demand=demand,
             find=place_for,
             fits_empty=lambda _: True,  # a job that never fits is not among those that wait
             filling=lambda: forward.policy.filling(now=now, free=int(space.free), endings=self._endings),

@@ -332,11 +332,11 @@ class PoolToCome(LookAhead):
             return nobody_can_tell("it waits for another job, whatever room there is")
         if self._never_fits(shape_of_job(job)):
             return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
-        wants = wants_of(job, shape_of_job(job), None)
-        if not self._without_anything.may_start(job.id, wants):
+        demand = wants_of(job, shape_of_job(job), None)
+        if not self._without_anything.may_start(job.id, demand):
             return nobody_can_tell("its tenant's quota does not allow so many GPUs, even if the tenant held none")
         found = self.seen(self.waiting(job), LOOKS_EXACT)
-        if not self.quotas.may_start(job.id, wants):
+        if not self.quotas.may_start(job.id, demand):
             eta = found.estimate
             sentence = f"{eta.sentence}; a quota holds it back until its tenant, or its group, holds less"
             found = structs.replace(found, estimate=structs.replace(eta, sentence=sentence))

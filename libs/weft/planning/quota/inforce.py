@@ -19,7 +19,7 @@ from weft.planning.quota.ranks import UNBOUNDED, left_to, may_start, rank_of
 from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 from weft.planning.quota.tree import Key
 from weft.planning.shape import Shape, gpus_of, smallest
-from weft.planning.walk import Wants
+from weft.planning.walk import Demand
 
 RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what the order would pre-empt
 REMEMBERED_MAX = 10_000  # ranks, and fits
@@ -76,7 +76,7 @@ class QuotasInForce:
     def hold_somewhere(self, job_id: str, tenant: str, shape: Shape, *, preemptible: bool = True) -> None:
         """The same where it is not known which GPUs: the least that starts the job."""
         if self.on:
-            self._hold(job_id, TenantHolds(tenant, self._wants(shape), 0.0, preemptible))
+            self._hold(job_id, TenantHolds(tenant, self._demand(shape), 0.0, preemptible))
 
     def let_go(self, job_id: str) -> None:
         held = self.ledger.jobs.get(job_id)
@@ -84,11 +84,11 @@ class QuotasInForce:
             self.ledger.let_go(job_id)
             self._note(held.tenant)
 
-    def claim(self, job_id: str, wants: Wants, now: float) -> None:
+    def claim(self, job_id: str, demand: Demand, now: float) -> None:
         """Others give way to this job."""
         if self.on:
-            self.ledger.claim(job_id, TenantHolds(wants.tenant, self._wants(wants.shape), now, wants.preemptible))
-            self._note(wants.tenant)
+            self.ledger.claim(job_id, TenantHolds(demand.tenant, self._demand(demand.shape), now, demand.preemptible))
+            self._note(demand.tenant)
 
     def unclaim(self, job_id: str) -> None:
         held = self.ledger.claims.get(job_id)
@@ -100,46 +100,46 @@ class QuotasInForce:
 
     def fit(self, tenant: str, shape: Shape, *, job_id: str = "") -> QuotaFit:
         if job_id in self.ledger.claims:
-            return self.ledger.fit(tenant, self._wants(shape), job_id=job_id)
+            return self.ledger.fit(tenant, self._demand(shape), job_id=job_id)
         moves = self._moves_of(tenant)
         known = self._fits.get((tenant, shape))
         if known is None or known[0] != moves:
-            known = self._fits[tenant, shape] = (moves, self.ledger.fit(tenant, self._wants(shape)))
+            known = self._fits[tenant, shape] = (moves, self.ledger.fit(tenant, self._demand(shape)))
         return known[1]
 
-    def rank(self, job_id: str, wants: Wants, tier: float) -> Rank:
+    def rank(self, job_id: str, demand: Demand, tier: float) -> Rank:
         """Sorts before the order."""
-        tenant, shape = wants.tenant, wants.shape
+        tenant, shape = demand.tenant, demand.shape
         if job_id in self.ledger.claims:
-            return rank_of(self.ledger, self._lendable, tenant, self._wants(shape), tier=tier, job_id=job_id)
+            return rank_of(self.ledger, self._lendable, tenant, self._demand(shape), tier=tier, job_id=job_id)
         moves = self._moves_of(tenant)
         known = self._ranks.get((tenant, shape, tier))
         if known is None or known[0] != moves:
-            rank = rank_of(self.ledger, self._lendable, tenant, self._wants(shape), tier=tier)
+            rank = rank_of(self.ledger, self._lendable, tenant, self._demand(shape), tier=tier)
             known = self._ranks[tenant, shape, tier] = (moves, rank)
         return known[1]
 
-    def may_start(self, job_id: str, wants: Wants) -> bool:
-        return may_start(self.fit(wants.tenant, wants.shape, job_id=job_id), preemptible=wants.preemptible)
+    def may_start(self, job_id: str, demand: Demand) -> bool:
+        return may_start(self.fit(demand.tenant, demand.shape, job_id=job_id), preemptible=demand.preemptible)
 
     def room(self, tenant: str, *, model: str | None = None, preemptible: bool = True) -> int:
         """How many millis more a job of the tenant may hold."""
         return left_to(self.ledger, tenant, model=model, preemptible=preemptible) if self.on else UNBOUNDED
 
-    def allowed(self, wants: Wants, shape: Shape) -> Shape:
+    def allowed(self, demand: Demand, shape: Shape) -> Shape:
         """As much of the shape as the job may have: all, or else the least that starts it."""
-        left = self.room(wants.tenant, model=wants.model, preemptible=wants.preemptible)
+        left = self.room(demand.tenant, model=demand.model, preemptible=demand.preemptible)
         return smallest(shape) if gpus_of(shape) * WHOLE > left else shape
 
-    def closed_to(self, job_id: str, wants: Wants) -> list[str]:
+    def closed_to(self, job_id: str, demand: Demand) -> list[str]:
         """The nodes with GPUs of a model of which the job's tenant may not have as many as the job needs."""
         if not self._bounded:
             return []
-        wanted = self._wants(wants.shape)[ALL]
+        wanted = self._demand(demand.shape)[ALL]
         full = [
             model
             for model in sorted(self._bounded)
-            if wanted and self.ledger.fit(wants.tenant, {model: wanted}, job_id=job_id).over is not None
+            if wanted and self.ledger.fit(demand.tenant, {model: wanted}, job_id=job_id).over is not None
         ]
         if not full:
             return []
@@ -151,13 +151,13 @@ class QuotasInForce:
         """Whether no job of `tenant` may take the place of this one, which is inside another tenant's guarantee."""
         return self.on and protected(self.ledger, tenant, job_id)
 
-    def reclaimable(self, job_id: str, wants: Wants, now: float) -> list[str]:
+    def reclaimable(self, job_id: str, demand: Demand, now: float) -> list[str]:
         """The jobs that hold what they borrowed of the guarantee that the waiting job is inside of."""
-        level = self.fit(wants.tenant, wants.shape, job_id=job_id).level
+        level = self.fit(demand.tenant, demand.shape, job_id=job_id).level
         return [
             one
             for one in sorted(self.ledger.jobs)
-            if may_reclaim(self.ledger, wants.tenant, level, one, now=now, runtime_s=self._runtime_seconds)
+            if may_reclaim(self.ledger, demand.tenant, level, one, now=now, runtime_s=self._runtime_seconds)
         ]
 
     def in_turn(self, tenant: str, holders: Iterable[Holder], *, leaving: Iterable[str]) -> list[Holder]:
@@ -187,7 +187,7 @@ class QuotasInForce:
     def _moves_of(self, tenant: str) -> int:
         return sum(self._moves.get(branch.key, 0) for branch in self.ledger.tree.path(tenant))
 
-    def _wants(self, shape: Shape) -> Amounts:
+    def _demand(self, shape: Shape) -> Amounts:
         if shape not in self._wanted:
             self._wanted[shape] = wanted_by(shape)
         return self._wanted[shape]

@@ -66,13 +66,13 @@ def why_not_there(room: Room, want: Want) -> Cause:
 def in_the_way(shape: Shape, jobs: Iterable[Job]) -> list[Job]:
     """The jobs that hold GPUs which a pinned shape needs, or anything there if it needs none by index."""
     found: list[Job] = []
-    wants = [(want.request, set(_wanted(want))) for want in shape]
+    demand = [(want.request, set(_wanted(want))) for want in shape]
     for job in jobs:
         for allocation in job.placement.allocations if job.placement else ():
             if any(
                 allocation.node_id == request.node
                 and (not gpus.isdisjoint(allocation.gpus) if gpus else bool(allocation.gpus) or not with_gpus(request))
-                for request, gpus in wants
+                for request, gpus in demand
             ):
                 found.append(job)
                 break
@@ -107,14 +107,14 @@ def _busy(node: NodeRoom, want: Want) -> list[int]:
 def _part_taken(node: NodeRoom, want: Want, where: str) -> Cause:
     """Of a GPU by index that has too little left for shares."""
     request, numbers = want.request, share_numbers(want.request, [node])
-    wants = f"it wants {gpus_text(request)}" + (f", {want.least} times" if want.least > 1 else "")
+    demand = f"it wants {gpus_text(request)}" + (f", {want.least} times" if want.least > 1 else "")
     gpu = node.gpus.left_of(request.gpu or 0)
     if gpu is None:
         left = "none of that is left"
     else:
         context = node.gpus.makes[request.gpu or 0].context
         left = f"{part_text(max(0, gpu.time), max(0, gpu.memory - context))} is left of it"
-    return Cause(code=CauseCode.NO_ROOM, sentence=f"{where}; {wants}, and {left}", numbers=numbers)
+    return Cause(code=CauseCode.NO_ROOM, sentence=f"{where}; {demand}, and {left}", numbers=numbers)
 
 
 def _gpus_each(request: Request) -> str:

@@ -69,8 +69,8 @@ def _beside(cause: Cause, room: Room, want: Want, placed: Sequence[str]) -> Caus
     others = f"{'role' if len(placed) == 1 else 'roles'} {listed(placed)}"
     if len(placed) > ROLES_NAMED_MAX:
         others = f"{len(placed)} other roles"
-    wants, _, found = cause.sentence.partition("; ")
-    sentence = f"its role {want.role} {wants}; with its {others} placed, {found or 'there is no place for it'}"
+    demand, _, found = cause.sentence.partition("; ")
+    sentence = f"its role {want.role} {demand}; with its {others} placed, {found or 'there is no place for it'}"
     numbers, free = dict(cause.numbers), _gpus_free(room, want.request)
     if taken := sum(free) - numbers.get("gpus_free", sum(free)):
         numbers |= {"gpus_free": float(sum(free)), "gpus_free_max": float(max(free)), "gpus_for_other_roles": taken}

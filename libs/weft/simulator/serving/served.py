@@ -48,7 +48,7 @@ class SimulatedService:
         self.trace = trace
         self.replicas: dict[int, SimulatedReplica] = {}
         self.wanted, self.share = trace.want, trace.share
-        self._wants: list[tuple[float, int, int | None]] = [(0.0, trace.want, trace.share)]
+        self._demand: list[tuple[float, int, int | None]] = [(0.0, trace.want, trace.share)]
         self._held: list[tuple[float, int, int]] = []
         self.requests = Requests(
             arrivals,
@@ -222,7 +222,7 @@ class SimulatedService:
         if changed:
             self.changes.append((now, changed))
         if (wanted, share) != (self.wanted, self.share):
-            self._wants.append((now, wanted, share))
+            self._demand.append((now, wanted, share))
         self.wanted, self.share = wanted, share
         self.unattainable = sized.unattainable or self.unattainable
         return sized
@@ -238,7 +238,7 @@ class SimulatedService:
         self._note(now)
 
     def course(self) -> Course:
-        return Course(name=self.trace.name, wanted=tuple(self._wants), held=tuple(self._held))
+        return Course(name=self.trace.name, wanted=tuple(self._demand), held=tuple(self._held))
 
     def outcome(self) -> Counted:
         requests, trace = self.requests, self.trace

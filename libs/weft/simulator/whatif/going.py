@@ -3,7 +3,7 @@
 from weft.domain.job import Allocation
 from weft.planning.order import Order
 from weft.planning.shape import gpus_in, gpus_least, gpus_of, is_pinned
-from weft.planning.walk import Wants
+from weft.planning.walk import Demand
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.whatif.present import JobNow
@@ -14,11 +14,11 @@ class GoingJob(SimulatedJob):
     """Times are seconds from now. `wants`: what it asks of a walk. With fewer GPUs than it asks for it works as much
     more slowly."""
 
-    __slots__ = ("_asks_for", "_group", "now", "wants")
+    __slots__ = ("_asks_for", "_group", "demand", "now")
 
     def __init__(self, number: int, now: JobNow, *, backfills: bool) -> None:
         self.now = now
-        self.wants = Wants(
+        self.demand = Demand(
             now.shape,
             gpus_least(now.shape),
             now.limit_s,
@@ -46,7 +46,7 @@ class GoingJob(SimulatedJob):
         )
         self.asked = now.asked
         self.shape = now.shape
-        self.gpus_needed = self.wants.gpus
+        self.gpus_needed = self.demand.gpus
         self.attained_s = self.counted_s = now.attained_s
         self.counted_gpu_s = now.attained_gpu_s
         self.waits_since = now.since_s
@@ -66,7 +66,7 @@ class GoingJob(SimulatedJob):
     def leave_place(self) -> None:
         self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
         self.counted_s = self.attained_s
-        self.gpus_needed = self.wants.gpus
+        self.gpus_needed = self.demand.gpus
         self.speed = 1.0
 
 

@@ -19,7 +19,7 @@ from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.scores import Scores
 from weft.planning.shape import Shape, smallest
-from weft.planning.walk import Wants
+from weft.planning.walk import Demand
 from weft.simulator.agenda import Agenda, What
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob
@@ -64,8 +64,8 @@ class _PoolOnward(SimulatedCluster):
     def gpus_left(self) -> float:
         return self.room.gpus_left if self._shares else self.room.gpus_free
 
-    def wants(self, job_id: str) -> Wants:
-        return self._going[job_id].wants
+    def demand(self, job_id: str) -> Demand:
+        return self._going[job_id].demand
 
     def find(self, job_id: str, shape: Shape) -> Place | None:
         found = super().find(job_id, shape)

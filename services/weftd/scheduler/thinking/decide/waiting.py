@@ -151,8 +151,8 @@ class Waiting:
     def _put_off_stops(self, job: Job, now: float) -> list[Step]:
         """Record that jobs will be preempted for this one once they have run for long enough."""
         cluster_state, minimum = self._cluster_state, self._cluster_state.minimum_run
-        wants = self._cluster.wants(job.id) if minimum.seconds else None
-        clears = None if wants is None else self.cycle.would_clear(job.id, wants, fresh=True)
+        demand = self._cluster.demand(job.id) if minimum.seconds else None
+        clears = None if demand is None else self.cycle.would_clear(job.id, demand, fresh=True)
         names = {} if clears is None else dict.fromkeys(one.job_id for one in clears.clearing.victims)
         fresh = [held for held in map(cluster_state.jobs.__getitem__, names) if minimum.protects(held, now)]
         if not fresh:
@@ -173,9 +173,9 @@ class Waiting:
             numbers = {"gpus_wanted": float(gpus_least(group.shape))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
         room = self._cluster_state.pool.room
-        wants = self._cluster.wants(waits.job_id)
-        assert wants is not None, "the cycle looked at it"
-        if closed := self._cluster_state.quotas.closed_to(waits.job_id, wants):
+        demand = self._cluster.demand(waits.job_id)
+        assert demand is not None, "the cycle looked at it"
+        if closed := self._cluster_state.quotas.closed_to(waits.job_id, demand):
             with room.without(closed):
                 cause = why_not(room, group.shape)
             if cause is not None:

@@ -50,11 +50,11 @@ def unpickled(core: bytes, jobs: Iterable[Job] = ()) -> Scheduler:
 
 def _compare(made: object, fresh: object) -> None:
     """Raises pickle.UnpicklingError if `made` has other attributes than a core of this version."""
-    has, wants = vars(made), vars(fresh)
-    if has.keys() != wants.keys():
-        other = ", ".join(sorted(has.keys() ^ wants.keys()))
+    has, demand = vars(made), vars(fresh)
+    if has.keys() != demand.keys():
+        other = ", ".join(sorted(has.keys() ^ demand.keys()))
         raise pickle.UnpicklingError(f"it is of another version, whose {type(fresh).__name__} has other parts: {other}")
-    for name, part in wants.items():
+    for name, part in demand.items():
         if hasattr(part, "__dict__") and type(has[name]) is type(part):
             _compare(has[name], part)
 

@@ -13,7 +13,7 @@ from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.shape import PlacementRequest, Shape, smallest
-from weft.planning.walk import Wants
+from weft.planning.walk import Demand
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import only_extra, parts_of
 
@@ -60,7 +60,7 @@ class PoolNow:
     def how_many_wait(self) -> int:
         return len(self._cluster_state.waitlist.queue)
 
-    def wants(self, job_id: str) -> Wants | None:
+    def demand(self, job_id: str) -> Demand | None:
         if job_id in self._aside:
             return None
         job, group = self._cluster_state.jobs[job_id], self._cluster_state.waitlist.group(job_id)
@@ -98,8 +98,8 @@ class PoolNow:
     def endings(self) -> Sequence[Ending]:
         return self._cluster_state.holdings.endings()
 
-    def may_leave(self, job_id: str, wants: Wants, *, fresh: bool) -> list[Holder]:
-        del wants
+    def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
+        del demand
         jobs, queue = self._cluster_state.jobs, self._cluster_state.waitlist.queue
         return self._cluster_state.holdings.holders.who_may_leave(
             standing_of(jobs[job_id], self.now, queue.order),

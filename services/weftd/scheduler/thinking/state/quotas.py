@@ -40,7 +40,7 @@ class Quotas(QuotasInForce):
         """Why quotas do not let the job start; None if they do."""
         if not self.on:
             return None
-        return why_held(job, self.fit(job.tenant, shape, job_id=job.id), self._wants(shape))
+        return why_held(job, self.fit(job.tenant, shape, job_id=job.id), self._demand(shape))
 
     def most_replicas(self, job: Job, shape: Shape, more: int) -> int:
         """Of so many more replicas of the job's first role with GPUs, as many as its tenant may have."""
