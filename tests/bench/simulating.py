@@ -149,7 +149,7 @@ class _Pool:
             self.jobs[standing.id] = _Waiting(standing, shape_of(gpus), PlacementRequest(name, standing.id))
             self.queue.add(standing, (gpus, name))
 
-    def walk(self) -> int:
+    def scheduling_pass(self) -> int:
         """All that fits starts; how many that were."""
         backfill = Easy(now=0.0, free=self._free, endings=lambda: ())
         served, started = self.queue.served(), 0
@@ -204,7 +204,7 @@ def _from_nothing(policy: Policy, mix: Sequence[int], figures: Figures) -> "_Poo
     pool.fill(WAITING)
     queue_s = time.process_time() - began
     began = time.process_time()
-    started = pool.walk()
+    started = pool.scheduling_pass()
     walk_s = time.process_time() - began
     figures.add(
         f"one walk from nothing, {where}",
@@ -222,7 +222,7 @@ def _deciding(policy: Policy, figures: Figures) -> None:
         pool.fill(WAITING)
         pool.end(job_id)
         began = time.process_time()
-        pool.walk()
+        pool.scheduling_pass()
         walks.append(time.process_time() - began)
         if policy.placing.moves == "gainful":
             began = time.process_time()

@@ -18,14 +18,14 @@ MUTANTS = (
         tests=("tests/unit/test_one_engine.py",),
     ),
     Mutant(
-        path="libs/weft/planning/walk.py",
+        path="libs/weft/planning/scheduling_pass.py",
         old=('        if demand.pinned and self._rule != "none":\n            return\n'),
         new="",
         breaks="A pinned job that waits holds back the jobs behind it.",
-        tests=("tests/unit/test_walk.py",),
+        tests=("tests/unit/test_scheduling_pass.py",),
     ),
     Mutant(
-        path="libs/weft/planning/walk.py",
+        path="libs/weft/planning/scheduling_pass.py",
         old=(
             "            if demand.held:\n                yield Held(job_id)\n                self._served.blocked()\n"
         ),
@@ -33,21 +33,21 @@ MUTANTS = (
             "            if demand.held:\n                yield Held(job_id)\n                self._served.passed()\n"
         ),
         breaks="A job that quotas hold back leaves the rest of its group free to start.",
-        tests=("tests/unit/test_walk.py",),
+        tests=("tests/unit/test_scheduling_pass.py",),
     ),
     Mutant(
-        path="libs/weft/planning/walk.py",
+        path="libs/weft/planning/scheduling_pass.py",
         old="backfill.started(gpus_in(place), demand.lasts_s)",
         new="pass",
         breaks="Several jobs overtake on the same spare GPUs and delay the job ahead of them.",
-        tests=("tests/unit/test_walk.py",),
+        tests=("tests/unit/test_scheduling_pass.py",),
     ),
     Mutant(
-        path="libs/weft/planning/walk.py",
+        path="libs/weft/planning/scheduling_pass.py",
         old="limits = backfill if self.ahead and demand.gpus and demand.may_fit else None",
         new="limits = None",
         breaks="Jobs overtake although they delay the job ahead of them.",
-        tests=("tests/unit/test_walk.py",),
+        tests=("tests/unit/test_scheduling_pass.py",),
     ),
     Mutant(
         path="libs/weft/planning/backfill.py",

@@ -46,5 +46,7 @@ def test_a_test_that_cannot_run_without_a_mutant_kills_none() -> None:
 
 def test_mutants_are_chosen_by_words_of_their_area_path_and_sentence() -> None:
     assert chosen("") == EVERY
-    assert {mutant.path for mutant in chosen("planning walk.py pinned")} == {"libs/weft/planning/walk.py"}
+    assert {mutant.path for mutant in chosen("planning scheduling_pass.py pinned")} == {
+        "libs/weft/planning/scheduling_pass.py"
+    }
     assert chosen("no mutant has these words") == ()

@@ -13,8 +13,8 @@ from weft.planning.quota.amounts import amounts_in, lendable, wanted_by
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ledger import Ledger, TenantHolds
 from weft.planning.quota.ranks import may_start, rank_of
+from weft.planning.scheduling_pass import Demand
 from weft.planning.shape import Shape, gpus_least, shape_of_job
-from weft.planning.walk import Demand
 
 NODES = [node(f"node-{number}", gpus=8) for number in range(4)]
 TENANTS = ("a", "b", "c")

@@ -23,8 +23,8 @@ from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ranks import is_inside
 from weft.planning.reserving import nodes_to_keep
+from weft.planning.scheduling_pass import Clears, Demand, Held, InVain, SchedulingPass, Starts, Waits
 from weft.planning.shape import PlacementRequest, Shape, smallest
-from weft.planning.walk import Clears, Demand, Held, InVain, Starts, Waits, Walk
 
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job, in a cluster where these take time to stop
 CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting job
@@ -121,7 +121,7 @@ class Cycle:
         # By shape that did not fit: the growth count of the room, and the reserved nodes.
         self._unfit: dict[Shape, tuple[int, Nodes]] = {}
         self._now = 0.0
-        self._walk: Walk | None = None
+        self._scheduling_pass: SchedulingPass | None = None
         self._wanted: Demand | None = None  # by the job that is looked at
 
     def __getstate__(self) -> dict[str, object]:
@@ -144,7 +144,7 @@ class Cycle:
         self.reserved, self.reserved_for = (), ""
         cluster = self._cluster
         rank_of = self._rank if cluster.quotas.on else None
-        walk = self._walk = Walk(
+        scheduling_pass = self._scheduling_pass = SchedulingPass(
             cluster.served(rank_of),
             backfill=self._policy.backfill,
             demand=self._demand,
@@ -154,20 +154,20 @@ class Cycle:
             clear=self._clear,
         )
         with ExitStack() as closed:  # reserved nodes take no jobs as long as the walk lasts
-            for decision in walk:
+            for decision in scheduling_pass:
                 yield decision
                 if isinstance(decision, Starts):
                     self.making_room.pop(decision.job_id, None)
                 elif isinstance(decision, Waits) and decision.in_the_way:
                     self._keep_nodes(decision.job_id, closed)
-        self.ahead, self.over = walk.ahead, walk.over
-        if cluster.quotas.on and not walk.stopped:
+        self.ahead, self.over = scheduling_pass.ahead, scheduling_pass.over
+        if cluster.quotas.on and not scheduling_pass.stopped:
             yield from self._reclaim()
 
     def stop(self) -> None:
         """End the cycle after the decision yielded last."""
-        assert self._walk is not None
-        self._walk.stop()
+        assert self._scheduling_pass is not None
+        self._scheduling_pass.stop()
 
     # places
 

@@ -8,8 +8,8 @@ from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import NOTHING_LEARNT, class_of
 from weft.domain.job import Job, JobState
 from weft.planning.order import Order, Standing
+from weft.planning.scheduling_pass import Demand
 from weft.planning.shape import PlacementRequest, Shape, gpus_least, is_pinned, shape_of
-from weft.planning.walk import Demand
 
 WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something
 

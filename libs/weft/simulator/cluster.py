@@ -11,8 +11,8 @@ from weft.planning.order import Order
 from weft.planning.preemption import Holder
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.scheduling_pass import Clears, Demand, Starts
 from weft.planning.shape import PlacementRequest, Shape
-from weft.planning.walk import Clears, Demand, Starts
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 

@@ -11,8 +11,8 @@ from weft.planning.moves import JOINT_MOST, REST, moves_for, together
 from weft.planning.order import Order
 from weft.planning.policy import ALWAYS, GAINFUL, Policy
 from weft.planning.queue import place_of
+from weft.planning.scheduling_pass import Demand
 from weft.planning.shape import Shape
-from weft.planning.walk import Demand
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives

@@ -23,8 +23,8 @@ from weft.planning.policy import Policy
 from weft.planning.queue import Place as QueuePlace
 from weft.planning.queue import Rank, Served
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.scheduling_pass import Demand, SchedulingPass, Starts
 from weft.planning.shape import PlacementRequest, Shape, gpus_in
-from weft.planning.walk import Demand, Starts, Walk
 
 GRAIN_S = 1e-3  # ends that are so near count as one moment
 LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
@@ -231,7 +231,7 @@ class _Scenario:
         lasts = _AT_ONCE
         with self._space.supposing():
             while True:
-                self._walk(lasts)
+                self._scheduling_pass(lasts)
                 if target in self.starts or not self._queue:
                     return True
                 if forward.left <= 0:
@@ -261,7 +261,7 @@ class _Scenario:
         if limit_s is not None:
             self._limits[job_id] = Ending(self._now + limit_s, gpus, job_id)
 
-    def _walk(self, by: TimeSpread) -> None:
+    def _scheduling_pass(self, by: TimeSpread) -> None:
         """One walk of the production; what starts holds its room from now on. `by`: foresaw the last release."""
         forward, space, now = self._forward, self._space, self._now
         held_by, all_gpus, quotas = self._held_by, forward.gpus, self._quotas
@@ -287,7 +287,7 @@ class _Scenario:
             wanted, tier = forward.demand[job_id], forward.waiting[job_id].tier
             return () if quotas is None else quotas.rank(job_id, wanted, tier)
 
-        walk = Walk(
+        scheduling_pass = SchedulingPass(
             Served(
                 self._queue,
                 (lambda tenant: held_by.get(tenant, 0.0) / all_gpus) if forward.order.by_share else None,
@@ -299,7 +299,7 @@ class _Scenario:
             fits_empty=lambda _: True,  # a job that never fits is not among those that wait
             filling=lambda: forward.policy.filling(now=now, free=int(space.free), endings=self._endings),
         )
-        for decision in walk:
+        for decision in scheduling_pass:
             if isinstance(decision, Starts):
                 one = forward.waiting[decision.job_id]
                 space.take(decision.place)
@@ -310,9 +310,9 @@ class _Scenario:
                     quotas.hold(one.job_id, one.tenant, decision.place, preemptible=one.preemptible)
                 elif quotas is not None:
                     quotas.hold_somewhere(one.job_id, one.tenant, one.shape, preemptible=one.preemptible)
-                self.starts[one.job_id] = SeenStart(now, by.basis, by.weak, bool(walk.ahead) or passed_over)
+                self.starts[one.job_id] = SeenStart(now, by.basis, by.weak, bool(scheduling_pass.ahead) or passed_over)
             if forward.left <= 0:
-                walk.stop()
+                scheduling_pass.stop()
         for group in [group for group, places in self._queue.items() if not places]:
             del self._queue[group]
 

@@ -18,8 +18,8 @@ from weft.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
 from weft.planning.quota.ranks import UNBOUNDED, left_to, may_start, rank_of
 from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 from weft.planning.quota.tree import Key
+from weft.planning.scheduling_pass import Demand
 from weft.planning.shape import Shape, gpus_of, smallest
-from weft.planning.walk import Demand
 
 RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what the order would pre-empt
 REMEMBERED_MAX = 10_000  # ranks, and fits

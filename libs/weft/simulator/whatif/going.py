@@ -2,8 +2,8 @@
 
 from weft.domain.job import Allocation
 from weft.planning.order import Order
+from weft.planning.scheduling_pass import Demand
 from weft.planning.shape import gpus_in, gpus_least, gpus_of, is_pinned
-from weft.planning.walk import Demand
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.whatif.present import JobNow

@@ -17,9 +17,9 @@ from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
+from weft.planning.scheduling_pass import Demand
 from weft.planning.scores import Scores
 from weft.planning.shape import Shape, smallest
-from weft.planning.walk import Demand
 from weft.simulator.agenda import Agenda, What
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob

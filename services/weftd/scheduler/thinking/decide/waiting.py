@@ -18,8 +18,8 @@ from weft.planning.order import Standing
 from weft.planning.preemption import Clearing, Holder
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
+from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
 from weft.planning.shape import Shape, gpus_least, is_pinned
-from weft.planning.walk import Clears, Held, InVain, Starts, Waits
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere

@@ -12,8 +12,8 @@ from weft.planning.minimum_run import MinimumRun
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.scheduling_pass import Demand
 from weft.planning.shape import PlacementRequest, Shape, smallest
-from weft.planning.walk import Demand
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import only_extra, parts_of
 

@@ -75,7 +75,7 @@ class Waits(Struct, frozen=True):
     in_the_way: bool
 
 
-class Walk:
+class SchedulingPass:
     """Yields one decision per job; the caller applies it before it takes the next. The walk ends early, and is `over`,
     once no job behind may start. `ahead`: the first job that holds others back; `backfill`: the name of the rule.
 

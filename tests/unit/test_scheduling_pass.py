@@ -12,8 +12,8 @@ from weft.planning.finding import Place
 from weft.planning.order import FIFO, Standing
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
+from weft.planning.scheduling_pass import Demand, SchedulingPass, Starts, Waits
 from weft.planning.shape import Shape, Want, gpus_least, gpus_of
-from weft.planning.walk import Demand, Starts, Waits, Walk
 
 HOUR = 3600.0
 
@@ -46,7 +46,7 @@ class Free:
             )
         policy = Policy("fifo", "packed", backfill)
         endings = [] if ends_s is None else [Ending(ends_s, 8)]
-        self.walk = Walk(
+        self.scheduling_pass = SchedulingPass(
             self.queue.served(),
             backfill=backfill,
             demand=jobs.__getitem__,
@@ -63,7 +63,7 @@ class Free:
     def decided(self) -> list[str]:
         """`a 4`: the job starts with so many GPUs; `b`: it waits; `c < b`: it waits behind one that it would delay."""
         found: list[str] = []
-        for decision in self.walk:
+        for decision in self.scheduling_pass:
             match decision:
                 case Starts(job_id, place):
                     self.gpus -= len(place[0].gpus)
@@ -88,7 +88,7 @@ def test_jobs_start_in_order_as_long_as_they_fit() -> None:
 def test_without_backfill_the_first_that_does_not_fit_is_the_last_that_is_looked_at() -> None:
     one = Free(4, {"a": demand(8), "b": demand(1)}, backfill="none", ends_s=HOUR)
     assert one.decided() == ["a"]
-    assert (one.walk.over, one.walk.ahead) == (True, "a")
+    assert (one.scheduling_pass.over, one.scheduling_pass.ahead) == (True, "a")
 
 
 @pytest.mark.parametrize("backfill", ["easy", "conservative"])
@@ -122,7 +122,7 @@ def test_a_job_that_quotas_hold_back_holds_its_group_back_and_no_other() -> None
     jobs = {"a": structs.replace(demand(1), held=True), "b": demand(1), "other": demand(4)}
     one = Free(4, jobs, backfill="none", ends_s=None, group=("a", "b"))
     assert one.decided() == ["other 4"]
-    assert one.walk.ahead == ""
+    assert one.scheduling_pass.ahead == ""
 
 
 def test_a_job_that_is_not_to_be_placed_now_is_passed() -> None:
@@ -141,8 +141,8 @@ def test_nobody_is_held_back_for_a_job_of_which_nobody_knows_when_it_will_fit() 
 def test_it_stops_after_the_decision_at_which_it_is_told_to() -> None:
     one = Free(8, {"a": demand(1), "b": demand(1)}, backfill="easy", ends_s=None)
     found = []
-    for decision in one.walk:
+    for decision in one.scheduling_pass:
         found.append(decision.job_id)
         one.queue.remove(decision.job_id)
-        one.walk.stop()
-    assert (found, one.walk.over) == (["a"], False)
+        one.scheduling_pass.stop()
+    assert (found, one.scheduling_pass.over) == (["a"], False)
