@@ -16,7 +16,7 @@ from weft.planning.capacity import CHANGES_MAX, OFFERS_MAX, NodeRoom, Room
 from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import find
 from weft.planning.minimum_run import MinimumRun
-from weft.planning.offers import STALE_MAX, Offers
+from weft.planning.node_index import STALE_MAX, NodeIndex
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.shape import PlacementRequest, Want
 from weftd.scheduler.thinking.core import Scheduler, Settings
@@ -70,7 +70,7 @@ def test_offers_forget_what_nodes_cost_earlier() -> None:
     for number in range(4):
         room.add(node(f"node-{number}"))
     costs = {f"node-{number}": 1.0 for number in range(4)}
-    offers = Offers[NodeRoom](lambda there: (costs[there.node.id],))
+    offers = NodeIndex[NodeRoom](lambda there: (costs[there.node.id],))
     held = Allocation(rank=0, role="worker", node_id="node-3", cpus=1.0, memory=MIB)
     for number in range(1000):
         costs["node-3"] = 2.0 + number

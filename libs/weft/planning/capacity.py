@@ -15,7 +15,7 @@ from weft.domain.shares import WHOLE, Share
 from weft.planning.fits import Fits, GpuEntry
 from weft.planning.gpus_left import GpusLeft, Shared
 from weft.planning.locality import Locality
-from weft.planning.offers import Cost, Offers
+from weft.planning.node_index import Cost, NodeIndex
 from weft.planning.scores import TYPICAL, GpuKey, Scores
 from weft.planning.shape import PlacementRequest, Want
 
@@ -144,7 +144,7 @@ class Room:
         self.grown = 0  # counts the changes after which a job that did not fit might
         self.buckets: dict[int, list[str]] = {}  # by how many GPUs are free: the open nodes, by id
         self.changed: list[str] = []  # ids of nodes, in the order in which the nodes changed
-        self.offers: dict[Hashable, Offers[NodeRoom]] = {}
+        self.offers: dict[Hashable, NodeIndex[NodeRoom]] = {}
         self._fits: dict[str, Fits[NodeRoom]] = {}  # by the name of scores
         self._scored = self.scores.changes  # `scores.changes` when `offers` and `_fits` were begun
         self._open: dict[str, NodeRoom] = {}
@@ -343,7 +343,7 @@ class Room:
     def best_node(self, need: Hashable, cost: Callable[[NodeRoom], Cost | None]) -> tuple[Cost, NodeRoom] | None:
         """The node where `cost` is least, and that cost. `need` identifies the cost: it has all that `cost` reads."""
         self._heed_scores()
-        offers = self.offers.pop(need, None) or Offers(cost)
+        offers = self.offers.pop(need, None) or NodeIndex(cost)
         self.offers[need] = offers  # the last one: the need that was asked for longest ago is forgotten first
         if len(self.offers) > OFFERS_MAX:
             del self.offers[next(iter(self.offers))]

@@ -12,7 +12,7 @@ Cost = tuple[float, ...]
 """What a need costs on a node; two costs are compared part by part."""
 
 
-class Offers(Generic[N]):
+class NodeIndex(Generic[N]):
     """The open nodes by what one need costs there.
 
     `cost` returns None where the need does not fit, and depends on the node (and on scores) alone. `changed` names

@@ -9,7 +9,7 @@ from tests.support.builders import node
 from tests.support.tier import examples
 from weft.domain.job import Allocation
 from weft.planning.capacity import NodeRoom, Room
-from weft.planning.offers import Offers
+from weft.planning.node_index import NodeIndex
 
 NODES = [f"node-{number}" for number in range(5)]
 NEEDS = (1, 2, 3)
@@ -36,7 +36,7 @@ def least(room: Room, need: int) -> tuple[Cost, str] | None:
     return min(((cost, name) for cost, name in costs if cost is not None), default=None)
 
 
-def best_of(offers: Offers[NodeRoom], room: Room) -> tuple[Cost, str] | None:
+def best_of(offers: NodeIndex[NodeRoom], room: Room) -> tuple[Cost, str] | None:
     return offers.best({there.node.id: there for there in room.open_nodes}, room.changed)
 
 
@@ -46,7 +46,7 @@ def held(name: str, *gpus: int) -> Allocation:
 
 def test_the_cheapest_node_is_best_and_of_nodes_alike_the_first_by_id() -> None:
     room = room_of()
-    offers = Offers(leftover(1))
+    offers = NodeIndex(leftover(1))
     assert best_of(offers, room) == ((3, 0), "node-0")
     room.take(held("node-1", 3))
     assert best_of(offers, room) == ((2, 0), "node-1")
@@ -54,7 +54,7 @@ def test_the_cheapest_node_is_best_and_of_nodes_alike_the_first_by_id() -> None:
 
 def test_where_it_fits_nowhere_there_is_no_best_until_something_is_given_back() -> None:
     room = room_of(1)
-    offers = Offers(leftover(4))
+    offers = NodeIndex(leftover(4))
     room.take(held("node-0", 0))
     assert best_of(offers, room) is None
     room.give_back(held("node-0", 0))
@@ -63,7 +63,7 @@ def test_where_it_fits_nowhere_there_is_no_best_until_something_is_given_back() 
 
 def test_a_closed_node_is_no_offer_and_a_reopened_one_is() -> None:
     room = room_of(2)
-    offers = Offers(leftover(1))
+    offers = NodeIndex(leftover(1))
     room.close(["node-0"])
     assert best_of(offers, room) == ((3, 0), "node-1")
     room.reopen(["node-0"])
@@ -72,7 +72,7 @@ def test_a_closed_node_is_no_offer_and_a_reopened_one_is() -> None:
 
 def test_a_node_that_goes_or_comes_is_noticed() -> None:
     room = room_of(2)
-    offers = Offers(leftover(1))
+    offers = NodeIndex(leftover(1))
     room.remove("node-0")
     room.add(node("node-0", gpus=8))
     assert best_of(offers, room) == ((3, 0), "node-1")
@@ -88,7 +88,7 @@ def test_only_nodes_that_changed_are_looked_at_again() -> None:
         looked.append(there.node.id)
         return leftover(1)(there)
 
-    offers = Offers(cost)
+    offers = NodeIndex(cost)
     best_of(offers, room)
     assert len(looked) == 5
     best_of(offers, room)
@@ -120,7 +120,7 @@ STEPS = st.tuples(
 def test_the_best_offer_is_the_least_of_all(steps: list[tuple[tuple[str, str, int], int]], by_room: bool) -> None:
     """Whatever is taken, given back, closed, reopened, removed and added, and however long nobody asks."""
     room = room_of(len(NODES))
-    offers = {need: Offers(leftover(need)) for need in NEEDS}
+    offers = {need: NodeIndex(leftover(need)) for need in NEEDS}
 
     def best(need: int) -> tuple[Cost, str] | None:
         if not by_room:
