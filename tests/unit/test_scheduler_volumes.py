@@ -17,7 +17,7 @@ from weft.planning.capacity import room_of
 from weft.planning.finding import find
 from weft.planning.moves import MoveRules
 from weft.planning.policy import PLACEMENTS, Policy
-from weft.planning.preemption import Holder, clearing_for
+from weft.planning.preemption import Holder, select_victims
 from weft.planning.reasons.explain import explain
 from weft.planning.reserving import emptiest
 from weft.planning.shape import PlacementRequest, shape_of
@@ -198,9 +198,9 @@ def test_holders_elsewhere_do_not_help_and_no_node_is_kept_in_vain() -> None:
     used = find(room, shape)
     assert used is not None
     room.take_all(used)
-    assert clearing_for(shape, room=room, holders=[holder]) is None
+    assert select_victims(shape, room=room, holders=[holder]) is None
     assert emptiest(room, shape) == ("node-2",)
     mine = structs.replace(holder, job_id="j-2", allocations=used)
-    clearing = clearing_for(shape, room=room, holders=[holder, mine])
-    assert clearing is not None
-    assert clearing.victims == (mine,)
+    selection = select_victims(shape, room=room, holders=[holder, mine])
+    assert selection is not None
+    assert selection.victims == (mine,)

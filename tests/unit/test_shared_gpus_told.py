@@ -18,7 +18,7 @@ from weft.planning.jobs import standing_of
 from weft.planning.moves import moves_for
 from weft.planning.order import LAS
 from weft.planning.placement.weft_best import weft_best
-from weft.planning.preemption import Holder, clearing_for
+from weft.planning.preemption import Holder, select_victims
 from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.reasons.why import why_there
@@ -220,13 +220,13 @@ def test_shares_give_way_until_a_whole_gpu_is_free() -> None:
     room = single(2)
     quarters = [find_and_take(room, shape(500, 1)) for _ in range(4)]
     holders = [Holder(job_id=f"j-{at}", worth=(float(at),), allocations=place) for at, place in enumerate(quarters)]
-    clearing = clearing_for(shape(gpus=1), room=room, holders=holders)
-    assert clearing is not None
-    assert [victim.job_id for victim in clearing.victims] == ["j-0", "j-1"], "both that are on one GPU"
-    clearing = clearing_for(HALF, room=room, holders=holders)
-    assert clearing is not None
-    assert [victim.job_id for victim in clearing.victims] == ["j-0"]
-    assert clearing_for(shape(501), room=room, holders=holders[:1]) is None
+    selection = select_victims(shape(gpus=1), room=room, holders=holders)
+    assert selection is not None
+    assert [victim.job_id for victim in selection.victims] == ["j-0", "j-1"], "both that are on one GPU"
+    selection = select_victims(HALF, room=room, holders=holders)
+    assert selection is not None
+    assert [victim.job_id for victim in selection.victims] == ["j-0"]
+    assert select_victims(shape(501), room=room, holders=holders[:1]) is None
 
 
 def find_and_take(room: Room, wants: Shape) -> tuple[Allocation, ...]:

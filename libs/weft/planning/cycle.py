@@ -18,7 +18,7 @@ from weft.planning.backfill import Ending
 from weft.planning.capacity import Room
 from weft.planning.finding import Place, find
 from weft.planning.policy import Policy
-from weft.planning.preemption import LEAVES_FIRST, Clearing, Holder, clearing_for, enough
+from weft.planning.preemption import LEAVES_FIRST, Holder, VictimSelection, enough, select_victims
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ranks import is_inside
@@ -112,7 +112,7 @@ class Cycle:
         self.reserved_for = ""
         self.ahead = ""
         self.over = False
-        self.making_room: dict[str, Clearing] = {}
+        self.making_room: dict[str, VictimSelection] = {}
         self._cluster = cluster
         self._policy = policy
         self._patience_s = patience_s
@@ -207,10 +207,10 @@ class Cycle:
         if self._look_again_s:
             self._looked_at[job_id] = self._now
         found = self.would_clear(job_id, demand)
-        if found is None or not found.clearing.victims:
+        if found is None or not found.selection.victims:
             return InVain(job_id)
-        self.making_room[job_id] = found.clearing
-        revoked = self._revoke(job_id, found.clearing)
+        self.making_room[job_id] = found.selection
+        revoked = self._revoke(job_id, found.selection)
         self._cluster.quotas.claim(job_id, demand, self._now)
         return structs.replace(found, revoked=revoked) if revoked else found
 
@@ -227,13 +227,13 @@ class Cycle:
         room = cluster.room
         with room.without(quotas.closed_to(job_id, demand)), room.supposing():
             promised = self._keep_promises(job_id)
-            clearing = clearing_for(
+            selection = select_victims(
                 smallest(demand.shape),
                 room=room,
                 holders=[one for one in willing if one.job_id not in promised],
                 asked=cluster.asked(job_id),
             )
-        return None if clearing is None else Clears(job_id, clearing, reclaimed)
+        return None if selection is None else Clears(job_id, selection, reclaimed)
 
     def _with_reclaimed(
         self, job_id: str, demand: Demand, willing: Sequence[Holder]
@@ -271,9 +271,9 @@ class Cycle:
                 room.take_all(find(room, smallest(demand.shape), self._cluster.asked(other)) or ())
         return promised
 
-    def _revoke(self, job_id: str, clearing: Clearing) -> tuple[str, ...]:
+    def _revoke(self, job_id: str, selection: VictimSelection) -> tuple[str, ...]:
         """End the promises to other jobs, as far as they count on the same victims: these jobs look for room again."""
-        victims = {victim.job_id for victim in clearing.victims}
+        victims = {victim.job_id for victim in selection.victims}
         revoked = tuple(
             other
             for other, its in self.making_room.items()
@@ -289,8 +289,8 @@ class Cycle:
 
     def leaving_for(self, job_id: str) -> list[Holder]:
         """Victims of this job that have not left yet."""
-        clearing = self.making_room.get(job_id)
-        return [one for one in clearing.victims if self._cluster.still_leaves(one)] if clearing else []
+        selection = self.making_room.get(job_id)
+        return [one for one in selection.victims if self._cluster.still_leaves(one)] if selection else []
 
     def _reclaim(self) -> Iterator[Clears | Starts]:
         """Make room for the jobs inside a guarantee that still wait, however many the walk looked at: a lender gets all

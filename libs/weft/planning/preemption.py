@@ -27,16 +27,16 @@ class Holder(Struct, frozen=True, kw_only=True):
     extra: bool = False
 
 
-class Clearing(Struct, frozen=True):
+class VictimSelection(Struct, frozen=True):
     """The jobs that must go, and the nodes that are then needed, those that are free already among them."""
 
     victims: tuple[Holder, ...]
     nodes: tuple[str, ...]
 
 
-def clearing_for(
+def select_victims(
     shape: Shape, *, room: Room, holders: Sequence[Holder], asked: PlacementRequest = NOBODY
-) -> Clearing | None:
+) -> VictimSelection | None:
     """Those of `holders` without which `shape` fits; None if it would not fit without all of them."""
     willing = sorted(
         (holder for holder in holders if _helps(holder, shape, room)),
@@ -54,7 +54,7 @@ def clearing_for(
                 victims.append(holder)
         place = find(room, shape, asked)
         assert place is not None, "it fitted a moment ago"
-    return Clearing(
+    return VictimSelection(
         tuple(sorted(victims, key=lambda holder: holder.job_id)),
         tuple(sorted({allocation.node_id for allocation in place})),
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from weft.planning.backfill import Backfill
 from weft.planning.finding import Place
-from weft.planning.preemption import Clearing
+from weft.planning.preemption import VictimSelection
 from weft.planning.queue import Served
 from weft.planning.shape import Shape, gpus_in, gpus_of, smallest
 
@@ -52,7 +52,7 @@ class Clears(Struct, frozen=True):
     they borrowed of its guarantee; `revoked`: waiting jobs that counted on the same room and look for other."""
 
     job_id: str
-    clearing: Clearing
+    selection: VictimSelection
     reclaimed: frozenset[str] = frozenset()
     revoked: tuple[str, ...] = ()
 

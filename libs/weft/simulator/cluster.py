@@ -108,7 +108,7 @@ class SimulatedCluster:
             self.placements += 1
             self.settled(job, decision.place)
         elif isinstance(decision, Clears):
-            for victim in decision.clearing.victims:
+            for victim in decision.selection.victims:
                 self.evicted(self.jobs[victim.job_id])
 
     def settled(self, job: SimulatedJob, place: Place) -> None:

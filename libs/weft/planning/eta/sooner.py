@@ -13,7 +13,7 @@ from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
 from weft.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
 from weft.planning.jobs import wants_of
 from weft.planning.order import PRIORITY
-from weft.planning.preemption import Holder, clearing_for
+from weft.planning.preemption import Holder, select_victims
 from weft.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
 
 LOOKS = 200  # decisions that each change may cost
@@ -250,12 +250,12 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Est
         return None
     fresh = {held.id for held in pool.holding if pool.minimum_run.protects(held, pool.now)}
     shape = smallest(shape_of_job(job))
-    clearing = clearing_for(shape, room=pool.room, holders=[one for one in holders if one.job_id not in fresh])
-    if clearing is None and fresh:
-        clearing = clearing_for(shape, room=pool.room, holders=holders)
-    if clearing is None or not clearing.victims:
+    selection = select_victims(shape, room=pool.room, holders=[one for one in holders if one.job_id not in fresh])
+    if selection is None and fresh:
+        selection = select_victims(shape, room=pool.room, holders=holders)
+    if selection is None or not selection.victims:
         return None
-    victims = {victim.job_id for victim in clearing.victims}
+    victims = {victim.job_id for victim in selection.victims}
     grace = max((held.spec.grace_seconds for held in pool.holding if held.id in victims), default=0.0)
     stopped = sorted((held for held in pool.holding if held.id in victims), key=lambda held: held.seq)
     waits = max(

@@ -21,7 +21,7 @@ from weft.domain.job import Allocation
 from weft.domain.shares import Share
 from weft.domain.spec import Kind
 from weft.planning.finding import find
-from weft.planning.preemption import clearing_for
+from weft.planning.preemption import select_victims
 from weft.planning.scores import TYPICAL, GpuKey
 from weft.planning.shape import PlacementRequest, Want
 from weft.serving.loads import Autoscaler, Goal
@@ -318,13 +318,13 @@ class ServicesOverTime:
         shape = (Want(ROLE, 1, 1, request),)
         needed = max(1, request.gpus)
         holders = self._lives.running.may_leave(BEFORE_ALL, missing=needed)
-        clearing = clearing_for(shape, room=self._room, holders=holders, asked=PlacementRequest())
-        if not holders or clearing is None:
+        selection = select_victims(shape, room=self._room, holders=holders, asked=PlacementRequest())
+        if not holders or selection is None:
             return None
-        for victim in clearing.victims:
+        for victim in selection.victims:
             self._lives.evict(self._jobs[victim.job_id], now)
             service.evicted_jobs += 1
-        return clearing.victims[0].job_id if clearing.victims else None
+        return selection.victims[0].job_id if selection.victims else None
 
 
 def _cost(job: SimulatedJob) -> float:

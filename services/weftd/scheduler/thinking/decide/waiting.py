@@ -15,7 +15,7 @@ from weft.planning.cycle import CACHED_LEAST, LOOK_AGAIN_SECONDS, Cycle, Decisio
 from weft.planning.jobs import standing_of
 from weft.planning.minimum_run import why_not_yet
 from weft.planning.order import Standing
-from weft.planning.preemption import Clearing, Holder
+from weft.planning.preemption import Holder, VictimSelection
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
 from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
@@ -133,7 +133,7 @@ class Waiting:
         waiting = standing_of(job, now, order)
         steps: list[Step] = []
         names: list[str] = []
-        for held, ranks in _by_job(clears.clearing, cluster_state.jobs):
+        for held, ranks in _by_job(clears.selection, cluster_state.jobs):
             names.append(f"{len(ranks)} of the ranks of {held.id}" if ranks else held.id)
             running = standing_of(held, now, order)
             why = why_surplus(order, waiting, running) or _why_preempted(cluster_state.policy.order, waiting, running)
@@ -143,7 +143,7 @@ class Waiting:
             steps += lives.give_up_ranks(cluster_state, held, ranks, cause, now) if ranks else []
             steps += [] if ranks else lives.stop(cluster_state, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
-        numbers = {"stopping": float(len(clears.clearing.victims))}
+        numbers = {"stopping": float(len(clears.selection.victims))}
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers=numbers)
         cluster_state.waitlist.explained(job.id)
         return steps + cluster_state.go(job, _E.WAITING, cause, now)
@@ -153,7 +153,7 @@ class Waiting:
         cluster_state, minimum = self._cluster_state, self._cluster_state.minimum_run
         demand = self._cluster.demand(job.id) if minimum.seconds else None
         clears = None if demand is None else self.cycle.would_clear(job.id, demand, fresh=True)
-        names = {} if clears is None else dict.fromkeys(one.job_id for one in clears.clearing.victims)
+        names = {} if clears is None else dict.fromkeys(one.job_id for one in clears.selection.victims)
         fresh = [held for held in map(cluster_state.jobs.__getitem__, names) if minimum.protects(held, now)]
         if not fresh:
             return []
@@ -240,10 +240,10 @@ class _Causes:
         self.of_others: Cause | None = None
 
 
-def _by_job(clearing: Clearing, jobs: Mapping[str, Job]) -> list[tuple[Job, tuple[Allocation, ...]]]:
+def _by_job(selection: VictimSelection, jobs: Mapping[str, Job]) -> list[tuple[Job, tuple[Allocation, ...]]]:
     """The victims by job: with the ranks that leave, or without any where the whole job stops."""
     of_job: dict[str, list[Holder]] = {}
-    for victim in clearing.victims:
+    for victim in selection.victims:
         of_job.setdefault(victim.job_id, []).append(victim)
     return [
         (jobs[job_id], tuple(each for holder in holders for each in holder.allocations) if _all_extra(holders) else ())
