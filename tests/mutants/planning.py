@@ -174,7 +174,7 @@ MUTANTS = (
         tests=("tests/unit/test_moves.py",),
     ),
     Mutant(
-        path="libs/weft/planning/lending.py",
+        path="libs/weft/planning/borrowing.py",
         old=('    if job.priority > service.priority:\n        return "of higher priority"\n'),
         new="",
         breaks="A service takes ranks from a job of higher priority.",

@@ -19,11 +19,11 @@ from weft.domain.text import listed, plural
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.http_services import ServiceView
 from weft.messages.signals import ShareSample
+from weft.planning.borrowing import still_owed, why_nobody_lends
 from weft.planning.capacity import Room, room_of
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces, order_of, shares_of
 from weft.planning.jobs import asked_by, ends_at, standing_of
-from weft.planning.lending import still_owed, why_nobody_lends
 from weft.planning.queue import place_of
 from weft.planning.quota.amounts import ledger_of, lendable, wanted_by
 from weft.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held

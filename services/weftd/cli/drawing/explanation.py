@@ -13,7 +13,7 @@ from weft.domain.job import HELD_FOR, Cause, CauseCode, JobState
 from weft.domain.text import plural
 from weft.messages.eta import Estimate
 from weft.messages.http import JobView
-from weft.planning.lending import gpu_text
+from weft.planning.borrowing import gpu_text
 from weft.planning.reasons.explain import Explanation, HolderSeen
 from weftd.cli.drawing.jobs import last_words_text, when_text
 from weftd.cli.drawing.look import Look, plain, state_text, table

@@ -14,7 +14,7 @@ from weft.messages.http_services import (
     ServiceView,
     UnreadyView,
 )
-from weft.planning.lending import gpu_text
+from weft.planning.borrowing import gpu_text
 from weftd.cli.drawing.look import Look, plain, table
 from weftd.cli.words import ago, clean, number, span
 

@@ -1,7 +1,7 @@
 """Loans: a running service that wants more replicas than the free room holds takes what training can spare.
 
-`weft.planning.lending` decides which ranks and jobs give way. Until they are gone their GPUs are kept for the service,
-but no longer than they may take: then it looks again. docs/serving.md describes how a loan works.
+`weft.planning.borrowing` decides which ranks and jobs give way. Until they are gone their GPUs are kept for the
+service, but no longer than they may take: then it looks again. docs/serving.md describes how a loan works.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobStat
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
 from weft.domain.text import listed
+from weft.planning.borrowing import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_never_lends, why_not_lend
 from weft.planning.finding import fits_there
 from weft.planning.giving_way import loss
 from weft.planning.jobs import asked_by, standing_of
-from weft.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_never_lends, why_not_lend
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.scores import GpuKey
 from weft.planning.shape import shape_of

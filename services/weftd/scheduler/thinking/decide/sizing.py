@@ -13,8 +13,8 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
 from weft.domain.sizes import how_resized, wrong_size
 from weft.domain.spec import ResizeHow
 from weft.messages.asks import Ask
+from weft.planning.borrowing import why_never_lends
 from weft.planning.jobs import asked_by, standing_of
-from weft.planning.lending import why_never_lends
 from weft.planning.resizing import grow, shrink
 from weft.planning.shape import shape_of
 from weftd.scheduler.thinking.decide import lives, updating

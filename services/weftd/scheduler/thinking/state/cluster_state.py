@@ -29,8 +29,8 @@ from weft.domain.sizes import how_resized, is_elastic
 from weft.domain.spec import ResizeHow
 from weft.messages.nodes import NodeReported
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
+from weft.planning.borrowing import loans_text, still_owed
 from weft.planning.capacity import Room
-from weft.planning.lending import loans_text, still_owed
 from weft.planning.locality import Locality
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import Policy

@@ -6,9 +6,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from weft.domain.job import Allocation, Job, JobState
+from weft.planning.borrowing import may_ever_lend
 from weft.planning.giving_way import loss
 from weft.planning.jobs import standing_of
-from weft.planning.lending import may_ever_lend
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Key, Order, Standing
 from weft.planning.preemption import LEAVES_FIRST, Holder
