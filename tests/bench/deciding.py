@@ -187,8 +187,13 @@ class _Size:
 
     async def _blocked(self) -> None:
         """Fill what is left, then queue 5,000 that do not fit: what does one decision cost, and one "no, because…"?"""
-        while any(room.gpus.whole for room in self.core.cluster_state.pool.room.nodes.values()):
-            free = sum(len(room.gpus.whole) for room in self.core.cluster_state.pool.room.nodes.values())
+        while any(
+            free_capacity.gpus.whole for free_capacity in self.core.cluster_state.pool.free_capacity.nodes.values()
+        ):
+            free = sum(
+                len(free_capacity.gpus.whole)
+                for free_capacity in self.core.cluster_state.pool.free_capacity.nodes.values()
+            )
             await self._submit([spec(gpus=1) for _ in range(min(free, 1000))])
             await self._settle()
         began = time.perf_counter()
@@ -203,7 +208,7 @@ class _Size:
         decisions = []
         for _ in range(50):
             began = time.perf_counter()
-            self.core.cluster_state.pool.room.grown += (
+            self.core.cluster_state.pool.free_capacity.grown += (
                 1  # as if something had been given back: every shape is tried anew
             )
             self.core.decide(time.time())

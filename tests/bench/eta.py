@@ -189,7 +189,9 @@ class Watch:
             for job in waiting
         ]
         queue.sort(key=lambda one: one.place)
-        return LookAhead(lives.room, held, queue, now=now, policy=self._policy, gpus=self._gpus, records=self._records)
+        return LookAhead(
+            lives.free_capacity, held, queue, now=now, policy=self._policy, gpus=self._gpus, records=self._records
+        )
 
     def _runs(self, job: SimulatedJob, now: float) -> RunsSoLong:
         age, steps = job.held_s + now - job.since, self._told(job, now)

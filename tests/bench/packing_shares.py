@@ -27,7 +27,7 @@ from weft.domain.cluster import Capacity, Gpu, Node, Request
 from weft.domain.job import Allocation
 from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
 from weft.domain.spec import Kind
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.shape import Want
 
@@ -74,29 +74,29 @@ class Ours:
     def __init__(self, servers: Sequence[Server], kind: Kind = Kind.BATCH) -> None:
         self.seconds: list[float] = []
         self._kind = kind
-        self._room = Room()
+        self._free_capacity = FreeCapacity()
         self.places: dict[int, tuple[Allocation, ...]] = {}
         for server in servers:
-            self._room.add(_node(server))
+            self._free_capacity.add(_node(server))
 
     def start(self, number: int, pod: Pod) -> bool:
         share = Share(request=pod.part, memory=pod.gpu_memory, kind=str(self._kind))
         shape = (Want("worker", 1, 1, Request(gpus=0, cpus=pod.cpus, memory=pod.memory, share=share)),)
         began = time.thread_time()
-        place = find(self._room, shape)
+        place = find(self._free_capacity, shape)
         self.seconds.append(time.thread_time() - began)
         if place is None:
             return False
-        self._room.take_all(place)
+        self._free_capacity.take_all(place)
         self.places[number] = place
         return True
 
     def end(self, number: int, pod: Pod) -> None:
         del pod  # not used
-        self._room.give_back_all(self.places.pop(number))
+        self._free_capacity.give_back_all(self.places.pop(number))
 
     def used(self) -> int:
-        return sum(len(node.gpus.shared) for node in self._room.nodes.values())
+        return sum(len(node.gpus.shared) for node in self._free_capacity.nodes.values())
 
 
 class ByArrays:

@@ -18,7 +18,7 @@ from tests.bench.figures import Figures, milliseconds
 from tests.bench.policies.setups import SEED_42, cluster, data, sia, workload
 from weft.domain.job import Allocation
 from weft.planning.backfill import Easy
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.choosing_again import Movable
 from weft.planning.finding import find
 from weft.planning.moves import moves_for
@@ -131,13 +131,13 @@ class _Waiting(Struct, frozen=True):
 class _Pool:
     """A room, a queue, and what was started of it."""
 
-    def __init__(self, room: Room, policy: Policy, mix: Sequence[int]) -> None:
-        self.room = room
+    def __init__(self, free_capacity: FreeCapacity, policy: Policy, mix: Sequence[int]) -> None:
+        self.free_capacity = free_capacity
         self._kinds = [(gpus, name) for gpus in mix for name in CLASSES]
         self.queue = Queue(policy.ordering)
         self.jobs: dict[str, _Waiting] = {}
         self.running: dict[str, tuple[Allocation, ...]] = {}
-        self._free = room.gpus_free
+        self._free = free_capacity.gpus_free
         self._numbers = iter(range(10**9))
 
     def fill(self, waiting: int) -> None:
@@ -157,14 +157,14 @@ class _Pool:
             job = self.jobs[job_id]
             found = None
             if job.standing.gpus <= self._free and backfill.may_start(job.standing.gpus, None):
-                found = find(self.room, job.shape, job.asked)
+                found = find(self.free_capacity, job.shape, job.asked)
             if found is None:
                 served.blocked()
                 if not backfill.blocked(job.standing.gpus, None):
                     break
                 continue
             for allocation in found:
-                self.room.take(allocation)
+                self.free_capacity.take(allocation)
             self.queue.remove(job_id)
             served.taken()
             backfill.started(job.standing.gpus, None)
@@ -175,7 +175,7 @@ class _Pool:
 
     def end(self, job_id: str) -> None:
         for allocation in self.running.pop(job_id):
-            self.room.give_back(allocation)
+            self.free_capacity.give_back(allocation)
         self._free += self.jobs[job_id].standing.gpus
 
     def review(self) -> int:
@@ -192,7 +192,7 @@ class _Pool:
             )
             for job_id, held in self.running.items()
         ]
-        return len(moves_for(self.room, movable))
+        return len(moves_for(self.free_capacity, movable))
 
 
 def _from_nothing(policy: Policy, mix: Sequence[int], figures: Figures) -> "_Pool":

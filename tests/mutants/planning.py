@@ -133,11 +133,11 @@ MUTANTS = (
     Mutant(
         path="libs/weft/planning/preemption.py",
         old=(
-            "            if find(room, shape, asked) is None:\n"
-            "                room.give_back_all(holder.allocations)\n"
+            "            if find(free_capacity, shape, asked) is None:\n"
+            "                free_capacity.give_back_all(holder.allocations)\n"
             "                victims.append(holder)\n"
         ),
-        new=("            room.give_back_all(holder.allocations)\n            victims.append(holder)\n"),
+        new=("            free_capacity.give_back_all(holder.allocations)\n            victims.append(holder)\n"),
         breaks="More jobs are preempted than have to go.",
         tests=(
             "tests/unit/test_making_room.py",

@@ -95,8 +95,8 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/cycle.py",
-        old="if self._unfit.get(shape) == (room.grown, self.reserved):",
-        new="if self._unfit.get(shape, (-1,))[0] == room.grown:",
+        old="if self._unfit.get(shape) == (free_capacity.grown, self.reserved):",
+        new="if self._unfit.get(shape, (-1,))[0] == free_capacity.grown:",
         breaks="A job waits on although the room that was kept for another is no longer kept.",
         tests=(
             "tests/unit/test_scheduler_policy.py::test_a_job_starts_once_no_room_is_kept_any_more_for_the_one_ahead_though_no_job_has_ended",
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/cycle.py",
-        old="closed.enter_context(self._cluster.room.without(sorted(claimed)))",
+        old="closed.enter_context(self._cluster.free_capacity.without(sorted(claimed)))",
         new="pass",
         breaks="A job takes the nodes that are reserved for one that has waited long.",
         tests=(

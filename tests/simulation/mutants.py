@@ -18,7 +18,7 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobChange, JobEve
 from weft.domain.lease import Lease
 from weft.messages.connection import Connection
 from weft.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.eta import starts
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.reasons import explain
@@ -172,15 +172,15 @@ class SilentWaiting(waiting.Waiting):
 _why_not, _start_of = explain.why_not, starts.PoolToCome.start_of
 
 
-def wordless(room: Room, shape: Shape) -> Cause | None:
+def wordless(free_capacity: FreeCapacity, shape: Shape) -> Cause | None:
     """The reason that a job waits has no sentence."""
-    cause = _why_not(room, shape)
+    cause = _why_not(free_capacity, shape)
     return None if cause is None else structs.replace(cause, sentence="")
 
 
-def numberless(room: Room, shape: Shape) -> Cause | None:
+def numberless(free_capacity: FreeCapacity, shape: Shape) -> Cause | None:
     """The reason that a job waits has no numbers."""
-    cause = _why_not(room, shape)
+    cause = _why_not(free_capacity, shape)
     return None if cause is None else structs.replace(cause, numbers={})
 
 

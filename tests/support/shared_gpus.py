@@ -3,7 +3,7 @@
 from tests.support.builders import GIB
 from weft.domain.cluster import Capacity, Gpu, Node, Request
 from weft.domain.shares import Share
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.shape import Shape, Want
 
 MODELS = ("A", "B")
@@ -28,9 +28,9 @@ def shape(
     return (Want("worker", count, count, request),)
 
 
-def single(*sizes: int, real: bool = False, cpus: float = 1000.0) -> Room:
+def single(*sizes: int, real: bool = False, cpus: float = 1000.0) -> FreeCapacity:
     """Nodes with so many GPUs of 16 GiB."""
-    room = Room()
+    free_capacity = FreeCapacity()
     for at, gpus in enumerate(sizes):
-        room.add(node_of(NAMES[at], gpus=gpus, model="A", real=real, cpus=cpus))
-    return room
+        free_capacity.add(node_of(NAMES[at], gpus=gpus, model="A", real=real, cpus=cpus))
+    return free_capacity

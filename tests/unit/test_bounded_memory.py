@@ -12,7 +12,7 @@ from weft.domain.job import Allocation, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import RunSeen, RunState
 from weft.messages.signals import WorkloadClass
-from weft.planning.capacity import CHANGES_MAX, OFFERS_MAX, NodeRoom, Room
+from weft.planning.capacity import CHANGES_MAX, OFFERS_MAX, FreeCapacity, NodeCapacity
 from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import find
 from weft.planning.minimum_run import MinimumRun
@@ -35,57 +35,57 @@ def want(number: int, *, gpus: int = 1, model: str | None = None) -> Want:
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_offers_are_kept_for_a_bounded_number_of_needs(placement: str) -> None:
     """400 jobs, each with another memory size, on 300 nodes."""
-    room = Room(placer=Policy(placement=placement).placing.placer)
+    free_capacity = FreeCapacity(placer=Policy(placement=placement).placing.placer)
     for number in range(300):
-        room.add(node(f"node-{number}"))
+        free_capacity.add(node(f"node-{number}"))
     for number in range(400):
-        assert find(room, (want(number),), PlacementRequest(key=str(number)))
-    assert len(room.offers) <= OFFERS_MAX
-    assert find(room, (want(0),))
+        assert find(free_capacity, (want(number),), PlacementRequest(key=str(number)))
+    assert len(free_capacity.offers) <= OFFERS_MAX
+    assert find(free_capacity, (want(0),))
 
 
 def test_a_need_that_was_asked_for_lately_keeps_its_offers() -> None:
-    room = Room(placer=Policy(placement="weft-best").placing.placer)
-    room.add(node("node-1"))
-    find(room, (want(0),))
-    (kept,) = room.offers.values()
+    free_capacity = FreeCapacity(placer=Policy(placement="weft-best").placing.placer)
+    free_capacity.add(node("node-1"))
+    find(free_capacity, (want(0),))
+    (kept,) = free_capacity.offers.values()
     for number in range(1, 2 * OFFERS_MAX):
-        find(room, (want(number),))
-        find(room, (want(0),))
-    assert kept in room.offers.values()
+        find(free_capacity, (want(number),))
+        find(free_capacity, (want(0),))
+    assert kept in free_capacity.offers.values()
 
 
 def test_changes_of_nodes_are_written_down_up_to_a_bound_also_where_no_offer_reads_them() -> None:
-    room = Room()
-    room.add(node("node-1"))
+    free_capacity = FreeCapacity()
+    free_capacity.add(node("node-1"))
     held = Allocation(rank=0, role="worker", node_id="node-1", cpus=1.0, memory=MIB)
     for _ in range(CHANGES_MAX // 2 + 10):
-        room.take(held)
-        room.give_back(held)
-    assert len(room.changed) <= CHANGES_MAX
+        free_capacity.take(held)
+        free_capacity.give_back(held)
+    assert len(free_capacity.changed) <= CHANGES_MAX
 
 
 def test_offers_forget_what_nodes_cost_earlier() -> None:
-    room = Room()
+    free_capacity = FreeCapacity()
     for number in range(4):
-        room.add(node(f"node-{number}"))
+        free_capacity.add(node(f"node-{number}"))
     costs = {f"node-{number}": 1.0 for number in range(4)}
-    offers = NodeIndex[NodeRoom](lambda there: (costs[there.node.id],))
+    offers = NodeIndex[NodeCapacity](lambda there: (costs[there.node.id],))
     held = Allocation(rank=0, role="worker", node_id="node-3", cpus=1.0, memory=MIB)
     for number in range(1000):
         costs["node-3"] = 2.0 + number
-        room.take(held)
-        room.give_back(held)
-        assert offers.best(room.nodes, room.changed) == ((1.0,), "node-0")
+        free_capacity.take(held)
+        free_capacity.give_back(held)
+        assert offers.best(free_capacity.nodes, free_capacity.changed) == ((1.0,), "node-0")
     assert len(offers._heap) <= 2 * 4 + STALE_MAX + 1
 
 
 def test_a_node_keeps_the_groups_of_its_gpus_for_a_bounded_number_of_models() -> None:
-    room = Room(placer=Policy(placement="weft-best").placing.placer)
-    room.add(node("node-1"))
+    free_capacity = FreeCapacity(placer=Policy(placement="weft-best").placing.placer)
+    free_capacity.add(node("node-1"))
     for number in range(500):
-        find(room, (want(0, model=f"model-{number}"),))
-    assert len(room.nodes["node-1"].chunked) <= 32
+        find(free_capacity, (want(0, model=f"model-{number}"),))
+    assert len(free_capacity.nodes["node-1"].chunked) <= 32
 
 
 def test_shapes_of_jobs_that_wait_no_more_are_forgotten() -> None:

@@ -90,7 +90,7 @@ def test_an_estimate_is_in_order_and_never_past_and_asking_changes_nothing(
             track.expect(str(number), *(2 * (Range(foretold / 2, foretold, 2 * foretold),)), at=NOW - came)
             track.came(str(number), NOW)
     pool = _pool(nodes, jobs, policy, durations, records)
-    before = {node_id: list(found) for node_id, found in sorted(pool.room.buckets.items())}
+    before = {node_id: list(found) for node_id, found in sorted(pool.free_capacity.buckets.items())}
     for one in jobs:
         foreseen, helps = to_come(one, lambda: pool)
         assert foreseen is not None
@@ -99,7 +99,7 @@ def test_an_estimate_is_in_order_and_never_past_and_asking_changes_nothing(
             assert all(earlier <= later for earlier, later in pairwise(known))
             assert all(NOW <= moment <= NOW + 2 * HORIZON_S for moment in known)
             assert (eta.basis is Basis.UNKNOWN) == (not known) == eta.sentence.startswith("nobody can tell when")
-    assert {node_id: list(found) for node_id, found in sorted(pool.room.buckets.items())} == before
+    assert {node_id: list(found) for node_id, found in sorted(pool.free_capacity.buckets.items())} == before
 
 
 @settings(deadline=None, max_examples=examples(100))

@@ -12,7 +12,7 @@ from weft.domain.checkpoints import CHECKPOINTS_LABEL
 from weft.domain.job import Allocation, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.signals import GpuScore
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.explain import explain
@@ -28,30 +28,30 @@ def pin(node_id: str, gpu: int | None = None) -> dict[str, Any]:
     return {"pin": {"node": node_id} if gpu is None else {"node": node_id, "gpu": gpu}}
 
 
-def room_of(*gpus: int, placement: str = "weft-best", scores: Scores | None = None) -> Room:
-    room = Room(scores, placer=Policy(placement=placement).placing.placer)
+def room_of(*gpus: int, placement: str = "weft-best", scores: Scores | None = None) -> FreeCapacity:
+    free_capacity = FreeCapacity(scores, placer=Policy(placement=placement).placing.placer)
     for number, count in enumerate(gpus, 1):
-        room.add(node(f"node-{number}", gpus=count))
-    return room
+        free_capacity.add(node(f"node-{number}", gpus=count))
+    return free_capacity
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_finds_exactly_the_gpus_that_a_job_is_pinned_to(placement: str) -> None:
-    room = room_of(4, 4, 4, placement=placement)
-    found = find(room, shape_of(spec(gpus=2, **pin("node-2", 1))), PlacementRequest("compute", "j-1"))
+    free_capacity = room_of(4, 4, 4, placement=placement)
+    found = find(free_capacity, shape_of(spec(gpus=2, **pin("node-2", 1))), PlacementRequest("compute", "j-1"))
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (1, 2))]
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_job_pinned_to_a_node_gets_gpus_of_that_node_alone(placement: str) -> None:
-    room = room_of(4, 2, 4, placement=placement)
+    free_capacity = room_of(4, 2, 4, placement=placement)
     shape = shape_of(spec(gpus=1, replicas=2, **pin("node-2")))
-    found = find(room, shape, PlacementRequest("compute", "j-1"))
+    found = find(free_capacity, shape, PlacementRequest("compute", "j-1"))
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (0,)), ("node-2", (1,))]
-    room.take(found[0])
-    assert find(room, shape) is None
+    free_capacity.take(found[0])
+    assert find(free_capacity, shape) is None
 
 
 def test_replicas_and_roles_of_a_pinned_job_take_gpus_one_behind_the_other() -> None:
@@ -71,10 +71,10 @@ def test_replicas_and_roles_of_a_pinned_job_take_gpus_one_behind_the_other() -> 
 
 
 def test_a_pinned_job_that_may_have_fewer_replicas_gets_those_that_fit() -> None:
-    room = room_of(4)
+    free_capacity = room_of(4)
     asked = spec(gpus=1, role={"replicas": {"min": 1, "want": 3}}, **pin("node-1", 0))
-    room.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=(2,), cpus=1, memory=1))
-    found = find(room, shape_of(asked))
+    free_capacity.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=(2,), cpus=1, memory=1))
+    found = find(free_capacity, shape_of(asked))
     assert found is not None
     assert [one.gpus for one in found] == [(0,), (1,)]
 
@@ -95,11 +95,11 @@ def test_of_the_gpus_of_its_node_a_pinned_job_gets_the_fastest() -> None:
 def test_a_pinned_gang_is_placed_exactly_when_all_its_gpus_are_free(
     free: set[int], first: int, size: int, count: int
 ) -> None:
-    room = room_of(8, 8)
+    free_capacity = room_of(8, 8)
     held = tuple(set(range(8)) - free)
-    room.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=held, cpus=0, memory=0))
+    free_capacity.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=held, cpus=0, memory=0))
     wanted = set(range(first, first + size * count))
-    found = find(room, shape_of(spec(gpus=size, replicas=count, **pin("node-1", first))))
+    found = find(free_capacity, shape_of(spec(gpus=size, replicas=count, **pin("node-1", first))))
     assert (found is not None) == (wanted <= free)
     if found is not None:
         assert {gpu for one in found for gpu in one.gpus} == wanted
@@ -153,9 +153,9 @@ def test_explain_names_only_those_in_the_way_of_a_pinned_job() -> None:
 
 
 def test_a_node_that_takes_no_work_is_said_to_take_none() -> None:
-    room = room_of(4, 4)
-    room.close(["node-1"])
-    found = why_not(room, shape_of(spec(**pin("node-1", 0))))
+    free_capacity = room_of(4, 4)
+    free_capacity.close(["node-1"])
+    found = why_not(free_capacity, shape_of(spec(**pin("node-1", 0))))
     assert found is not None
     assert found.code is CauseCode.NO_NODES
     assert "takes no work now" in found.sentence
@@ -211,7 +211,7 @@ def test_a_drained_node_that_a_pinned_job_waits_for_stays_drained_however_long_i
     w.submit("j-3")
     for _ in range(3):
         w.tick(20.0)
-    assert not w.core.cluster_state.pool.room.is_open("node-1")
+    assert not w.core.cluster_state.pool.free_capacity.is_open("node-1")
     placed = [job.placement for job in w.core.cluster_state.jobs.values() if job.placement is not None]
     assert [one.allocations[0].node_id for one in placed] == ["node-2"]
 

@@ -8,7 +8,7 @@ from tests.support.builders import job, node
 from tests.support.steps import placement
 from weft.domain.job import CauseCode, Job, JobState
 from weft.domain.spec import Pin, Role
-from weft.planning.capacity import room_of
+from weft.planning.capacity import free_capacity_of
 from weft.planning.reasons.explain import Explanation, explain
 from weft.planning.reasons.refusals import why_not
 from weft.planning.shape import shape_of_job
@@ -86,22 +86,22 @@ def test_two_jobs_are_told_the_same_of_the_same_free_gpus() -> None:
 
 
 def test_the_room_is_as_it_was_once_a_job_of_several_roles_was_explained() -> None:
-    room = room_of([node("node-1", gpus=4)], [])
+    free_capacity = free_capacity_of([node("node-1", gpus=4)], [])
     shape = shape_of_job(of_roles("j-1", first=2, second=2, third=1))
     for _ in range(2):
-        cause = why_not(room, shape)
+        cause = why_not(free_capacity, shape)
         assert cause is not None
         assert cause.sentence == (
             "its role third wants 1 GPU on one node; with its roles first and second placed, none is free"
         )
         assert cause.numbers["gpus_free"] == 4.0
-    assert room.gpus_free == 4
+    assert free_capacity.gpus_free == 4
 
 
 def test_a_pinned_role_is_told_of_its_node_alone() -> None:
     several = of_roles("j-1", first=2, second=1)
     pinned = structs.replace(several, spec=structs.replace(several.spec, pin=Pin(node="node-1")))
-    cause = why_not(room_of([node("node-1", gpus=2), node("node-2", gpus=8)], []), shape_of_job(pinned))
+    cause = why_not(free_capacity_of([node("node-1", gpus=2), node("node-2", gpus=8)], []), shape_of_job(pinned))
     assert cause is not None
     assert cause.sentence.startswith("its role second is pinned to node-1; with its role first placed, it wants 1 × ")
     assert (cause.numbers["gpus_free"], cause.numbers["gpus_for_other_roles"]) == (2.0, 2.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.builders import GIB, node, spec
-from weft.planning.capacity import Placer, Room
+from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import find
 from weft.planning.locality import Locality
 from weft.planning.placement.unscored import packed
@@ -26,14 +26,14 @@ def told(
     replicas: int = 1,
 ) -> Why:
     by_class = {"compute": scores, "memory": {}}
-    room = Room(Scores(by_class), placer=placer, locality=Locality(across_nodes=1.5))
+    free_capacity = FreeCapacity(Scores(by_class), placer=placer, locality=Locality(across_nodes=1.5))
     for number in range(1, nodes + 1):
-        room.add(node(f"node-{number}", gpus=4))
+        free_capacity.add(node(f"node-{number}", gpus=4))
     shape = shape_of(spec(gpus=gpus, replicas=replicas))
-    found = find(room, shape, asked)
+    found = find(free_capacity, shape, asked)
     assert found is not None
-    why = why_there(room, shape, asked, found, placement="packed" if placer is packed else "weft-best")
-    assert find(room, shape, asked) == found
+    why = why_there(free_capacity, shape, asked, found, placement="packed" if placer is packed else "weft-best")
+    assert find(free_capacity, shape, asked) == found
     return why
 
 
@@ -61,14 +61,14 @@ def test_a_gang_across_nodes_says_what_locality_costs_it() -> None:
 
 def test_the_limit_that_spread_a_gang_over_nodes_is_named() -> None:
     """Four replicas fit the GPUs of either node, but not its memory."""
-    room = Room(placer=weft_best, locality=Locality(across_nodes=1.7))
+    free_capacity = FreeCapacity(placer=weft_best, locality=Locality(across_nodes=1.7))
     for number in (1, 2):
-        room.add(node(f"node-{number}", gpus=8, memory=10 * GIB))
+        free_capacity.add(node(f"node-{number}", gpus=8, memory=10 * GIB))
     shape = shape_of(spec(gpus=1, replicas=4, role={"memory": "4GiB"}))
-    found = find(room, shape, COMPUTE)
+    found = find(free_capacity, shape, COMPUTE)
     assert found is not None
     assert {allocation.node_id for allocation in found} == {"node-1", "node-2"}
-    told = why_there(room, shape, COMPUTE, found, placement="weft-best").sentence
+    told = why_there(free_capacity, shape, COMPUTE, found, placement="weft-best").sentence
     assert "on several nodes, because no node had enough memory for all 4 replicas (4GiB each)" in told
 
 

@@ -2,7 +2,7 @@
 
 from tests.support.builders import job, node
 from weft.domain.job import Allocation
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.reserving import LONGEST_SECONDS, WORTH, nodes_to_keep
 from weft.planning.scores import Scores
@@ -11,9 +11,9 @@ from weft.planning.shape import shape_of
 SHAPE = shape_of(job("j-1", gpus=4).spec)
 
 
-def room(*, held: int) -> Room:
+def free_capacity(*, held: int) -> FreeCapacity:
     """One node of four GPUs, the first ones held."""
-    made = Room(Scores({}), placer=weft_best)
+    made = FreeCapacity(Scores({}), placer=weft_best)
     made.add(node("node-1"))
     if held:
         made.take(Allocation(node_id="node-1", rank=0, role="worker", gpus=tuple(range(held)), cpus=0.0, memory=0))
@@ -21,7 +21,7 @@ def room(*, held: int) -> Room:
 
 
 def kept(waited_s: float, *, held: int = 1, left_s: float = 100.0) -> tuple[str, ...]:
-    return nodes_to_keep(room(held=held), SHAPE, waited_s=waited_s, left_on=lambda _: left_s)
+    return nodes_to_keep(free_capacity(held=held), SHAPE, waited_s=waited_s, left_on=lambda _: left_s)
 
 
 def test_a_job_earns_nodes_by_the_gpu_time_that_it_waited_for_against_what_would_be_idle() -> None:

@@ -10,7 +10,7 @@ from tests.support.builders import node
 from tests.support.tier import examples
 from weft.domain.cluster import Request
 from weft.domain.job import Allocation
-from weft.planning.capacity import Placer, Room
+from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import Place
 from weft.planning.locality import Locality
 from weft.planning.placement.unscored import packed
@@ -25,7 +25,7 @@ WORKER = Want("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1))
 PLACERS = {name: Policy(placement=name).placing.placer for name in PLACEMENTS}
 
 
-def room_of(*gpus: int, slow: tuple[str, ...] = (), placer: Placer = packed, across: float = 1.5) -> Room:
+def room_of(*gpus: int, slow: tuple[str, ...] = (), placer: Placer = packed, across: float = 1.5) -> FreeCapacity:
     """Nodes `n1`, `n2`, … with so many GPUs each and 4 cores; GPUs on `slow` ones take twice as long."""
     names = [f"n{number}" for number in range(1, len(gpus) + 1)]
     scores = {
@@ -33,19 +33,19 @@ def room_of(*gpus: int, slow: tuple[str, ...] = (), placer: Placer = packed, acr
         for name, count in zip(names, gpus, strict=True)
         for gpu in range(count)
     }
-    room = Room(Scores({"A": scores}), placer=placer, locality=Locality(across_nodes=across))
+    free_capacity = FreeCapacity(Scores({"A": scores}), placer=placer, locality=Locality(across_nodes=across))
     for name, count in zip(names, gpus, strict=True):
-        room.add(node(name, gpus=count, cpus=4, memory=64))
-    return room
+        free_capacity.add(node(name, gpus=count, cpus=4, memory=64))
+    return free_capacity
 
 
-def held(room: Room, *gpus: tuple[str, int], role: str = "worker") -> Place:
+def held(free_capacity: FreeCapacity, *gpus: tuple[str, int], role: str = "worker") -> Place:
     """A job with one rank on each of these GPUs; the room knows."""
     allocations = tuple(
         Allocation(rank=rank, role=role, node_id=name, gpus=(gpu,), cpus=1.0, memory=1)
         for rank, (name, gpu) in enumerate(gpus)
     )
-    room.take_all(allocations)
+    free_capacity.take_all(allocations)
     return allocations
 
 
@@ -66,74 +66,76 @@ def ranks(allocations: Place) -> list[int]:
     return [allocation.rank for allocation in allocations]
 
 
-def free_in(room: Room) -> dict[str, object]:
+def free_in(free_capacity: FreeCapacity) -> dict[str, object]:
     return {
-        "nodes": {name: (list(there.gpus.whole), there.cpus, there.memory) for name, there in room.nodes.items()},
-        "buckets": {free: list(names) for free, names in room.buckets.items()},
-        "grown": room.grown,
+        "nodes": {
+            name: (list(there.gpus.whole), there.cpus, there.memory) for name, there in free_capacity.nodes.items()
+        },
+        "buckets": {free: list(names) for free, names in free_capacity.buckets.items()},
+        "grown": free_capacity.grown,
     }
 
 
 def test_a_job_grows_on_its_own_node_with_the_ranks_it_is_given() -> None:
-    room = room_of(2, 4)
-    job = held(room, ("n2", 0))
-    assert where(grow(room, job, WORKER, 2, first_rank=7)) == [(7, "n2"), (8, "n2")]
+    free_capacity = room_of(2, 4)
+    job = held(free_capacity, ("n2", 0))
+    assert where(grow(free_capacity, job, WORKER, 2, first_rank=7)) == [(7, "n2"), (8, "n2")]
 
 
 def test_it_spills_over_once_its_own_nodes_are_full() -> None:
-    room = room_of(4, 3, 4)
-    job = held(room, ("n2", 0))
-    assert where(grow(room, job, WORKER, 4, first_rank=1)) == [(1, "n2"), (2, "n2"), (3, "n1"), (4, "n1")]
+    free_capacity = room_of(4, 3, 4)
+    job = held(free_capacity, ("n2", 0))
+    assert where(grow(free_capacity, job, WORKER, 4, first_rank=1)) == [(1, "n2"), (2, "n2"), (3, "n1"), (4, "n1")]
 
 
 def test_slow_gpus_beside_it_are_left_for_fast_ones_elsewhere() -> None:
     names = {("n1", 0): 1.0, ("n1", 1): 3.0, ("n2", 0): 1.0, ("n2", 1): 1.0}
-    room = Room(Scores({"A": names}), placer=weft_best, locality=Locality(across_nodes=1.5))
+    free_capacity = FreeCapacity(Scores({"A": names}), placer=weft_best, locality=Locality(across_nodes=1.5))
     for name in ("n1", "n2"):
-        room.add(node(name, gpus=2))
-    job = held(room, ("n1", 0))
-    assert where(grow(room, job, WORKER, 1, first_rank=1, asked=ASKED)) == [(1, "n2")]  # 1.5 is less than 3.0
+        free_capacity.add(node(name, gpus=2))
+    job = held(free_capacity, ("n1", 0))
+    assert where(grow(free_capacity, job, WORKER, 1, first_rank=1, asked=ASKED)) == [(1, "n2")]  # 1.5 is less than 3.0
 
 
 def test_it_grows_by_as_many_as_fit_if_the_caller_takes_fewer() -> None:
-    room = room_of(2, 2)
-    job = held(room, ("n1", 0))
-    assert grow(room, job, WORKER, 4, first_rank=1) is None
-    assert where(grow(room, job, WORKER, 4, first_rank=1, least=1)) == [(1, "n1"), (2, "n2"), (3, "n2")]
+    free_capacity = room_of(2, 2)
+    job = held(free_capacity, ("n1", 0))
+    assert grow(free_capacity, job, WORKER, 4, first_rank=1) is None
+    assert where(grow(free_capacity, job, WORKER, 4, first_rank=1, least=1)) == [(1, "n1"), (2, "n2"), (3, "n2")]
 
 
 def test_replicas_without_gpus_grow_too() -> None:
-    room = room_of(0, 0)
+    free_capacity = room_of(0, 0)
     want = Want("ps", 1, 1, Request(gpus=0, cpus=3.0, memory=1))
     server = Allocation(rank=0, role="ps", node_id="n1", cpus=3.0, memory=1)
-    room.take(server)
-    assert where(grow(room, [server], want, 1, first_rank=1)) == [(1, "n2")]
-    assert grow(room, [server], want, 2, first_rank=1) is None
+    free_capacity.take(server)
+    assert where(grow(free_capacity, [server], want, 1, first_rank=1)) == [(1, "n2")]
+    assert grow(free_capacity, [server], want, 2, first_rank=1) is None
 
 
 def test_a_pinned_job_grows_behind_the_gpus_it_has() -> None:
-    room = room_of(4)
-    job = held(room, ("n1", 1))
+    free_capacity = room_of(4)
+    job = held(free_capacity, ("n1", 1))
     want = Want("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1, node="n1", gpu=1))
-    place = grow(room, job, want, 2, first_rank=1)
+    place = grow(free_capacity, job, want, 2, first_rank=1)
     assert place is not None
     assert [new.gpus for new in place] == [(2,), (3,)]
-    assert grow(room, job, want, 3, first_rank=1) is None
+    assert grow(free_capacity, job, want, 3, first_rank=1) is None
 
 
 def test_closed_nodes_take_no_replica_even_beside_the_job() -> None:
-    room = room_of(2, 2)
-    job = held(room, ("n1", 0))
-    room.close(["n1"])
-    assert where(grow(room, job, WORKER, 1, first_rank=1)) == [(1, "n2")]
+    free_capacity = room_of(2, 2)
+    job = held(free_capacity, ("n1", 0))
+    free_capacity.close(["n1"])
+    assert where(grow(free_capacity, job, WORKER, 1, first_rank=1)) == [(1, "n2")]
 
 
 def test_growing_by_nothing_is_refused() -> None:
-    room = room_of(2)
+    free_capacity = room_of(2)
     with pytest.raises(ValueError, match="one replica at least"):
-        grow(room, (), WORKER, 0, first_rank=0)
+        grow(free_capacity, (), WORKER, 0, first_rank=0)
     with pytest.raises(ValueError, match="3 to 2"):
-        grow(room, (), WORKER, 2, first_rank=0, least=3)
+        grow(free_capacity, (), WORKER, 2, first_rank=0, least=3)
 
 
 def test_the_newest_leave_and_the_core_stays() -> None:
@@ -169,24 +171,24 @@ def test_lonely_ranks_leave_first_if_asked() -> None:
 def test_a_growth_fits_and_leaves_the_room_alone(
     placer: str, sizes: list[int], taken: list[tuple[int, int]], has: int, more: int, least: int
 ) -> None:
-    room = room_of(*sizes, placer=PLACERS[placer], slow=("n2",))
+    free_capacity = room_of(*sizes, placer=PLACERS[placer], slow=("n2",))
     there = [(f"n{at + 1}", gpu) for at, gpu in taken if at < len(sizes) and gpu < sizes[at]]
-    job = held(room, *there)[:has]
-    before = free_in(room)
+    job = held(free_capacity, *there)[:has]
+    before = free_in(free_capacity)
     least = min(least, more)
-    place = grow(room, job, WORKER, more, first_rank=11, least=least, asked=ASKED)
-    assert place == grow(room, job, WORKER, more, first_rank=11, least=least, asked=ASKED)
-    assert free_in(room) == before
-    fits = min(more, sum(min(len(one.gpus.whole), int(one.cpus)) for one in room.nodes.values()))
+    place = grow(free_capacity, job, WORKER, more, first_rank=11, least=least, asked=ASKED)
+    assert place == grow(free_capacity, job, WORKER, more, first_rank=11, least=least, asked=ASKED)
+    assert free_in(free_capacity) == before
+    fits = min(more, sum(min(len(one.gpus.whole), int(one.cpus)) for one in free_capacity.nodes.values()))
     if place is None:
         assert fits < least
         return
     assert len(place) == fits
     assert [new.rank for new in place] == list(range(11, 11 + len(place)))
     for new in place:
-        assert room.nodes[new.node_id].gpus.has(new.gpus)
-        room.take(new)
-    assert all(one.cpus >= 0 and one.memory >= 0 for one in room.nodes.values())
+        assert free_capacity.nodes[new.node_id].gpus.has(new.gpus)
+        free_capacity.take(new)
+    assert all(one.cpus >= 0 and one.memory >= 0 for one in free_capacity.nodes.values())
     assert max(Counter((new.node_id, new.gpus) for new in place).values()) == 1
 
 

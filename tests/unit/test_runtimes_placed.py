@@ -8,7 +8,7 @@ from msgspec import structs
 from tests.support.builders import job, node
 from weft.domain.cluster import IGNORES_IMAGES, Node
 from weft.domain.job import CauseCode
-from weft.planning.capacity import Room, empty_room
+from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.finding import find
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.shape import Shape, shape_of_job
@@ -22,19 +22,19 @@ def wants(image: str) -> Shape:
     return shape_of_job(job("j-1", gpus=1, spec={"image": image} if image else {}))
 
 
-def placed(room: Room, image: str) -> list[str]:
-    return [one.node_id for one in find(room, wants(image)) or ()]
+def placed(free_capacity: FreeCapacity, image: str) -> list[str]:
+    return [one.node_id for one in find(free_capacity, wants(image)) or ()]
 
 
 PROCESSES, CONTAINERS = made("node-1", "process"), made("node-2", "docker")
 
 
 def test_a_job_goes_where_the_runtime_can_start_it() -> None:
-    room = empty_room([PROCESSES, CONTAINERS])
-    assert placed(room, "") == ["node-1"]
-    assert placed(room, "alpine") == ["node-2"]
+    free_capacity = empty_capacity([PROCESSES, CONTAINERS])
+    assert placed(free_capacity, "") == ["node-1"]
+    assert placed(free_capacity, "alpine") == ["node-2"]
     ignoring = made("node-1", "process", not_enforced=(IGNORES_IMAGES,))
-    assert placed(empty_room([ignoring]), "alpine") == ["node-1"]
+    assert placed(empty_capacity([ignoring]), "alpine") == ["node-1"]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_a_job_goes_where_the_runtime_can_start_it() -> None:
 )
 def test_the_reason_names_the_nodes_that_can_start_it_and_gives_no_advice_on_the_others(image: str, only: str) -> None:
     drained = [structs.replace(one, drained=bool(image) == (one is PROCESSES)) for one in (PROCESSES, CONTAINERS)]
-    room = empty_room(drained)
+    free_capacity = empty_capacity(drained)
     for held in drained:
         if not held.drained:
-            room.take_all(find(room, wants(image)) or ())
-            room.take_all(find(room, wants(image)) or ())
-    cause = why_not(room, wants(image))
+            free_capacity.take_all(find(free_capacity, wants(image)) or ())
+            free_capacity.take_all(find(free_capacity, wants(image)) or ())
+    cause = why_not(free_capacity, wants(image))
     assert cause is not None
     assert cause.code is CauseCode.NO_ROOM
     assert only in cause.sentence

@@ -132,13 +132,13 @@ def test_what_could_not_be_stopped_keeps_its_gpus_until_it_ends() -> None:
 def test_a_gpu_that_a_stray_has_is_not_free_when_the_job_that_was_given_it_ends() -> None:
     cluster_state = ClusterState()
     cluster_state.load(jobs=[], nodes=[node(gpus=2)], now=0.0)
-    cluster_state.pool.room.add(cluster_state.pool.nodes["node-1"], occupied=frozenset({1}))
-    room = cluster_state.pool.room.nodes["node-1"]
+    cluster_state.pool.free_capacity.add(cluster_state.pool.nodes["node-1"], occupied=frozenset({1}))
+    free_capacity = cluster_state.pool.free_capacity.nodes["node-1"]
     held = Allocation(rank=0, role="worker", node_id="node-1", gpus=(0, 1), cpus=1, memory=1)
-    cluster_state.pool.room.take(held)
-    assert room.gpus.whole == []
-    cluster_state.pool.room.give_back(held)
-    assert room.gpus.whole == [0]
+    cluster_state.pool.free_capacity.take(held)
+    assert free_capacity.gpus.whole == []
+    cluster_state.pool.free_capacity.give_back(held)
+    assert free_capacity.gpus.whole == [0]
 
 
 def test_a_stray_on_a_node_that_is_lost_keeps_nobody_waiting() -> None:

@@ -396,7 +396,7 @@ async def test_scores_that_were_told_before_the_node_joined_or_never_are_found_i
     w = World()
 
     def believed() -> list[float]:
-        scores = w.scheduler_loop.core.cluster_state.pool.room.scores.of("compute")
+        scores = w.scheduler_loop.core.cluster_state.pool.free_capacity.scores.of("compute")
         return [scores.get(("node-1", gpu), 0.0) for gpu in range(2)]
 
     first, later = (GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=1.5) for gpu in range(2))
@@ -420,7 +420,7 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
 
     async def tell_and_record(lease: Lease, made: Record) -> None:
         w.scheduler_loop.scored(GpusScored(pool="default", scores=(score,)))
-        told.append(w.scheduler_loop.core.cluster_state.pool.room.scores.of("compute").get(("node-1", 0), 1.0))
+        told.append(w.scheduler_loop.core.cluster_state.pool.free_capacity.scores.of("compute").get(("node-1", 0), 1.0))
         await record(lease, made)
 
     w.store.record = tell_and_record  # type: ignore[method-assign]
@@ -428,7 +428,7 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
     await w.turns()
     assert told == [1.0]
     await w.turns()
-    assert w.scheduler_loop.core.cluster_state.pool.room.scores.of("compute")["node-1", 0] == 1.5
+    assert w.scheduler_loop.core.cluster_state.pool.free_capacity.scores.of("compute")["node-1", 0] == 1.5
 
 
 async def test_a_turn_that_is_too_much_to_be_stored_becomes_smaller_until_it_is() -> None:

@@ -67,7 +67,7 @@ def test_a_core_is_kept_with_its_policy(order: str, placement: str) -> None:
     w.tick()
     again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
     assert again.cluster_state.waitlist.queue.order is w.core.cluster_state.waitlist.queue.order
-    assert again.cluster_state.pool.room.placer is w.core.cluster_state.pool.room.placer
+    assert again.cluster_state.pool.free_capacity.placer is w.core.cluster_state.pool.free_capacity.placer
     assert again.decide(w.now + 1) == w.core.decide(w.now + 1)
 
 
@@ -323,7 +323,7 @@ def test_a_score_counts_as_much_as_it_is_sure() -> None:
     doubtful = GpuScore(node_id="node-1", gpu_index=0, job_class="compute", score=1.5, confidence=0.1)
     sure = GpuScore(node_id="node-1", gpu_index=1, job_class="compute", score=1.2, confidence=1.0)
     w.core.cluster_state.rescore([doubtful, sure])
-    scores = w.core.cluster_state.pool.room.scores.of("compute")
+    scores = w.core.cluster_state.pool.free_capacity.scores.of("compute")
     assert scores["node-1", 0] == pytest.approx(1.05)
     assert scores["node-1", 1] == 1.2
 

@@ -16,7 +16,7 @@ def causes(w: World, event: JobEvent, job_id: str = "j-1") -> list[CauseCode]:
 
 
 def free(w: World) -> int:
-    return sum(len(node.gpus.whole) for node in w.core.cluster_state.pool.room.nodes.values())
+    return sum(len(node.gpus.whole) for node in w.core.cluster_state.pool.free_capacity.nodes.values())
 
 
 # ends

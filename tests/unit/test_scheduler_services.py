@@ -14,7 +14,7 @@ S, E, C = JobState, JobEvent, CauseCode
 
 
 def free(w: World) -> int:
-    return sum(len(node.gpus.whole) for node in w.core.cluster_state.pool.room.nodes.values())
+    return sum(len(node.gpus.whole) for node in w.core.cluster_state.pool.free_capacity.nodes.values())
 
 
 # begin

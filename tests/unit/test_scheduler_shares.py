@@ -205,7 +205,7 @@ def test_a_new_leader_finds_the_shares_as_they_are_stored() -> None:
     submit(w, "j-3", 0.4)
     w.round()
     assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED, S.RUNNING)
-    left = w.core.cluster_state.pool.room.nodes["node-1"].gpus.left_of(0)
+    left = w.core.cluster_state.pool.free_capacity.nodes["node-1"].gpus.left_of(0)
     assert left is not None
     assert left.time == 0
 
@@ -245,7 +245,7 @@ def share_of(w: World, job_id: str, rank: int = 0) -> tuple[int, int]:
 
 
 def left(w: World, gpu: int = 0) -> int:
-    found = w.core.cluster_state.pool.room.nodes["node-1"].gpus.left_of(gpu)
+    found = w.core.cluster_state.pool.free_capacity.nodes["node-1"].gpus.left_of(gpu)
     assert found is not None
     return found.time
 

@@ -61,7 +61,7 @@ def test_ranks_join_a_live_job_in_the_same_epoch_and_leave_it_again_the_newest_f
     w.scale("j-1", worker=1)
     rounds(w)
     assert (w.state("j-1"), of(w).granted, runs(w)) == (S.RUNNING, {"worker": 1}, [(0, 0)])
-    assert len(w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole) == 3
+    assert len(w.core.cluster_state.pool.free_capacity.nodes["node-1"].gpus.whole) == 3
 
 
 def test_a_rank_number_of_a_live_job_is_never_given_again_in_its_epoch() -> None:
@@ -114,7 +114,7 @@ def test_a_rank_that_does_not_leave_in_time_is_given_up_and_keeps_its_gpus_as_a_
     w.tick(400.0)
     rounds(w)
     assert (w.state("j-1"), of(w).gpus_held) == (S.RUNNING, 1)
-    assert w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole == []
+    assert w.core.cluster_state.pool.free_capacity.nodes["node-1"].gpus.whole == []
 
 
 def test_the_death_of_a_rank_beyond_the_core_is_not_the_death_of_the_job() -> None:
@@ -283,7 +283,7 @@ def test_a_job_that_is_cancelled_while_it_stops_to_restart_gives_everything_back
     w.nodes["node-1"].end(("j-1", 0, 0), 0, reason=EndReason.STOPPED)
     rounds(w)
     assert w.state("j-1") is S.CANCELLED
-    assert len(w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole) == 4
+    assert len(w.core.cluster_state.pool.free_capacity.nodes["node-1"].gpus.whole) == 4
 
 
 # neither, refused, counted

@@ -147,7 +147,7 @@ def test_a_job_whose_core_is_done_has_succeeded_also_if_another_rank_does_not_st
     w.tick(400.0)
     rounds(w)
     assert w.state("j-1") is S.SUCCEEDED
-    assert len(w.core.cluster_state.pool.room.nodes["node-1"].gpus.whole) == 1, "the other GPU has a stray"
+    assert len(w.core.cluster_state.pool.free_capacity.nodes["node-1"].gpus.whole) == 1, "the other GPU has a stray"
 
 
 def test_a_job_grows_once_the_nodes_that_were_kept_for_another_are_no_longer_kept() -> None:

@@ -55,8 +55,8 @@ def test_a_rank_gets_more_of_what_is_free_and_its_node_hears_it_at_once() -> Non
     assert step.ask == 1
     assert has(w) == [(3.0, 2 * GIB, 2_500_000)]
     assert w.core.take_hinted() == {"node-1"}
-    room = w.core.cluster_state.pool.room.nodes["node-1"]
-    assert (room.cpus, room.memory) == (5.0, 14 * GIB)
+    free_capacity = w.core.cluster_state.pool.free_capacity.nodes["node-1"]
+    assert (free_capacity.cpus, free_capacity.memory) == (5.0, 14 * GIB)
     (run,) = w.runs_of("node-1")
     assert (run.cpus, run.memory, run.egress, run.gpus) == (3.0, 2 * GIB, 2_500_000, (0,))
 
@@ -97,7 +97,7 @@ def test_what_makes_no_sense_or_does_not_fit_changes_nothing(ranks: tuple[RankTu
     w.core.take_hinted()
     assert w.tune("j-1", *ranks) == []
     assert w.core.cluster_state.jobs["j-1"] is before
-    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 7.0
+    assert w.core.cluster_state.pool.free_capacity.nodes["node-1"].cpus == 7.0
     assert w.core.take_hinted() == set()
 
 
@@ -136,7 +136,7 @@ def test_what_a_kept_change_gained_is_told_and_changes_nothing() -> None:
 def test_ranks_of_one_node_give_to_each_other_where_nothing_is_free() -> None:
     w = world(4.0)
     running(w, replicas=2, cpus=2.0)
-    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 0.0
+    assert w.core.cluster_state.pool.free_capacity.nodes["node-1"].cpus == 0.0
     assert w.tune("j-1", RankTuning(rank=0, cpus=3.0)) == []
     assert w.tune("j-1", RankTuning(rank=0, cpus=3.0), RankTuning(rank=1, cpus=1.5)) == []
     assert len(w.tune("j-1", RankTuning(rank=0, cpus=3.0), RankTuning(rank=1, cpus=1.0))) == 1
@@ -208,7 +208,7 @@ def test_after_a_requeue_it_starts_with_what_it_asked_for() -> None:
     job = w.core.cluster_state.jobs["j-1"]
     assert (job.state, job.epoch) == (S.RUNNING, 1)
     assert has(w) == [(2.0, GIB, None)]
-    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 6.0
+    assert w.core.cluster_state.pool.free_capacity.nodes["node-1"].cpus == 6.0
 
 
 def test_an_ended_job_gives_back_what_it_had_then() -> None:
@@ -217,8 +217,8 @@ def test_an_ended_job_gives_back_what_it_had_then() -> None:
     w.tune("j-1", RankTuning(rank=0, cpus=5.0, memory=3 * GIB))
     w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
-    room = w.core.cluster_state.pool.room.nodes["node-1"]
-    assert (room.cpus, room.memory, room.gpus.whole) == (8.0, 16 * GIB, [0, 1, 2, 3])
+    free_capacity = w.core.cluster_state.pool.free_capacity.nodes["node-1"]
+    assert (free_capacity.cpus, free_capacity.memory, free_capacity.gpus.whole) == (8.0, 16 * GIB, [0, 1, 2, 3])
     assert w.core.cluster_state.holdings.shares.of("alice") == 0.0
 
 
@@ -228,10 +228,10 @@ def test_a_new_leader_and_a_core_begun_in_the_middle_know_what_was_tuned() -> No
     w.tune("j-1", RankTuning(rank=0, cpus=3.0))
     again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
     again.cluster_state.check()
-    assert again.cluster_state.pool.room.nodes["node-1"].cpus == 5.0
+    assert again.cluster_state.pool.free_capacity.nodes["node-1"].cpus == 5.0
     w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
     w.sync("node-1")
-    assert w.core.cluster_state.pool.room.nodes["node-1"].cpus == 5.0
+    assert w.core.cluster_state.pool.free_capacity.nodes["node-1"].cpus == 5.0
     (run,) = w.runs_of("node-1")
     assert run.cpus == 3.0
 
@@ -262,9 +262,9 @@ def test_whatever_is_asked_no_node_gives_more_than_it_has(asks: list[tuple[str, 
         before = w.core.cluster_state.jobs[job_id]
         steps = w.tune(job_id, *ranks)  # checks that room and allocations add up
         assert (w.core.cluster_state.jobs[job_id] is before) == (not steps)
-        for room in w.core.cluster_state.pool.room.nodes.values():
-            assert room.cpus > -1e-6
-            assert room.memory >= 0
+        for free_capacity in w.core.cluster_state.pool.free_capacity.nodes.values():
+            assert free_capacity.cpus > -1e-6
+            assert free_capacity.memory >= 0
         for step in steps:
             assert step.placement is not None
             assert before.placement is not None

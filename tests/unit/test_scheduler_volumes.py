@@ -13,7 +13,7 @@ from tests.support.service_lives import rounds, service
 from tests.support.volumes import offering, with_volumes
 from weft.domain.job import CauseCode, JobState
 from weft.messages.signals import GpuScore
-from weft.planning.capacity import room_of
+from weft.planning.capacity import free_capacity_of
 from weft.planning.finding import find
 from weft.planning.moves import MoveRules
 from weft.planning.policy import PLACEMENTS, Policy
@@ -58,36 +58,38 @@ def rescore(w: World, **scores: float) -> None:
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 def test_every_placement_takes_only_nodes_that_offer_the_volume(placement: str) -> None:
     nodes = [node("node-1", gpus=8), offering("node-2", {"name": "sets"}, gpus=2), node("node-3", gpus=8)]
-    room = room_of(nodes, [])
-    room.placer = Policy(placement=placement).placing.placer
+    free_capacity = free_capacity_of(nodes, [])
+    free_capacity.placer = Policy(placement=placement).placing.placer
     for gpus, replicas in ((1, 1), (2, 1), (1, 2)):
         made = spec(gpus=gpus, replicas=replicas, **NEEDS)
-        found = find(room, shape_of(made, "ada"), PlacementRequest("compute", "j-1"))
+        found = find(free_capacity, shape_of(made, "ada"), PlacementRequest("compute", "j-1"))
         assert found is not None
         assert {one.node_id for one in found} == {"node-2"}, (gpus, replicas)
-    assert find(room, shape_of(spec(gpus=1, replicas=3, **NEEDS), "ada")) is None
-    assert find(room, shape_of(spec(gpus=0, **NEEDS), "ada")) is not None
+    assert find(free_capacity, shape_of(spec(gpus=1, replicas=3, **NEEDS), "ada")) is None
+    assert find(free_capacity, shape_of(spec(gpus=0, **NEEDS), "ada")) is not None
 
 
 def test_shares_and_replicas_of_services_go_there_too() -> None:
-    room = room_of([node("node-1"), offering("node-2", {"name": "sets"})], [])
+    free_capacity = free_capacity_of([node("node-1"), offering("node-2", {"name": "sets"})], [])
     share = spec(gpus=0, role={"share": {"request": 0.5, "memory": "1GiB"}}, **NEEDS)
-    found = find(room, shape_of(share, "ada"))
+    found = find(free_capacity, shape_of(share, "ada"))
     assert found is not None
     assert [one.node_id for one in found] == ["node-2"]
     serves = spec(gpus=1, **service(want=3), **NEEDS)
     asked = PlacementRequest("compute", "j-1", tolerates=1.0)
-    found = find(room, shape_of(serves, "ada"), asked)
+    found = find(free_capacity, shape_of(serves, "ada"), asked)
     assert found is not None
     assert {one.node_id for one in found} == {"node-2"}
 
 
 def test_in_a_large_pool_the_one_node_that_offers_it_is_found_however_full_it_is() -> None:
     nodes = [node(f"node-{at:03}", gpus=8) for at in range(200)] + [offering("node-x", {"name": "sets"}, gpus=2)]
-    room = room_of(nodes, [])
+    free_capacity = free_capacity_of(nodes, [])
     for name in sorted(PLACEMENTS):
-        room.placer = Policy(placement=name).placing.placer
-        found = find(room, shape_of(spec(gpus=1, replicas=2, **NEEDS), "ada"), PlacementRequest("compute", "j"))
+        free_capacity.placer = Policy(placement=name).placing.placer
+        found = find(
+            free_capacity, shape_of(spec(gpus=1, replicas=2, **NEEDS), "ada"), PlacementRequest("compute", "j")
+        )
         assert found is not None, name
         assert {one.node_id for one in found} == {"node-x"}, name
 
@@ -190,17 +192,17 @@ def test_no_job_is_preempted_on_a_node_that_does_not_offer_the_volume() -> None:
 def test_holders_elsewhere_do_not_help_and_no_node_is_kept_in_vain() -> None:
     nodes = [node("node-1", gpus=1), offering("node-2", {"name": "sets"}, gpus=1)]
     shape = shape_of(spec(gpus=1, **NEEDS), "ada")
-    room = room_of(nodes, [])
-    held = find(room, shape_of(spec(gpus=1, image="x", pin={"node": "node-1"})))
+    free_capacity = free_capacity_of(nodes, [])
+    held = find(free_capacity, shape_of(spec(gpus=1, image="x", pin={"node": "node-1"})))
     assert held is not None
     holder = Holder(job_id="j-1", worth=(1.0,), allocations=held)
-    room.take_all(held)
-    used = find(room, shape)
+    free_capacity.take_all(held)
+    used = find(free_capacity, shape)
     assert used is not None
-    room.take_all(used)
-    assert select_victims(shape, room=room, holders=[holder]) is None
-    assert emptiest(room, shape) == ("node-2",)
+    free_capacity.take_all(used)
+    assert select_victims(shape, free_capacity=free_capacity, holders=[holder]) is None
+    assert emptiest(free_capacity, shape) == ("node-2",)
     mine = structs.replace(holder, job_id="j-2", allocations=used)
-    selection = select_victims(shape, room=room, holders=[holder, mine])
+    selection = select_victims(shape, free_capacity=free_capacity, holders=[holder, mine])
     assert selection is not None
     assert selection.victims == (mine,)

@@ -13,7 +13,7 @@ from tests.support.shared_gpus import MODELS, NAMES, node_of, shape, single
 from tests.support.tier import examples
 from weft.domain.job import Allocation
 from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.gpus_left import GpusLeft
 from weft.planning.placement.unscored import packed
@@ -24,24 +24,29 @@ from weft.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_lea
 SCORES = {"compute": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 10 for at, name in enumerate(NAMES) for gpu in range(3)}}
 
 
-def room_of(placer: str = "weft-best", *, nodes: int = 4) -> Room:
-    room = Room(Scores(SCORES), placer=weft_best if placer == "weft-best" else packed)
+def room_of(placer: str = "weft-best", *, nodes: int = 4) -> FreeCapacity:
+    free_capacity = FreeCapacity(Scores(SCORES), placer=weft_best if placer == "weft-best" else packed)
     for at, name in enumerate(NAMES[:nodes]):
-        room.add(node_of(name, real=at % 2 == 0))
-    return room
+        free_capacity.add(node_of(name, real=at % 2 == 0))
+    return free_capacity
 
 
-def seen(room: Room) -> object:
+def seen(free_capacity: FreeCapacity) -> object:
     nodes = {
         name: (list(there.gpus.whole), dict(there.gpus.shared), round(there.cpus, 6), there.memory)
-        for name, there in room.nodes.items()
+        for name, there in free_capacity.nodes.items()
     }
-    return nodes, {free: list(names) for free, names in room.buckets.items()}, room.gpus_free, room.gpus_left
+    return (
+        nodes,
+        {free: list(names) for free, names in free_capacity.buckets.items()},
+        free_capacity.gpus_free,
+        free_capacity.gpus_left,
+    )
 
 
-def copied(room: Room) -> Room:
+def copied(free_capacity: FreeCapacity) -> FreeCapacity:
     """The same room, of which nothing was asked yet."""
-    made: Room = pickle.loads(pickle.dumps(room))
+    made: FreeCapacity = pickle.loads(pickle.dumps(free_capacity))
     return made
 
 
@@ -65,21 +70,21 @@ STEPS = st.lists(
 )
 
 
-def check(room: Room, jobs: list[tuple[Allocation, ...]]) -> None:
+def check(free_capacity: FreeCapacity, jobs: list[tuple[Allocation, ...]]) -> None:
     """By a ledger that knows nothing of rooms."""
     time: dict[tuple[str, int], int] = defaultdict(int)
     memory: dict[tuple[str, int], int] = defaultdict(int)
     for one in (one for place in jobs for one in place):
         assert one.share is None or len(one.gpus) == 1
         for gpu in one.gpus:
-            kind = room.nodes[one.node_id].node.capacity.gpus[gpu]
+            kind = free_capacity.nodes[one.node_id].node.capacity.gpus[gpu]
             context = 0 if kind.emulated else CONTEXT_BYTES
             time[one.node_id, gpu] += WHOLE if one.share is None else one.share.request
             memory[one.node_id, gpu] += kind.memory if one.share is None else one.share.memory + context
     for (name, gpu), held in time.items():
         assert held <= WHOLE, f"GPU {gpu} of {name} is held {held} thousandths"
-        assert memory[name, gpu] <= room.nodes[name].node.capacity.gpus[gpu].memory
-    for name, there in room.nodes.items():
+        assert memory[name, gpu] <= free_capacity.nodes[name].node.capacity.gpus[gpu].memory
+    for name, there in free_capacity.nodes.items():
         for gpu in there.gpus.models:
             left = there.gpus.left_of(gpu)
             assert (left.time if left else 0) == WHOLE - time[name, gpu]
@@ -89,8 +94,8 @@ def check(room: Room, jobs: list[tuple[Allocation, ...]]) -> None:
 @settings(max_examples=examples(150), deadline=None)
 @given(steps=STEPS, placer=st.sampled_from(["weft-best", "packed"]))
 def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], placer: str) -> None:
-    room = room_of(placer)
-    empty = seen(room)
+    free_capacity = room_of(placer)
+    empty = seen(free_capacity)
     jobs: list[tuple[Allocation, ...]] = []
 
     def act(at: int) -> int:
@@ -100,100 +105,110 @@ def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], 
             at += 1
             name = NAMES[number % len(NAMES)]
             if what == "start":
-                before = seen(room)
-                place = find(room, wants, PlacementRequest("compute"))
-                assert seen(room) == before
-                assert place == find(copied(room), wants, PlacementRequest("compute")), "what was kept is outdated"
+                before = seen(free_capacity)
+                place = find(free_capacity, wants, PlacementRequest("compute"))
+                assert seen(free_capacity) == before
+                assert place == find(copied(free_capacity), wants, PlacementRequest("compute")), (
+                    "what was kept is outdated"
+                )
                 if place is not None:
-                    room.take_all(place)
+                    free_capacity.take_all(place)
                     jobs.append(place)
             elif what == "end" and jobs:
-                room.give_back_all(jobs.pop(number % len(jobs)))
+                free_capacity.give_back_all(jobs.pop(number % len(jobs)))
             elif what == "close":
-                room.close([name])
+                free_capacity.close([name])
             elif what == "reopen":
-                room.reopen([name])
+                free_capacity.reopen([name])
             elif what == "restore":
                 return at
             elif what == "begin":
-                before, held = seen(room), list(jobs)
-                with room.supposing(given_back=[one for place in jobs[:1] for one in place], closed=[name]):
+                before, held = seen(free_capacity), list(jobs)
+                with free_capacity.supposing(given_back=[one for place in jobs[:1] for one in place], closed=[name]):
                     del jobs[:1]
                     at = act(at)
                 jobs[:] = held
-                assert seen(room) == before
-            check(room, jobs)
+                assert seen(free_capacity) == before
+            check(free_capacity, jobs)
         return at
 
     at = 0
     while at < len(steps):
         at = act(at)
     for place in jobs:
-        room.give_back_all(place)
-    room.reopen(NAMES)
-    assert seen(room) == empty
+        free_capacity.give_back_all(place)
+    free_capacity.reopen(NAMES)
+    assert seen(free_capacity) == empty
 
 
-def places(room: Room, *wanted: Shape, take: bool = True) -> list[list[tuple[str, int]] | None]:
+def places(free_capacity: FreeCapacity, *wanted: Shape, take: bool = True) -> list[list[tuple[str, int]] | None]:
     found: list[list[tuple[str, int]] | None] = []
     for wants in wanted:
-        place = find(room, wants)
+        place = find(free_capacity, wants)
         found.append(None if place is None else [(one.node_id, one.gpus[0]) for one in place])
         if take and place:
-            room.take_all(place)
+            free_capacity.take_all(place)
     return found
 
 
 def test_two_halves_go_to_one_gpu_and_a_third_to_another() -> None:
-    room = single(2)
-    assert places(room, shape(500), shape(500), shape(500)) == [[("node-0", 0)], [("node-0", 0)], [("node-0", 1)]]
+    free_capacity = single(2)
+    assert places(free_capacity, shape(500), shape(500), shape(500)) == [
+        [("node-0", 0)],
+        [("node-0", 0)],
+        [("node-0", 1)],
+    ]
 
 
 def test_no_whole_gpu_is_given_of_which_somebody_holds_a_share() -> None:
-    room = single(1)
-    (place,) = places(room, shape(1))
+    free_capacity = single(1)
+    (place,) = places(free_capacity, shape(1))
     assert place == [("node-0", 0)]
-    assert find(room, shape(gpus=1)) is None
-    assert places(room, shape(999), shape(1), take=True) == [[("node-0", 0)], None]
+    assert find(free_capacity, shape(gpus=1)) is None
+    assert places(free_capacity, shape(999), shape(1), take=True) == [[("node-0", 0)], None]
 
 
 def test_no_share_is_given_of_a_gpu_that_somebody_holds_as_a_whole() -> None:
-    room = single(1)
-    room.take_all(find(room, shape(gpus=1)) or ())
-    assert find(room, shape(1)) is None
+    free_capacity = single(1)
+    free_capacity.take_all(find(free_capacity, shape(gpus=1)) or ())
+    assert find(free_capacity, shape(1)) is None
 
 
 def test_the_share_goes_where_least_is_left_over_in_the_tighter_dimension() -> None:
-    room = single(3)
+    free_capacity = single(3)
     for part, gib, gpu in ((500, 1, 0), (100, 10, 1), (300, 3, 2)):
         share = Share(request=part, memory=gib * GIB)
-        room.take(Allocation(rank=0, role="w", node_id="node-0", gpus=(gpu,), cpus=0, memory=0, share=share))
-    assert places(room, shape(450, 1), take=False) == [[("node-0", 0)]], "0.05 of the time is left over"
-    assert places(room, shape(100, 5), take=False) == [[("node-0", 1)]], "a sixteenth of the memory is left over"
-    assert places(room, shape(650, 13), take=False) == [[("node-0", 2)]], "only there is enough of both"
+        free_capacity.take(Allocation(rank=0, role="w", node_id="node-0", gpus=(gpu,), cpus=0, memory=0, share=share))
+    assert places(free_capacity, shape(450, 1), take=False) == [[("node-0", 0)]], "0.05 of the time is left over"
+    assert places(free_capacity, shape(100, 5), take=False) == [[("node-0", 1)]], (
+        "a sixteenth of the memory is left over"
+    )
+    assert places(free_capacity, shape(650, 13), take=False) == [[("node-0", 2)]], "only there is enough of both"
 
 
 def test_on_real_gpus_every_holder_has_a_context() -> None:
-    room = single(1, real=True)
-    assert places(room, shape(500, 16)) == [None]
-    assert places(room, shape(500, 15.5), shape(100, 0.001)) == [[("node-0", 0)], None]
+    free_capacity = single(1, real=True)
+    assert places(free_capacity, shape(500, 16)) == [None]
+    assert places(free_capacity, shape(500, 15.5), shape(100, 0.001)) == [[("node-0", 0)], None]
     assert places(single(1), shape(500, 16), shape(100, 0.001)) == [[("node-0", 0)], None], "emulated: no context"
 
 
 def test_of_equals_the_fastest_gpu_is_taken() -> None:
-    room = Room(Scores({"compute": {("node-0", 1): 0.9}}))
-    room.add(node_of("node-0", gpus=3, model="A"))
-    assert places(room, shape(600), shape(600), take=True) == [[("node-0", 1)], [("node-0", 0)]]
-    assert places(room, shape(400), take=False) == [[("node-0", 1)]]
+    free_capacity = FreeCapacity(Scores({"compute": {("node-0", 1): 0.9}}))
+    free_capacity.add(node_of("node-0", gpus=3, model="A"))
+    assert places(free_capacity, shape(600), shape(600), take=True) == [[("node-0", 1)], [("node-0", 0)]]
+    assert places(free_capacity, shape(400), take=False) == [[("node-0", 1)]]
 
 
 def test_replicas_of_inference_go_to_different_gpus_while_there_are_any() -> None:
-    room = single(1, 1)
-    assert places(room, shape(250, count=3, kind="inference")) == [[("node-0", 0), ("node-1", 0), ("node-0", 0)]]
-    room = single(1, 1)
-    (first,) = places(room, shape(250, kind="inference"))
+    free_capacity = single(1, 1)
+    assert places(free_capacity, shape(250, count=3, kind="inference")) == [
+        [("node-0", 0), ("node-1", 0), ("node-0", 0)]
+    ]
+    free_capacity = single(1, 1)
+    (first,) = places(free_capacity, shape(250, kind="inference"))
     assert first == [("node-0", 0)]
-    grown = find(room, shape(250, kind="inference"), PlacementRequest(beside=(("node-0", 0),)))
+    grown = find(free_capacity, shape(250, kind="inference"), PlacementRequest(beside=(("node-0", 0),)))
     assert grown is not None
     assert grown[0].node_id == "node-1"
 
@@ -206,55 +221,60 @@ def test_replicas_of_two_roles_of_inference_are_apart_too() -> None:
 
 
 def test_notebooks_are_packed_together_and_training_is_alone_while_a_gpu_is_free() -> None:
-    room = single(4)
+    free_capacity = single(4)
     kinds = ["training", "notebook", "batch", "notebook", "batch", "training"]
-    found = places(room, *(shape(200, kind=kind) for kind in kinds))
+    found = places(free_capacity, *(shape(200, kind=kind) for kind in kinds))
     gpus = [place[0][1] if place else None for place in found]
     assert gpus == [0, 0, 0, 0, 0, 1], "the others fill up the GPU that is shared already"
-    room = single(2)
-    assert places(room, shape(200, kind="training"), shape(200, kind="training")) == [[("node-0", 0)], [("node-0", 1)]]
-    room = single(2)
-    assert places(room, shape(700, kind="training"), shape(100, kind="notebook", node="node-0", gpu=1)) == [
+    free_capacity = single(2)
+    assert places(free_capacity, shape(200, kind="training"), shape(200, kind="training")) == [
         [("node-0", 0)],
         [("node-0", 1)],
     ]
-    assert places(room, shape(200, kind="training")) == [[("node-0", 1)]], (
+    free_capacity = single(2)
+    assert places(free_capacity, shape(700, kind="training"), shape(100, kind="notebook", node="node-0", gpu=1)) == [
+        [("node-0", 0)],
+        [("node-0", 1)],
+    ]
+    assert places(free_capacity, shape(200, kind="training")) == [[("node-0", 1)]], (
         "rather beside a notebook than beside training"
     )
-    assert places(room, shape(200, kind="training")) == [[("node-0", 0)]], "0.1 is left there, 0.7 on the other"
+    assert places(free_capacity, shape(200, kind="training")) == [[("node-0", 0)]], (
+        "0.1 is left there, 0.7 on the other"
+    )
 
 
 def test_notebooks_go_where_notebooks_are() -> None:
-    room = single(2)
+    free_capacity = single(2)
     for gpu, part, kind in ((0, 300, "batch"), (1, 100, "notebook")):
         share = Share(request=part, memory=1, kind=kind)
-        room.take(Allocation(rank=0, role="w", node_id="node-0", gpus=(gpu,), cpus=0, memory=0, share=share))
-    assert places(room, shape(200, kind="notebook"), take=False) == [[("node-0", 1)]]
-    assert places(room, shape(200, kind="batch"), take=False) == [[("node-0", 0)]]
+        free_capacity.take(Allocation(rank=0, role="w", node_id="node-0", gpus=(gpu,), cpus=0, memory=0, share=share))
+    assert places(free_capacity, shape(200, kind="notebook"), take=False) == [[("node-0", 1)]]
+    assert places(free_capacity, shape(200, kind="batch"), take=False) == [[("node-0", 0)]]
 
 
 def test_a_node_without_cpus_gives_no_share() -> None:
-    room = single(1, 1, cpus=1.0)
-    assert places(room, shape(100), shape(100), shape(100)) == [[("node-0", 0)], [("node-1", 0)], None]
+    free_capacity = single(1, 1, cpus=1.0)
+    assert places(free_capacity, shape(100), shape(100), shape(100)) == [[("node-0", 0)], [("node-1", 0)], None]
 
 
 def test_the_model_and_the_pin_are_respected() -> None:
-    room = room_of(nodes=2)
-    assert places(room, shape(500, model="B"), take=False) == [[("node-0", 1)]]
-    assert places(room, shape(500, 20), take=False) == [[("node-0", 1)]], "only B has so much"
-    assert places(room, shape(500, model="C"), take=False) == [None]
-    assert places(room, shape(400, count=2, node="node-1", gpu=2)) == [[("node-1", 2), ("node-1", 2)]]
-    assert places(room, shape(400, node="node-1", gpu=2)) == [None]
-    assert places(room, shape(400, node="node-1", model="A"), take=False) == [[("node-1", 0)]]
-    assert places(room, shape(400, node="node-9"), take=False) == [None]
-    room.close(["node-1"])
-    assert places(room, shape(400, node="node-1"), take=False) == [None]
+    free_capacity = room_of(nodes=2)
+    assert places(free_capacity, shape(500, model="B"), take=False) == [[("node-0", 1)]]
+    assert places(free_capacity, shape(500, 20), take=False) == [[("node-0", 1)]], "only B has so much"
+    assert places(free_capacity, shape(500, model="C"), take=False) == [None]
+    assert places(free_capacity, shape(400, count=2, node="node-1", gpu=2)) == [[("node-1", 2), ("node-1", 2)]]
+    assert places(free_capacity, shape(400, node="node-1", gpu=2)) == [None]
+    assert places(free_capacity, shape(400, node="node-1", model="A"), take=False) == [[("node-1", 0)]]
+    assert places(free_capacity, shape(400, node="node-9"), take=False) == [None]
+    free_capacity.close(["node-1"])
+    assert places(free_capacity, shape(400, node="node-1"), take=False) == [None]
 
 
 def test_gpus_that_are_occupied_or_kept_give_no_share() -> None:
-    room = Room()
-    room.add(node_of("node-0", gpus=2, model="A"), occupied=frozenset({0}), kept=frozenset({1}))
-    assert find(room, shape(1)) is None
+    free_capacity = FreeCapacity()
+    free_capacity.add(node_of("node-0", gpus=2, model="A"), occupied=frozenset({0}), kept=frozenset({1}))
+    assert find(free_capacity, shape(1)) is None
 
 
 def test_a_gpu_that_is_withheld_is_not_given_when_its_last_share_comes_back() -> None:
@@ -285,39 +305,39 @@ def test_as_few_replicas_as_fit_start() -> None:
 
 def test_what_is_held_beyond_a_gpu_is_counted_and_given_back() -> None:
     """By mistake, or in a moment between two reports."""
-    room = single(1)
-    before = seen(room)
+    free_capacity = single(1)
+    before = seen(free_capacity)
     held = [
         Allocation(rank=0, role="w", node_id="node-0", gpus=(0,), cpus=0, memory=0, share=share)
         for share in (Share(request=800, memory=GIB), None, Share(request=800, memory=20 * GIB))
     ]
     for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0)):
         for at in order:
-            room.take(held[at])
-            assert find(room, shape(gpus=1)) is None
-        assert find(room, shape(1, 0.001)) is None
+            free_capacity.take(held[at])
+            assert find(free_capacity, shape(gpus=1)) is None
+        assert find(free_capacity, shape(1, 0.001)) is None
         for at in order[::-1]:
-            room.give_back(held[at])
-        assert seen(room) == before
+            free_capacity.give_back(held[at])
+        assert seen(free_capacity) == before
 
 
 def test_another_share_of_the_same_gpu_changes_what_is_left() -> None:
-    room = single(1)
-    (place,) = [find(room, shape(300))]
+    free_capacity = single(1)
+    (place,) = [find(free_capacity, shape(300))]
     assert place is not None
-    room.take_all(place)
-    grown = room.grown
+    free_capacity.take_all(place)
+    grown = free_capacity.grown
     after = Allocation(
         rank=0, role="worker", node_id="node-0", gpus=(0,), cpus=1, memory=1, share=Share(request=700, memory=2 * GIB)
     )
-    room.resize(place[0], after)
-    assert find(room, shape(400)) is None
-    assert find(room, shape(300)) is not None
-    assert room.grown == grown
-    room.resize(after, place[0])
-    assert room.grown == grown + 1
-    room.give_back_all(place)
-    assert room.gpus_free == 1
+    free_capacity.resize(place[0], after)
+    assert find(free_capacity, shape(400)) is None
+    assert find(free_capacity, shape(300)) is not None
+    assert free_capacity.grown == grown
+    free_capacity.resize(after, place[0])
+    assert free_capacity.grown == grown + 1
+    free_capacity.give_back_all(place)
+    assert free_capacity.gpus_free == 1
 
 
 def test_shares_count_as_parts_of_gpus() -> None:
@@ -333,29 +353,31 @@ def test_shares_count_as_parts_of_gpus() -> None:
 
 @pytest.mark.parametrize(("kind", "gpus_used"), [("batch", 25), ("notebook", 25), ("training", 100)])
 def test_a_hundred_quarters(kind: str, gpus_used: int) -> None:
-    room = Room()
+    free_capacity = FreeCapacity()
     for number in range(25):
-        room.add(node_of(f"node-{number}", gpus=4, model="A"))
+        free_capacity.add(node_of(f"node-{number}", gpus=4, model="A"))
     for _ in range(100):
-        room.take_all(find(room, shape(250, kind=kind)) or ())
-    assert room.gpus_free == 100 - gpus_used
+        free_capacity.take_all(find(free_capacity, shape(250, kind=kind)) or ())
+    assert free_capacity.gpus_free == 100 - gpus_used
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(jobs=st.lists(JOBS, max_size=12), wanted=JOBS)
 def test_what_is_found_is_the_best_of_all(jobs: list[Shape], wanted: Shape) -> None:
     """Against a look at every GPU."""
-    room = room_of()
+    free_capacity = room_of()
     for wants in jobs:
-        room.take_all(find(room, wants) or ())
+        free_capacity.take_all(find(free_capacity, wants) or ())
     request = wanted[0].request
     share = request.share
     if share is None or request.node is not None:
         return
     share = structs.replace(share, kind="batch")
-    place = find(room, (structs.replace(wanted[0], least=1, count=1, request=structs.replace(request, share=share)),))
+    place = find(
+        free_capacity, (structs.replace(wanted[0], least=1, count=1, request=structs.replace(request, share=share)),)
+    )
     best = []
-    for name, there in room.nodes.items():
+    for name, there in free_capacity.nodes.items():
         for gpu, make, left in there.gpus.giving(request.model):
             time_over, memory_over = left.time - share.request, left.memory - share.memory - make.context
             if left.holders and time_over >= 0 <= memory_over:
@@ -366,4 +388,6 @@ def test_what_is_found_is_the_best_of_all(jobs: list[Shape], wanted: Shape) -> N
         assert place is not None
         assert (place[0].node_id, place[0].gpus[0]) == min(best)[3:]
     elif place is not None:
-        assert room.nodes[place[0].node_id].gpus.has(place[0].gpus), "a free GPU only if no shared one has enough"
+        assert free_capacity.nodes[place[0].node_id].gpus.has(place[0].gpus), (
+            "a free GPU only if no shared one has enough"
+        )

@@ -10,7 +10,7 @@ from tests.support.shared_gpus import node_of, shape, single
 from weft.domain.cluster import Node
 from weft.domain.job import Allocation, Job, JobState, Placement
 from weft.domain.spec import JobSpec
-from weft.planning.capacity import Room, room_of
+from weft.planning.capacity import FreeCapacity, free_capacity_of
 from weft.planning.choosing_again import Movable
 from weft.planning.finding import find
 from weft.planning.giving_way import loss
@@ -30,16 +30,16 @@ from weft.planning.shares import Shares
 HALF = shape(500, 8)
 
 
-def with_jobs(room: Room, *jobs: Shape) -> Room:
+def with_jobs(free_capacity: FreeCapacity, *jobs: Shape) -> FreeCapacity:
     for wants in jobs:
-        place = find(room, wants)
+        place = find(free_capacity, wants)
         assert place is not None
-        room.take_all(place)
-    return room
+        free_capacity.take_all(place)
+    return free_capacity
 
 
-def refused(room: Room, wants: Shape = HALF) -> str:
-    cause = why_not(room, wants)
+def refused(free_capacity: FreeCapacity, wants: Shape = HALF) -> str:
+    cause = why_not(free_capacity, wants)
     assert cause is not None
     return cause.sentence
 
@@ -64,14 +64,14 @@ def test_a_share_that_finds_no_gpu_is_told_what_is_left() -> None:
 
 
 def test_of_several_shared_gpus_the_one_that_comes_nearest_is_told() -> None:
-    room = with_jobs(single(2), shape(100, 13, node="node-0", gpu=0), shape(600, 6, node="node-0", gpu=1))
-    assert "the most left on a shared GPU is 0.4 with 10GiB," in refused(room)
-    room = with_jobs(single(1, real=True), shape(100, 4))
-    assert "is 0.9 with 11GiB," in refused(room, shape(500, 12)), "two contexts are taken off"
+    free_capacity = with_jobs(single(2), shape(100, 13, node="node-0", gpu=0), shape(600, 6, node="node-0", gpu=1))
+    assert "the most left on a shared GPU is 0.4 with 10GiB," in refused(free_capacity)
+    free_capacity = with_jobs(single(1, real=True), shape(100, 4))
+    assert "is 0.9 with 11GiB," in refused(free_capacity, shape(500, 12)), "two contexts are taken off"
 
 
 @pytest.mark.parametrize(
-    ("room", "wants", "sentence"),
+    ("free_capacity", "wants", "sentence"),
     [
         (with_jobs(single(1), shape(gpus=1)), HALF, "wants 0.5 of a GPU with 8GiB; no GPU is free"),
         (
@@ -122,15 +122,15 @@ def test_of_several_shared_gpus_the_one_that_comes_nearest_is_told() -> None:
         (single(1), shape(500, 8, node="node-0", gpu=7), "is pinned to GPU 7 of node-0, which has GPU 0"),
     ],
 )
-def test_what_a_refused_job_is_told(room: Room, wants: Shape, sentence: str) -> None:
-    assert refused(room, wants) == sentence
+def test_what_a_refused_job_is_told(free_capacity: FreeCapacity, wants: Shape, sentence: str) -> None:
+    assert refused(free_capacity, wants) == sentence
 
 
 def test_a_drained_node_with_room_for_the_share_is_named() -> None:
-    room = Room()
-    room.add(structs.replace(node_of("node-0", model="A"), drained=True))
-    room.add(node_of("node-1", gpus=0))
-    assert refused(room).endswith(
+    free_capacity = FreeCapacity()
+    free_capacity.add(structs.replace(node_of("node-0", model="A"), drained=True))
+    free_capacity.add(node_of("node-1", gpus=0))
+    assert refused(free_capacity).endswith(
         "node-0 has 0.5 of a GPU with 8GiB free, but is drained (`weft resume node-0`);"
         " it cannot start until node-0 is resumed"
     )
@@ -155,24 +155,28 @@ def test_a_share_that_no_gpu_could_give_never_fits() -> None:
     assert cause.sentence.endswith("one share can have 15.5GiB of a GPU of A")
 
 
-def told(room: Room, wants: Shape) -> str:
-    place = find(room, wants)
+def told(free_capacity: FreeCapacity, wants: Shape) -> str:
+    place = find(free_capacity, wants)
     assert place is not None
-    return why_there(room, wants, NOBODY, place, placement="weft-best").sentence
+    return why_there(free_capacity, wants, NOBODY, place, placement="weft-best").sentence
 
 
 def test_why_a_share_is_where_it_is() -> None:
-    room = single(2)
-    assert told(room, HALF) == "best fit: 0.5 of GPU 0 of node-0, score 1.00; 0.5 with 8GiB of that GPU is left"
-    with_jobs(room, shape(300, 4))
-    assert told(room, HALF) == (
+    free_capacity = single(2)
+    assert (
+        told(free_capacity, HALF) == "best fit: 0.5 of GPU 0 of node-0, score 1.00; 0.5 with 8GiB of that GPU is left"
+    )
+    with_jobs(free_capacity, shape(300, 4))
+    assert told(free_capacity, HALF) == (
         "best fit: 0.5 of GPU 0 of node-0, score 1.00; beside 1 other share, 0.2 with 4GiB of that GPU is left"
     )
-    assert told(room, shape(200, 2, count=3)) == (
+    assert told(free_capacity, shape(200, 2, count=3)) == (
         "best fit: 3 shares of 1 GPU, 0.6 in all of node-0 together, slowest 1.00;"
         " 0.1 with 6GiB of the fullest of these GPUs is left"
     )
-    assert told(room, shape(500, 8, node="node-0", gpu=1)).startswith("pinned: 0.5 of GPU 1 of node-0, score 1.00;")
+    assert told(free_capacity, shape(500, 8, node="node-0", gpu=1)).startswith(
+        "pinned: 0.5 of GPU 1 of node-0, score 1.00;"
+    )
     both = told(single(2), (*shape(gpus=1), *shape(250, 2)))
     assert both.startswith("weft-best: 1 GPU and 0.25 of GPU 1 of node-0 together, slowest 1.00; 0.75 with 14GiB")
 
@@ -180,10 +184,10 @@ def test_why_a_share_is_where_it_is() -> None:
 # jobs
 
 
-def holding(job_id: str, made: JobSpec, room: Room, **fields: object) -> Job:
-    place = find(room, shape_of(made), PlacementRequest(key=job_id))
+def holding(job_id: str, made: JobSpec, free_capacity: FreeCapacity, **fields: object) -> Job:
+    place = find(free_capacity, shape_of(made), PlacementRequest(key=job_id))
     assert place is not None
-    room.take_all(place)
+    free_capacity.take_all(place)
     job = Job(id=job_id, tenant="alice", spec=made, seq=1, submitted_at=0.0, state=JobState.RUNNING, placed_at=0.0)
     return structs.replace(job, placement=Placement(allocations=place, why="there"), **fields)
 
@@ -193,8 +197,10 @@ def emulated(gpus: int = 1) -> list[Node]:
 
 
 def test_explain_names_the_shares_in_the_way() -> None:
-    room = room_of(emulated(), [])
-    one, other = (holding(name, sharing(0.4, time_limit="1h"), room, seq=at) for at, name in enumerate(("j-1", "j-2")))
+    free_capacity = free_capacity_of(emulated(), [])
+    one, other = (
+        holding(name, sharing(0.4, time_limit="1h"), free_capacity, seq=at) for at, name in enumerate(("j-1", "j-2"))
+    )
     waiting = Job(id="j-3", tenant="bob", spec=sharing(0.5), seq=3, submitted_at=0.0)
     found = explain(waiting, nodes=emulated(), holding=[one, other], queued=[waiting], now=10.0)
     assert found.code == "no-room"
@@ -205,7 +211,7 @@ def test_explain_names_the_shares_in_the_way() -> None:
 
 
 def test_a_quarter_of_a_gpu_attains_a_quarter_of_its_time() -> None:
-    job = holding("j-1", sharing(0.25), room_of(emulated(), []))
+    job = holding("j-1", sharing(0.25), free_capacity_of(emulated(), []))
     standing = standing_of(job, 100.0, LAS)
     assert (standing.gpus, standing.attained_gpu_s, standing.attained_s) == (0.25, 25.0, 100.0)
     assert LAS.changes_after_s(standing) == (1800.0 - 25.0) / 0.25
@@ -217,22 +223,22 @@ def test_a_quarter_of_a_gpu_attains_a_quarter_of_its_time() -> None:
 
 
 def test_shares_give_way_until_a_whole_gpu_is_free() -> None:
-    room = single(2)
-    quarters = [find_and_take(room, shape(500, 1)) for _ in range(4)]
+    free_capacity = single(2)
+    quarters = [find_and_take(free_capacity, shape(500, 1)) for _ in range(4)]
     holders = [Holder(job_id=f"j-{at}", worth=(float(at),), allocations=place) for at, place in enumerate(quarters)]
-    selection = select_victims(shape(gpus=1), room=room, holders=holders)
+    selection = select_victims(shape(gpus=1), free_capacity=free_capacity, holders=holders)
     assert selection is not None
     assert [victim.job_id for victim in selection.victims] == ["j-0", "j-1"], "both that are on one GPU"
-    selection = select_victims(HALF, room=room, holders=holders)
+    selection = select_victims(HALF, free_capacity=free_capacity, holders=holders)
     assert selection is not None
     assert [victim.job_id for victim in selection.victims] == ["j-0"]
-    assert select_victims(shape(501), room=room, holders=holders[:1]) is None
+    assert select_victims(shape(501), free_capacity=free_capacity, holders=holders[:1]) is None
 
 
-def find_and_take(room: Room, wants: Shape) -> tuple[Allocation, ...]:
-    place = find(room, wants)
+def find_and_take(free_capacity: FreeCapacity, wants: Shape) -> tuple[Allocation, ...]:
+    place = find(free_capacity, wants)
     assert place is not None
-    room.take_all(place)
+    free_capacity.take_all(place)
     return place
 
 
@@ -241,22 +247,22 @@ def movable(job_id: str, wants: Shape, place: Sequence[Allocation]) -> Movable:
 
 
 def test_jobs_that_hold_shares_do_not_move() -> None:
-    room = Room(Scores({"compute": {("node-0", 0): 3.0}}), placer=weft_best)
-    room.add(node_of("node-0", gpus=3, model="A"))
+    free_capacity = FreeCapacity(Scores({"compute": {("node-0", 0): 3.0}}), placer=weft_best)
+    free_capacity.add(node_of("node-0", gpus=3, model="A"))
     pinned = {"node": "node-0", "gpu": 0}
-    shared = find_and_take(room, shape(100, **pinned))
-    assert moves_for(room, [movable("j-1", shape(100), shared)]) == []
-    room.give_back_all(shared)
-    whole = find_and_take(room, shape(gpus=1, **pinned))
-    assert [move.job_id for move in moves_for(room, [movable("j-2", shape(gpus=1), whole)])] == ["j-2"]
+    shared = find_and_take(free_capacity, shape(100, **pinned))
+    assert moves_for(free_capacity, [movable("j-1", shape(100), shared)]) == []
+    free_capacity.give_back_all(shared)
+    whole = find_and_take(free_capacity, shape(gpus=1, **pinned))
+    assert [move.job_id for move in moves_for(free_capacity, [movable("j-2", shape(gpus=1), whole)])] == ["j-2"]
 
 
 def test_replicas_of_inference_grow_apart_and_others_near_each_other() -> None:
     for kind, node_id in (("inference", "node-1"), ("batch", "node-0")):
-        room = single(1, 1)
+        free_capacity = single(1, 1)
         wants = shape(300, kind=kind)
-        place = find_and_take(room, wants)
-        grown = grow(room, place, wants[0], 1, first_rank=1)
+        place = find_and_take(free_capacity, wants)
+        grown = grow(free_capacity, place, wants[0], 1, first_rank=1)
         assert grown is not None
         assert (grown[0].node_id, grown[0].rank) == (node_id, 1)
         assert grown[0].share == wants[0].request.share

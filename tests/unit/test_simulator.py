@@ -249,17 +249,17 @@ def test_every_waiting_job_has_a_reason(cluster: Cluster, count: int, dice: int,
     world = World()
     outcome = ran(jobs, cluster, policy, world)
     at = outcome.spells[int(part * (len(outcome.spells) - 1))].begin_s
-    room = room_of(cluster, world, placer=policy.placing.placer)
+    free_capacity = room_of(cluster, world, placer=policy.placing.placer)
     running = [spell for spell in outcome.spells if spell.begin_s <= at < spell.end_s]
     for spell in running:
         for node, index in spell.gpus:
             held = Allocation(rank=0, role="worker", node_id=node_id(node), gpus=(index,), cpus=1.0, memory=1)
-            room.take(held)
+            free_capacity.take(held)
     free = cluster.gpus - sum(len(spell.gpus) for spell in running)
-    assert room.gpus_free == free
+    assert free_capacity.gpus_free == free
     for number, job in enumerate(outcome.jobs):
         if job.arrival_s <= at < job.completed_s and number not in {spell.job for spell in running}:
-            found = why_not(room, shape_of(job.gpus), PlacementRequest(job.job_class, job.id))
+            found = why_not(free_capacity, shape_of(job.gpus), PlacementRequest(job.job_class, job.id))
             assert (found is not None) == (job.gpus > free)
             if found is not None:
                 assert f"{job.gpus} replicas" in found.sentence or job.gpus == 1 or not free

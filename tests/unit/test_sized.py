@@ -121,9 +121,9 @@ def test_dorms_workload_is_the_same_from_the_same_dice_and_fits_its_cluster() ->
 
 def test_containers_without_gpus_leave_nodes_with_gpus_for_the_last() -> None:
     """13 containers of one core do not fit on one node of 12: the two nodes have no GPUs."""
-    room = room_of(CLUSTER, World(), placer=packed)
+    free_capacity = room_of(CLUSTER, World(), placer=packed)
     want = Want("worker", 13, 13, Request(gpus=0, cpus=1.0, memory=1))
-    place = find(room, (want,))
+    place = find(free_capacity, (want,))
     assert place is not None
     assert all(node_number(one.node_id) >= 5 for one in place)
 

@@ -11,7 +11,7 @@ from tests.unit.test_scheduler_loop import World as DeskWorld
 from weft.domain.classes import CLASS_LABEL
 from weft.domain.job import Allocation
 from weft.messages.signals import PairSlowdown
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.reasons.why import why_there
 from weft.planning.scores import Scores
@@ -23,25 +23,25 @@ from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 MEMORY, COMPUTE = PlacementRequest("memory"), PlacementRequest("compute")
 
 
-def room_with(slowdowns: dict[tuple[str, str], float], *sizes: int) -> Room:
-    room = single(*sizes)
-    room.scores.slow(slowdowns)
-    return room
+def room_with(slowdowns: dict[tuple[str, str], float], *sizes: int) -> FreeCapacity:
+    free_capacity = single(*sizes)
+    free_capacity.scores.slow(slowdowns)
+    return free_capacity
 
 
-def take(room: Room, part: int, asked: PlacementRequest, **more: Any) -> Allocation:
-    found = find(room, shape(part, **more), asked)
+def take(free_capacity: FreeCapacity, part: int, asked: PlacementRequest, **more: Any) -> Allocation:
+    found = find(free_capacity, shape(part, **more), asked)
     assert found is not None
-    room.take_all(found)
+    free_capacity.take_all(found)
     return found[0]
 
 
-def two_shared(slowdowns: dict[tuple[str, str], float], *, of_memory: int = 500, of_compute: int = 500) -> Room:
+def two_shared(slowdowns: dict[tuple[str, str], float], *, of_memory: int = 500, of_compute: int = 500) -> FreeCapacity:
     """One node: on GPU 0 a share of a memory job, on GPU 1 one of a compute job. Training avoids training."""
-    room = room_with(slowdowns, 2)
-    assert take(room, of_memory, MEMORY, kind="training").gpus == (0,)
-    assert take(room, of_compute, COMPUTE, kind="training").gpus == (1,)
-    return room
+    free_capacity = room_with(slowdowns, 2)
+    assert take(free_capacity, of_memory, MEMORY, kind="training").gpus == (0,)
+    assert take(free_capacity, of_compute, COMPUTE, kind="training").gpus == (1,)
+    return free_capacity
 
 
 SLOW = {("memory", "memory"): 1.3, ("memory", "compute"): 1.02, ("compute", "memory"): 1.04}
@@ -62,20 +62,20 @@ def test_what_jobs_slow_each_other_down_counts_as_much_as_what_is_left_over_of_a
 
 
 def test_no_share_is_kept_from_the_last_place_there_is() -> None:
-    room = room_with({("memory", "memory"): 4.0}, 1)
-    take(room, 500, MEMORY)
-    assert take(room, 500, MEMORY).gpus == (0,)
+    free_capacity = room_with({("memory", "memory"): 4.0}, 1)
+    take(free_capacity, 500, MEMORY)
+    assert take(free_capacity, 500, MEMORY).gpus == (0,)
 
 
 def test_the_class_of_a_job_is_known_as_long_as_it_holds_its_share() -> None:
-    room = two_shared(SLOW)
-    held = take(room, 300, MEMORY)
+    free_capacity = two_shared(SLOW)
+    held = take(free_capacity, 300, MEMORY)
     assert held.share is not None
     assert held.share.job_class == "memory"
-    another = take(room, 100, MEMORY)
+    another = take(free_capacity, 100, MEMORY)
     assert another.gpus == (1,), "a memory job is on both by now, and of GPU 1 less is left over"
-    room.give_back_all([held, another])
-    node = room.nodes[held.node_id]
+    free_capacity.give_back_all([held, another])
+    node = free_capacity.nodes[held.node_id]
     assert [node.gpus.shared[gpu].company for gpu in (0, 1)] == [4, 1]
 
 
@@ -94,15 +94,15 @@ def test_less_than_alone_is_no_gain(company: int) -> None:
 
 
 def test_it_is_told_with_its_numbers_and_only_where_something_is_known() -> None:
-    room = two_shared(SLOW)
+    free_capacity = two_shared(SLOW)
     wanted = shape(300)
-    place = find(room, wanted, MEMORY)
+    place = find(free_capacity, wanted, MEMORY)
     assert place is not None
-    why = why_there(room, wanted, MEMORY, place, placement="packed")
+    why = why_there(free_capacity, wanted, MEMORY, place, placement="packed")
     assert (why.numbers["beside_slowdown"], why.numbers["neighbours_slowdown"]) == (1.02, 1.04)
     assert "beside the others there a step takes 1.02 times the GPU's time, and theirs 1.04 times" in why.sentence
-    room.scores.slow({})
-    why = why_there(room, wanted, MEMORY, place, placement="packed")
+    free_capacity.scores.slow({})
+    why = why_there(free_capacity, wanted, MEMORY, place, placement="packed")
     assert "beside_slowdown" not in why.numbers
 
 

@@ -12,7 +12,7 @@ from weft.domain.job import JobState
 from weft.messages.asks import AskKind
 from weft.messages.http import JobView
 from weft.planning import order
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.jobs import standing_of
 from weft.planning.order import LAS, SRTF
@@ -30,11 +30,11 @@ def elastic(least: int, want: int, **fields: object) -> dict[str, object]:
     return {"role": {"replicas": {"min": least, "want": want}}, **fields}
 
 
-def room_of(*cpus: float, gpus: int = 0, placement: str = "packed-sticky") -> Room:
-    room = Room(placer=Policy(placement=placement).placing.placer)
+def room_of(*cpus: float, gpus: int = 0, placement: str = "packed-sticky") -> FreeCapacity:
+    free_capacity = FreeCapacity(placer=Policy(placement=placement).placing.placer)
     for number, count in enumerate(cpus, 1):
-        room.add(replace(node(f"n{number}"), capacity=replace(capacity(gpus=gpus), cpus=count)))
-    return room
+        free_capacity.add(replace(node(f"n{number}"), capacity=replace(capacity(gpus=gpus), cpus=count)))
+    return free_capacity
 
 
 def counts(found: object) -> dict[str, int]:
@@ -70,11 +70,11 @@ def test_why_there_is_no_place_is_told_of_the_room_that_the_roles_before_leave()
         Want("worker", 6, 8, Request(gpus=0, cpus=1.0, memory=GIB)),
         Want("ps", 1, 1, Request(gpus=0, cpus=4.0, memory=GIB)),
     )
-    room = room_of(8.0)
-    found = why_not(room, shape)
+    free_capacity = room_of(8.0)
+    found = why_not(free_capacity, shape)
     assert found is not None
     assert "2 CPUs" in found.sentence
-    assert room.nodes["n1"].cpus == 8.0
+    assert free_capacity.nodes["n1"].cpus == 8.0
 
 
 Shapes = st.lists(
@@ -95,18 +95,18 @@ def test_a_gang_gets_a_place_exactly_when_its_least_has_one_and_never_less_or_mo
         Want(f"r{at}", least, least + more, Request(gpus=gpus, cpus=float(cpus), memory=GIB))
         for at, (least, more, gpus, cpus) in enumerate(asked)
     )
-    room = room_of(*map(float, there), gpus=4, placement=placement)
+    free_capacity = room_of(*map(float, there), gpus=4, placement=placement)
     least = tuple(replace(want, count=want.least) for want in shape)
-    found = find(room, shape)
-    assert (found is not None) == (find(room, least) is not None)
-    assert [node.cpus for node in room.nodes.values()] == [float(cpus) for cpus in there]
+    found = find(free_capacity, shape)
+    assert (found is not None) == (find(free_capacity, least) is not None)
+    assert [node.cpus for node in free_capacity.nodes.values()] == [float(cpus) for cpus in there]
     if found is None:
-        assert why_not(room, shape)
+        assert why_not(free_capacity, shape)
         return
     assert [one.rank for one in found] == list(range(len(found)))
     for want in shape:
         assert want.least <= counts(found)[want.role] <= want.count
-    for of_node, cpus in zip(room.nodes, there, strict=True):
+    for of_node, cpus in zip(free_capacity.nodes, there, strict=True):
         here = [one for one in found if one.node_id == of_node]
         assert sum(one.cpus for one in here) <= cpus
         assert len({gpu for one in here for gpu in one.gpus}) == sum(len(one.gpus) for one in here) <= 4

@@ -10,7 +10,7 @@ from tests.support.builders import node
 from tests.support.tier import examples
 from weft.domain.cluster import Request
 from weft.domain.job import Allocation
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.scores import Scores
@@ -28,42 +28,53 @@ SCORES = {  # some as good as equal, so that other classes matter
 }
 
 
-def room_of() -> Room:
-    room = Room(Scores(SCORES), placer=weft_best)
+def room_of() -> FreeCapacity:
+    free_capacity = FreeCapacity(Scores(SCORES), placer=weft_best)
     for name in NODES:
-        room.add(node(name, gpus=GPUS))
-    return room
+        free_capacity.add(node(name, gpus=GPUS))
+    return free_capacity
 
 
 def held(name: str, *gpus: int) -> Allocation:
     return Allocation(rank=0, role="worker", node_id=name, gpus=gpus, cpus=0.1, memory=7)
 
 
-def places_in(room: Room) -> list[tuple[Allocation, ...] | None]:
+def places_in(free_capacity: FreeCapacity) -> list[tuple[Allocation, ...] | None]:
     return [
-        find(room, (Want("worker", count, count, Request(gpus=size, cpus=0.1, memory=7)),), PlacementRequest(job_class))
+        find(
+            free_capacity,
+            (Want("worker", count, count, Request(gpus=size, cpus=0.1, memory=7)),),
+            PlacementRequest(job_class),
+        )
         for count, size in ((1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (2, 2))
         for job_class in SCORES
     ]
 
 
-def fresh(room: Room) -> Room:
+def fresh(free_capacity: FreeCapacity) -> FreeCapacity:
     """A room with the same free, of which nothing was asked yet."""
     made = room_of()
-    for name, there in room.nodes.items():
+    for name, there in free_capacity.nodes.items():
         made.take(held(name, *(gpu for gpu in range(GPUS) if not there.gpus.has([gpu]))))
         made.nodes[name].cpus, made.nodes[name].memory = there.cpus, there.memory
-        if not room.is_open(name):
+        if not free_capacity.is_open(name):
             made.close([name])
     return made
 
 
-def seen(room: Room) -> Seen:
+def seen(free_capacity: FreeCapacity) -> Seen:
     """All that is free, to the last bit, and what a placement that keeps offers finds there."""
-    nodes = {one.node.id: (one.gpus.whole, one.cpus, one.memory) for one in room.nodes.values()}
-    places = places_in(room)
-    buckets = {free: list(node_ids) for free, node_ids in room.buckets.items()}
-    return nodes, buckets, [one.node.id for one in room.open_nodes], room.gpus_free, room.grown, places
+    nodes = {one.node.id: (one.gpus.whole, one.cpus, one.memory) for one in free_capacity.nodes.values()}
+    places = places_in(free_capacity)
+    buckets = {free: list(node_ids) for free, node_ids in free_capacity.buckets.items()}
+    return (
+        nodes,
+        buckets,
+        [one.node.id for one in free_capacity.open_nodes],
+        free_capacity.gpus_free,
+        free_capacity.grown,
+        places,
+    )
 
 
 STEPS = st.lists(
@@ -76,42 +87,44 @@ STEPS = st.lists(
 )
 
 
-def change(room: Room, what: str, name: str, gpu: int) -> None:
+def change(free_capacity: FreeCapacity, what: str, name: str, gpu: int) -> None:
     one = held(name, gpu)
-    if what == "take" and room.nodes[name].gpus.has([gpu]):
-        room.take(one)
-    elif what == "give back" and not room.nodes[name].gpus.has([gpu]):
-        room.give_back(one)
+    if what == "take" and free_capacity.nodes[name].gpus.has([gpu]):
+        free_capacity.take(one)
+    elif what == "give back" and not free_capacity.nodes[name].gpus.has([gpu]):
+        free_capacity.give_back(one)
     elif what == "resize":
-        room.resize(one, Allocation(rank=0, role="worker", node_id=name, gpus=(gpu,), cpus=0.3, memory=gpu))
+        free_capacity.resize(one, Allocation(rank=0, role="worker", node_id=name, gpus=(gpu,), cpus=0.3, memory=gpu))
     elif what == "close":
-        room.close([name])
+        free_capacity.close([name])
     elif what == "reopen":
-        room.reopen([name])
+        free_capacity.reopen([name])
     elif what == "look":
-        assert places_in(room) == places_in(fresh(room))
-        assert [there.node.id for there in room.open_nodes] == [name for name in NODES if room.is_open(name)]
+        assert places_in(free_capacity) == places_in(fresh(free_capacity))
+        assert [there.node.id for there in free_capacity.open_nodes] == [
+            name for name in NODES if free_capacity.is_open(name)
+        ]
 
 
 class _BrokenOffError(Exception):
     pass
 
 
-def suppose(room: Room, steps: list[tuple[str, str, int]]) -> None:
+def suppose(free_capacity: FreeCapacity, steps: list[tuple[str, str, int]]) -> None:
     """The steps in a scope; at each `begin` what follows is one scope deeper, and every scope ends by an exception."""
-    before = seen(room)
-    with suppress(_BrokenOffError), room.supposing():
+    before = seen(free_capacity)
+    with suppress(_BrokenOffError), free_capacity.supposing():
         while steps:
             what, name, gpu = steps.pop(0)
             if what == "begin":
-                suppose(room, steps)
+                suppose(free_capacity, steps)
             elif what == "end":
                 break
             else:
-                change(room, what, name, gpu)
+                change(free_capacity, what, name, gpu)
         raise _BrokenOffError
-    assert seen(room) == before
-    change(room, "look", NODES[0], 0)
+    assert seen(free_capacity) == before
+    change(free_capacity, "look", NODES[0], 0)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -119,39 +132,39 @@ def suppose(room: Room, steps: list[tuple[str, str, int]]) -> None:
 def test_after_a_supposition_everything_is_as_it_was(
     before: list[tuple[str, str, int]], steps: list[tuple[str, str, int]]
 ) -> None:
-    room = room_of()
+    free_capacity = room_of()
     for step in before:
-        change(room, *step)
-    suppose(room, list(steps))
+        change(free_capacity, *step)
+    suppose(free_capacity, list(steps))
 
 
 def test_a_supposition_begins_with_what_is_given_back_and_what_is_closed() -> None:
-    room = room_of()
-    room.take(held("node-0", 0, 1))
-    grown = room.grown
-    with room.supposing(given_back=[held("node-0", 0, 1)], closed=["node-1"]):
-        assert room.nodes["node-0"].gpus.whole == [0, 1, 2]
-        assert not room.is_open("node-1")
-        assert room.gpus_free == 3 * GPUS
-    assert room.nodes["node-0"].gpus.whole == [2]
-    assert (room.is_open("node-1"), room.grown) == (True, grown)
+    free_capacity = room_of()
+    free_capacity.take(held("node-0", 0, 1))
+    grown = free_capacity.grown
+    with free_capacity.supposing(given_back=[held("node-0", 0, 1)], closed=["node-1"]):
+        assert free_capacity.nodes["node-0"].gpus.whole == [0, 1, 2]
+        assert not free_capacity.is_open("node-1")
+        assert free_capacity.gpus_free == 3 * GPUS
+    assert free_capacity.nodes["node-0"].gpus.whole == [2]
+    assert (free_capacity.is_open("node-1"), free_capacity.grown) == (True, grown)
 
 
 def test_nodes_come_and_go_in_no_supposition() -> None:
-    room = room_of()
-    with pytest.raises(AssertionError), room.supposing():
-        room.add(node("node-9"))
-    with pytest.raises(AssertionError), room.supposing():
-        room.rescore("A", {})
+    free_capacity = room_of()
+    with pytest.raises(AssertionError), free_capacity.supposing():
+        free_capacity.add(node("node-9"))
+    with pytest.raises(AssertionError), free_capacity.supposing():
+        free_capacity.rescore("A", {})
 
 
 def test_without_some_nodes_the_others_are_given_for_good_and_only_the_open_ones_open_again() -> None:
-    room = room_of()
-    room.close(["node-0"])
-    grown = room.grown
-    with suppress(_BrokenOffError), room.without(["node-0", "node-1", "node-9"]):
-        assert [one.node.id for one in room.open_nodes] == ["node-2", "node-3"]
-        room.take(held("node-2", 0))
+    free_capacity = room_of()
+    free_capacity.close(["node-0"])
+    grown = free_capacity.grown
+    with suppress(_BrokenOffError), free_capacity.without(["node-0", "node-1", "node-9"]):
+        assert [one.node.id for one in free_capacity.open_nodes] == ["node-2", "node-3"]
+        free_capacity.take(held("node-2", 0))
         raise _BrokenOffError
-    assert [one.node.id for one in room.open_nodes] == ["node-1", "node-2", "node-3"]
-    assert (room.nodes["node-2"].gpus.whole, room.grown) == ([1, 2], grown)
+    assert [one.node.id for one in free_capacity.open_nodes] == ["node-1", "node-2", "node-3"]
+    assert (free_capacity.nodes["node-2"].gpus.whole, free_capacity.grown) == ([1, 2], grown)

@@ -14,7 +14,7 @@ from tests.support.volumes import offering
 from weft.domain.cluster import Capacity, NeededVolume, OfferedVolume
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import Volume
-from weft.planning.capacity import room_of
+from weft.planning.capacity import free_capacity_of
 from weft.planning.reasons.offering import offered_text, unoffered
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.shape import shape_of
@@ -145,7 +145,7 @@ def test_who_waits_for_room_is_told_which_nodes_offer_the_volume() -> None:
         node("node-9", gpus=8, runtime="docker")
     ]
     shape = shape_of(spec(gpus=2, image="x", volumes=[{"name": "sets"}]), "ada")
-    cause = why_not(room_of(nodes, []), shape)
+    cause = why_not(free_capacity_of(nodes, []), shape)
     assert cause is not None
     assert "the most free on one node that could start it is 1 (5 free in all)" in cause.sentence
     assert cause.sentence.endswith("only node-1, node-2, node-3 and 2 more offer the volume sets")

@@ -13,7 +13,7 @@ from weft.domain.shares import gpus_held
 from weft.domain.sizes import how_resized
 from weft.domain.spec import Kind, ResizeHow
 from weft.domain.text import listed, plural
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.giving_way import loss
 from weft.planning.preemption import Holder
 from weft.planning.resizing import grow, shrink
@@ -76,7 +76,7 @@ def spare_ranks(job: Job, service: Job, now: float, progress: Mapping[str, float
 
 
 def borrow(
-    room: Room,
+    free_capacity: FreeCapacity,
     want: Want,
     held: Sequence[Allocation],
     asked: PlacementRequest,
@@ -89,32 +89,32 @@ def borrow(
     GPUs that come free for another replica, with what leaves there."""
     one = structs.replace(want, least=1, count=1)
     victims: tuple[Holder, ...] = ()
-    found = grow(room, held, one, 1, first_rank=0, asked=asked)
+    found = grow(free_capacity, held, one, 1, first_rank=0, asked=asked)
     if not found:
-        victims = _who_must_leave(room, one, willing)
+        victims = _who_must_leave(free_capacity, one, willing)
         for victim in victims:
-            room.give_back_all(victim.allocations)
-        found = grow(room, held, one, 1, first_rank=0, asked=asked) if victims else None
+            free_capacity.give_back_all(victim.allocations)
+        found = grow(free_capacity, held, one, 1, first_rank=0, asked=asked) if victims else None
     if not found:
         return None
-    room.take_all(found)
+    free_capacity.take_all(found)
     place = found[0]
     there = {(place.node_id, gpu) for gpu in place.gpus}
     others = tuple({id(each): each for gpu in sorted(there) if (each := promised.get(gpu)) is not None}.values())
     return Borrowed(place=place, victims=victims, others=others, lenders=_lenders(place, (*victims, *others)))
 
 
-def _who_must_leave(room: Room, want: Want, willing: Iterable[Holder]) -> tuple[Holder, ...]:
+def _who_must_leave(free_capacity: FreeCapacity, want: Want, willing: Iterable[Holder]) -> tuple[Holder, ...]:
     """The first of `willing` without which one node has room for a replica, and of those only the ones that are in its
     way. Empty if there is no such node."""
     of_node: dict[str, list[Holder]] = {}
     where = ""
-    with room.supposing():
+    with free_capacity.supposing():
         for holder in willing:
-            room.give_back_all(holder.allocations)
+            free_capacity.give_back_all(holder.allocations)
             for node_id in dict.fromkeys(one.node_id for one in holder.allocations):
                 of_node.setdefault(node_id, []).append(holder)
-                if _has_room(room, want, node_id):
+                if _has_room(free_capacity, want, node_id):
                     where = node_id
                     break
             if where:
@@ -122,20 +122,24 @@ def _who_must_leave(room: Room, want: Want, willing: Iterable[Holder]) -> tuple[
     if not where:
         return ()
     victims: list[Holder] = []
-    with room.supposing():
+    with free_capacity.supposing():
         for holder in of_node[where]:
-            room.give_back_all(holder.allocations)
+            free_capacity.give_back_all(holder.allocations)
         for holder in reversed(of_node[where]):  # those worth most first: may they stay?
-            room.take_all(holder.allocations)
-            if not _has_room(room, want, where):
-                room.give_back_all(holder.allocations)
+            free_capacity.take_all(holder.allocations)
+            if not _has_room(free_capacity, want, where):
+                free_capacity.give_back_all(holder.allocations)
                 victims.append(holder)
     return tuple(reversed(victims))
 
 
-def _has_room(room: Room, want: Want, node_id: str) -> bool:
+def _has_room(free_capacity: FreeCapacity, want: Want, node_id: str) -> bool:
     request = want.request
-    return request.node in (None, node_id) and room.is_open(node_id) and room.nodes[node_id].count(request, 1) > 0
+    return (
+        request.node in (None, node_id)
+        and free_capacity.is_open(node_id)
+        and free_capacity.nodes[node_id].count(request, 1) > 0
+    )
 
 
 def _lenders(place: Allocation, victims: Iterable[Holder]) -> dict[str, tuple[float, int]]:

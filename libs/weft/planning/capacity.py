@@ -28,10 +28,10 @@ _node_id = attrgetter("node_id")
 Chunks = list[tuple[float, tuple[int, ...]]]
 """Free GPUs of one node in groups as large as one replica needs, each with the score of its slowest; fastest first."""
 
-Picks = list[tuple["NodeRoom", list[tuple[int, ...]]]]
+Picks = list[tuple["NodeCapacity", list[tuple[int, ...]]]]
 """Nodes, and the GPUs there of each replica that goes to them."""
 
-Placer = Callable[["Room", Want, int, PlacementRequest], Picks | None]
+Placer = Callable[["FreeCapacity", Want, int, PlacementRequest], Picks | None]
 """Finds a place for so many replicas of one role, for all of them or for none. It must not change the room."""
 
 
@@ -47,7 +47,7 @@ class _NodeState(NamedTuple):
     costs: dict[Hashable, list[float]]
 
 
-class NodeRoom:
+class NodeCapacity:
     """What one node has left: GPUs, CPU cores, memory.
 
     `occupied` GPUs are held by runs that belong to no job there; `kept` GPUs are given by name alone.
@@ -128,7 +128,7 @@ class NodeRoom:
         return gpus
 
 
-class Room:
+class FreeCapacity:
     """The nodes of one pool by how many GPUs are free on them. A node that takes no work is in no bucket.
 
     `scores` and `locality` give how fast a job is on which GPUs; `placer` chooses among places (none: `packed`).
@@ -137,18 +137,18 @@ class Room:
     def __init__(
         self, scores: Scores | None = None, *, placer: Placer | None = None, locality: Locality | None = None
     ) -> None:
-        self.nodes: dict[str, NodeRoom] = {}
+        self.nodes: dict[str, NodeCapacity] = {}
         self.scores = scores or Scores()
         self.locality = locality or Locality()
         self.placer = placer
         self.grown = 0  # counts the changes after which a job that did not fit might
         self.buckets: dict[int, list[str]] = {}  # by how many GPUs are free: the open nodes, by id
         self.changed: list[str] = []  # ids of nodes, in the order in which the nodes changed
-        self.offers: dict[Hashable, NodeIndex[NodeRoom]] = {}
-        self._fits: dict[str, Fits[NodeRoom]] = {}  # by the name of scores
+        self.offers: dict[Hashable, NodeIndex[NodeCapacity]] = {}
+        self._fits: dict[str, Fits[NodeCapacity]] = {}  # by the name of scores
         self._scored = self.scores.changes  # `scores.changes` when `offers` and `_fits` were begun
-        self._open: dict[str, NodeRoom] = {}
-        self._in_order: list[NodeRoom] | None = None  # the open nodes by id, once they were asked for
+        self._open: dict[str, NodeCapacity] = {}
+        self._in_order: list[NodeCapacity] | None = None  # the open nodes by id, once they were asked for
         self._occupied: set[str] = set()  # ids of nodes with occupied GPUs
         self._largest: int | None = None
         self._supposed: list[dict[str, _NodeState]] = []  # by scope of `supposing`, the inmost last: nodes as they were
@@ -170,11 +170,11 @@ class Room:
         """Put a node in, or in its new form; `held` is what jobs have there, `occupied` and `kept` as in NodeRoom."""
         known = self.nodes.get(node.id)
         self.remove(node.id)
-        room = self.nodes[node.id] = NodeRoom(node, occupied=occupied, kept=kept)
-        if known is None or known.gpus.models.keys() != room.gpus.models.keys():
+        free_capacity = self.nodes[node.id] = NodeCapacity(node, occupied=occupied, kept=kept)
+        if known is None or known.gpus.models.keys() != free_capacity.gpus.models.keys():
             self.scores.forget_bins()
             self._largest = None
-        room.take(held)
+        free_capacity.take(held)
         if occupied:
             self._occupied.add(node.id)
         if node.ready and not node.drained:
@@ -211,7 +211,7 @@ class Room:
         return node_id in self._open
 
     @property
-    def open_nodes(self) -> Sequence[NodeRoom]:
+    def open_nodes(self) -> Sequence[NodeCapacity]:
         """By id."""
         if self._in_order is None:
             self._in_order = [self._open[node_id] for node_id in sorted(self._open)]
@@ -265,13 +265,13 @@ class Room:
         self.give_back_all((allocation,))
 
     def take_all(self, allocations: Iterable[Allocation]) -> None:
-        self._each_node(allocations, NodeRoom.take)
+        self._each_node(allocations, NodeCapacity.take)
 
     def give_back_all(self, allocations: Iterable[Allocation]) -> None:
-        self.grown += self._each_node(allocations, NodeRoom.give_back)
+        self.grown += self._each_node(allocations, NodeCapacity.give_back)
 
     def _each_node(
-        self, allocations: Iterable[Allocation], change: Callable[[NodeRoom, Iterable[Allocation]], None]
+        self, allocations: Iterable[Allocation], change: Callable[[NodeCapacity, Iterable[Allocation]], None]
     ) -> int:
         """Change what each node has left by its allocations; returns how many nodes of the pool these are on."""
         count = 0
@@ -340,7 +340,9 @@ class Room:
         for node in self.nodes.values():  # all of them: another score of one GPU may move it and others to other bins
             node.chunked, node.costs, node.ranked = {}, {}, {}
 
-    def best_node(self, need: Hashable, cost: Callable[[NodeRoom], Cost | None]) -> tuple[Cost, NodeRoom] | None:
+    def best_node(
+        self, need: Hashable, cost: Callable[[NodeCapacity], Cost | None]
+    ) -> tuple[Cost, NodeCapacity] | None:
         """The node where `cost` is least, and that cost. `need` identifies the cost: it has all that `cost` reads."""
         self._heed_scores()
         offers = self.offers.pop(need, None) or NodeIndex(cost)
@@ -350,7 +352,7 @@ class Room:
         found = offers.best(self._open, self.changed)
         return None if found is None else (found[0], self.nodes[found[1]])
 
-    def fits(self, name: str, entries: Callable[[NodeRoom], Sequence[GpuEntry]]) -> Fits[NodeRoom]:
+    def fits(self, name: str, entries: Callable[[NodeCapacity], Sequence[GpuEntry]]) -> Fits[NodeCapacity]:
         """The GPUs of the open nodes by what is left of each. `name` identifies `entries`, by the scores they go by."""
         self._heed_scores()
         if name not in self._fits:
@@ -387,7 +389,7 @@ class Room:
 
     # bookkeeping
 
-    def _changes(self, node: NodeRoom) -> None:
+    def _changes(self, node: NodeCapacity) -> None:
         """Called before every change of a node, with the node as it is."""
         node_id = node.node.id
         if self._supposed and node_id not in self._supposed[-1]:
@@ -407,7 +409,7 @@ class Room:
             self._forget_offers()
         self.changed.append(node_id)
 
-    def _restore(self, node: NodeRoom, state: _NodeState) -> None:
+    def _restore(self, node: NodeCapacity, state: _NodeState) -> None:
         node_id = node.node.id
         self._note(node_id)
         if state.is_open != (node_id in self._open):
@@ -422,7 +424,7 @@ class Room:
             self._file(node_id, len(state.whole))
             self._open[node_id] = node
 
-    def _refile(self, node: NodeRoom, free_before: int) -> None:
+    def _refile(self, node: NodeCapacity, free_before: int) -> None:
         free = len(node.gpus.whole)
         if free != free_before and node.node.id in self._open:
             self._unfile(node.node.id, free_before)
@@ -444,19 +446,19 @@ class Room:
         self.changed.clear()
 
 
-def room_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Room:
+def free_capacity_of(nodes: Iterable[Node], holding: Iterable[Job]) -> FreeCapacity:
     """The room that is left, given the jobs that hold a part."""
-    room = Room()
+    free_capacity = FreeCapacity()
     for node in nodes:
-        room.add(node)
+        free_capacity.add(node)
     for job in holding:
-        room.take_all(job.placement.allocations if job.placement else ())
-    return room
+        free_capacity.take_all(job.placement.allocations if job.placement else ())
+    return free_capacity
 
 
-def empty_room(nodes: Iterable[Node]) -> Room:
+def empty_capacity(nodes: Iterable[Node]) -> FreeCapacity:
     """The room if all of `nodes` were empty and open."""
-    room = Room()
+    free_capacity = FreeCapacity()
     for node in nodes:
-        room.add(structs.replace(node, ready=True, drained=False))
-    return room
+        free_capacity.add(structs.replace(node, ready=True, drained=False))
+    return free_capacity

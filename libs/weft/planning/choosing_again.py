@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import Place, find
 from weft.planning.shape import PlacementRequest, Shape
 
@@ -55,25 +55,25 @@ class ChoosingAgain:
     """Choices of earlier calls count for as long as the room is, before the first choice, as it was then."""
 
     def __init__(self) -> None:
-        self._room: object = None  # as the first job found it
+        self._free_capacity: object = None  # as the first job found it
         self._first: dict[str, _Choice] = {}
         self._count = 0
 
     def places(
-        self, room: Room, jobs: Sequence[Movable], before: Mapping[str, float], margin: float
+        self, free_capacity: FreeCapacity, jobs: Sequence[Movable], before: Mapping[str, float], margin: float
     ) -> dict[str, tuple[Allocation, ...]]:
         """The place of each job, in turn, up to the first that finds none. A job that gains too little by another place
         keeps its own, if that is free. `before`: the slowdown of each job. The room is left holding some of them."""
-        self._heed(room)
+        self._heed(free_capacity)
         after: dict[str, tuple[Allocation, ...]] = {}
         known, ahead = self._first, list[tuple[Allocation, ...]]()  # `ahead`: places that the room does not hold yet
         for job in jobs:
             choice = known.get(job.job_id)
             if choice is None or not choice.is_of(job):
                 for place in ahead:
-                    room.take_all(place)
+                    free_capacity.take_all(place)
                 ahead.clear()
-                choice = known[job.job_id] = _choice(room, job)
+                choice = known[job.job_id] = _choice(free_capacity, job)
                 self._count += 1
             if choice.place is None:
                 break
@@ -84,18 +84,20 @@ class ChoosingAgain:
             ahead.append(after[job.job_id])
         return after
 
-    def _heed(self, room: Room) -> None:
-        present = room.present()
-        if self._count > REMEMBERED_MAX or present != self._room:
-            self._room, self._first, self._count = present, {}, 0
+    def _heed(self, free_capacity: FreeCapacity) -> None:
+        present = free_capacity.present()
+        if self._count > REMEMBERED_MAX or present != self._free_capacity:
+            self._free_capacity, self._first, self._count = present, {}, 0
 
 
-def _choice(room: Room, job: Movable) -> _Choice:
-    place = find(room, job.shape, job.asked)
-    slowdown = 0.0 if place is None else room.slowdown(place, job.asked.job_class)
-    return _Choice(job.shape, job.asked, job.allocations, place, slowdown, _is_free(room, job.allocations), {}, {})
+def _choice(free_capacity: FreeCapacity, job: Movable) -> _Choice:
+    place = find(free_capacity, job.shape, job.asked)
+    slowdown = 0.0 if place is None else free_capacity.slowdown(place, job.asked.job_class)
+    return _Choice(
+        job.shape, job.asked, job.allocations, place, slowdown, _is_free(free_capacity, job.allocations), {}, {}
+    )
 
 
-def _is_free(room: Room, allocations: Sequence[Allocation]) -> bool:
-    nodes = room.nodes
+def _is_free(free_capacity: FreeCapacity, allocations: Sequence[Allocation]) -> bool:
+    nodes = free_capacity.nodes
     return all(one.node_id in nodes and nodes[one.node_id].gpus.has(one.gpus) for one in allocations)

@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec import structs
 
 from weft.planning.backfill import Ending
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import Place, find
 from weft.planning.policy import Policy
 from weft.planning.preemption import LEAVES_FIRST, Holder, VictimSelection, enough, select_victims
@@ -39,7 +39,7 @@ class Cluster(Protocol):
     """The state of a cluster, as a cycle reads it."""
 
     @property
-    def room(self) -> Room: ...
+    def free_capacity(self) -> FreeCapacity: ...
     @property
     def quotas(self) -> QuotasInForce: ...
     @property
@@ -185,16 +185,16 @@ class Cycle:
 
     def _find(self, job_id: str, shape: Shape) -> Place | None:
         """Find a place; a shape that did not fit is not tried again until the room has grown."""
-        cluster, room = self._cluster, self._cluster.room
-        if self._unfit.get(shape) == (room.grown, self.reserved):
+        cluster, free_capacity = self._cluster, self._cluster.free_capacity
+        if self._unfit.get(shape) == (free_capacity.grown, self.reserved):
             return None
         quotas, demand, closed = cluster.quotas, self._wanted, list[str]()
         if quotas.on and demand is not None:
             shape, closed = quotas.allowed(demand, shape), quotas.closed_to(job_id, demand)
-        with room.without(closed):
+        with free_capacity.without(closed):
             found = cluster.find(job_id, shape)
         if not found and not closed:
-            self._unfit[shape] = (room.grown, self.reserved)
+            self._unfit[shape] = (free_capacity.grown, self.reserved)
         return found
 
     # victims
@@ -224,12 +224,12 @@ class Cycle:
             willing, reclaimed = self._with_reclaimed(job_id, demand, willing)
         if not willing or not enough(demand.shape, willing, free=cluster.gpus_left):
             return None
-        room = cluster.room
-        with room.without(quotas.closed_to(job_id, demand)), room.supposing():
+        free_capacity = cluster.free_capacity
+        with free_capacity.without(quotas.closed_to(job_id, demand)), free_capacity.supposing():
             promised = self._keep_promises(job_id)
             selection = select_victims(
                 smallest(demand.shape),
-                room=room,
+                free_capacity=free_capacity,
                 holders=[one for one in willing if one.job_id not in promised],
                 asked=cluster.asked(job_id),
             )
@@ -260,15 +260,15 @@ class Cycle:
         if not others:
             return promised
         key_of = self._cluster.keys(self._rank if self._cluster.quotas.on else None)
-        own, room = key_of(job_id), self._cluster.room
+        own, free_capacity = key_of(job_id), self._cluster.free_capacity
         for _, other in sorted((key, one) for one in others if (key := key_of(one)) < own)[:PROMISES_MAX]:
             leaving = {victim.job_id for victim in self.leaving_for(other)} - promised
             promised |= leaving
             for victim in self.making_room[other].victims if leaving else ():
                 if victim.job_id in leaving:
-                    room.give_back_all(victim.allocations)
+                    free_capacity.give_back_all(victim.allocations)
             if leaving and (demand := self._cluster.demand(other)) is not None:
-                room.take_all(find(room, smallest(demand.shape), self._cluster.asked(other)) or ())
+                free_capacity.take_all(find(free_capacity, smallest(demand.shape), self._cluster.asked(other)) or ())
         return promised
 
     def _revoke(self, job_id: str, selection: VictimSelection) -> tuple[str, ...]:
@@ -323,7 +323,7 @@ class Cycle:
         if claimed:
             self.reserved_for = self.reserved_for or job_id
             self.reserved = tuple(sorted({*self.reserved, *claimed}))
-            closed.enter_context(self._cluster.room.without(sorted(claimed)))
+            closed.enter_context(self._cluster.free_capacity.without(sorted(claimed)))
 
     def _claim(self, job_id: str) -> Nodes:
         if self.leaving_for(job_id):
@@ -332,7 +332,7 @@ class Cycle:
             return ()
         demand = self._cluster.demand(job_id)
         assert demand is not None, "it was looked at"
-        return nodes_to_keep(self._cluster.room, demand.shape, waited_s=waited, left_on=self._cluster.left_on)
+        return nodes_to_keep(self._cluster.free_capacity, demand.shape, waited_s=waited, left_on=self._cluster.left_on)
 
     @property
     def being_cleared(self) -> Nodes:

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from weft.domain.job import Allocation
 from weft.domain.shares import Share
-from weft.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Placer, Room
+from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity, Picks, Placer
 from weft.planning.placement.apart import apart, as_many_apart
 from weft.planning.placement.chunks import chunks
 from weft.planning.placement.sharing import as_many, sharing
@@ -17,7 +17,9 @@ from weft.planning.shape import NOBODY, PlacementRequest, Shape, Want, between, 
 Place = tuple[Allocation, ...]
 
 
-def find(room: Room, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: Placer | None = None) -> Place | None:
+def find(
+    free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: Placer | None = None
+) -> Place | None:
     """A place for the whole gang, or None; the room stays as it is until `take`. `placer` instead of the room's own.
 
     Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
@@ -25,40 +27,42 @@ def find(room: Room, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: 
     """
     if len(shape) == 1 and shape[0].request.share is not None:
         want = shape[0].of_class(asked.job_class)
-        picks = as_many(room, want, want.count, asked)
+        picks = as_many(free_capacity, want, want.count, asked)
         return allocations_of(picks, want) if len(picks) >= want.least else None
     if len(shape) == 1 and asked.is_service and shape[0].request.node is None:
-        picks = as_many_apart(room, shape[0], shape[0].count, asked)
+        picks = as_many_apart(free_capacity, shape[0], shape[0].count, asked)
         return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
-    placer = placer or room.placer or packed
-    found = _find(room, shape, asked, placer)
+    placer = placer or free_capacity.placer or packed
+    found = _find(free_capacity, shape, asked, placer)
     if found or all(want.least == want.count for want in shape):
         return found
-    return _find_fewer(room, shape, asked, placer)
+    return _find_fewer(free_capacity, shape, asked, placer)
 
 
-def first_unplaced(room: Room, shape: Shape, asked: PlacementRequest) -> Want | None:
+def first_unplaced(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest) -> Want | None:
     """The first role for which there is no place behind the roles before it, which the room is left holding."""
     places: list[Allocation] = []
     for want in shape:
-        place = _place_role(room, want, len(places), with_shares_of(asked, places), room.placer or packed)
+        place = _place_role(
+            free_capacity, want, len(places), with_shares_of(asked, places), free_capacity.placer or packed
+        )
         if not place:
             return want
-        room.take_all(place)
+        free_capacity.take_all(place)
         places += place
     return None
 
 
-def _find_fewer(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
+def _find_fewer(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
     """A place for fewer replicas than wanted: the same part of what each role wants beyond its least, then more of
     one role after the other."""
     counts = smallest(shape)
-    best = _find(room, counts, asked, placer)
+    best = _find(free_capacity, counts, asked, placer)
     if best is None:
         return None
 
     def most(shape_of_size: Callable[[int], Shape], largest: int) -> tuple[Shape, Place] | None:
-        return _most(lambda size: _find(room, shape_of_size(size), asked, placer), shape_of_size, largest)
+        return _most(lambda size: _find(free_capacity, shape_of_size(size), asked, placer), shape_of_size, largest)
 
     parts = max(want.count - want.least for want in shape)
     counts, best = most(lambda part: between(shape, part, parts), parts - 1) or (counts, best)
@@ -84,17 +88,17 @@ def _most(
     return best
 
 
-def _find(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
+def _find(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
     """The place of exactly so many replicas, or None."""
     if len(shape) == 1:
-        return _place_role(room, shape[0], 0, asked, placer) or None
+        return _place_role(free_capacity, shape[0], 0, asked, placer) or None
     places: list[Allocation] = []
-    with room.supposing():
+    with free_capacity.supposing():
         for want in shape:
-            place = _place_role(room, want, len(places), with_shares_of(asked, places), placer)
+            place = _place_role(free_capacity, want, len(places), with_shares_of(asked, places), placer)
             if not place:
                 return None
-            room.take_all(place)
+            free_capacity.take_all(place)
             places += place
     return tuple(places)
 
@@ -108,9 +112,11 @@ def with_shares_of(asked: PlacementRequest, places: Sequence[Allocation]) -> Pla
     return structs.replace(asked, beside=(*asked.beside, *shared)) if shared else asked
 
 
-def _place_role(room: Room, want: Want, first_rank: int, asked: PlacementRequest, placer: Placer) -> Place:
+def _place_role(
+    free_capacity: FreeCapacity, want: Want, first_rank: int, asked: PlacementRequest, placer: Placer
+) -> Place:
     """Empty if there is none."""
-    if want.request.gpus > max(room.buckets, default=0):
+    if want.request.gpus > max(free_capacity.buckets, default=0):
         return ()  # no node has so many free
     if want.request.share is not None:
         placer, want = sharing, want.of_class(asked.job_class)
@@ -120,7 +126,7 @@ def _place_role(room: Room, want: Want, first_rank: int, asked: PlacementRequest
         placer = apart
     elif not want.request.gpus:
         placer = packed
-    picks = placer(room, want, want.count, asked)
+    picks = placer(free_capacity, want, want.count, asked)
     return allocations_of(picks, want, first_rank) if picks else ()
 
 
@@ -143,38 +149,38 @@ def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> Place:
     )
 
 
-def pinned(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    node = room.nodes.get(want.request.node or "")
-    if node is None or not room.is_open(node.node.id) or node.count(want.request, count) < count:
+def pinned(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    node = free_capacity.nodes.get(want.request.node or "")
+    if node is None or not free_capacity.is_open(node.node.id) or node.count(want.request, count) < count:
         return None
     if not want.request.gpus:
         return [(node, [()] * count)]
     if want.request.gpu is None:
-        name = room.scores.known(asked.job_class)
-        offers = chunks(node, want.request, room.scores.of(name), name)
+        name = free_capacity.scores.known(asked.job_class)
+        offers = chunks(node, want.request, free_capacity.scores.of(name), name)
         return [(node, [gpus for _, gpus in offers[:count]])]
     parts = pinned_gpus(want, count)
     free = set(node.gpus_for(want.request))
     return [(node, parts)] if all(free.issuperset(gpus) for gpus in parts) else None
 
 
-def fits_there(room: Room, allocations: Iterable[Allocation]) -> bool:
+def fits_there(free_capacity: FreeCapacity, allocations: Iterable[Allocation]) -> bool:
     """Does the room still have all of this, exactly there? Only GPUs are kept: CPUs and memory may be taken meanwhile,
     the node closed or lost."""
-    with room.supposing():
+    with free_capacity.supposing():
         for one in allocations:
-            node = room.nodes.get(one.node_id)
-            if node is None or not room.is_open(one.node_id):
+            node = free_capacity.nodes.get(one.node_id)
+            if node is None or not free_capacity.is_open(one.node_id):
                 return False
             if node.cpus + CPU_GRAIN < one.cpus or node.memory < one.memory:
                 return False
             if not (node.gpus.has(one.gpus) if one.share is None else _has_left(node, one.gpus, one.share)):
                 return False
-            room.take(one)
+            free_capacity.take(one)
     return True
 
 
-def _has_left(node: NodeRoom, gpus: Iterable[int], share: Share) -> bool:
+def _has_left(node: NodeCapacity, gpus: Iterable[int], share: Share) -> bool:
     """Is so much left of these GPUs?"""
     for gpu in gpus:
         left, make = node.gpus.left_of(gpu), node.gpus.makes.get(gpu)

@@ -13,7 +13,7 @@ from operator import attrgetter
 from msgspec import Struct
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.choosing_again import ChoosingAgain, Movable
 from weft.planning.finding import find
 from weft.planning.order import Key
@@ -49,14 +49,18 @@ class Move(Struct, frozen=True):
 
 
 def moves_for(
-    room: Room, movable: Sequence[Movable], *, margin: float = 1.0, choosing: ChoosingAgain | None = None
+    free_capacity: FreeCapacity,
+    movable: Sequence[Movable],
+    *,
+    margin: float = 1.0,
+    choosing: ChoosingAgain | None = None,
 ) -> list[Move]:
     """Moves that are all made at once. `movable` is in the order of service; the room stays as it was. `choosing`, kept
     by the caller from call to call, remembers what was found for the same jobs; the moves are those without it."""
     movable = [job for job in movable if all(one.share is None for one in job.allocations)]
     if len(movable) > JOINT_MOST:
-        return _one_by_one(room, movable, margin)
-    return _together(room, movable, margin, choosing or ChoosingAgain())
+        return _one_by_one(free_capacity, movable, margin)
+    return _together(free_capacity, movable, margin, choosing or ChoosingAgain())
 
 
 def together(moves: Sequence[Move], held: Mapping[str, tuple[Allocation, ...]], *, most: int) -> list[list[Move]]:
@@ -90,31 +94,33 @@ def gpus_of(allocations: Iterable[Allocation]) -> set[GpuKey]:
     return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
 
 
-def _together(room: Room, jobs: Sequence[Movable], margin: float, choosing: ChoosingAgain) -> list[Move]:
+def _together(
+    free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: float, choosing: ChoosingAgain
+) -> list[Move]:
     """All jobs give back their GPUs and choose again; all of the moves that follow, or none if they gain nothing."""
-    before = {job.job_id: _slowdown(room, job) for job in jobs}
+    before = {job.job_id: _slowdown(free_capacity, job) for job in jobs}
     by_node = sorted([allocation for job in jobs for allocation in job.allocations], key=attrgetter("node_id"))
-    with room.supposing(given_back=by_node):
-        after = choosing.places(room, sorted(jobs, key=_turn(room)), before, margin)
+    with free_capacity.supposing(given_back=by_node):
+        after = choosing.places(free_capacity, sorted(jobs, key=_turn(free_capacity)), before, margin)
     if len(after) < len(jobs):
         return []
-    moves = _worth(room, jobs, before, after, margin)
+    moves = _worth(free_capacity, jobs, before, after, margin)
     return moves if sum(move.gain for move in moves) > 0 else []
 
 
-def _turn(room: Room) -> Callable[[Movable], Key]:
+def _turn(free_capacity: FreeCapacity) -> Callable[[Movable], Key]:
     """Which job chooses first: gangs that one node can hold, then gangs that need several, then single GPUs, which fit
     anywhere. Among those, the most sensitive class; among those, the job that is served first."""
 
     def turn(job: Movable) -> Key:
-        size = 2 if job.gpus == 1 else 1 if job.gpus > room.largest else 0
-        return (size, room.scores.sensitivity(job.asked.job_class))
+        size = 2 if job.gpus == 1 else 1 if job.gpus > free_capacity.largest else 0
+        return (size, free_capacity.scores.sensitivity(job.asked.job_class))
 
     return turn
 
 
 def _worth(
-    room: Room,
+    free_capacity: FreeCapacity,
     jobs: Sequence[Movable],
     before: Mapping[str, float],
     after: Mapping[str, tuple[Allocation, ...]],
@@ -124,7 +130,7 @@ def _worth(
     faster: dict[str, float] = {}
     for job in jobs:
         if after[job.job_id] is not job.allocations and set(after[job.job_id]) != set(job.allocations):
-            slowdown = room.slowdown(after[job.job_id], job.asked.job_class)
+            slowdown = free_capacity.slowdown(after[job.job_id], job.asked.job_class)
             faster[job.job_id] = 1.0 / slowdown - 1.0 / before[job.job_id]
     moving = [job for job in jobs if job.job_id in faster]
     lasts = max((job.left_s * before[job.job_id] for job in moving if faster[job.job_id] > 0), default=0.0)
@@ -139,37 +145,41 @@ def _worth(
     ]
 
 
-def _one_by_one(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
+def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: float) -> list[Move]:
     """The jobs that gain most by what is free now, one after the other."""
     free: dict[tuple[Shape, str], float | None] = {}  # the slowdown of the best free place, by need
     hopeful: list[tuple[float, str, Movable, float]] = []
     for job in jobs:
         job_class = job.asked.job_class
-        slowdown = _slowdown(room, job)
+        slowdown = _slowdown(free_capacity, job)
         need = (job.shape, job_class)
         if need not in free:
-            found = find(room, job.shape, job.asked)
-            free[need] = None if found is None else room.slowdown(found, job_class)
+            found = find(free_capacity, job.shape, job.asked)
+            free[need] = None if found is None else free_capacity.slowdown(found, job_class)
         best = free[need]
         gain = 0.0 if best is None else _gain(job, slowdown, best, margin)
         if gain > 0:
             hopeful.append((-gain, job.job_id, job, slowdown))
     moves: list[Move] = []
-    with room.supposing():
+    with free_capacity.supposing():
         for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
-            room.give_back_all(job.allocations)
-            found = find(room, job.shape, job.asked)
-            gain = 0.0 if found is None else _gain(job, slowdown, room.slowdown(found, job.asked.job_class), margin)
+            free_capacity.give_back_all(job.allocations)
+            found = find(free_capacity, job.shape, job.asked)
+            gain = (
+                0.0
+                if found is None
+                else _gain(job, slowdown, free_capacity.slowdown(found, job.asked.job_class), margin)
+            )
             if found is None or gain <= 0:
-                room.take_all(job.allocations)
+                free_capacity.take_all(job.allocations)
             else:
-                room.take_all(found)
+                free_capacity.take_all(found)
                 moves.append(Move(job.job_id, found, gain))
     return moves
 
 
-def _slowdown(room: Room, job: Movable) -> float:
-    return room.slowdown(job.allocations, job.asked.job_class) if job.slowdown is None else job.slowdown
+def _slowdown(free_capacity: FreeCapacity, job: Movable) -> float:
+    return free_capacity.slowdown(job.allocations, job.asked.job_class) if job.slowdown is None else job.slowdown
 
 
 def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from weft.domain.job import Allocation
 from weft.planning.backfill import GPU_GRAIN
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.order import Key
 from weft.planning.shape import NOBODY, PlacementRequest, Shape, gpus_in, gpus_least
@@ -35,24 +35,24 @@ class VictimSelection(Struct, frozen=True):
 
 
 def select_victims(
-    shape: Shape, *, room: Room, holders: Sequence[Holder], asked: PlacementRequest = NOBODY
+    shape: Shape, *, free_capacity: FreeCapacity, holders: Sequence[Holder], asked: PlacementRequest = NOBODY
 ) -> VictimSelection | None:
     """Those of `holders` without which `shape` fits; None if it would not fit without all of them."""
     willing = sorted(
-        (holder for holder in holders if _helps(holder, shape, room)),
+        (holder for holder in holders if _helps(holder, shape, free_capacity)),
         key=lambda holder: (holder.worth, holder.job_id),
     )
-    with room.supposing():
-        leaving = _enough_leaving(shape, room, willing, asked)
+    with free_capacity.supposing():
+        leaving = _enough_leaving(shape, free_capacity, willing, asked)
         if leaving is None:
             return None
         victims: list[Holder] = []
         for holder in reversed(leaving):  # those worth most first: may they stay?
-            room.take_all(holder.allocations)
-            if find(room, shape, asked) is None:
-                room.give_back_all(holder.allocations)
+            free_capacity.take_all(holder.allocations)
+            if find(free_capacity, shape, asked) is None:
+                free_capacity.give_back_all(holder.allocations)
                 victims.append(holder)
-        place = find(room, shape, asked)
+        place = find(free_capacity, shape, asked)
         assert place is not None, "it fitted a moment ago"
     return VictimSelection(
         tuple(sorted(victims, key=lambda holder: holder.job_id)),
@@ -71,22 +71,22 @@ def enough(shape: Shape, holders: Sequence[Holder], *, free: float) -> bool:
 
 
 def _enough_leaving(
-    shape: Shape, room: Room, willing: Sequence[Holder], asked: PlacementRequest
+    shape: Shape, free_capacity: FreeCapacity, willing: Sequence[Holder], asked: PlacementRequest
 ) -> list[Holder] | None:
     """The first of `willing`, twice as many each time, until `shape` fits; the room is left without them."""
     count, more = 0, 1
-    while find(room, shape, asked) is None:
+    while find(free_capacity, shape, asked) is None:
         if count >= len(willing):
             return None
         for holder in willing[count : count + more]:
-            room.give_back_all(holder.allocations)
+            free_capacity.give_back_all(holder.allocations)
         count, more = count + more, 2 * more
     return list(willing[:count])
 
 
-def _helps(holder: Holder, shape: Shape, room: Room) -> bool:
+def _helps(holder: Holder, shape: Shape, free_capacity: FreeCapacity) -> bool:
     """Does it hold anything on a node that takes work and can start some of the shape?"""
     return any(
-        room.is_open(node_id) and any(room.nodes[node_id].starts(want.request) for want in shape)
+        free_capacity.is_open(node_id) and any(free_capacity.nodes[node_id].starts(want.request) for want in shape)
         for node_id in dict.fromkeys(allocation.node_id for allocation in holder.allocations)
     )

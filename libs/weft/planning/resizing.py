@@ -10,7 +10,7 @@ from msgspec import structs
 
 from weft.domain.job import Allocation
 from weft.domain.spec import Kind
-from weft.planning.capacity import Placer, Room
+from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import Place, find, with_shares_of
 from weft.planning.shape import NOBODY, PlacementRequest, Want
 
@@ -18,7 +18,7 @@ ROUNDED = 9  # decimals of a slowdown: of equals, the place beside the job is th
 
 
 def grow(
-    room: Room,
+    free_capacity: FreeCapacity,
     allocations: Sequence[Allocation],
     want: Want,
     more: int,
@@ -41,15 +41,15 @@ def grow(
         raise ValueError(f"a job grows by one replica at least: {least} to {more}")
     asked = with_shares_of(asked, allocations)
     places = [
-        _beside(room, allocations, want, more, least, asked, placer),
-        _find(room, _unpinned(allocations, want), more, least, asked, placer),
+        _beside(free_capacity, allocations, want, more, least, asked, placer),
+        _find(free_capacity, _unpinned(allocations, want), more, least, asked, placer),
     ]
     most = max(len(place or ()) for place in places)
     if not most:
         return None
 
     def slowdown(place: Place) -> float:
-        return round(room.slowdown([*allocations, *place], asked.job_class), ROUNDED)
+        return round(free_capacity.slowdown([*allocations, *place], asked.job_class), ROUNDED)
 
     chosen = min((place for place in places if place and len(place) == most), key=slowdown)
     return tuple(structs.replace(new, rank=rank) for rank, new in enumerate(chosen, first_rank))
@@ -80,7 +80,7 @@ def shrink(
 
 
 def _beside(
-    room: Room,
+    free_capacity: FreeCapacity,
     allocations: Sequence[Allocation],
     want: Want,
     more: int,
@@ -92,32 +92,32 @@ def _beside(
     share = want.request.share
     if want.request.node is not None or asked.is_service or (share is not None and share.kind == Kind.INFERENCE):
         return None  # replicas of inference need not be near each other
-    near = _only(room, sorted({held.node_id for held in allocations}))
+    near = _only(free_capacity, sorted({held.node_id for held in allocations}))
     there = _find(near, want, more, 1, asked, placer)
     if there is None or len(there) == more:
         return there
-    with room.supposing():
-        room.take_all(there)
-        elsewhere = _find(room, want, more - len(there), max(1, least - len(there)), asked, placer)
+    with free_capacity.supposing():
+        free_capacity.take_all(there)
+        elsewhere = _find(free_capacity, want, more - len(there), max(1, least - len(there)), asked, placer)
     if elsewhere is None:
         return there if len(there) >= least else None
     return (*there, *elsewhere)
 
 
-def _only(room: Room, node_ids: Sequence[str]) -> Room:
+def _only(free_capacity: FreeCapacity, node_ids: Sequence[str]) -> FreeCapacity:
     """A room of these nodes alone, to look for places in. It shares them with the room: nothing is taken in it."""
-    part = Room(room.scores, placer=room.placer, locality=room.locality)
+    part = FreeCapacity(free_capacity.scores, placer=free_capacity.placer, locality=free_capacity.locality)
     for node_id in node_ids:
-        if room.is_open(node_id):
-            part.nodes[node_id] = room.nodes[node_id]
+        if free_capacity.is_open(node_id):
+            part.nodes[node_id] = free_capacity.nodes[node_id]
             part.reopen([node_id])
     return part
 
 
 def _find(
-    room: Room, want: Want, more: int, least: int, asked: PlacementRequest, placer: Placer | None
+    free_capacity: FreeCapacity, want: Want, more: int, least: int, asked: PlacementRequest, placer: Placer | None
 ) -> Place | None:
-    return find(room, (structs.replace(want, least=least, count=more),), asked, placer=placer)
+    return find(free_capacity, (structs.replace(want, least=least, count=more),), asked, placer=placer)
 
 
 def _unpinned(allocations: Sequence[Allocation], want: Want) -> Want:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.planning.backfill import Ending
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.cycle import Decision
 from weft.planning.finding import Place, find
 from weft.planning.order import Order
@@ -33,8 +33,8 @@ class SimulatedCluster:
         return self._running.now
 
     @property
-    def room(self) -> Room:
-        return self.lives.room
+    def free_capacity(self) -> FreeCapacity:
+        return self.lives.free_capacity
 
     @property
     def quotas(self) -> QuotasInForce:
@@ -75,7 +75,7 @@ class SimulatedCluster:
         return self.jobs[job_id].asked
 
     def find(self, job_id: str, shape: Shape) -> Place | None:
-        return find(self.room, shape, self.jobs[job_id].asked)
+        return find(self.free_capacity, shape, self.jobs[job_id].asked)
 
     def fits_empty(self, shape: Shape) -> bool:
         """What the cluster cannot hold is not simulated."""
@@ -103,7 +103,7 @@ class SimulatedCluster:
     def apply(self, decision: Decision) -> None:
         if isinstance(decision, Starts):
             job = self.jobs[decision.job_id]
-            self.room.take_all(decision.place)
+            self.free_capacity.take_all(decision.place)
             self._queue.remove(decision.job_id)
             self.placements += 1
             self.settled(job, decision.place)

@@ -58,7 +58,11 @@ class _TraceCluster(SimulatedCluster):
         if estimate is None:
             return None
         nodes = 1 if job.gpus_needed <= self._cluster.gpus_per_node else 2
-        return max(0.0, estimate - job.done_s) / job.speed * self.room.locality.factor(job.trace.job_class, nodes=nodes)
+        return (
+            max(0.0, estimate - job.done_s)
+            / job.speed
+            * self.free_capacity.locality.factor(job.trace.job_class, nodes=nodes)
+        )
 
 
 class Deciding:
@@ -83,7 +87,12 @@ class Deciding:
             patience_s=world.patience_s,
             look_again_s=0.0 if world.stop_s is None else LOOK_AGAIN_SECONDS,
         )
-        self._lives, self._room, self._queue, self._running = lives, lives.room, lives.queue, lives.running
+        self._lives, self._free_capacity, self._queue, self._running = (
+            lives,
+            lives.free_capacity,
+            lives.queue,
+            lives.running,
+        )
         self._jobs = jobs
         self._order = policy.ordering
         self._placing = policy.placing
@@ -113,15 +122,15 @@ class Deciding:
         """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""
         jobs = list(self._running.jobs.values())
         if self._placing.by_class:
-            jobs.sort(key=lambda job: (self._room.scores.sensitivity(job.trace.job_class), job.number))
+            jobs.sort(key=lambda job: (self._free_capacity.scores.sensitivity(job.trace.job_class), job.number))
         else:
             jobs.sort(key=lambda job: job.number)
         for job in jobs:
-            self._room.give_back_all(job.allocations)
+            self._free_capacity.give_back_all(job.allocations)
         for job in jobs:
-            found = find(self._room, job.shape, job.asked)
+            found = find(self._free_capacity, job.shape, job.asked)
             assert found is not None, "all of them fitted"
-            self._room.take_all(found)
+            self._free_capacity.take_all(found)
             if found != job.allocations:
                 self._resettle(job, now, found)
 
@@ -149,13 +158,13 @@ class Deciding:
             if job.gpus_needed and self._may_move(job, now)
         ]
         rules = self._world.moves
-        found = moves_for(self._room, movable, margin=rules.margin, choosing=self._choosing)
+        found = moves_for(self._free_capacity, movable, margin=rules.margin, choosing=self._choosing)
         held = {job.job_id: job.allocations for job in movable}
         moves = [move for group in together(found, held, most=rules.at_once_max) for move in group]
         for move in moves:
-            self._room.give_back_all(self._jobs[move.job_id].allocations)
+            self._free_capacity.give_back_all(self._jobs[move.job_id].allocations)
         for move in moves:
-            self._room.take_all(move.allocations)
+            self._free_capacity.take_all(move.allocations)
         for move in moves:
             self._resettle(self._jobs[move.job_id], now, move.allocations)
 

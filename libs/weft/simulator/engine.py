@@ -52,7 +52,7 @@ class Simulation:
         dice = Random(seed)
         truth = Truth(cluster, world, belief=scores, dice=dice)
         self._lives = Lives(
-            room=room_of(cluster, world, placer=policy.placing.placer, scores=truth.believed),
+            free_capacity=room_of(cluster, world, placer=policy.placing.placer, scores=truth.believed),
             queue=Queue(policy.ordering),
             running=Running(
                 cluster.gpus, policy.ordering, durations_known=world.durations_known, minimum_run=world.minimum_run

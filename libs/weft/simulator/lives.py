@@ -3,7 +3,7 @@
 from math import ceil
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.simulator.agenda import Agenda, What
@@ -24,7 +24,7 @@ class Lives:
     def __init__(
         self,
         *,
-        room: Room,
+        free_capacity: FreeCapacity,
         queue: Queue,
         running: Running,
         agenda: Agenda,
@@ -34,7 +34,7 @@ class Lives:
         foreseen: bool,
         keep_spells: bool,
     ) -> None:
-        self.room, self.queue, self.running = room, queue, running
+        self.free_capacity, self.queue, self.running = free_capacity, queue, running
         self.ended: dict[int, JobOutcome] = {}
         self.spells: list[Spell] = []
         self._agenda = agenda
@@ -86,7 +86,7 @@ class Lives:
 
     def goes_on(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...], *, since: float) -> None:
         """The job holds these GPUs since before the simulation begins: it begins nothing, and loses nothing."""
-        self.room.take_all(allocations)
+        self.free_capacity.take_all(allocations)
         job.take_place(allocations)
         self.running.add(job)
         job.since = job.spell_begin = now
@@ -168,7 +168,7 @@ class Lives:
         """The job gives its GPUs back."""
         job.advance(now)
         self._close_spell(job, now)
-        self.room.give_back_all(job.allocations)
+        self.free_capacity.give_back_all(job.allocations)
         job.allocations = ()
         job.version += 1
         self.running.remove(job)
@@ -178,7 +178,7 @@ class Lives:
     def _slowdown(self, job: SimulatedJob) -> float:
         """The true slowdown, whatever the scheduler believes."""
         job_class = job.trace.job_class
-        return self.room.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
+        return self.free_capacity.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
 
     def _close_spell(self, job: SimulatedJob, now: float) -> None:
         if self._keep_spells and now > job.spell_begin:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from weft.domain.cluster import Capacity, Gpu, Node, Request
 from weft.domain.job import Allocation
-from weft.planning.capacity import Placer, Room
+from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.locality import Locality
 from weft.planning.scores import GpuKey, Scores
 from weft.planning.shape import Shape, Want
@@ -48,15 +48,15 @@ def room_of(
     placer: Placer,
     scores: Mapping[str, Mapping[GpuKey, float]] | None = None,
     groups: int | None = None,
-) -> Room:
+) -> FreeCapacity:
     """All of the cluster, free. `scores`: what is believed of its GPUs, if not the truth; `groups`: as in `bins`."""
     locality = Locality(across_nodes=world.penalty, by_class=dict(world.penalties), across_racks=world.rack_penalty)
-    room = Room(
+    free_capacity = FreeCapacity(
         Scores(scores_of(cluster) if scores is None else scores, groups=groups), placer=placer, locality=locality
     )
     for node in nodes_of(cluster):
-        room.add(node)
-    return room
+        free_capacity.add(node)
+    return free_capacity
 
 
 def scores_of(cluster: Cluster) -> dict[str, dict[GpuKey, float]]:

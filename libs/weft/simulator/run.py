@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.placement.unscored import packed
 from weft.planning.policy import ALWAYS, Policy
@@ -55,7 +55,7 @@ def simulate(
 
 def _check_fits(workload: Workload, cluster: Cluster, *, elastic_at_least: bool) -> None:
     """Whether each job fits in the empty cluster: with its least size if it may have that, else with what it asks."""
-    empty: Room | None = None
+    empty: FreeCapacity | None = None
     for job in workload.jobs:
         if job.elastic is None:
             if job.gpus > cluster.gpus:

@@ -12,7 +12,7 @@ from math import inf
 from msgspec import Struct, structs
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import Place, find
 from weft.planning.partition import ElasticJob, Partition, Partitioner, Rules, Server
 from weft.planning.partition.seen import amounts_of, placed, server_of
@@ -74,7 +74,7 @@ class SizesOverTime:
         self.next_at = inf
         self.sizes: Mapping[str, int] = {}
         self._on: Mapping[str, Mapping[str, int]] = {}
-        self._lives, self._room = lives, lives.room
+        self._lives, self._free_capacity = lives, lives.free_capacity
         self._jobs = jobs
         self._how = partitioning
         self._cluster = cluster
@@ -130,18 +130,20 @@ class SizesOverTime:
         """The nodes that have not failed, without what services hold there: all else that holds a part of them is among
         the jobs."""
         servers: list[Server] = []
-        for room in self._room.open_nodes:
-            gpus, cpus, memory = amounts_of(room.node)
-            left = max(0.0, gpus - serving.get(room.node.id, 0))
-            servers.append(server_of(room.node, (left, cpus, memory), room.gpus.models, binned))
+        for free_capacity in self._free_capacity.open_nodes:
+            gpus, cpus, memory = amounts_of(free_capacity.node)
+            left = max(0.0, gpus - serving.get(free_capacity.node.id, 0))
+            servers.append(server_of(free_capacity.node, (left, cpus, memory), free_capacity.gpus.models, binned))
         return servers
 
     def _binned(self) -> Mapping[GpuKey, float]:
         """The bin of each GPU for the most sensitive class; empty if all are typical."""
-        if not self._room.scores.classes:
+        if not self._free_capacity.scores.classes:
             return {}
-        gpus = ((node_id, gpu) for node_id, node in sorted(self._room.nodes.items()) for gpu in node.gpus.models)
-        return self._room.scores.binned(self._room.scores.classes[0], gpus)
+        gpus = (
+            (node_id, gpu) for node_id, node in sorted(self._free_capacity.nodes.items()) for gpu in node.gpus.models
+        )
+        return self._free_capacity.scores.binned(self._free_capacity.scores.classes[0], gpus)
 
     def _elastic(self, job: SimulatedJob, now: float, binned: Mapping[GpuKey, float]) -> ElasticJob:
         elastic = job.trace.elastic
@@ -182,7 +184,7 @@ class SizesOverTime:
         assert job.trace.elastic is not None
         per_node = self._cluster.gpus_per_node
         nodes = 1 if size * job.trace.elastic.each[0] <= per_node else 2
-        return self._room.locality.factor(job.trace.job_class, nodes=nodes)
+        return self._free_capacity.locality.factor(job.trace.job_class, nodes=nodes)
 
     # what becomes of it
 
@@ -195,7 +197,7 @@ class SizesOverTime:
                 self._lives.evict(job, now)
         held = [job for job in running if job.allocations]
         for job in held:
-            self._room.give_back_all(_without(job.allocations, stay[job.trace.id]))
+            self._free_capacity.give_back_all(_without(job.allocations, stay[job.trace.id]))
         after = {job.trace.id: self._grown(job, stay[job.trace.id], found) for job in held}
         for job in held:
             if after[job.trace.id] != before[job.trace.id]:
@@ -222,12 +224,14 @@ class SizesOverTime:
         first_rank = 1 + max(allocation.rank for allocation in job.allocations)
         place: Place | None = None
         if self._how.exact:
-            place = exactly(self._room, stay, job.shape[0], found.on.get(job.trace.id, {}), first_rank=first_rank)
+            place = exactly(
+                self._free_capacity, stay, job.shape[0], found.on.get(job.trace.id, {}), first_rank=first_rank
+            )
         if place is None:
-            place = grow(self._room, stay, job.shape[0], more, first_rank=first_rank, least=1, asked=job.asked)
+            place = grow(self._free_capacity, stay, job.shape[0], more, first_rank=first_rank, least=1, asked=job.asked)
             if place is not None and len(place) < more:
                 place = self._worth_it(job, stay, place, first_rank)
-        self._room.take_all(place or ())
+        self._free_capacity.take_all(place or ())
         return (*stay, *(place or ()))
 
     def _worth_it(self, job: SimulatedJob, stay: Place, place: Place, first_rank: int) -> Place | None:
@@ -238,7 +242,7 @@ class SizesOverTime:
         if more <= 0 and len(stay) >= elastic.least:
             return None
         more = max(more, elastic.least - len(stay))
-        return grow(self._room, stay, job.shape[0], more, first_rank=first_rank, asked=job.asked)
+        return grow(self._free_capacity, stay, job.shape[0], more, first_rank=first_rank, asked=job.asked)
 
     def _fastest(self, job: SimulatedJob, most: int) -> int:
         """The size up to `most` at which the job is fastest; of equals the smallest."""
@@ -259,20 +263,20 @@ class SizesOverTime:
         """The place of a waiting job with the size that it was given, or with fewer replicas if they do not all fit."""
         size = self.sizes[job.trace.id]
         if job.trace.elastic is None:
-            return find(self._room, job.shape, job.asked)
+            return find(self._free_capacity, job.shape, job.asked)
         want = elastic_shape(job.trace.elastic, size)[0]
         if self._how.exact:
-            place = exactly(self._room, (), want, self._on.get(job.trace.id, {}), first_rank=0)
+            place = exactly(self._free_capacity, (), want, self._on.get(job.trace.id, {}), first_rank=0)
             if place is not None:
                 return place
-        found = find(self._room, (structs.replace(want, least=job.trace.elastic.least),), job.asked)
+        found = find(self._free_capacity, (structs.replace(want, least=job.trace.elastic.least),), job.asked)
         if found is None or len(found) == size:
             return found
-        return find(self._room, elastic_shape(job.trace.elastic, self._fastest(job, len(found))), job.asked)
+        return find(self._free_capacity, elastic_shape(job.trace.elastic, self._fastest(job, len(found))), job.asked)
 
 
 def exactly(
-    room: Room, stay: Sequence[Allocation], want: Want, on: Mapping[str, int], *, first_rank: int
+    free_capacity: FreeCapacity, stay: Sequence[Allocation], want: Want, on: Mapping[str, int], *, first_rank: int
 ) -> Place | None:
     """The replicas that are missing for so many on each node; None if they do not fit. The room stays as it is."""
     there = Counter(allocation.node_id for allocation in stay)
@@ -282,7 +286,7 @@ def exactly(
         if more <= 0:
             continue
         request = structs.replace(want.request, node=node_id)
-        found = find(room, (Want(want.role, more, more, request),))
+        found = find(free_capacity, (Want(want.role, more, more, request),))
         if found is None:
             return None
         place += found

@@ -45,7 +45,7 @@ class Troubles:
         elif what is What.FAILS:
             self._fail(now, node)
         else:
-            self._lives.room.reopen([node_id(node)])
+            self._lives.free_capacity.reopen([node_id(node)])
             self._lives.running.free += self._gpus_of(node)
             self._expect_failure(now, node)
         return True
@@ -59,39 +59,39 @@ class Troubles:
         running = self._lives.running
         for job in [job for job in running.jobs.values() if any(a.node_id == name for a in job.allocations)]:
             self._lives.evict(job, now, stopped=False)
-        self._lives.room.close([name])
+        self._lives.free_capacity.close([name])
         running.free -= self._gpus_of(node)
         self._agenda.add(now + self._world.repair_s, What.IS_REPAIRED, node)
 
     def _gpus_of(self, node: int) -> int:
-        return len(self._lives.room.nodes[node_id(node)].gpus.models)
+        return len(self._lives.free_capacity.nodes[node_id(node)].gpus.models)
 
     def _drift(self, now: float) -> None:
         self._truth.drift()
         for name, scores in self._truth.known_after_drift().items():
-            self._lives.room.rescore(name, scores)
+            self._lives.free_capacity.rescore(name, scores)
         for job in self._lives.running.jobs.values():
             self._lives.drifted(job, now)
         self._agenda.add(now + self._world.drift_s, What.DRIFTS)
 
     def _measure(self, now: float) -> bool:
-        room = self._lives.room
+        free_capacity = self._lives.free_capacity
         changed: dict[str, dict[GpuKey, float]] = {}
         for job in self._lives.running.jobs.values():
             if job.paused_until < now:
                 found = self._truth.sample(job.trace.job_class, job.gpus, now)
                 if found:
-                    changed.setdefault(room.scores.known(job.trace.job_class), {}).update(found)
+                    changed.setdefault(free_capacity.scores.known(job.trace.job_class), {}).update(found)
         if now >= self._benchmarked_at + self._world.benchmark_s:
             self._benchmarked_at = now
-            idle = [(node.node.id, gpu) for node in room.open_nodes for gpu in node.gpus.whole]
-            for name in room.scores.classes:
+            idle = [(node.node.id, gpu) for node in free_capacity.open_nodes for gpu in node.gpus.whole]
+            for name in free_capacity.scores.classes:
                 changed.setdefault(name, {}).update(self._truth.sample(name, idle, now))
         for name, scores in changed.items():
-            room.rescore(name, scores)
+            free_capacity.rescore(name, scores)
         if now >= self._aged_at + AGE_S:
             self._aged_at = now
             for name, scores in self._truth.aged(now).items():
-                room.rescore(name, scores)
+                free_capacity.rescore(name, scores)
         self._agenda.add(now + self._world.sample_s, What.IS_MEASURED)
         return bool(changed)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from weft.domain.job import Allocation
-from weft.planning.capacity import Placer, Room
+from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import find
 from weft.planning.placement.pal import pal
 from weft.planning.placement.pm_first import pm_first
@@ -48,7 +48,7 @@ class _Job:
         left = self.trace.work_s * (1.0 - GRAIN) - self.done_s
         return max(1, ceil(left * self.slowdown / round_s))
 
-    def settle(self, now: float, allocations: tuple[Allocation, ...], room: Room) -> None:
+    def settle(self, now: float, allocations: tuple[Allocation, ...], free_capacity: FreeCapacity) -> None:
         """The job runs there from now on."""
         if allocations == self.allocations:
             return
@@ -57,7 +57,7 @@ class _Job:
             self.moves += 1
         self.begun = now if self.begun is None else self.begun
         self.allocations, self.spell_begin = allocations, now
-        self.slowdown = room.slowdown(allocations, self.trace.job_class)
+        self.slowdown = free_capacity.slowdown(allocations, self.trace.job_class)
 
     def leave(self, now: float) -> None:
         if self.allocations and now > self.spell_begin:
@@ -79,7 +79,7 @@ def simulate_rounds(
     """
     if placement not in PLACERS:
         raise ValueError(f"placement: the artifact's rules know {', '.join(PLACERS)}, not {placement}")
-    room = room_of(cluster, World(penalty=penalty), placer=PLACERS[placement], groups=ARTIFACT_GROUPS)
+    free_capacity = room_of(cluster, World(penalty=penalty), placer=PLACERS[placement], groups=ARTIFACT_GROUPS)
     arriving = [_Job(number, job) for number, job in enumerate(workload.jobs)]
     arriving.sort(key=lambda job: job.trace.arrival_s)
     active: list[_Job] = []
@@ -91,7 +91,7 @@ def simulate_rounds(
             active.append(arriving[at])
             at += 1
         decisions += 1
-        running = _place(active, room, now, cluster.gpus, placement)
+        running = _place(active, free_capacity, now, cluster.gpus, placement)
         placements += len(running)
         # Decisions stay the same until a job arrives or ends: the rounds before that pass at once.
         until_end = min((job.rounds_left(round_s) for job in running), default=None)
@@ -104,7 +104,7 @@ def simulate_rounds(
             job.done_s += rounds * round_s / job.slowdown
             if job.done_s >= job.trace.work_s * (1.0 - GRAIN):
                 job.leave(now)
-                room.give_back_all(job.allocations)
+                free_capacity.give_back_all(job.allocations)
                 active.remove(job)
                 spells += job.spells
                 assert job.begun is not None
@@ -125,7 +125,7 @@ def simulate_rounds(
     )
 
 
-def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement: str) -> list[_Job]:
+def _place(active: Sequence[_Job], free_capacity: FreeCapacity, now: float, gpus: int, placement: str) -> list[_Job]:
     """The jobs that run in this round, each with its place."""
     prefix: list[_Job] = []
     for job in active:
@@ -138,19 +138,23 @@ def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement:
         waiting = [job for job in prefix if not job.allocations]
     else:
         for job in active:
-            room.give_back_all(job.allocations)
+            free_capacity.give_back_all(job.allocations)
         by_class = placement in ("pal", "pm-first")
-        waiting = sorted(prefix, key=lambda job: room.scores.sensitivity(job.trace.job_class)) if by_class else prefix
+        waiting = (
+            sorted(prefix, key=lambda job: free_capacity.scores.sensitivity(job.trace.job_class))
+            if by_class
+            else prefix
+        )
     placed: dict[int, tuple[Allocation, ...]] = {}
     for job in waiting:
-        found = find(room, shape_of(job.trace.gpus), PlacementRequest(job.trace.job_class, job.trace.id))
+        found = find(free_capacity, shape_of(job.trace.gpus), PlacementRequest(job.trace.job_class, job.trace.id))
         if found is None:
             break
         placed[job.number] = found
-        room.take_all(found)
+        free_capacity.take_all(found)
     for job in active:
         if job.number in placed:
-            job.settle(now, placed[job.number], room)
+            job.settle(now, placed[job.number], free_capacity)
         elif not sticky and job.allocations:
             job.leave(now)
             job.allocations = ()

@@ -16,7 +16,7 @@ from msgspec import Struct
 from weft.domain.job import Allocation
 from weft.messages.eta import Basis
 from weft.planning.backfill import Ending
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import Place, find
 from weft.planning.policy import Policy
@@ -105,25 +105,25 @@ class RealRoom:
 
     is_exact = True
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self.free = room.gpus_left
+    def __init__(self, free_capacity: FreeCapacity) -> None:
+        self._free_capacity = free_capacity
+        self.free = free_capacity.gpus_left
 
     def supposing(self) -> AbstractContextManager[None]:
-        self.free = self._room.gpus_left
-        return self._room.supposing()
+        self.free = self._free_capacity.gpus_left
+        return self._free_capacity.supposing()
 
     def find(self, waiting: WaitingJob, shape: Shape) -> Place | None:
-        return find(self._room, shape, waiting.asked)
+        return find(self._free_capacity, shape, waiting.asked)
 
     def take(self, place: Place) -> None:
-        self._room.take_all(place)
+        self._free_capacity.take_all(place)
         self.free -= gpus_in(place)
 
     def give_back(self, place: Place, gpus: float) -> None:
         del gpus
-        self._room.give_back_all(place)
-        self.free += gpus_in(one for one in place if self._room.is_open(one.node_id))
+        self._free_capacity.give_back_all(place)
+        self.free += gpus_in(one for one in place if self._free_capacity.is_open(one.node_id))
 
 
 class CountedGpus:

@@ -250,9 +250,11 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Est
         return None
     fresh = {held.id for held in pool.holding if pool.minimum_run.protects(held, pool.now)}
     shape = smallest(shape_of_job(job))
-    selection = select_victims(shape, room=pool.room, holders=[one for one in holders if one.job_id not in fresh])
+    selection = select_victims(
+        shape, free_capacity=pool.free_capacity, holders=[one for one in holders if one.job_id not in fresh]
+    )
     if selection is None and fresh:
-        selection = select_victims(shape, room=pool.room, holders=holders)
+        selection = select_victims(shape, free_capacity=pool.free_capacity, holders=holders)
     if selection is None or not selection.victims:
         return None
     victims = {victim.job_id for victim in selection.victims}

@@ -114,14 +114,14 @@ def of_cases(cases: Sequence[tuple[float, float]]) -> TimeSpread:
     found: list[float] = []
     index, left_of_case = 0, cases[0][1]
     for _ in range(PARTS):
-        room, total = whole / PARTS, 0.0
-        while room > TINY * whole and index < len(cases):
-            taken = min(room, left_of_case)
+        free_capacity, total = whole / PARTS, 0.0
+        while free_capacity > TINY * whole and index < len(cases):
+            taken = min(free_capacity, left_of_case)
             total += taken * seconds[index]
-            room, left_of_case = room - taken, left_of_case - taken
+            free_capacity, left_of_case = free_capacity - taken, left_of_case - taken
             if left_of_case <= TINY * whole:
                 index += 1
                 left_of_case = cases[index][1] if index < len(cases) else 0.0
-        filled = whole / PARTS - room
+        filled = whole / PARTS - free_capacity
         found.append(total / filled if filled > 0 else seconds[-1])
     return TimeSpread(tuple(accumulate(found, max)), Basis.LEARNT)  # rounding must not disturb the order

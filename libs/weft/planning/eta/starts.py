@@ -14,7 +14,7 @@ from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
 from weft.domain.text import plural
 from weft.messages.eta import Basis, Estimate, EtaOf, TrackRecord
-from weft.planning.capacity import Room, empty_room, room_of
+from weft.planning.capacity import FreeCapacity, empty_capacity, free_capacity_of
 from weft.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, reports_steps, runs
 from weft.planning.eta.forward import (
     LOOKS_COUNTED,
@@ -66,7 +66,7 @@ class LookAhead:
 
     def __init__(
         self,
-        room: Room,
+        free_capacity: FreeCapacity,
         held: Sequence[Holds],
         queue: Sequence[WaitingJob],
         *,
@@ -76,7 +76,7 @@ class LookAhead:
         records: TrackRecords[Any] | None = None,
         quotas: QuotasInForce | None = None,
     ) -> None:
-        self.room = room
+        self.free_capacity = free_capacity
         self.quotas = QuotasInForce((), {}) if quotas is None else quotas
         self.held = held
         self.queue = queue
@@ -127,7 +127,7 @@ class LookAhead:
         return _raw(found.get(one.job_id, []), forward.scenarios), True, not forward.scenarios
 
     def _forward(self, waiting: Sequence[WaitingJob], *, exact: bool, looks: int) -> Forward:
-        space = RealRoom(self.room) if exact else CountedGpus(self.room.gpus_left)
+        space = RealRoom(self.free_capacity) if exact else CountedGpus(self.free_capacity.gpus_left)
         return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks, quotas=self.quotas)
 
     def _estimate(self, found: "_Found", ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
@@ -219,7 +219,7 @@ class PoolToCome(LookAhead):
             runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service
         )
         self.steps = steps
-        self._empty = empty_room(nodes)
+        self._empty = empty_capacity(nodes)
         self._never: dict[Shape, bool] = {}
         self._shape: Shape = ()  # the one asked about last: most are asked about many times in a row
         self._shape_never_fits = True
@@ -241,7 +241,7 @@ class PoolToCome(LookAhead):
         for job in holding:
             ahead.hold(job.id, job.tenant, job.held, since=job.held_since, preemptible=job.spec.preemptible)
         super().__init__(
-            room_of(nodes, holding),
+            free_capacity_of(nodes, holding),
             held,
             (),
             now=now,

@@ -120,9 +120,9 @@ class _Filling:
     def _at(self, level: float, growing: NDArray[np.bool_], sizes: Numbers) -> Numbers:
         shares = level * self.weight
         with np.errstate(divide="ignore", invalid="ignore"):
-            room = np.where(self.each > 0, (shares[:, None] - self.beside) / self.each, np.inf).min(axis=1)
+            free_capacity = np.where(self.each > 0, (shares[:, None] - self.beside) / self.each, np.inf).min(axis=1)
             part = np.where(self.share_of_least > 0, shares / self.share_of_least, np.inf) * self.least
-        wanted = np.where(shares >= self.share_of_least, np.maximum(room, self.least), part)
+        wanted = np.where(shares >= self.share_of_least, np.maximum(free_capacity, self.least), part)
         filled: Numbers = np.where(growing, np.clip(wanted, np.maximum(self.floor, sizes), self.most), sizes)
         return filled
 

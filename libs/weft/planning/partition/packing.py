@@ -153,14 +153,14 @@ class Packer:
 
     def _fits(self, job: ElasticJob) -> Numbers:
         each = np.array(job.each, float)
-        room = np.full(len(self.ids), 1e6)
+        free_capacity = np.full(len(self.ids), 1e6)
         for k in range(3):
             if each[k] > 0:
-                room = np.minimum(room, np.floor(self.free[:, k] / each[k] + ROUNDING))
+                free_capacity = np.minimum(free_capacity, np.floor(self.free[:, k] / each[k] + ROUNDING))
         if each[0] > 0 and self._fast.shape[1] > 1:
             fast = self._fast[:, self._level[job.job_id] :].min(axis=1)
-            room = np.minimum(room, np.floor(fast / each[0] + ROUNDING))
-        possible: Numbers = np.maximum(room, 0.0)
+            free_capacity = np.minimum(free_capacity, np.floor(fast / each[0] + ROUNDING))
+        possible: Numbers = np.maximum(free_capacity, 0.0)
         return possible
 
     def _take(self, job: ElasticJob, j: int, number: int) -> None:

@@ -8,7 +8,7 @@ ones only where it needs them. Of equals the node is taken that it uses up.
 from collections import Counter
 from collections.abc import Callable
 
-from weft.planning.capacity import NodeRoom, Picks, Room
+from weft.planning.capacity import FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import chunks
 from weft.planning.placement.weft_best import SPARING, WHOLE_NODES, worst_scores
 from weft.planning.shape import PlacementRequest, Want
@@ -16,68 +16,72 @@ from weft.planning.shape import PlacementRequest, Want
 _Gpus = tuple[int, ...]
 
 
-def apart(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    picks = as_many_apart(room, want, count, asked)
+def apart(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    picks = as_many_apart(free_capacity, want, count, asked)
     return picks if len(picks) == count else None
 
 
-def as_many_apart(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks:
+def as_many_apart(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks:
     """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
     on = Counter(node_id for node_id, _ in asked.beside)
     picks: Picks = []
-    with room.supposing():
+    with free_capacity.supposing():
         for placed in range(count):
-            found = _one(room, want, asked, on)
+            found = _one(free_capacity, want, asked, on)
             if found is None:
                 break
             node, gpus = found
             picks.append((node, [gpus]))
             on[node.node.id] += 1
             if placed + 1 < count:
-                room.take(want.allocation(node.node.id, gpus))
+                free_capacity.take(want.allocation(node.node.id, gpus))
     return picks
 
 
-def _one(room: Room, want: Want, asked: PlacementRequest, on: Counter[str]) -> tuple[NodeRoom, _Gpus] | None:
+def _one(
+    free_capacity: FreeCapacity, want: Want, asked: PlacementRequest, on: Counter[str]
+) -> tuple[NodeCapacity, _Gpus] | None:
     """A node with as few replicas of the service as can be."""
-    name = room.scores.known(asked.job_class)
+    name = free_capacity.scores.known(asked.job_class)
     need = (want.request, name, "apart", asked.tolerates)
-    cost = _cost_of_node(room, want, asked)
-    fewest: tuple[int, NodeRoom] | None = None
-    with room.supposing():
-        while (found := room.best_node(need, cost)) is not None:
+    cost = _cost_of_node(free_capacity, want, asked)
+    fewest: tuple[int, NodeCapacity] | None = None
+    with free_capacity.supposing():
+        while (found := free_capacity.best_node(need, cost)) is not None:
             node = found[1]
             if not on[node.node.id]:
                 fewest = (0, node)
                 break
             if fewest is None or on[node.node.id] < fewest[0]:
                 fewest = (on[node.node.id], node)
-            room.close([node.node.id])
+            free_capacity.close([node.node.id])
     if fewest is None:
         return None
-    return fewest[1], _best(room, want, asked, fewest[1])[1]
+    return fewest[1], _best(free_capacity, want, asked, fewest[1])[1]
 
 
-def _cost_of_node(room: Room, want: Want, asked: PlacementRequest) -> Callable[[NodeRoom], tuple[float, ...] | None]:
-    def cost(node: NodeRoom) -> tuple[float, ...] | None:
+def _cost_of_node(
+    free_capacity: FreeCapacity, want: Want, asked: PlacementRequest
+) -> Callable[[NodeCapacity], tuple[float, ...] | None]:
+    def cost(node: NodeCapacity) -> tuple[float, ...] | None:
         if not node.count(want.request, 1):
             return None
-        return (_best(room, want, asked, node)[0],)
+        return (_best(free_capacity, want, asked, node)[0],)
 
     return cost
 
 
-def _best(room: Room, want: Want, asked: PlacementRequest, node: NodeRoom) -> tuple[float, _Gpus]:
+def _best(free_capacity: FreeCapacity, want: Want, asked: PlacementRequest, node: NodeCapacity) -> tuple[float, _Gpus]:
     """The GPUs of the node that one replica takes, and what they cost. Without GPUs: a node without free ones first."""
     request, whole, gpus = want.request, len(node.gpus.whole), max(1, len(node.gpus.models))
     if not request.gpus:
         return (whole / gpus, ())
-    name = room.scores.known(asked.job_class)
-    offers = chunks(node, request, room.scores.of(name), name)
+    name = free_capacity.scores.known(asked.job_class)
+    offers = chunks(node, request, free_capacity.scores.of(name), name)
     enough = asked.tolerates or 0.0
     costs = [
         (max(slowest, enough) + SPARING * (1.0 - worst), taken)
-        for (slowest, taken), worst in zip(offers, worst_scores(room, node, offers), strict=True)
+        for (slowest, taken), worst in zip(offers, worst_scores(free_capacity, node, offers), strict=True)
     ]
     cost, taken = min(costs)
     return (cost + WHOLE_NODES * (whole - request.gpus) / gpus, taken)

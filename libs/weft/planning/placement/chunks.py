@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from weft.domain.cluster import Request
-from weft.planning.capacity import Chunks, NodeRoom
+from weft.planning.capacity import Chunks, NodeCapacity
 from weft.planning.scores import TYPICAL, GpuKey
 
 KEPT_MAX = 32  # entries per node: a job may ask for any model, even one that no node has
 
 
-def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], name: str) -> Chunks:
+def chunks(node: NodeCapacity, request: Request, scores: Mapping[GpuKey, float], name: str) -> Chunks:
     """The chunks, fastest first, by index among equals; as many as CPUs and memory allow. `name` identifies `scores`.
 
     Each chunk is as fast as the slowest GPU in it. The result is kept until the node changes; do not change it.
@@ -29,7 +29,7 @@ def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], nam
     return found[: node.count(request, most)]
 
 
-def _free(node: NodeRoom, model: str | None, scores: Mapping[GpuKey, float], name: str) -> Chunks:
+def _free(node: NodeCapacity, model: str | None, scores: Mapping[GpuKey, float], name: str) -> Chunks:
     """Each free GPU by itself."""
     ranked = node.ranked.get(name)
     if ranked is None:

@@ -6,22 +6,22 @@ nodes. They are tried from the smallest product on. A gang that needs one GPU, o
 
 from collections.abc import Mapping
 
-from weft.planning.capacity import NodeRoom, Picks, Room
+from weft.planning.capacity import FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import chunks
 from weft.planning.placement.pm_first import bins_of, fastest, name_of_bins
 from weft.planning.scores import GpuKey
 from weft.planning.shape import PlacementRequest, Want
 
 
-def pal(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    bins, name = bins_of(room, asked.job_class), name_of_bins(room, asked.job_class)
-    if not _could_be_in_one_node(room, want, count):
-        return fastest(room, want, count, bins, name)
-    for bin_score, within in offers(bins, room.locality.across(asked.job_class)):
+def pal(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    bins, name = bins_of(free_capacity, asked.job_class), name_of_bins(free_capacity, asked.job_class)
+    if not _could_be_in_one_node(free_capacity, want, count):
+        return fastest(free_capacity, want, count, bins, name)
+    for bin_score, within in offers(bins, free_capacity.locality.across(asked.job_class)):
         found = (
-            in_one_node(room, want, count, bins, name, most=bin_score)
+            in_one_node(free_capacity, want, count, bins, name, most=bin_score)
             if within
-            else fastest(room, want, count, bins, name, most=bin_score)
+            else fastest(free_capacity, want, count, bins, name, most=bin_score)
         )
         if found is not None:
             return found
@@ -38,17 +38,17 @@ def offers(bins: Mapping[GpuKey, float], penalty: float) -> list[tuple[float, bo
 
 
 def in_one_node(
-    room: Room, want: Want, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float
+    free_capacity: FreeCapacity, want: Want, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float
 ) -> Picks | None:
     """On the node where the slowest GPU is fastest; among those, where most GPUs come into question."""
 
-    def cost(node: NodeRoom) -> tuple[float, ...] | None:
+    def cost(node: NodeCapacity) -> tuple[float, ...] | None:
         if len(node.gpus.whole) < count * want.request.gpus:
             return None
         found = [score for score, _ in chunks(node, want.request, bins, name) if score <= most]
         return (found[count - 1], -len(found)) if len(found) >= count else None
 
-    best = room.best_node((want.request, count, name, "one node", most), cost)
+    best = free_capacity.best_node((want.request, count, name, "one node", most), cost)
     if best is None:
         return None
     slowest, node = best[0][0], best[1]
@@ -56,5 +56,5 @@ def in_one_node(
     return [(node, by_index[:count])]
 
 
-def _could_be_in_one_node(room: Room, want: Want, count: int) -> bool:
-    return 1 < count * want.request.gpus <= room.largest
+def _could_be_in_one_node(free_capacity: FreeCapacity, want: Want, count: int) -> bool:
+    return 1 < count * want.request.gpus <= free_capacity.largest

@@ -15,7 +15,7 @@ from math import log2
 from weft.domain.cluster import Request
 from weft.domain.shares import WHOLE, Share
 from weft.domain.spec import Kind
-from weft.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
+from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity, Picks
 from weft.planning.fits import Company, Fits, GpuEntry, Where, company_of
 from weft.planning.placement.weft_best import SPARING, WHOLE_NODES
 from weft.planning.scores import TYPICAL, GpuKey, Scores
@@ -35,38 +35,42 @@ _QUIET = (_C.NOTEBOOKS, _C.OTHERS, _C.NOBODY)  # training would use all that a s
 _APART = (Kind.TRAINING, Kind.INFERENCE)  # replicas of one job of these kinds go to different GPUs if they can
 
 
-def sharing(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    picks = as_many(room, want, count, asked)
+def sharing(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    picks = as_many(free_capacity, want, count, asked)
     return picks if len(picks) == count else None
 
 
-def as_many(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks:
+def as_many(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks:
     """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
     share = want.request.share
     assert share is not None, "only shares are placed so"
     apart = set(asked.beside) if share.kind in _APART else None
     picks: Picks = []
-    with room.supposing():
+    with free_capacity.supposing():
         for placed in range(count):
-            found = _one(room, want.request, share, asked, apart)
+            found = _one(free_capacity, want.request, share, asked, apart)
             if found is None:
                 break
             node_id, gpu = found
-            picks.append((room.nodes[node_id], [(gpu,)]))
+            picks.append((free_capacity.nodes[node_id], [(gpu,)]))
             if apart is not None:
                 apart.add(found)
             if placed + 1 < count:
-                room.take(want.allocation(node_id, (gpu,)))
+                free_capacity.take(want.allocation(node_id, (gpu,)))
     return picks
 
 
 def _one(
-    room: Room, request: Request, share: Share, asked: PlacementRequest, apart: Collection[GpuKey] | None
+    free_capacity: FreeCapacity,
+    request: Request,
+    share: Share,
+    asked: PlacementRequest,
+    apart: Collection[GpuKey] | None,
 ) -> GpuKey | None:
-    fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
-    fits_node = partial(_node_fits, room, request)
+    fits, among = _fits(free_capacity, request, asked), _AMONG.get(share.kind, _PACKED)
+    fits_node = partial(_node_fits, free_capacity, request)
     misfit = partial(_misfit, _octave(request.cpus * WHOLE / share.request))
-    harm = cache(partial(_harm, room.scores, asked.job_class)) if room.scores.slowdowns else None
+    harm = cache(partial(_harm, free_capacity.scores, asked.job_class)) if free_capacity.scores.slowdowns else None
     if asked.is_service and apart is not None:
         return _one_of_service(fits, request, share, fits_node, partial(Where, misfit=misfit, harm=harm), apart)
     if apart:
@@ -77,7 +81,7 @@ def _one(
 
 
 def _one_of_service(
-    fits: Fits[NodeRoom],
+    fits: Fits[NodeCapacity],
     request: Request,
     share: Share,
     fits_node: Callable[[str], bool],
@@ -98,28 +102,28 @@ def _one_of_service(
     return fits.best(share, request.model, (*_QUIET, _C.TRAINING), where(fits_node)) if apart else None
 
 
-def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoom]:
+def _fits(free_capacity: FreeCapacity, request: Request, asked: PlacementRequest) -> Fits[NodeCapacity]:
     """The GPUs that come into question: of a pinned job those of one node, or one of them."""
-    name, enough = room.scores.known(asked.job_class), asked.tolerates or 0.0
+    name, enough = free_capacity.scores.known(asked.job_class), asked.tolerates or 0.0
     if request.node is None:
         known = f"{name} from {enough}" if enough else name
-        return room.fits(known, partial(_entries, room.scores, name, enough))
+        return free_capacity.fits(known, partial(_entries, free_capacity.scores, name, enough))
 
-    def pinned(node: NodeRoom) -> list[GpuEntry]:
-        return [each for each in _entries(room.scores, name, enough, node) if request.gpu in (None, each.gpu)]
+    def pinned(node: NodeCapacity) -> list[GpuEntry]:
+        return [each for each in _entries(free_capacity.scores, name, enough, node) if request.gpu in (None, each.gpu)]
 
     fits = Fits(pinned)
-    fits.heed({request.node: room.nodes[request.node]} if room.is_open(request.node) else {}, ())
+    fits.heed({request.node: free_capacity.nodes[request.node]} if free_capacity.is_open(request.node) else {}, ())
     return fits
 
 
-def _node_fits(room: Room, request: Request, node_id: str) -> bool:
+def _node_fits(free_capacity: FreeCapacity, request: Request, node_id: str) -> bool:
     """Whether the node can start it, and has the CPUs and the memory."""
-    node = room.nodes[node_id]
+    node = free_capacity.nodes[node_id]
     return node.starts(request) and node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
 
 
-def _entries(scores: Scores, name: str, enough: float, node: NodeRoom) -> list[GpuEntry]:
+def _entries(scores: Scores, name: str, enough: float, node: NodeCapacity) -> list[GpuEntry]:
     """What the GPUs of a node have left. A node without CPUs or memory has nothing for shares. GPUs with scores up to
     `enough` count as equally fast."""
     if node.cpus + CPU_GRAIN < CPUS_LEAST or node.memory <= 0:

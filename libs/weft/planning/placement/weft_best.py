@@ -7,7 +7,7 @@ that they speed up. And a node is best used up: the next gang needs a whole one.
 
 from collections.abc import Callable, Sequence
 
-from weft.planning.capacity import Chunks, NodeRoom, Picks, Room
+from weft.planning.capacity import Chunks, FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import KEPT_MAX, chunks
 from weft.planning.scores import TYPICAL
 from weft.planning.shape import PlacementRequest, Want
@@ -20,45 +20,53 @@ MUCH_SLOWER = 0.8  # part of the penalty: a slower place in one node is compared
 AS_FAST = 0.002  # scores nearer to each other than this are equal
 
 
-def weft_best(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    together = _in_one_node(room, want, count, asked)
+def weft_best(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    together = _in_one_node(free_capacity, want, count, asked)
     if together is None:
-        return _across_nodes(room, want, count, asked)
-    penalty = room.locality.across(asked.job_class)
-    if count == 1 or _slowest(room, together, asked) <= MUCH_SLOWER * penalty:
+        return _across_nodes(free_capacity, want, count, asked)
+    penalty = free_capacity.locality.across(asked.job_class)
+    if count == 1 or _slowest(free_capacity, together, asked) <= MUCH_SLOWER * penalty:
         return together
-    apart = _across_nodes(room, want, count, asked)
-    return together if apart is None or _slowdown(room, together, asked) <= _slowdown(room, apart, asked) else apart
+    apart = _across_nodes(free_capacity, want, count, asked)
+    return (
+        together
+        if apart is None or _slowdown(free_capacity, together, asked) <= _slowdown(free_capacity, apart, asked)
+        else apart
+    )
 
 
-def _slowest(room: Room, picks: Picks, asked: PlacementRequest) -> float:
-    scores = room.scores.of(asked.job_class)
+def _slowest(free_capacity: FreeCapacity, picks: Picks, asked: PlacementRequest) -> float:
+    scores = free_capacity.scores.of(asked.job_class)
     keys = [(node.node.id, gpu) for node, replicas in picks for gpus in replicas for gpu in gpus]
     return max([scores.get(key, TYPICAL) for key in keys])
 
 
-def _slowdown(room: Room, picks: Picks, asked: PlacementRequest) -> float:
-    return _slowest(room, picks, asked) * room.spread_over({node.node.id for node, _ in picks}, asked.job_class)
+def _slowdown(free_capacity: FreeCapacity, picks: Picks, asked: PlacementRequest) -> float:
+    return _slowest(free_capacity, picks, asked) * free_capacity.spread_over(
+        {node.node.id for node, _ in picks}, asked.job_class
+    )
 
 
-def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    if count * want.request.gpus > room.largest:
+def _in_one_node(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    if count * want.request.gpus > free_capacity.largest:
         return None
-    name = room.scores.known(asked.job_class)
-    found = room.best_node((want.request, count, name), _cost_of_node(room, want, count, name))
+    name = free_capacity.scores.known(asked.job_class)
+    found = free_capacity.best_node((want.request, count, name), _cost_of_node(free_capacity, want, count, name))
     if found is None:
         return None
     node = found[1]
-    offers = chunks(node, want.request, room.scores.of(name), name)
-    return [(node, [offers[at][1] for at in _dispensable(offers, worst_scores(room, node, offers), count)])]
+    offers = chunks(node, want.request, free_capacity.scores.of(name), name)
+    return [(node, [offers[at][1] for at in _dispensable(offers, worst_scores(free_capacity, node, offers), count)])]
 
 
-def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[NodeRoom], tuple[float] | None]:
-    request, scores = want.request, room.scores.of(name)
+def _cost_of_node(
+    free_capacity: FreeCapacity, want: Want, count: int, name: str
+) -> Callable[[NodeCapacity], tuple[float] | None]:
+    request, scores = want.request, free_capacity.scores.of(name)
     cpus, memory, gpus = request.cpus, request.memory, count * request.gpus
     need = (name, request.gpus, request.model)
 
-    def cost(node: NodeRoom) -> tuple[float] | None:
+    def cost(node: NodeCapacity) -> tuple[float] | None:
         if len(node.gpus.whole) < gpus:
             return None
         costs = node.costs.get(need)  # of all the chunks that GPUs allow
@@ -66,44 +74,46 @@ def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[No
             offers = chunks(node, request, scores, name)
             if count > len(offers):
                 return None
-            costs = _kept_costs(room, node, need, offers)
+            costs = _kept_costs(free_capacity, node, need, offers)
         return (costs[count - 1],) if count <= len(costs) else None
 
-    def cost_of_one(node: NodeRoom) -> tuple[float] | None:
+    def cost_of_one(node: NodeCapacity) -> tuple[float] | None:
         """The same for one chunk, without looking at the costs of more."""
         if len(node.gpus.whole) < gpus:
             return None
         offers = chunks(node, request, scores, name)
-        return (_cost_of_one(room, node, offers),) if offers else None
+        return (_cost_of_one(free_capacity, node, offers),) if offers else None
 
     return cost_of_one if count == 1 else cost
 
 
-def _cost_of_one(room: Room, node: NodeRoom, offers: Chunks) -> float:
+def _cost_of_one(free_capacity: FreeCapacity, node: NodeCapacity, offers: Chunks) -> float:
     slowest, taken = offers[0]
     if len(offers) > 1 and offers[1][0] <= slowest + AS_FAST:
-        worsts = worst_scores(room, node, offers)
+        worsts = worst_scores(free_capacity, node, offers)
         worst = worsts[_dispensable(offers, worsts, 1)[0]]
     else:
-        of_node = room.scores.worst.get(node.node.id, {})
+        of_node = free_capacity.scores.worst.get(node.node.id, {})
         worst = max([of_node.get(gpu, TYPICAL) for gpu in taken])
     left = len(node.gpus.whole) - len(taken)
     return slowest + SPARING * (1.0 - worst) + WHOLE_NODES * left / len(node.gpus.models)
 
 
-def _kept_costs(room: Room, node: NodeRoom, need: tuple[str, int, str | None], offers: Chunks) -> list[float]:
+def _kept_costs(
+    free_capacity: FreeCapacity, node: NodeCapacity, need: tuple[str, int, str | None], offers: Chunks
+) -> list[float]:
     key = need if len(offers) == len(node.chunked[need]) else (*need, len(offers))
     costs = node.costs.get(key)
     if costs is None:
         if len(node.costs) >= KEPT_MAX:
             node.costs.clear()
-        costs = node.costs[key] = _costs(room, node, offers)
+        costs = node.costs[key] = _costs(free_capacity, node, offers)
     return costs
 
 
-def _costs(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
+def _costs(free_capacity: FreeCapacity, node: NodeCapacity, offers: Chunks) -> list[float]:
     """The cost of taking one chunk of the node, two, …, all."""
-    worsts = worst_scores(room, node, offers)
+    worsts = worst_scores(free_capacity, node, offers)
     left, gpus, size = len(node.gpus.whole), len(node.gpus.models), len(offers[0][1])
     costs: list[float] = []
     of_first, last = 0.0, len(offers)
@@ -127,10 +137,10 @@ def _dispensable(offers: Chunks, worsts: Sequence[float], count: int) -> Sequenc
     return as_fast[:count]
 
 
-def worst_scores(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
+def worst_scores(free_capacity: FreeCapacity, node: NodeCapacity, offers: Chunks) -> list[float]:
     """By chunk, the score of its slowest GPU for the class that this GPU suits worst. Other jobs gain most from chunks
     with a low one."""
-    worst = room.scores.worst.get(node.node.id, {})
+    worst = free_capacity.scores.worst.get(node.node.id, {})
     if offers and len(offers[0][1]) == 1:
         return [worst.get(gpu, TYPICAL) for _, (gpu,) in offers]
     return [
@@ -139,10 +149,10 @@ def worst_scores(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
     ]
 
 
-def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def _across_nodes(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     """A place on GPUs that are fast enough: first nodes that it uses up, then as few others as possible."""
-    scores, name = room.scores.of(asked.job_class), room.scores.known(asked.job_class)
-    by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(room, want, count)]
+    scores, name = free_capacity.scores.of(asked.job_class), free_capacity.scores.known(asked.job_class)
+    by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(free_capacity, want, count)]
     everything = sorted([score for _, offers in by_node for score, _ in offers])
     if len(everything) < count:
         return None
@@ -166,7 +176,9 @@ def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -
     rest = [part for part in usable if part[2] not in chosen]
     rest.sort(key=lambda part: (-part[1] < left, -part[1] - left if -part[1] >= left else 0, part[0], part[2]))
     for _, _, _, node, fast in rest:
-        worth = [(1.0 - worst, gpus) for worst, (_, gpus) in zip(worst_scores(room, node, fast), fast, strict=True)]
+        worth = [
+            (1.0 - worst, gpus) for worst, (_, gpus) in zip(worst_scores(free_capacity, node, fast), fast, strict=True)
+        ]
         picks.append((node, [gpus for _, gpus in sorted(worth)[:left]]))
         left -= len(picks[-1][1])
         if not left:
@@ -174,17 +186,17 @@ def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -
     return None
 
 
-def _emptiest(room: Room, want: Want, count: int) -> list[NodeRoom]:
+def _emptiest(free_capacity: FreeCapacity, want: Want, count: int) -> list[NodeCapacity]:
     """All nodes of a small pool; of a large one the emptiest, enough for an ample choice."""
     ample = CHOICE * count * want.request.gpus
-    found: list[NodeRoom] = []
-    for free in sorted(room.buckets, reverse=True):
+    found: list[NodeCapacity] = []
+    for free in sorted(free_capacity.buckets, reverse=True):
         if free < want.request.gpus:
             break
-        for node_id in room.buckets[free]:
+        for node_id in free_capacity.buckets[free]:
             if ample <= 0 and len(found) >= NODES_LEAST:
                 return found
-            node = room.nodes[node_id]
+            node = free_capacity.nodes[node_id]
             if node.starts(want.request):
                 found.append(node)
                 ample -= free

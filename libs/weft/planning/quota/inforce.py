@@ -122,13 +122,13 @@ class QuotasInForce:
     def may_start(self, job_id: str, demand: Demand) -> bool:
         return may_start(self.fit(demand.tenant, demand.shape, job_id=job_id), preemptible=demand.preemptible)
 
-    def room(self, tenant: str, *, model: str | None = None, preemptible: bool = True) -> int:
+    def free_capacity(self, tenant: str, *, model: str | None = None, preemptible: bool = True) -> int:
         """How many millis more a job of the tenant may hold."""
         return left_to(self.ledger, tenant, model=model, preemptible=preemptible) if self.on else UNBOUNDED
 
     def allowed(self, demand: Demand, shape: Shape) -> Shape:
         """As much of the shape as the job may have: all, or else the least that starts it."""
-        left = self.room(demand.tenant, model=demand.model, preemptible=demand.preemptible)
+        left = self.free_capacity(demand.tenant, model=demand.model, preemptible=demand.preemptible)
         return smallest(shape) if gpus_of(shape) * WHOLE > left else shape
 
     def closed_to(self, job_id: str, demand: Demand) -> list[str]:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from weft.domain.cluster import Node, Request
 from weft.domain.text import listed, plural
-from weft.planning.capacity import NodeRoom, Room
+from weft.planning.capacity import FreeCapacity, NodeCapacity
 from weft.planning.reasons.shortages import gpus_text
 
 NAMED_MAX = 2
@@ -20,19 +20,19 @@ def why_closed(node: Node) -> str:
     return f"is drained (`weft resume {node.id}`)" if node.drained else "takes no work now"
 
 
-def closed_with_room(room: Room, request: Request) -> list[NodeRoom]:
+def closed_with_room(free_capacity: FreeCapacity, request: Request) -> list[NodeCapacity]:
     """Drained and lost nodes that have room for a replica of `request`, those with most free GPUs first.
 
     A node that is closed for another reason is about to leave, or is kept for a job that is served earlier.
     """
-    closed = [each for each in room.nodes.values() if each.node.drained or not each.node.ready]
+    closed = [each for each in free_capacity.nodes.values() if each.node.drained or not each.node.ready]
     fitting = [each for each in closed if each.count(request, 1)]
     return sorted(fitting, key=lambda each: (-len(each.gpus_for(request)), each.node.id))
 
 
-def closed_text(room: Room, request: Request) -> str:
+def closed_text(free_capacity: FreeCapacity, request: Request) -> str:
     """Such as `node-2 has 8 free GPUs, but is drained (`weft resume node-2`)`; empty if no closed node has room."""
-    rooms = closed_with_room(room, request)
+    rooms = closed_with_room(free_capacity, request)
     told = [f"{each.node.id} has {_free(each, request)}, but {why_closed(each.node)}" for each in rooms[:NAMED_MAX]]
     if more := len(rooms) - NAMED_MAX:
         told += [f"so do {more} more nodes that take no work"] if more > 1 else []
@@ -58,23 +58,23 @@ class Missed(Struct, frozen=True):
         return until if node.id in told else f"{node.id} is {'drained' if node.ready else 'lost'}, so {until}"
 
 
-def missed(room: Room, request: Request, least: int) -> Missed | None:
+def missed(free_capacity: FreeCapacity, request: Request, least: int) -> Missed | None:
     """The closed nodes that a job waits for: those that take work could not hold `least` replicas of `request` even if
     they were empty, and all together could. None if there is no such node."""
-    open_nodes = [each for each in room.nodes.values() if each.node.ready and not each.node.drained]
-    if len(open_nodes) == len(room.nodes):
+    open_nodes = [each for each in free_capacity.nodes.values() if each.node.ready and not each.node.drained]
+    if len(open_nodes) == len(free_capacity.nodes):
         return None
     left = least
     most = 0  # on one node
     for each in open_nodes:
-        there = NodeRoom(each.node).count(request, least)
+        there = NodeCapacity(each.node).count(request, least)
         left, most = left - there, max(most, there)
         if left <= 0:
             return None
     closed: list[Node] = []
-    for each in room.nodes.values():
+    for each in free_capacity.nodes.values():
         if each.node.drained or not each.node.ready:
-            there = NodeRoom(each.node).count(request, least)
+            there = NodeCapacity(each.node).count(request, least)
             left, most = left - there, max(most, there)
             closed += [each.node] if there else []
     return Missed(sorted(closed, key=lambda node: node.id), one_each=most == 1) if closed and left <= 0 else None
@@ -86,7 +86,7 @@ def silent_seconds(node: Node, now: float) -> float:
     return silence if node.ready and silence > SILENT_SECONDS else 0.0
 
 
-def _free(each: NodeRoom, request: Request) -> str:
+def _free(each: NodeCapacity, request: Request) -> str:
     if request.share is not None:
         return f"{gpus_text(request)} free"
     return plural(len(each.gpus_for(request)), "free GPU") if request.gpus else "the CPUs and memory free"

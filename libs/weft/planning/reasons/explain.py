@@ -20,7 +20,7 @@ from weft.messages.eta import Estimate, Sooner
 from weft.messages.http_services import ServiceView
 from weft.messages.signals import ShareSample
 from weft.planning.borrowing import still_owed, why_nobody_lends
-from weft.planning.capacity import Room, room_of
+from weft.planning.capacity import FreeCapacity, free_capacity_of
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces, order_of, shares_of
 from weft.planning.jobs import asked_by, ends_at, standing_of
@@ -206,9 +206,9 @@ def _of_waiting(
     too_big = never_fits(job.spec, nodes, job.tenant) if nodes else None
     if too_big is not None:
         return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
-    room = room_of(nodes, holding)
+    free_capacity = free_capacity_of(nodes, holding)
     shape = shape_of_job(job)
-    refusal = why_not(room, shape)
+    refusal = why_not(free_capacity, shape)
     if refusal is None:
         if cause is not None and "gpus_occupied" in cause.numbers:
             return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
@@ -220,12 +220,12 @@ def _of_waiting(
             served = f"{plural(ahead, 'job')} {'is' if ahead == 1 else 'are'}"
             sentence = f"it would fit now, but {served} served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
-    cause, relevant = refusal, [held for held in holding if _is_where_it_starts(held, room, shape)]
+    cause, relevant = refusal, [held for held in holding if _is_where_it_starts(held, free_capacity, shape)]
     if is_pinned(shape):
         relevant = in_the_way(shape, holding)
         cause = with_holders(cause, relevant)
-    closed = _closed(shape, room)
-    holders, estimate_at = _holders(shape, room, relevant)
+    closed = _closed(shape, free_capacity)
+    holders, estimate_at = _holders(shape, free_capacity, relevant)
     known = job.waiting_for
     if known is not None and (known.code is CauseCode.MAKING_ROOM or known.numbers.get("stops_at", 0.0) > now):
         cause = known
@@ -252,18 +252,19 @@ def _ahead_of(
     return count
 
 
-def _is_where_it_starts(job: Job, room: Room, shape: Shape) -> bool:
+def _is_where_it_starts(job: Job, free_capacity: FreeCapacity, shape: Shape) -> bool:
     """Whether the job holds something on a node that takes such work: only then does its end help the waiting job."""
     held = {allocation.node_id for allocation in job.placement.allocations} if job.placement else set[str]()
     return any(
-        room.is_open(node_id) and any(room.nodes[node_id].starts(want.request) for want in shape) for node_id in held
+        free_capacity.is_open(node_id) and any(free_capacity.nodes[node_id].starts(want.request) for want in shape)
+        for node_id in held
     )
 
 
-def _closed(shape: Shape, room: Room) -> tuple[ClosedSeen, ...]:
+def _closed(shape: Shape, free_capacity: FreeCapacity) -> tuple[ClosedSeen, ...]:
     found: dict[str, ClosedSeen] = {}
     for want in shape:
-        for each in closed_with_room(room, want.request):
+        for each in closed_with_room(free_capacity, want.request):
             node, free = each.node, len(each.gpus_for(want.request))
             found[node.id] = ClosedSeen(node_id=node.id, drained=node.drained, ready=node.ready, gpus_free=free)
     return tuple(found.values())[:CLOSED_MAX]
@@ -325,8 +326,8 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     has, wanted = sum(job.granted.values()), sum(job.wanted.values())
     if not job.spec.is_service or job.state is not JobState.RUNNING or has >= wanted or not holding:
         return found
-    room, shape = room_of(nodes, holding), one_more(shape_of_job(job))
-    refusal = why_not(room, shape, asked_by(job))
+    free_capacity, shape = free_capacity_of(nodes, holding), one_more(shape_of_job(job))
+    refusal = why_not(free_capacity, shape, asked_by(job))
     numbers = {"replicas": float(has), "replicas_missing": float(wanted - has)}
     short = f"has {has} of {wanted} replicas"
     if refusal is None:
@@ -336,13 +337,13 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     lenders, of_lenders = why_nobody_lends(job, holding)
     if leaving:
         lenders = f"room is being made: by {listed([held.id for held in leaving], NAMED_MAX)}"
-    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, room, shape)]
+    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, free_capacity, shape)]
     return structs.replace(
         found,
         code=str(refusal.code),
         sentence=f"{short}: {refusal.sentence}; {lenders}; {found.sentence}",
         numbers={**refusal.numbers, **found.numbers, **numbers, **of_lenders},
-        holders=_holders(shape, room, relevant)[0],
+        holders=_holders(shape, free_capacity, relevant)[0],
     )
 
 
@@ -353,18 +354,18 @@ def _with_update(found: Explanation, job: Job, nodes: Sequence[Node], holding: S
     held = job.placement.allocations
     if not (sum(job.wanted.values()) == 1 == len(held) and held[0].revision != job.revision):
         return found
-    room, shape = room_of(nodes, holding), one_more(shape_of_job(job))
-    refusal = why_not(room, shape, asked_by(job))
+    free_capacity, shape = free_capacity_of(nodes, holding), one_more(shape_of_job(job))
+    refusal = why_not(free_capacity, shape, asked_by(job))
     if refusal is None:
         return found
     waits = f"its update to revision {job.revision} waits for room beside its only replica, which serves meanwhile"
-    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, room, shape)]
+    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, free_capacity, shape)]
     return structs.replace(
         found,
         code=str(refusal.code),
         sentence=f"{waits}: {refusal.sentence}; {found.sentence}",
         numbers={**refusal.numbers, **found.numbers, "replicas_to_update": 1.0},
-        holders=_holders(shape, room, relevant)[0],
+        holders=_holders(shape, free_capacity, relevant)[0],
     )
 
 
@@ -464,7 +465,9 @@ def _waiting(
     )
 
 
-def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
+def _holders(
+    shape: Shape, free_capacity: FreeCapacity, holding: Sequence[Job]
+) -> tuple[tuple[HolderSeen, ...], float | None]:
     """The jobs that hold most of what the job needs, and when time limits will have freed enough of it."""
     wants_gpus = any(with_gpus(want.request) for want in shape)
     relevant = [held for held in holding if not wants_gpus or held.gpus_held]
@@ -472,8 +475,8 @@ def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[Ho
     estimate_at = None
     bounded = sorted((ends, held.seq, held) for held in relevant if (ends := ends_at(held)) is not None)
     for ends, _, held in bounded:
-        room.give_back_all(held.placement.allocations if held.placement else ())
-        if find(room, shape) is not None:
+        free_capacity.give_back_all(held.placement.allocations if held.placement else ())
+        if find(free_capacity, shape) is not None:
             estimate_at = ends
             break
     return tuple(_seen(held) for held in largest), estimate_at

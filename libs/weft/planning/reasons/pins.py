@@ -9,7 +9,7 @@ from weft.domain.job import Cause, CauseCode, Job
 from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE
 from weft.domain.text import listed, plural
-from weft.planning.capacity import NodeRoom, Room
+from weft.planning.capacity import FreeCapacity, NodeCapacity
 from weft.planning.reasons.closed import why_closed
 from weft.planning.reasons.offering import missing_on, offered_text
 from weft.planning.reasons.shortages import cpus_text, gpus_text, part_text, share_numbers
@@ -18,10 +18,10 @@ from weft.planning.shape import Shape, Want, pinned_gpus, with_gpus
 NAMED_MAX = 3
 
 
-def why_not_there(room: Room, want: Want) -> Cause:
+def why_not_there(free_capacity: FreeCapacity, want: Want) -> Cause:
     """Why a pinned role that does not fit now does not."""
     request = want.request
-    node = room.nodes.get(request.node or "")
+    node = free_capacity.nodes.get(request.node or "")
     if node is None:
         return Cause(code=CauseCode.TOO_BIG, sentence=f"is pinned to {request.node}, which is no node of its pool")
     where = f"is pinned to {_gpus_of(want)}{request.node}"
@@ -32,10 +32,10 @@ def why_not_there(room: Room, want: Want) -> Cause:
             has = f"where {_numbered(missing)} is no {request.model}"
         return Cause(code=CauseCode.TOO_BIG, sentence=f"{where}, {has}")
     if lacks := missing_on(node.node, request):
-        offered = offered_text([each.node for each in room.nodes.values()], request)
+        offered = offered_text([each.node for each in free_capacity.nodes.values()], request)
         sentence = f"{where}, which {lacks}{f'; {offered}' if offered else ''}"
         return Cause(code=CauseCode.TOO_BIG, sentence=sentence)
-    if not room.is_open(request.node or ""):
+    if not free_capacity.is_open(request.node or ""):
         return Cause(code=CauseCode.NO_NODES, sentence=f"{where}, which {why_closed(node.node)}")
     if busy and request.share is not None:
         return _part_taken(node, want, where)
@@ -92,19 +92,19 @@ def _wanted(want: Want) -> list[int]:
     return list(dict.fromkeys(gpu for gpus in pinned_gpus(want, want.least) for gpu in gpus))
 
 
-def _missing(node: NodeRoom, want: Want) -> list[int]:
+def _missing(node: NodeCapacity, want: Want) -> list[int]:
     """GPUs that the node does not have, or not of that model."""
     models, model = node.gpus.models, want.request.model
     return [gpu for gpu in _wanted(want) if gpu not in models or (model is not None and models[gpu] != model)]
 
 
-def _busy(node: NodeRoom, want: Want) -> list[int]:
+def _busy(node: NodeCapacity, want: Want) -> list[int]:
     if want.request.share is not None and node.gpus.count_shares(want.request, want.least) >= want.least:
         return []
     return [gpu for gpu in _wanted(want) if not node.gpus.has([gpu]) or want.request.share is not None]
 
 
-def _part_taken(node: NodeRoom, want: Want, where: str) -> Cause:
+def _part_taken(node: NodeCapacity, want: Want, where: str) -> Cause:
     """Of a GPU by index that has too little left for shares."""
     request, numbers = want.request, share_numbers(want.request, [node])
     demand = f"it wants {gpus_text(request)}" + (f", {want.least} times" if want.least > 1 else "")

@@ -10,7 +10,7 @@ from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE, context_bytes
 from weft.domain.spec import JobSpec
 from weft.domain.text import listed, plural
-from weft.planning.capacity import NodeRoom, Room, empty_room
+from weft.planning.capacity import FreeCapacity, NodeCapacity, empty_capacity
 from weft.planning.finding import find, first_unplaced
 from weft.planning.reasons.closed import NAMED_MAX, closed_text, closed_with_room, missed
 from weft.planning.reasons.offering import offered_text, unoffered
@@ -21,22 +21,22 @@ from weft.planning.shape import NOBODY, PlacementRequest, Shape, Want, gpus_leas
 ROLES_NAMED_MAX = 3
 
 
-def why_not(room: Room, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause | None:
+def why_not(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause | None:
     """Why there is no place for the job now; None if there is one. The numbers are those of the moment."""
-    if find(room, shape, asked) is not None:
+    if find(free_capacity, shape, asked) is not None:
         return None
-    with room.supposing():
-        want = first_unplaced(room, smallest(shape), asked)
+    with free_capacity.supposing():
+        want = first_unplaced(free_capacity, smallest(shape), asked)
         assert want is not None, "it did not fit a moment ago"
-        cause = _why_no_place(room, want)
+        cause = _why_no_place(free_capacity, want)
     roles = [each.role for each in shape]
-    return _beside(cause, room, want, roles[: roles.index(want.role)])
+    return _beside(cause, free_capacity, want, roles[: roles.index(want.role)])
 
 
 def never_fits(spec: JobSpec, nodes: Sequence[Node], tenant: str = "") -> Cause | None:
     """Why such a job of `tenant` could not start even if every one of `nodes` were empty and open; None if it could."""
     shape = smallest(shape_of(spec, tenant))
-    cause = why_not(empty_room(nodes), shape)
+    cause = why_not(empty_capacity(nodes), shape)
     if cause is None:
         return None
     if spec.pin is not None or unoffered(nodes, shape[0].request):
@@ -61,7 +61,7 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node], tenant: str = "") -> Cause 
     return Cause(code=CauseCode.TOO_BIG, sentence=sentence, numbers=numbers)
 
 
-def _beside(cause: Cause, room: Room, want: Want, placed: Sequence[str]) -> Cause:
+def _beside(cause: Cause, free_capacity: FreeCapacity, want: Want, placed: Sequence[str]) -> Cause:
     """The same cause, which was found while the job's roles `placed` had their places in the room, told with them: what
     they take is free now. Else one job would be told that no GPU is free, and the next job that the same three are."""
     if cause.code is not CauseCode.NO_ROOM or not placed:
@@ -71,28 +71,28 @@ def _beside(cause: Cause, room: Room, want: Want, placed: Sequence[str]) -> Caus
         others = f"{len(placed)} other roles"
     demand, _, found = cause.sentence.partition("; ")
     sentence = f"its role {want.role} {demand}; with its {others} placed, {found or 'there is no place for it'}"
-    numbers, free = dict(cause.numbers), _gpus_free(room, want.request)
+    numbers, free = dict(cause.numbers), _gpus_free(free_capacity, want.request)
     if taken := sum(free) - numbers.get("gpus_free", sum(free)):
         numbers |= {"gpus_free": float(sum(free)), "gpus_free_max": float(max(free)), "gpus_for_other_roles": taken}
     return structs.replace(cause, sentence=sentence, numbers=numbers)
 
 
-def _gpus_free(room: Room, request: Request) -> list[int]:
+def _gpus_free(free_capacity: FreeCapacity, request: Request) -> list[int]:
     """Of each open node that could start such a replica; of the node alone to which it is pinned."""
-    nodes = [node for node in room.open_nodes if request.node in (None, node.node.id)]
+    nodes = [node for node in free_capacity.open_nodes if request.node in (None, node.node.id)]
     return [len(node.gpus_for(request)) for node in nodes if node.starts(request)]
 
 
-def _why_no_place(room: Room, want: Want) -> Cause:
+def _why_no_place(free_capacity: FreeCapacity, want: Want) -> Cause:
     request = want.request
     if request.node is not None:
-        return why_not_there(room, want)
-    nodes = [each.node for each in room.nodes.values()]
+        return why_not_there(free_capacity, want)
+    nodes = [each.node for each in free_capacity.nodes.values()]
     if nowhere := unoffered(nodes, request):
         return Cause(code=CauseCode.NO_NODES, sentence=nowhere)
-    closed, offered = closed_text(room, request), offered_text(nodes, request)
-    lacking = missed(room, request, want.least)
-    open_nodes = [node for node in room.open_nodes if node.starts(request)]
+    closed, offered = closed_text(free_capacity, request), offered_text(nodes, request)
+    lacking = missed(free_capacity, request, want.least)
+    open_nodes = [node for node in free_capacity.open_nodes if node.starts(request)]
     if not open_nodes:
         sentence = "no node of its pool takes work now"
         if offered:
@@ -102,7 +102,7 @@ def _why_no_place(room: Room, want: Want) -> Cause:
         elif lacking is not None:
             sentence += f"; {lacking.text()}"
         return Cause(code=CauseCode.NO_NODES, sentence=sentence)
-    free = _gpus_free(room, request)
+    free = _gpus_free(free_capacity, request)
     numbers = {
         "replicas_wanted": float(want.least),
         "gpus_wanted": float(request.gpus),
@@ -124,20 +124,20 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     if offered and request.volumes:
         numbers["nodes_with_volumes"] = float(sum(all(map(node.offers, request.volumes)) for node in nodes))
     if closed:
-        numbers["nodes_closed"] = float(len(closed_with_room(room, request)))
+        numbers["nodes_closed"] = float(len(closed_with_room(free_capacity, request)))
         sentence += f"; {closed}"
     if lacking is not None:
-        sentence += f"; {lacking.text([each.node.id for each in closed_with_room(room, request)[:NAMED_MAX]])}"
+        sentence += f"; {lacking.text([each.node.id for each in closed_with_room(free_capacity, request)[:NAMED_MAX]])}"
     if request.gpus and (shared := sum(len(node.gpus.shared) for node in open_nodes)):
         numbers["gpus_shared"] = float(shared)
         sentence += f"; {plural(shared, 'GPU')} {'is' if shared == 1 else 'are'} held in shares"
-    if with_gpus(request) and (occupied := room.gpus_occupied):
+    if with_gpus(request) and (occupied := free_capacity.gpus_occupied):
         numbers["gpus_occupied"] = float(occupied)
         sentence += f"; {occupied} more are held by runs that should have ended"
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
 
-def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom], among: str) -> str:
+def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeCapacity], among: str) -> str:
     request, free = want.request, f"{numbers['gpus_free']:g}"
     if request.gpus and numbers["gpus_free_max"] < request.gpus:
         most = f"the most free on one {among} is {numbers['gpus_free_max']:g} ({free} free in all)"
@@ -162,7 +162,7 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[
     )
 
 
-def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeRoom], among: str) -> str:
+def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeCapacity], among: str) -> str:
     """Of a share: what is left of shared GPUs, and what is free."""
     request, nodes = want.request, [node for node in nodes if node.gpus.gives_shares]
     free = sum(len(node.gpus_for(request)) for node in nodes)

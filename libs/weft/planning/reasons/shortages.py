@@ -6,7 +6,7 @@ from weft.domain.cluster import Request
 from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE
 from weft.domain.text import plural
-from weft.planning.capacity import CPU_GRAIN, NodeRoom, Room
+from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity
 from weft.planning.gpus_left import Left
 from weft.planning.shape import with_gpus
 
@@ -30,7 +30,7 @@ def part_text(part: int, memory: int, what: str = "") -> str:
     return f"{part / WHOLE:g}{of} with {size_text(memory)}"
 
 
-def most_left(nodes: Iterable[NodeRoom], request: Request) -> Left | None:
+def most_left(nodes: Iterable[NodeCapacity], request: Request) -> Left | None:
     """What is left of the shared GPU that comes nearest to what one replica asks for, its context taken off; None where
     no GPU is shared that comes into question."""
     share = request.share
@@ -46,7 +46,7 @@ def most_left(nodes: Iterable[NodeRoom], request: Request) -> Left | None:
     return found
 
 
-def share_numbers(request: Request, nodes: Sequence[NodeRoom]) -> dict[str, float]:
+def share_numbers(request: Request, nodes: Sequence[NodeCapacity]) -> dict[str, float]:
     """What one replica asks of a GPU, and the most that is left of a shared one: GPUs and bytes."""
     share, left = request.share, most_left(nodes, request)
     assert share is not None, "only shares are told of so"
@@ -56,15 +56,15 @@ def share_numbers(request: Request, nodes: Sequence[NodeRoom]) -> dict[str, floa
     return numbers
 
 
-def short_in_all(nodes: Sequence[NodeRoom], request: Request, count: int) -> str:
+def short_in_all(nodes: Sequence[NodeCapacity], request: Request, count: int) -> str:
     """What all nodes together have too little of for `count` replicas; empty if no resource alone is short."""
     fitting = [_fitting(request, node.cpus, node.memory, _replicas_by_gpus(node, request, count)) for node in nodes]
     return _short({name: sum(of_node[name] for of_node in fitting) for name in fitting[0]} if fitting else {}, count)
 
 
-def short_on_each(room: Room, request: Request, count: int) -> str:
+def short_on_each(free_capacity: FreeCapacity, request: Request, count: int) -> str:
     """What every open node has too little of for `count` replicas; empty if no resource alone is short everywhere."""
-    nodes = room.open_nodes
+    nodes = free_capacity.open_nodes
     if not nodes:
         return ""
     cpus, memory = max([node.cpus for node in nodes]), max([node.memory for node in nodes])
@@ -79,7 +79,7 @@ def each_asks(request: Request, short: str) -> str:
     return " and ".join(asked.get(name, gpus) for name in short.split(" and ")) + " each"
 
 
-def _replicas_by_gpus(node: NodeRoom, request: Request, most: int) -> int:
+def _replicas_by_gpus(node: NodeCapacity, request: Request, most: int) -> int:
     """How many replicas the node's GPUs alone are enough for, up to `most` shares."""
     if request.share is not None:
         return node.gpus.count_shares(request, most)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from weft.domain.job import Allocation
 from weft.domain.text import listed, plural
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.gpus_left import Left
 from weft.planning.placement.unscored import packed, tightest_node
@@ -30,7 +30,7 @@ class Why(Struct, frozen=True):
 
 
 def why_there(
-    room: Room,
+    free_capacity: FreeCapacity,
     shape: Shape,
     asked: PlacementRequest,
     allocations: Sequence[Allocation],
@@ -48,8 +48,10 @@ def why_there(
         together = " together" if len(allocations) > 1 else ""
         sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
         return Why(sentence, {})
-    slowest = max(room.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus)
-    slowdown = slowest if asked.is_service else room.slowdown(allocations, asked.job_class)
+    slowest = max(
+        free_capacity.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus
+    )
+    slowdown = slowest if asked.is_service else free_capacity.slowdown(allocations, asked.job_class)
     locality = slowdown / slowest
     numbers = {"slowdown": slowdown, "slowest": slowest, "locality": locality}
     several = gpus > 1 or len(shared) > 1
@@ -62,16 +64,16 @@ def why_there(
         how = APART
     sentence = f"{how}: {_what(allocations)} of {where}, {speed}"
     if shared:
-        sentence += _left_then(room, shared) + _beside(room, shared, asked.job_class, numbers)
+        sentence += _left_then(free_capacity, shared) + _beside(free_capacity, shared, asked.job_class, numbers)
     if not (pinned or asked.is_service):
-        sentence += _forced(room, shape, allocations)
+        sentence += _forced(free_capacity, shape, allocations)
     taken = _gpus_of(allocations)
     alike = pinned or placement == "packed" or how in (SHARING, APART)  # packed would have put it there too
-    otherwise = None if alike else find(room, shape, asked, placer=packed)
+    otherwise = None if alike else find(free_capacity, shape, asked, placer=packed)
     if otherwise is not None:
-        numbers["slowdown_packed"] = room.slowdown(otherwise, asked.job_class)
+        numbers["slowdown_packed"] = free_capacity.slowdown(otherwise, asked.job_class)
         sentence += _against(numbers["slowdown_packed"], slowdown)
-        left = _free_beside(room, shape, nodes) | _gpus_of(otherwise)
+        left = _free_beside(free_capacity, shape, nodes) | _gpus_of(otherwise)
         if avoided := slow.avoided(sorted(left - taken), slowest):
             sentence += f"; left aside: {avoided}"
     if named := slow.taken(sorted(taken)):
@@ -92,13 +94,13 @@ def _what(allocations: Sequence[Allocation]) -> str:
     return listed(told)
 
 
-def _left_then(room: Room, shared: Sequence[Allocation]) -> str:
+def _left_then(free_capacity: FreeCapacity, shared: Sequence[Allocation]) -> str:
     """What the fullest of the GPUs that the job shares has left once it holds its share."""
     lefts: list[Left] = []
-    with room.supposing():
-        room.take_all(shared)
+    with free_capacity.supposing():
+        free_capacity.take_all(shared)
         for one in shared:
-            lefts += [left for gpu in one.gpus if (left := room.nodes[one.node_id].gpus.left_of(gpu))]
+            lefts += [left for gpu in one.gpus if (left := free_capacity.nodes[one.node_id].gpus.left_of(gpu))]
     if not lefts:
         return ""
     least = min(lefts)
@@ -108,13 +110,15 @@ def _left_then(room: Room, shared: Sequence[Allocation]) -> str:
     return f"; {beside}{part_text(max(0, least.time), max(0, least.memory))} {whose} is left"
 
 
-def _beside(room: Room, shared: Sequence[Allocation], job_class: str, numbers: dict[str, float]) -> str:
+def _beside(
+    free_capacity: FreeCapacity, shared: Sequence[Allocation], job_class: str, numbers: dict[str, float]
+) -> str:
     """How much the job and those beside it are believed to slow each other down, also as `numbers`; empty if not."""
     own = theirs = TYPICAL
     for one in shared:
         for gpu in one.gpus:
-            left = room.nodes[one.node_id].gpus.left_of(gpu)
-            pair = room.scores.beside(job_class, left.company) if left is not None else (TYPICAL, TYPICAL)
+            left = free_capacity.nodes[one.node_id].gpus.left_of(gpu)
+            pair = free_capacity.scores.beside(job_class, left.company) if left is not None else (TYPICAL, TYPICAL)
             own, theirs = max(own, pair[0]), max(theirs, pair[1])
     if max(own, theirs) < TYPICAL + ALIKE:
         return ""
@@ -122,14 +126,14 @@ def _beside(room: Room, shared: Sequence[Allocation], job_class: str, numbers: d
     return f"; beside the others there a step takes {own:.2f} times the GPU's time, and theirs {theirs:.2f} times"
 
 
-def _free_beside(room: Room, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:
+def _free_beside(free_capacity: FreeCapacity, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:
     """The GPUs of these nodes that the job could have had."""
     return {
         (node_id, gpu)
         for node_id in nodes
         for want in shape
         if want.request.gpus
-        for gpu in room.nodes[node_id].gpus_for(want.request)
+        for gpu in free_capacity.nodes[node_id].gpus_for(want.request)
     }
 
 
@@ -137,17 +141,17 @@ def _gpus_of(allocations: Sequence[Allocation]) -> set[GpuKey]:
     return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
 
 
-def _forced(room: Room, shape: Shape, allocations: Sequence[Allocation]) -> str:
+def _forced(free_capacity: FreeCapacity, shape: Shape, allocations: Sequence[Allocation]) -> str:
     """Which resource spread the replicas of a role over several nodes; empty if one node could have held them."""
     told: list[str] = []
     for want in shape:
         replicas = [allocation for allocation in allocations if allocation.role == want.role]
         if want.request.share is not None or len({allocation.node_id for allocation in replicas}) < 2:
             continue
-        if tightest_node(room, want, len(replicas)) is not None:
+        if tightest_node(free_capacity, want, len(replicas)) is not None:
             continue
         whose = f"all {len(replicas)} replicas" + (f" of {want.role}" if len(shape) > 1 else "")
-        short = short_on_each(room, want.request, len(replicas))
+        short = short_on_each(free_capacity, want.request, len(replicas))
         what = f"{short} for {whose} ({each_asks(want.request, short)})" if short else f"all that {whose} ask for"
         told.append(f"; on several nodes, because no node had {'enough ' if short else ''}{what}")
     return "".join(told)

@@ -75,7 +75,7 @@ class ServicesOverTime:
     ) -> None:
         services = self._how = serving.services
         self.name = serving.name
-        self._lives, self._room = lives, lives.room
+        self._lives, self._free_capacity = lives, lives.free_capacity
         self._agenda, self._jobs = agenda, jobs
         self._sizing = sizing
         self._preempts = preempts
@@ -165,7 +165,7 @@ class ServicesOverTime:
             wanted, held = service.share, replica.allocation.share
             if wanted is None or held is None or replica.draining or held.request == wanted:
                 continue
-            gpus = self._room.nodes[replica.allocation.node_id].gpus
+            gpus = self._free_capacity.nodes[replica.allocation.node_id].gpus
             left = gpus.left_of(replica.allocation.gpus[0])
             most = held.request + (0 if left is None else left.time)
             if most <= held.request < wanted:
@@ -222,23 +222,23 @@ class ServicesOverTime:
             for gpu in replica.allocation.gpus
         )
         asked = PlacementRequest(job_class="", key=service.trace.name, beside=beside)
-        place = find(self._room, (Want(ROLE, 1, 1, self._request(service)),), asked)
+        place = find(self._free_capacity, (Want(ROLE, 1, 1, self._request(service)),), asked)
         return None if not place else structs.replace(place[0], rank=service.new_rank(), extra=True)
 
     def _score(self, allocation: Allocation) -> float:
-        scores = self._room.scores
+        scores = self._free_capacity.scores
         of_class = scores.of(scores.classes[0]) if scores.classes else {}
         return max((of_class.get((allocation.node_id, gpu), TYPICAL) for gpu in allocation.gpus), default=TYPICAL)
 
     def _take(self, allocation: Allocation) -> None:
-        free = self._room.gpus_free
-        self._room.take(allocation)
-        self._lives.running.free += self._room.gpus_free - free
+        free = self._free_capacity.gpus_free
+        self._free_capacity.take(allocation)
+        self._lives.running.free += self._free_capacity.gpus_free - free
 
     def _give_back(self, allocations: Sequence[Allocation]) -> None:
-        free = self._room.gpus_free
-        self._room.give_back_all(allocations)
-        self._lives.running.free += self._room.gpus_free - free
+        free = self._free_capacity.gpus_free
+        self._free_capacity.give_back_all(allocations)
+        self._lives.running.free += self._free_capacity.gpus_free - free
 
     def _divide(self, changed: Sequence[Allocation]) -> None:
         """Divide the time of these shared GPUs anew among the replicas there."""
@@ -258,7 +258,7 @@ class ServicesOverTime:
 
     def _room_for(self, service: SimulatedService) -> int:
         """How many more replicas would fit, those of lent GPUs included; roughly, where a replica has several GPUs."""
-        free = self._room.gpus_free + sum(len(extras) for _, extras in self._lenders())
+        free = self._free_capacity.gpus_free + sum(len(extras) for _, extras in self._lenders())
         return int(free / service.trace.held(service.share))
 
     def _held(self, now: float) -> Mapping[str, int]:
@@ -290,12 +290,12 @@ class ServicesOverTime:
         want = (Want(ROLE, 1, 1, self._request(service)),)
         lenders = sorted(self._lenders(), key=lambda each: (_cost(each[0]), -len(each[1]), each[0].number))
         extras = chain.from_iterable(zip(repeat(job), reversed(of_job)) for job, of_job in lenders)
-        with self._room.supposing():
+        with self._free_capacity.supposing():
             fits = False
             for job, allocation in extras:
-                self._room.give_back(allocation)
+                self._free_capacity.give_back(allocation)
                 taken.setdefault(job.trace.id, []).append(allocation)
-                if fits := find(self._room, want) is not None:
+                if fits := find(self._free_capacity, want) is not None:
                     break
         if not fits:
             return self._preempt(service, now)
@@ -305,7 +305,7 @@ class ServicesOverTime:
             assert elastic is not None
             ranks = {allocation.rank for allocation in gone}
             stay = tuple(allocation for allocation in job.allocations if allocation.rank not in ranks)
-            self._room.give_back_all(gone)
+            self._free_capacity.give_back_all(gone)
             service.loan_lost_gpu_s += elastic.resize_s * len(stay) * elastic.each[0]
             self._lives.resize(job, now, stay, cost_s=elastic.resize_s)
         service.loans += 1
@@ -318,7 +318,7 @@ class ServicesOverTime:
         shape = (Want(ROLE, 1, 1, request),)
         needed = max(1, request.gpus)
         holders = self._lives.running.may_leave(BEFORE_ALL, missing=needed)
-        selection = select_victims(shape, room=self._room, holders=holders, asked=PlacementRequest())
+        selection = select_victims(shape, free_capacity=self._free_capacity, holders=holders, asked=PlacementRequest())
         if not holders or selection is None:
             return None
         for victim in selection.victims:

@@ -10,7 +10,7 @@ from random import Random
 
 from msgspec import Struct, structs
 
-from weft.planning.capacity import Room, empty_room
+from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import Cycle
 from weft.planning.finding import Place, find
 from weft.planning.order import Order
@@ -43,7 +43,7 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 class _PoolOnward(SimulatedCluster):
     def __init__(
-        self, lives: Lives, jobs: Mapping[str, GoingJob], order: Order, *, quotas: QuotasInForce, empty: Room
+        self, lives: Lives, jobs: Mapping[str, GoingJob], order: Order, *, quotas: QuotasInForce, empty: FreeCapacity
     ) -> None:
         super().__init__(lives, jobs, order, known=False)
         self._going = jobs
@@ -58,11 +58,11 @@ class _PoolOnward(SimulatedCluster):
 
     @property
     def gpus_free(self) -> int:
-        return self.room.gpus_free
+        return self.free_capacity.gpus_free
 
     @property
     def gpus_left(self) -> float:
-        return self.room.gpus_left if self._shares else self.room.gpus_free
+        return self.free_capacity.gpus_left if self._shares else self.free_capacity.gpus_free
 
     def demand(self, job_id: str) -> Demand:
         return self._going[job_id].demand
@@ -97,9 +97,9 @@ class Onward:
         backfills = policy.backfill != "none"
         every = sorted(present.jobs, key=lambda job: (job.seq, job.id))
         self._jobs = [GoingJob(number, job, backfills=backfills) for number, job in enumerate(every)]
-        self._room = Room(Scores(present.scores), placer=policy.placing.placer)
+        self._free_capacity = FreeCapacity(Scores(present.scores), placer=policy.placing.placer)
         for node in present.nodes:
-            self._room.add(node)
+            self._free_capacity.add(node)
         gpus = sum(len(node.capacity.gpus) for node in present.nodes)
         self._agenda = Agenda()
         self._quotas = QuotasInForce(present.quotas, {node.id: node for node in present.nodes})
@@ -109,7 +109,7 @@ class Onward:
             gpus, self._order, durations_known=False, minimum_run=world.minimum_run, quotas=self._quotas.on
         )
         self._lives = GoingLives(
-            room=self._room,
+            free_capacity=self._free_capacity,
             queue=self._queue,
             running=self._running,
             agenda=self._agenda,
@@ -121,7 +121,7 @@ class Onward:
         )
         by_id = {job.now.id: job for job in self._jobs}
         self._pool = _PoolOnward(
-            self._lives, by_id, policy.ordering, quotas=self._quotas, empty=empty_room(present.nodes)
+            self._lives, by_id, policy.ordering, quotas=self._quotas, empty=empty_capacity(present.nodes)
         )
         self._cycle = Cycle(self._pool, policy, patience_s=PATIENCE_SECONDS)
         self.decisions = 0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from weft.domain.job import Cause, CauseCode, Job, JobState
-from weft.planning.capacity import Room, room_of
+from weft.planning.capacity import FreeCapacity, free_capacity_of
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
 from weft.planning.shape import Shape, is_pinned, shape_of_job
@@ -22,7 +22,7 @@ class _Picture:
         self.nodes = nodes
         self.holding = holding
         self._pool = pool
-        self._room: Room | None = None
+        self._free_capacity: FreeCapacity | None = None
         self._causes: dict[Shape, Cause | None] = {}
 
     def why_not(self, job: Job) -> Cause | None:
@@ -38,9 +38,9 @@ class _Picture:
         return self._causes.get(shape_of_job(job), job.waiting_for) is None
 
     def _look(self, shape: Shape) -> Cause | None:
-        if self._room is None:
-            self._room = room_of(self.nodes.of(self._pool), self.holding)
-        cause = why_not(self._room, shape)
+        if self._free_capacity is None:
+            self._free_capacity = free_capacity_of(self.nodes.of(self._pool), self.holding)
+        cause = why_not(self._free_capacity, shape)
         return with_holders(cause, in_the_way(shape, self.holding)) if cause and is_pinned(shape) else cause
 
 

@@ -6,7 +6,7 @@ from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.text import plural
 from weft.messages.signals import NOT_TUNED, Finding, RankVerdict
-from weft.planning.capacity import room_of
+from weft.planning.capacity import free_capacity_of
 from weft.planning.shape import shape_of
 from weft.tuning.cause import Stood
 from weft.tuning.proposal import Proposal
@@ -28,7 +28,7 @@ def short_of_replicas(running: Sequence[Job], holding: Sequence[Job], nodes: Seq
     short = [job for job in running if _missing(job)]
     if not short:
         return []
-    room = room_of(nodes, holding)
+    room = free_capacity_of(nodes, holding)
     findings: list[Finding] = []
     for job in short:
         for role, missing in _missing(job).items():

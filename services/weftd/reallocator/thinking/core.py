@@ -19,7 +19,7 @@ from weft.domain.spec import Kind, TuningMode
 from weft.messages.asks import Scale, Tune
 from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Finding, NodeSampled, RankVerdict
-from weft.planning.capacity import room_of
+from weft.planning.capacity import free_capacity_of
 from weft.samples.arrivals import Arrivals
 from weft.samples.thresholds import THROTTLED
 from weft.tuning import cpus, limits, outscale, tuner
@@ -330,7 +330,7 @@ class Reallocator:
     def _grow(self, at_a_loss: Sequence[tuple[_Followed, Case]], now: float, known: list[Known]) -> None:
         """Ask for one more replica of the job that gains most by it for what it takes."""
         mine = [(one, case) for one, case in at_a_loss if self._mode(one.job) is TuningMode.ON and case.speed_known]
-        room = room_of(self._nodes, self._holding) if mine else None
+        room = free_capacity_of(self._nodes, self._holding) if mine else None
         wishes: list[_Wish] = []
         for followed, case in mine:
             assert room is not None

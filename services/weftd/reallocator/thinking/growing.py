@@ -5,7 +5,7 @@ from math import inf
 from weft.domain.job import Job
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.shape import shape_of
 from weft.tuning.proposal import Case, Headroom
 from weft.tuning.state import TunerState
@@ -18,7 +18,7 @@ def room_for_one_more(
     case: Case,
     state: TunerState,
     *,
-    room: Room,
+    room: FreeCapacity,
     restart_s: float,
     plans_sizes: bool,
     cool_down_seconds: float,

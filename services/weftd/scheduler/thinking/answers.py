@@ -80,17 +80,17 @@ def known_part(order: JobOrder, known: Container[RankKey]) -> JobOrder:
 def carried(orders: Sequence[JobOrder], known: Container[RankKey], loads: Mapping[str, OrderBytes]) -> Carried:
     """As many of the ranks as one answer carries: all that the node has (`known`), then those of each other job that
     still fit."""
-    room = _Room(loads)
-    if room.take(orders):
+    free_capacity = _Room(loads)
+    if free_capacity.take(orders):
         return Carried(tuple(orders))
-    room = _Room(loads)
+    free_capacity = _Room(loads)
     there = [known_part(order, known) for order in orders]
-    full = not room.take([order for order in there if order.ranks])
+    full = not free_capacity.take([order for order in there if order.ranks])
     found: list[JobOrder] = []
     left_out: dict[str, JobOrder] = {}
     for order, has in zip(orders, there, strict=True):
         new = _without(order, has)
-        if not new.ranks or (not full and room.take([new])):
+        if not new.ranks or (not full and free_capacity.take([new])):
             found.append(order)
             continue
         left_out[order.job_id] = new

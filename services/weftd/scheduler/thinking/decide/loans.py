@@ -133,12 +133,12 @@ class Loans:
     def _join(self, job: Job, awaited: Iterable[_Awaited], now: float) -> list[Step]:
         """The replicas join, as far as their places are really free."""
         assert job.placement is not None
-        room = self._cluster_state.pool.room
+        free_capacity = self._cluster_state.pool.free_capacity
         fit: list[_Awaited] = []
-        with room.supposing():
+        with free_capacity.supposing():
             for one in awaited:
-                if fits_there(room, [one.place]):
-                    room.take(one.place)
+                if fits_there(free_capacity, [one.place]):
+                    free_capacity.take(one.place)
                     fit.append(one)
         if not fit:
             return []
@@ -214,10 +214,10 @@ class Loans:
 
     def _plan(self, services: Sequence[Job], closed: Sequence[str], now: float) -> list[tuple[Job, Borrowed]]:
         """Places for replicas, the services in turn; nothing changes yet."""
-        room = self._cluster_state.pool.room
+        free_capacity = self._cluster_state.pool.free_capacity
         found: list[tuple[Job, Borrowed]] = []
         look = _Look()
-        with room.supposing(closed=closed):
+        with free_capacity.supposing(closed=closed):
             for job in services:
                 rank = self._rank(job, now)
                 want = shape_of(job.spec, job.tenant)[0]
@@ -229,7 +229,7 @@ class Loans:
                     if (want.request, rank) in look.nothing or len(found) >= LENT_AT_ONCE_MAX:
                         break
                     willing = (each for each in self._willing(job, look, now) if not look.is_gone(each))
-                    borrowed = borrow(room, want, held, asked, willing=willing, promised=look.promised)
+                    borrowed = borrow(free_capacity, want, held, asked, willing=willing, promised=look.promised)
                     if borrowed is None:
                         look.nothing.add((want.request, rank))
                         break

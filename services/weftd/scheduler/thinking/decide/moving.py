@@ -111,9 +111,9 @@ class Moving:
         movable = self._movable(now) if most > 0 else []
         if not movable:
             return []
-        room = self._cluster_state.pool.room
-        with room.supposing(closed=closed):
-            moves = moves_for(room, movable, margin=self._rules.margin)
+        free_capacity = self._cluster_state.pool.free_capacity
+        with free_capacity.supposing(closed=closed):
+            moves = moves_for(free_capacity, movable, margin=self._rules.margin)
         steps: list[Step] = []
         jobs = {job.job_id: job for job in movable}
         for group in together(moves, {job_id: job.allocations for job_id, job in jobs.items()}, most=most):
@@ -134,9 +134,9 @@ class Moving:
         return steps
 
     def _why(self, move: Move, job: Movable, for_whom: str) -> Cause:
-        room = self._cluster_state.pool.room
-        was = room.slowdown(job.allocations, job.asked.job_class)
-        becomes = room.slowdown(move.allocations, job.asked.job_class)
+        free_capacity = self._cluster_state.pool.free_capacity
+        was = free_capacity.slowdown(job.allocations, job.asked.job_class)
+        becomes = free_capacity.slowdown(move.allocations, job.asked.job_class)
         saved = job.left_s * (was - becomes)
         numbers = {
             "slowdown_before": was,
@@ -220,11 +220,11 @@ class Moving:
 
     def _slowdown(self, job: Job, job_class: str) -> float:
         assert job.placement is not None
-        return self._cluster_state.pool.room.slowdown(job.placement.allocations, job_class)
+        return self._cluster_state.pool.free_capacity.slowdown(job.placement.allocations, job_class)
 
     def _fastest_of(self, job_class: str) -> float:
         if job_class not in self._fastest:
-            scores = self._cluster_state.pool.room.scores.of(job_class)
+            scores = self._cluster_state.pool.free_capacity.scores.of(job_class)
             self._fastest[job_class] = min([TYPICAL, *scores.values()])  # a GPU without a score counts as typical
         return self._fastest[job_class]
 
@@ -248,9 +248,9 @@ class Moving:
 
     def _fits(self, job: Job, target: Target) -> bool:
         """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
-        room, needs = self._cluster_state.pool.room, shape_of(job.spec, job.tenant)
-        nodes = [node for one in target.allocations if (node := room.nodes.get(one.node_id)) is not None]
-        return fits_there(room, target.allocations) and all(
+        free_capacity, needs = self._cluster_state.pool.free_capacity, shape_of(job.spec, job.tenant)
+        nodes = [node for one in target.allocations if (node := free_capacity.nodes.get(one.node_id)) is not None]
+        return fits_there(free_capacity, target.allocations) and all(
             node.starts(want.request) for node in nodes for want in needs
         )
 

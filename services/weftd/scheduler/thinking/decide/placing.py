@@ -23,8 +23,8 @@ def place(
     name = cluster_state.policy.placement
     asked = asked_by(job, cluster_state.beliefs.learnt)
     shape = shape_of_job(job)
-    slow = SlowGpus(cluster_state.beliefs.measured(cluster_state.pool.room.scores.known(asked.job_class)), now)
-    why = why_there(cluster_state.pool.room, shape, asked, allocations, placement=name, slow=slow)
+    slow = SlowGpus(cluster_state.beliefs.measured(cluster_state.pool.free_capacity.scores.known(asked.job_class)), now)
+    why = why_there(cluster_state.pool.free_capacity, shape, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
     # Attained time that the order forgot stays forgotten: else the job would be preempted for it at once.
     had = standing_of(job, now, cluster_state.waitlist.queue.order)

@@ -72,7 +72,7 @@ def _level(
     asked = job.spec.roles[ranks[0].role].share
     most, where = WHOLE, ""
     for (node_id, gpu), held in sorted(by_gpu.items()):
-        node = cluster_state.pool.room.nodes.get(node_id)
+        node = cluster_state.pool.free_capacity.nodes.get(node_id)
         left = None if node is None else node.gpus.left_of(gpu)
         fits = _raised([share.request for share in held], 0 if left is None else max(0, left.time))
         if node_id in closed and asked is not None:

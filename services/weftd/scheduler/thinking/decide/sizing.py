@@ -149,9 +149,9 @@ class Sizing:
             self.short.pop(job.id, None)  # nobody lends what its tenant may not have
             self._tried[job.id] = tried
             return []
-        with pool.room.supposing(closed=closed):
+        with pool.free_capacity.supposing(closed=closed):
             joining = grow(
-                pool.room,
+                pool.free_capacity,
                 job.placement.allocations,
                 want,
                 most,
@@ -184,7 +184,11 @@ class Sizing:
 
     def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
         """Another one whenever there may be room for the job that there was not before."""
-        return (self._cluster_state.pool.room.grown + self._cluster_state.returned.changes, tuple(closed), job.version)
+        return (
+            self._cluster_state.pool.free_capacity.grown + self._cluster_state.returned.changes,
+            tuple(closed),
+            job.version,
+        )
 
     def _leave(self, job: Job, now: float) -> list[Step]:
         """Ranks beyond the size are told to leave, the newest first."""
@@ -243,15 +247,15 @@ class Sizing:
     ) -> tuple[Allocation, ...]:
         """Places for the replicas that are missing: for all of them with `whole`, else for as many as fit. Not looked
         for again before the room has grown, or other nodes are closed."""
-        room = self._cluster_state.pool.room
+        free_capacity = self._cluster_state.pool.free_capacity
         tried = self._trial(job, closed)
         if self._tried.get(job.id) == tried:
             return ()
         found: list[Allocation] = []
         missing = 0
         asked = asked_by(job, self._cluster_state.beliefs.learnt)
-        with room.supposing(closed=closed):
-            room.take_all(self._cluster_state.returned.in_room(room))
+        with free_capacity.supposing(closed=closed):
+            free_capacity.take_all(self._cluster_state.returned.in_room(free_capacity))
             for want in shape_of(job.spec, job.tenant):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 wanted = job.wanted[want.role] - has
@@ -261,7 +265,7 @@ class Sizing:
                 if more > 0:
                     missing += more
                     places = grow(
-                        room,
+                        free_capacity,
                         [*held, *found],
                         want,
                         more,
@@ -269,7 +273,7 @@ class Sizing:
                         least=more if whole else 1,
                         asked=asked,
                     )
-                    room.take_all(places or ())
+                    free_capacity.take_all(places or ())
                     found += places or ()
         if len(found) < missing:
             self._tried[job.id] = tried

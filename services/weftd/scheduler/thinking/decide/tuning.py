@@ -81,7 +81,7 @@ def _fits(cluster_state: ClusterState, job: Job, after: tuple[Allocation, ...], 
         memory = sum(one.memory for one in has) - sum(one.memory for one in had)
         if cpus <= _GRAIN and memory <= 0:
             continue
-        node = cluster_state.pool.room.nodes.get(node_id)
+        node = cluster_state.pool.free_capacity.nodes.get(node_id)
         if node is None or (node_id in closed and any(_goes_beyond(job, *pair) for pair in zip(had, has, strict=True))):
             return False
         if (cpus > _GRAIN and cpus > node.cpus + _GRAIN) or (memory > 0 and memory > node.memory):

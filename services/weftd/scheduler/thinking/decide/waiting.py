@@ -172,24 +172,24 @@ class Waiting:
             sentence = f"{waits.ahead} is ahead of it and might start later if this one did now"
             numbers = {"gpus_wanted": float(gpus_least(group.shape))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
-        room = self._cluster_state.pool.room
+        free_capacity = self._cluster_state.pool.free_capacity
         demand = self._cluster.demand(waits.job_id)
         assert demand is not None, "the cycle looked at it"
         if closed := self._cluster_state.quotas.closed_to(waits.job_id, demand):
-            with room.without(closed):
-                cause = why_not(room, group.shape)
+            with free_capacity.without(closed):
+                cause = why_not(free_capacity, group.shape)
             if cause is not None:
                 sentence = f"{cause.sentence}; of the other models its tenant may have no more"
                 return structs.replace(cause, sentence=sentence)
         reserved = self.cycle.reserved
         grown, kept, cause = self._why_unfit.get(group.shape, (-1, (), None))
-        if cause is None or (grown, kept) != (room.grown, reserved):
-            cause = why_not(room, group.shape)
+        if cause is None or (grown, kept) != (free_capacity.grown, reserved):
+            cause = why_not(free_capacity, group.shape)
             assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
                 jobs = (self._cluster_state.jobs[job_id] for job_id in sorted(self._cluster_state.pool.runs.holding))
                 cause = with_holders(cause, in_the_way(group.shape, jobs))
-            self._why_unfit[group.shape] = (room.grown, reserved, cause)
+            self._why_unfit[group.shape] = (free_capacity.grown, reserved, cause)
         return _kept_for(self.cycle.reserved_for, cause) if reserved else cause
 
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:

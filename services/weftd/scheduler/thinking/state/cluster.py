@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from weft.domain.job import Job, JobState
 from weft.planning.backfill import Ending
-from weft.planning.capacity import Room, empty_room
+from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import Place, find
 from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
@@ -25,12 +25,12 @@ class PoolNow:
         self.now = 0.0
         self._cluster_state = cluster_state
         self._aside = aside
-        self._empty: tuple[int, Room] | None = None  # the `changes` of the pool, and its room without any job
+        self._empty: tuple[int, FreeCapacity] | None = None  # the `changes` of the pool, and its room without any job
         self._fits_empty: dict[Shape, bool] = {}
 
     @property
-    def room(self) -> Room:
-        return self._cluster_state.pool.room
+    def free_capacity(self) -> FreeCapacity:
+        return self._cluster_state.pool.free_capacity
 
     @property
     def quotas(self) -> QuotasInForce:
@@ -38,11 +38,11 @@ class PoolNow:
 
     @property
     def gpus_free(self) -> int:
-        return self.room.gpus_free
+        return self.free_capacity.gpus_free
 
     @property
     def gpus_left(self) -> float:
-        return self.room.gpus_left
+        return self.free_capacity.gpus_left
 
     def served(self, rank_of: Callable[[str], Rank] | None) -> Served:
         return self._cluster_state.waitlist.queue.served(self._share_of(), rank_of)
@@ -81,13 +81,13 @@ class PoolNow:
         return asked_by(self._cluster_state.jobs[job_id], self._cluster_state.beliefs.learnt)
 
     def find(self, job_id: str, shape: Shape) -> Place | None:
-        return find(self.room, shape, self.asked(job_id))
+        return find(self.free_capacity, shape, self.asked(job_id))
 
     def fits_empty(self, shape: Shape) -> bool:
         """Lost nodes count, too."""
         pool = self._cluster_state.pool
         if self._empty is None or self._empty[0] != pool.changes:
-            self._empty = (pool.changes, empty_room(pool.nodes.values()))
+            self._empty = (pool.changes, empty_capacity(pool.nodes.values()))
             self._fits_empty.clear()
         if shape not in self._fits_empty:
             if len(self._fits_empty) > CACHED_LEAST + 4 * self.how_many_wait():

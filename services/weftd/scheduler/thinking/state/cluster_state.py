@@ -30,7 +30,7 @@ from weft.domain.spec import ResizeHow
 from weft.messages.nodes import NodeReported
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.borrowing import loans_text, still_owed
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.locality import Locality
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import Policy
@@ -88,9 +88,9 @@ class ClusterState:
         self.policy = policy
         self.jobs = OpenJobs()
         self.beliefs = Beliefs(scores, classes, slowdowns)
-        room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
-        room.scores.slow(self.beliefs.slowdowns)
-        self.pool = Pool(self.jobs, room)
+        free_capacity = FreeCapacity(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
+        free_capacity.scores.slow(self.beliefs.slowdowns)
+        self.pool = Pool(self.jobs, free_capacity)
         self.minimum_run = minimum_run or MinimumRun()
         self.holdings = Holdings(policy.ordering, half_life_seconds, self.minimum_run)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
@@ -135,12 +135,12 @@ class ClusterState:
     def rescore(self, scores: Sequence[GpuScore]) -> None:
         """Take in new scores of GPUs: later placements use them."""
         for job_class, by_gpu in self.beliefs.rescore(scores).items():
-            self.pool.room.rescore(job_class, by_gpu)
+            self.pool.free_capacity.rescore(job_class, by_gpu)
 
     def slow(self, slowdowns: Iterable[PairSlowdown]) -> None:
         """Take in how jobs of two classes slow each other down on one GPU: later placements use it."""
         self.beliefs.slow(slowdowns)
-        self.pool.room.scores.slow(self.beliefs.slowdowns)
+        self.pool.free_capacity.scores.slow(self.beliefs.slowdowns)
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         """These quotas are in force from now on, and no others."""

@@ -8,7 +8,7 @@ from weft.domain.cluster import Node
 from weft.domain.job import Allocation, Job
 from weft.domain.shares import WHOLE, Share
 from weft.messages.nodes import NodeReported
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weftd.scheduler.thinking.state.openjobs import OpenJobs
 from weftd.scheduler.thinking.state.runs import Runs
 from weftd.scheduler.thinking.state.strays import Strays
@@ -30,8 +30,8 @@ class Pool:
     """`heard`: when each node last reported; `unheard`: ready nodes without a sure report since the load; `leaving`:
     nodes that reported that they leave. `changes` counts the changes of nodes and their capacity, not of jobs."""
 
-    def __init__(self, jobs: OpenJobs, room: Room) -> None:
-        self.room = room
+    def __init__(self, jobs: OpenJobs, free_capacity: FreeCapacity) -> None:
+        self.free_capacity = free_capacity
         self.runs = Runs()
         self.nodes: dict[str, Node] = {}
         self.heard: dict[str, float] = {}
@@ -48,10 +48,10 @@ class Pool:
         for node in nodes:
             self.nodes[node.id] = node
             self.heard[node.id] = now
-            self.room.add(node)
+            self.free_capacity.add(node)
             if node.ready:
                 self.unheard.add(node.id)
-                self.room.close([node.id])
+                self.free_capacity.close([node.id])
         self.changes += 1
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
@@ -62,7 +62,7 @@ class Pool:
             self.unheard.discard(node_id)
         if report.leaving:
             self.leaving.add(node_id)
-            self.room.close([node_id])
+            self.free_capacity.close([node_id])
         else:
             self.leaving.discard(node_id)
             self._reopen(self.nodes[node_id])
@@ -90,8 +90,8 @@ class Pool:
     def remove(self, node: Node, sentence: str, *, at: float) -> None:
         """Remove a lost node, on which no job has a run, from the pool."""
         del self.nodes[node.id], self.heard[node.id]
-        self.room.remove(node.id)
-        self.room.grown += 1
+        self.free_capacity.remove(node.id)
+        self.free_capacity.grown += 1
         self.strays.forget(node.id)
         self.runs.forget(node.id)
         self.changes += 1
@@ -109,7 +109,7 @@ class Pool:
     def hold(self, job: Job, *, loaded: bool) -> None:
         """A job begins to hold its placement."""
         self.runs.hold(job, loaded=loaded)
-        self.room.take_all(job.held)
+        self.free_capacity.take_all(job.held)
 
     def resize(self, before: Job, job: Job) -> None:
         """A job has other limits, or holds more or less in the same epoch; a rank that it no longer has and that is
@@ -117,13 +117,13 @@ class Pool:
         had, has = _by_place(before), _by_place(job)
         for place in had.keys() & has.keys():
             if _amounts(had[place]) != _amounts(has[place]):
-                self.room.resize(had[place], has[place])
+                self.free_capacity.resize(had[place], has[place])
         if had.keys() == has.keys():
             return
         gone = [had[place] for place in sorted(had.keys() - has.keys())]
         self.runs.change(before, job)
-        self.room.give_back_all(gone)
-        self.room.take_all([has[place] for place in sorted(has.keys() - had.keys())])
+        self.free_capacity.give_back_all(gone)
+        self.free_capacity.take_all([has[place] for place in sorted(has.keys() - had.keys())])
         for allocation in gone:
             if self.runs.alive(job, allocation):
                 self._look_for_strays(allocation.node_id)
@@ -132,7 +132,7 @@ class Pool:
         """A job gives its placement back; a run of it that is still alive becomes a stray."""
         assert job.placement is not None
         self.runs.let_go(job)
-        self.room.give_back_all(job.held)
+        self.free_capacity.give_back_all(job.held)
         for allocation in job.placement.allocations:
             if self.runs.alive(job, allocation):
                 self._look_for_strays(allocation.node_id)
@@ -166,8 +166,8 @@ class Pool:
 
     def _reopen(self, node: Node) -> None:
         """Open the node for new jobs again, unless it is drained or lost."""
-        if node.ready and not node.drained and not self.room.is_open(node.id):
-            self.room.reopen([node.id])
+        if node.ready and not node.drained and not self.free_capacity.is_open(node.id):
+            self.free_capacity.reopen([node.id])
 
     def _look_for_strays(self, node_id: str) -> None:
         """Find the strays of a node: they keep their GPUs from other jobs."""
@@ -176,10 +176,10 @@ class Pool:
 
     def _put_in_room(self, node: Node) -> None:
         occupied, kept = self.strays.occupied(node.id), frozenset(self._kept_on(node.id))
-        self.room.add(node, self._held_on(node.id), occupied=occupied, kept=kept)
+        self.free_capacity.add(node, self._held_on(node.id), occupied=occupied, kept=kept)
         if node.id in self.unheard or node.id in self.leaving:
-            self.room.close([node.id])
-        self.room.grown += 1
+            self.free_capacity.close([node.id])
+        self.free_capacity.grown += 1
 
     def _held_on(self, node_id: str) -> list[Allocation]:
         return [
@@ -194,7 +194,7 @@ class Pool:
 
     def check(self) -> None:
         """Assert that free capacity is neither held by a job, occupied by a stray, nor kept for a move."""
-        for node_id, room in self.room.nodes.items():
+        for node_id, free_capacity in self.free_capacity.nodes.items():
             here = self._held_on(node_id)
             held: dict[int, int] = {}  # thousandths, by GPU
             for allocation in here:
@@ -205,12 +205,14 @@ class Pool:
             assert not full, f"jobs have more than there is of GPUs {full} of {node_id}"
             assert len(kept) == len(set(kept)), f"a GPU of {node_id} is kept for two: {sorted(kept)}"
             taken = {*held, *kept, *self.strays.occupied(node_id)}
-            wrong = sorted(taken.intersection(room.gpus.whole))
+            wrong = sorted(taken.intersection(free_capacity.gpus.whole))
             assert not wrong, f"GPUs {wrong} of {node_id} are free, and held, occupied or kept"
-            cpus = room.node.capacity.cpus - sum(allocation.cpus for allocation in here)
-            assert abs(room.cpus - cpus) < CPU_DUST, f"{node_id}: {room.cpus} CPUs free, which are {cpus}"
-            memory = room.node.capacity.memory - sum(allocation.memory for allocation in here)
-            assert room.memory == memory, f"{node_id}: {room.memory} bytes free, which are {memory}"
+            cpus = free_capacity.node.capacity.cpus - sum(allocation.cpus for allocation in here)
+            assert abs(free_capacity.cpus - cpus) < CPU_DUST, (
+                f"{node_id}: {free_capacity.cpus} CPUs free, which are {cpus}"
+            )
+            memory = free_capacity.node.capacity.memory - sum(allocation.memory for allocation in here)
+            assert free_capacity.memory == memory, f"{node_id}: {free_capacity.memory} bytes free, which are {memory}"
 
 
 def _by_place(job: Job) -> dict[tuple[bool, str, int, tuple[int, ...]], Allocation]:

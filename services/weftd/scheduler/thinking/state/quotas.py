@@ -47,7 +47,9 @@ class Quotas(QuotasInForce):
         each = max((wanted_by((structs.replace(want, least=1),))[ALL] for want in shape), default=0)
         if not self.on or not each:
             return more
-        return min(more, self.room(job.tenant, model=job.spec.gpu_model, preemptible=job.spec.preemptible) // each)
+        return min(
+            more, self.free_capacity(job.tenant, model=job.spec.gpu_model, preemptible=job.spec.preemptible) // each
+        )
 
     def why_reclaimed(self, victim: Job, ranks: Collection[Allocation], by: Job) -> Cause:
         amounts = amounts_in(ranks or victim.held, self._nodes)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from weft.domain.job import Allocation, Job, Loan, Placement
-from weft.planning.capacity import Room
+from weft.planning.capacity import FreeCapacity
 from weft.planning.scores import GpuKey
 
 FIRST_SECONDS = 60.0
@@ -66,10 +66,10 @@ class Returned:
             del self._back[gpu]
         self.changes += len(old)
 
-    def in_room(self, room: Room) -> list[Allocation]:
+    def in_room(self, free_capacity: FreeCapacity) -> list[Allocation]:
         """What to take from the room, of those GPUs that are free, so that nobody finds them."""
         return [
             Allocation(rank=0, role="", node_id=node_id, gpus=(gpu,), cpus=0.0, memory=0)
             for node_id, gpu in sorted(self._back)
-            if node_id in room.nodes and room.nodes[node_id].gpus.has([gpu])
+            if node_id in free_capacity.nodes and free_capacity.nodes[node_id].gpus.has([gpu])
         ]
