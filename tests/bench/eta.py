@@ -180,7 +180,7 @@ class Watch:
                 job_id=job.trace.id,
                 place=place_of(order, job.standing(now, known=False)),
                 group=job.group,
-                shape=job.shape,
+                resource_request=job.resource_request,
                 asked=job.asked,
                 gpus=job.gpus_needed,
                 lasts=time_left(durations, kinds_of(job.trace), age=job.held_s),

@@ -29,7 +29,7 @@ from weft.domain.shares import CONTEXT_BYTES, WHOLE, Share
 from weft.domain.spec import Kind
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
-from weft.planning.shape import Want
+from weft.planning.resource_request import RoleRequest
 
 GIB = 1 << 30
 GPU_MEMORY = {"P100": 16, "T4": 16, "V100M16": 16, "V100M32": 32, "A10": 24, "G2": 32, "G3": 32}  # GiB
@@ -81,9 +81,11 @@ class Ours:
 
     def start(self, number: int, pod: Pod) -> bool:
         share = Share(request=pod.part, memory=pod.gpu_memory, kind=str(self._kind))
-        shape = (Want("worker", 1, 1, Request(gpus=0, cpus=pod.cpus, memory=pod.memory, share=share)),)
+        resource_request = (
+            RoleRequest("worker", 1, 1, Request(gpus=0, cpus=pod.cpus, memory=pod.memory, share=share)),
+        )
         began = time.thread_time()
-        place = find(self._free_capacity, shape)
+        place = find(self._free_capacity, resource_request)
         self.seconds.append(time.thread_time() - began)
         if place is None:
             return False

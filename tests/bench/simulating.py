@@ -25,7 +25,7 @@ from weft.planning.moves import moves_for
 from weft.planning.order import Standing
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
-from weft.planning.shape import PlacementRequest, Shape
+from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.simulator import traces
 from weft.simulator.generate import GeneratorSettings, generate
 from weft.simulator.model import Cluster, World
@@ -124,7 +124,7 @@ def _philly_alone(policy: Policy) -> None:
 
 class _Waiting(Struct, frozen=True):
     standing: Standing
-    shape: Shape
+    resource_request: ResourceRequest
     asked: PlacementRequest
 
 
@@ -157,7 +157,7 @@ class _Pool:
             job = self.jobs[job_id]
             found = None
             if job.standing.gpus <= self._free and backfill.may_start(job.standing.gpus, None):
-                found = find(self.free_capacity, job.shape, job.asked)
+                found = find(self.free_capacity, job.resource_request, job.asked)
             if found is None:
                 served.blocked()
                 if not backfill.blocked(job.standing.gpus, None):
@@ -183,7 +183,7 @@ class _Pool:
         movable = [
             Movable(
                 job_id=job_id,
-                shape=self.jobs[job_id].shape,
+                resource_request=self.jobs[job_id].resource_request,
                 asked=self.jobs[job_id].asked,
                 allocations=held,
                 gpus=self.jobs[job_id].standing.gpus,

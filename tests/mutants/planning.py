@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         path="libs/weft/planning/preemption.py",
         old=(
-            "            if find(free_capacity, shape, asked) is None:\n"
+            "            if find(free_capacity, resource_request, asked) is None:\n"
             "                free_capacity.give_back_all(holder.allocations)\n"
             "                victims.append(holder)\n"
         ),

@@ -95,8 +95,8 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/cycle.py",
-        old="if self._unfit.get(shape) == (free_capacity.grown, self.reserved):",
-        new="if self._unfit.get(shape, (-1,))[0] == free_capacity.grown:",
+        old="if self._unfit.get(resource_request) == (free_capacity.grown, self.reserved):",
+        new="if self._unfit.get(resource_request, (-1,))[0] == free_capacity.grown:",
         breaks="A job waits on although the room that was kept for another is no longer kept.",
         tests=(
             "tests/unit/test_scheduler_policy.py::test_a_job_starts_once_no_room_is_kept_any_more_for_the_one_ahead_though_no_job_has_ended",

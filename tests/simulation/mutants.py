@@ -22,7 +22,7 @@ from weft.planning.capacity import FreeCapacity
 from weft.planning.eta import starts
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.reasons import explain
-from weft.planning.shape import Shape
+from weft.planning.resource_request import ResourceRequest
 from weft.store import RelayStore
 from weftd.executor import service as executor_service
 from weftd.executor.runs import Run, RunKey
@@ -172,13 +172,13 @@ class SilentWaiting(waiting.Waiting):
 _why_not, _start_of = explain.why_not, starts.PoolToCome.start_of
 
 
-def wordless(free_capacity: FreeCapacity, shape: Shape) -> Cause | None:
+def wordless(free_capacity: FreeCapacity, shape: ResourceRequest) -> Cause | None:
     """The reason that a job waits has no sentence."""
     cause = _why_not(free_capacity, shape)
     return None if cause is None else structs.replace(cause, sentence="")
 
 
-def numberless(free_capacity: FreeCapacity, shape: Shape) -> Cause | None:
+def numberless(free_capacity: FreeCapacity, shape: ResourceRequest) -> Cause | None:
     """The reason that a job waits has no numbers."""
     cause = _why_not(free_capacity, shape)
     return None if cause is None else structs.replace(cause, numbers={})

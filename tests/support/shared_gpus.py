@@ -4,7 +4,7 @@ from tests.support.builders import GIB
 from weft.domain.cluster import Capacity, Gpu, Node, Request
 from weft.domain.shares import Share
 from weft.planning.capacity import FreeCapacity
-from weft.planning.shape import Shape, Want
+from weft.planning.resource_request import ResourceRequest, RoleRequest
 
 MODELS = ("A", "B")
 MEMORY = {"A": 16 * GIB, "B": 24 * GIB}
@@ -22,10 +22,10 @@ def node_of(name: str, *, gpus: int = 3, cpus: float = 1000.0, real: bool = True
 
 def shape(
     part: int = 0, gib: float = 1, *, count: int = 1, gpus: int = 0, kind: str = "batch", **more: object
-) -> Shape:
+) -> ResourceRequest:
     share = Share(request=part, memory=int(gib * GIB), kind=kind) if part else None
     request = Request(gpus=gpus, cpus=1, memory=1, share=share, **more)  # type: ignore[arg-type]
-    return (Want("worker", count, count, request),)
+    return (RoleRequest("worker", count, count, request),)
 
 
 def single(*sizes: int, real: bool = False, cpus: float = 1000.0) -> FreeCapacity:

@@ -18,7 +18,7 @@ from weft.planning.finding import find
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.node_index import STALE_MAX, NodeIndex
 from weft.planning.policy import PLACEMENTS, Policy
-from weft.planning.shape import PlacementRequest, Want
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.history import Journal
 from weftd.scheduler.thinking.state import beliefs
@@ -28,8 +28,8 @@ from weftd.scorer.thinking.references import Paces
 MIB = 1 << 20
 
 
-def want(number: int, *, gpus: int = 1, model: str | None = None) -> Want:
-    return Want("worker", 1, 1, Request(gpus=gpus, cpus=1.0, memory=(number + 1) * MIB, model=model))
+def want(number: int, *, gpus: int = 1, model: str | None = None) -> RoleRequest:
+    return RoleRequest("worker", 1, 1, Request(gpus=gpus, cpus=1.0, memory=(number + 1) * MIB, model=model))
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

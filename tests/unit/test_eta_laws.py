@@ -22,7 +22,7 @@ from weft.planning.eta.spread import PARTS, always, course_of, of_cases
 from weft.planning.eta.starts import PoolToCome
 from weft.planning.eta.told import to_come
 from weft.planning.policy import BACKFILLS, ORDERS, Policy
-from weft.planning.shape import NOBODY
+from weft.planning.resource_request import NOBODY
 
 NOW = 5_000.0
 SECONDS = st.floats(0, 1e7)
@@ -130,7 +130,7 @@ def _alike(count: int, gpus: int, lasts: float) -> list[WaitingJob]:
             job_id=f"w-{number}",
             place=((float(number),), number, f"w-{number}"),
             group=gpus,
-            shape=(),
+            resource_request=(),
             asked=NOBODY,
             gpus=gpus,
             lasts=always(lasts, Basis.LEARNT),

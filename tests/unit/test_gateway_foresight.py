@@ -18,7 +18,7 @@ from weft.planning import in_order
 from weft.planning.eta.learnt import kinds_of
 from weft.planning.eta.record import Range
 from weft.planning.eta.starts import Foreseen
-from weft.planning.shape import Shape
+from weft.planning.resource_request import ResourceRequest
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
 from weftd.gateway.readmodel.snapshots import Snapshots
@@ -74,17 +74,17 @@ async def test_how_long_jobs_lasted_is_learnt_once_of_each_as_they_end() -> None
 async def test_what_an_explanation_rests_on_is_there_before_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, read = Rig(), Counter[str]()
     store = cast(MemoryStore, rig.world.gateway)
-    shape, ended = in_order.shape_of_job, store.ended_last
+    resource_request, ended = in_order.resource_request_of_job, store.ended_last
 
-    def counting(job: Job) -> Shape:
+    def counting(job: Job) -> ResourceRequest:
         read[job.id] += 1
-        return shape(job)
+        return resource_request(job)
 
     async def ended_last(**asked: Any) -> list[str]:
         read["ended"] += 1
         return await ended(**asked)
 
-    monkeypatch.setattr(in_order, "shape_of_job", counting)
+    monkeypatch.setattr(in_order, "resource_request_of_job", counting)
     monkeypatch.setattr(store, "ended_last", ended_last)
     await _ran(rig, "j-1", seconds=60.0)
     await rig.world.admitted(await rig.world.lead(), "j-2", "j-3")

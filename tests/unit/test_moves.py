@@ -19,8 +19,8 @@ from weft.planning.locality import Locality
 from weft.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Move, moves_for
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import GpuKey, Scores
-from weft.planning.shape import PlacementRequest, Want
 
 Seen = dict[str, tuple[list[int], float, int]]
 LONG_S = 100_000.0
@@ -60,7 +60,7 @@ def running(
         free_capacity.take(allocation)
     return Movable(
         job_id=name,
-        shape=(Want("worker", len(gpus), len(gpus), REQUEST),),
+        resource_request=(RoleRequest("worker", len(gpus), len(gpus), REQUEST),),
         asked=PlacementRequest(job_class, name),
         allocations=allocations,
         gpus=len(gpus),

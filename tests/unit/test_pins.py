@@ -17,8 +17,8 @@ from weft.planning.finding import find
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import never_fits, why_not
+from weft.planning.resource_request import PlacementRequest, resource_request_of
 from weft.planning.scores import Scores
-from weft.planning.shape import PlacementRequest, shape_of
 from weftd.scheduler.thinking.core import Settings
 
 S, E = JobState, JobEvent
@@ -38,7 +38,9 @@ def room_of(*gpus: int, placement: str = "weft-best", scores: Scores | None = No
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_finds_exactly_the_gpus_that_a_job_is_pinned_to(placement: str) -> None:
     free_capacity = room_of(4, 4, 4, placement=placement)
-    found = find(free_capacity, shape_of(spec(gpus=2, **pin("node-2", 1))), PlacementRequest("compute", "j-1"))
+    found = find(
+        free_capacity, resource_request_of(spec(gpus=2, **pin("node-2", 1))), PlacementRequest("compute", "j-1")
+    )
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (1, 2))]
 
@@ -46,12 +48,12 @@ def test_every_placement_finds_exactly_the_gpus_that_a_job_is_pinned_to(placemen
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_job_pinned_to_a_node_gets_gpus_of_that_node_alone(placement: str) -> None:
     free_capacity = room_of(4, 2, 4, placement=placement)
-    shape = shape_of(spec(gpus=1, replicas=2, **pin("node-2")))
-    found = find(free_capacity, shape, PlacementRequest("compute", "j-1"))
+    resource_request = resource_request_of(spec(gpus=1, replicas=2, **pin("node-2")))
+    found = find(free_capacity, resource_request, PlacementRequest("compute", "j-1"))
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (0,)), ("node-2", (1,))]
     free_capacity.take(found[0])
-    assert find(free_capacity, shape) is None
+    assert find(free_capacity, resource_request) is None
 
 
 def test_replicas_and_roles_of_a_pinned_job_take_gpus_one_behind_the_other() -> None:
@@ -61,11 +63,11 @@ def test_replicas_and_roles_of_a_pinned_job_take_gpus_one_behind_the_other() -> 
         role={"cpus": 1.0},
         **pin("node-1", 1),
     )
-    found = find(room_of(8), shape_of(asked))
+    found = find(room_of(8), resource_request_of(asked))
     assert found is not None
     assert [one.gpus for one in found] == [(1,), (2,)]
     two_roles = spec(roles={"a": {"gpus": 2}, "b": {}, "c": {"gpus": 1}}, **pin("node-1", 4))
-    found = find(room_of(8), shape_of(two_roles))
+    found = find(room_of(8), resource_request_of(two_roles))
     assert found is not None
     assert [(one.role, one.gpus) for one in found] == [("a", (4, 5)), ("b", ()), ("c", (6,))]
 
@@ -74,14 +76,16 @@ def test_a_pinned_job_that_may_have_fewer_replicas_gets_those_that_fit() -> None
     free_capacity = room_of(4)
     asked = spec(gpus=1, role={"replicas": {"min": 1, "want": 3}}, **pin("node-1", 0))
     free_capacity.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=(2,), cpus=1, memory=1))
-    found = find(free_capacity, shape_of(asked))
+    found = find(free_capacity, resource_request_of(asked))
     assert found is not None
     assert [one.gpus for one in found] == [(0,), (1,)]
 
 
 def test_of_the_gpus_of_its_node_a_pinned_job_gets_the_fastest() -> None:
     scores = Scores({"compute": {("node-2", 0): 1.4, ("node-2", 1): 1.3, ("node-2", 2): 0.9}})
-    found = find(room_of(4, 3, scores=scores), shape_of(spec(**pin("node-2"))), PlacementRequest("compute", "j-1"))
+    found = find(
+        room_of(4, 3, scores=scores), resource_request_of(spec(**pin("node-2"))), PlacementRequest("compute", "j-1")
+    )
     assert found is not None
     assert found[0].gpus == (2,)
 
@@ -99,7 +103,7 @@ def test_a_pinned_gang_is_placed_exactly_when_all_its_gpus_are_free(
     held = tuple(set(range(8)) - free)
     free_capacity.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=held, cpus=0, memory=0))
     wanted = set(range(first, first + size * count))
-    found = find(free_capacity, shape_of(spec(gpus=size, replicas=count, **pin("node-1", first))))
+    found = find(free_capacity, resource_request_of(spec(gpus=size, replicas=count, **pin("node-1", first))))
     assert (found is not None) == (wanted <= free)
     if found is not None:
         assert {gpu for one in found for gpu in one.gpus} == wanted
@@ -155,7 +159,7 @@ def test_explain_names_only_those_in_the_way_of_a_pinned_job() -> None:
 def test_a_node_that_takes_no_work_is_said_to_take_none() -> None:
     free_capacity = room_of(4, 4)
     free_capacity.close(["node-1"])
-    found = why_not(free_capacity, shape_of(spec(**pin("node-1", 0))))
+    found = why_not(free_capacity, resource_request_of(spec(**pin("node-1", 0))))
     assert found is not None
     assert found.code is CauseCode.NO_NODES
     assert "takes no work now" in found.sentence
@@ -231,5 +235,5 @@ def test_a_pinned_job_is_not_moved_to_better_gpus(pinned: bool) -> None:
 
 
 def test_jobs_pinned_to_different_gpus_are_of_different_shapes() -> None:
-    assert shape_of(spec(**pin("node-1", 1))) != shape_of(spec(**pin("node-1", 2)))
-    assert shape_of(spec(**pin("node-1", 1))) == shape_of(spec(**pin("node-1", 1)))
+    assert resource_request_of(spec(**pin("node-1", 1))) != resource_request_of(spec(**pin("node-1", 2)))
+    assert resource_request_of(spec(**pin("node-1", 1))) == resource_request_of(spec(**pin("node-1", 1)))

@@ -20,8 +20,8 @@ from weft.planning.placement.unscored import at_random, packed, spread
 from weft.planning.placement.weft_best import AS_FAST, weft_best
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.refusals import why_not
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import GpuKey, Scores
-from weft.planning.shape import PlacementRequest, Want
 
 PLACERS = {name: Policy(placement=name).placing.placer for name in PLACEMENTS}
 ASKED = PlacementRequest("A", "j-1")
@@ -53,11 +53,13 @@ def hold(free_capacity: FreeCapacity, name: str, *gpus: int, cpus: float = 0.0, 
     free_capacity.take(Allocation(rank=0, role="worker", node_id=name, gpus=gpus, cpus=cpus, memory=memory))
 
 
-def wants(count: int, gpus: int = 1, *, cpus: float = 1.0, memory: int = GIB, model: str | None = None) -> Want:
-    return Want("worker", count, count, Request(gpus=gpus, cpus=cpus, memory=memory, model=model))
+def wants(count: int, gpus: int = 1, *, cpus: float = 1.0, memory: int = GIB, model: str | None = None) -> RoleRequest:
+    return RoleRequest("worker", count, count, Request(gpus=gpus, cpus=cpus, memory=memory, model=model))
 
 
-def where(placer: Placer, free_capacity: FreeCapacity, want: Want, asked: PlacementRequest = ASKED) -> Where | None:
+def where(
+    placer: Placer, free_capacity: FreeCapacity, want: RoleRequest, asked: PlacementRequest = ASKED
+) -> Where | None:
     found = placer(free_capacity, want, want.count, asked)
     return None if found is None else {there.node.id: replicas for there, replicas in found}
 
@@ -421,12 +423,12 @@ def test_only_gpus_of_the_model_are_taken_and_only_as_many_as_cpus_and_memory_al
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_roles_are_placed_one_after_the_other_and_ranks_numbered_so(name: str) -> None:
     free_capacity = room_of(4, 4, placer=PLACERS[name])
-    shape = (
+    resource_request = (
         replace(wants(2, gpus=2), role="learner"),
         replace(wants(3), role="actor"),
         replace(wants(1, gpus=0), role="log"),
     )
-    found = find(free_capacity, shape, ASKED)
+    found = find(free_capacity, resource_request, ASKED)
     assert found is not None
     assert [(one.rank, one.role, len(one.gpus)) for one in found] == [
         *((0, "learner", 2), (1, "learner", 2), (2, "actor", 1), (3, "actor", 1), (4, "actor", 1), (5, "log", 0)),
@@ -434,7 +436,7 @@ def test_roles_are_placed_one_after_the_other_and_ranks_numbered_so(name: str) -
     held = [(one.node_id, gpu) for one in found for gpu in one.gpus]
     assert len(set(held)) == 7
     assert free_capacity.gpus_free == 8
-    assert find(free_capacity, (*shape, wants(2)), ASKED) is None
+    assert find(free_capacity, (*resource_request, wants(2)), ASKED) is None
     assert free_capacity.gpus_free == 8
 
 

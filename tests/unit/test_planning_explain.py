@@ -11,7 +11,7 @@ from weft.domain.spec import Pin, Role
 from weft.planning.capacity import free_capacity_of
 from weft.planning.reasons.explain import Explanation, explain
 from weft.planning.reasons.refusals import why_not
-from weft.planning.shape import shape_of_job
+from weft.planning.resource_request import resource_request_of_job
 
 HOLDS_ONE = job("j-1", gpus=2, state=JobState.RUNNING, placement=placement(("node-1", 0), ("node-1", 1)))
 HOLDS_TWO = job("j-2", gpus=2, state=JobState.RUNNING, placement=placement(("node-2", 0), ("node-2", 1)))
@@ -87,9 +87,9 @@ def test_two_jobs_are_told_the_same_of_the_same_free_gpus() -> None:
 
 def test_the_room_is_as_it_was_once_a_job_of_several_roles_was_explained() -> None:
     free_capacity = free_capacity_of([node("node-1", gpus=4)], [])
-    shape = shape_of_job(of_roles("j-1", first=2, second=2, third=1))
+    resource_request = resource_request_of_job(of_roles("j-1", first=2, second=2, third=1))
     for _ in range(2):
-        cause = why_not(free_capacity, shape)
+        cause = why_not(free_capacity, resource_request)
         assert cause is not None
         assert cause.sentence == (
             "its role third wants 1 GPU on one node; with its roles first and second placed, none is free"
@@ -101,7 +101,9 @@ def test_the_room_is_as_it_was_once_a_job_of_several_roles_was_explained() -> No
 def test_a_pinned_role_is_told_of_its_node_alone() -> None:
     several = of_roles("j-1", first=2, second=1)
     pinned = structs.replace(several, spec=structs.replace(several.spec, pin=Pin(node="node-1")))
-    cause = why_not(free_capacity_of([node("node-1", gpus=2), node("node-2", gpus=8)], []), shape_of_job(pinned))
+    cause = why_not(
+        free_capacity_of([node("node-1", gpus=2), node("node-2", gpus=8)], []), resource_request_of_job(pinned)
+    )
     assert cause is not None
     assert cause.sentence.startswith("its role second is pinned to node-1; with its role first placed, it wants 1 × ")
     assert (cause.numbers["gpus_free"], cause.numbers["gpus_for_other_roles"]) == (2.0, 2.0)

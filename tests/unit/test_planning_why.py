@@ -9,8 +9,8 @@ from weft.planning.locality import Locality
 from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.reasons.why import Why, why_there
+from weft.planning.resource_request import PlacementRequest, resource_request_of
 from weft.planning.scores import GpuKey, Scores
-from weft.planning.shape import PlacementRequest, shape_of
 
 COMPUTE = PlacementRequest("compute", "j-1")
 SLOW_FIRST = {("node-1", 0): 1.13, ("node-1", 1): 1.1, ("node-1", 2): 0.97, ("node-1", 3): 0.96}
@@ -29,11 +29,13 @@ def told(
     free_capacity = FreeCapacity(Scores(by_class), placer=placer, locality=Locality(across_nodes=1.5))
     for number in range(1, nodes + 1):
         free_capacity.add(node(f"node-{number}", gpus=4))
-    shape = shape_of(spec(gpus=gpus, replicas=replicas))
-    found = find(free_capacity, shape, asked)
+    resource_request = resource_request_of(spec(gpus=gpus, replicas=replicas))
+    found = find(free_capacity, resource_request, asked)
     assert found is not None
-    why = why_there(free_capacity, shape, asked, found, placement="packed" if placer is packed else "weft-best")
-    assert find(free_capacity, shape, asked) == found
+    why = why_there(
+        free_capacity, resource_request, asked, found, placement="packed" if placer is packed else "weft-best"
+    )
+    assert find(free_capacity, resource_request, asked) == found
     return why
 
 
@@ -64,11 +66,11 @@ def test_the_limit_that_spread_a_gang_over_nodes_is_named() -> None:
     free_capacity = FreeCapacity(placer=weft_best, locality=Locality(across_nodes=1.7))
     for number in (1, 2):
         free_capacity.add(node(f"node-{number}", gpus=8, memory=10 * GIB))
-    shape = shape_of(spec(gpus=1, replicas=4, role={"memory": "4GiB"}))
-    found = find(free_capacity, shape, COMPUTE)
+    resource_request = resource_request_of(spec(gpus=1, replicas=4, role={"memory": "4GiB"}))
+    found = find(free_capacity, resource_request, COMPUTE)
     assert found is not None
     assert {allocation.node_id for allocation in found} == {"node-1", "node-2"}
-    told = why_there(free_capacity, shape, COMPUTE, found, placement="weft-best").sentence
+    told = why_there(free_capacity, resource_request, COMPUTE, found, placement="weft-best").sentence
     assert "on several nodes, because no node had enough memory for all 4 replicas (4GiB each)" in told
 
 

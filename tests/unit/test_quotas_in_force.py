@@ -13,8 +13,8 @@ from weft.planning.quota.amounts import amounts_in, lendable, wanted_by
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ledger import Ledger, TenantHolds
 from weft.planning.quota.ranks import may_start, rank_of
+from weft.planning.resource_request import ResourceRequest, gpus_least, resource_request_of_job
 from weft.planning.scheduling_pass import Demand
-from weft.planning.shape import Shape, gpus_least, shape_of_job
 
 NODES = [node(f"node-{number}", gpus=8) for number in range(4)]
 TENANTS = ("a", "b", "c")
@@ -24,7 +24,7 @@ QUOTAS = [
     Quota(name="b", group="lab", guaranteed={ALL: 4 * WHOLE}, limit={ALL: 6 * WHOLE}),
 ]
 BY_ID = {one.id: one for one in NODES}
-SHAPES = [shape_of_job(job("j", gpus=gpus)) for gpus in (1, 2, 5)]
+SHAPES = [resource_request_of_job(job("j", gpus=gpus)) for gpus in (1, 2, 5)]
 
 
 def place(drawn: random.Random) -> tuple[Allocation, ...]:
@@ -33,8 +33,8 @@ def place(drawn: random.Random) -> tuple[Allocation, ...]:
     return (Allocation(rank=0, role="worker", node_id=where, gpus=gpus, cpus=1.0, memory=1 << 30),)
 
 
-def demand(tenant: str, shape: Shape, *, preemptible: bool = True) -> Demand:
-    return Demand(shape, gpus_least(shape), None, tenant=tenant, preemptible=preemptible)
+def demand(tenant: str, resource_request: ResourceRequest, *, preemptible: bool = True) -> Demand:
+    return Demand(resource_request, gpus_least(resource_request), None, tenant=tenant, preemptible=preemptible)
 
 
 @pytest.mark.parametrize("seed", some(4, range(20)))
@@ -52,17 +52,17 @@ def test_what_is_remembered_of_a_rank_or_fit_is_forgotten_as_soon_as_it_may_have
             quotas.let_go(job_id)
             ledger.let_go(job_id)
         elif job_id not in ledger.jobs and drawn.random() < 0.3:
-            shape = drawn.choice(SHAPES)
-            quotas.claim(job_id, demand(tenant, shape), 0.0)
-            ledger.claim(job_id, TenantHolds(tenant, wanted_by(shape), 0.0, True))
+            resource_request = drawn.choice(SHAPES)
+            quotas.claim(job_id, demand(tenant, resource_request), 0.0)
+            ledger.claim(job_id, TenantHolds(tenant, wanted_by(resource_request), 0.0, True))
         elif job_id not in ledger.jobs:
             held = place(drawn)
             quotas.hold(job_id, tenant, held)
             ledger.hold(job_id, TenantHolds(tenant, amounts_in(held, BY_ID), 0.0, True))
         for each in TENANTS:
-            for shape in SHAPES:
+            for resource_request in SHAPES:
                 for preemptible in (True, False):
-                    one, wanted = demand(each, shape, preemptible=preemptible), wanted_by(shape)
+                    one, wanted = demand(each, resource_request, preemptible=preemptible), wanted_by(resource_request)
                     rank = rank_of(ledger, lendable(NODES), each, wanted, tier=1.0, job_id=job_id)
                     assert quotas.rank(job_id, one, 1.0) == rank
                     fits = may_start(ledger.fit(each, wanted, job_id=job_id), preemptible=preemptible)

@@ -5,10 +5,10 @@ from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.reserving import LONGEST_SECONDS, WORTH, nodes_to_keep
+from weft.planning.resource_request import resource_request_of
 from weft.planning.scores import Scores
-from weft.planning.shape import shape_of
 
-SHAPE = shape_of(job("j-1", gpus=4).spec)
+SHAPE = resource_request_of(job("j-1", gpus=4).spec)
 
 
 def free_capacity(*, held: int) -> FreeCapacity:

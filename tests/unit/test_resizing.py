@@ -17,11 +17,11 @@ from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.resizing import grow, shrink
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import Scores
-from weft.planning.shape import PlacementRequest, Want
 
 ASKED = PlacementRequest("A", "j-1")
-WORKER = Want("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1))
+WORKER = RoleRequest("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1))
 PLACERS = {name: Policy(placement=name).placing.placer for name in PLACEMENTS}
 
 
@@ -106,7 +106,7 @@ def test_it_grows_by_as_many_as_fit_if_the_caller_takes_fewer() -> None:
 
 def test_replicas_without_gpus_grow_too() -> None:
     free_capacity = room_of(0, 0)
-    want = Want("ps", 1, 1, Request(gpus=0, cpus=3.0, memory=1))
+    want = RoleRequest("ps", 1, 1, Request(gpus=0, cpus=3.0, memory=1))
     server = Allocation(rank=0, role="ps", node_id="n1", cpus=3.0, memory=1)
     free_capacity.take(server)
     assert where(grow(free_capacity, [server], want, 1, first_rank=1)) == [(1, "n2")]
@@ -116,7 +116,7 @@ def test_replicas_without_gpus_grow_too() -> None:
 def test_a_pinned_job_grows_behind_the_gpus_it_has() -> None:
     free_capacity = room_of(4)
     job = held(free_capacity, ("n1", 1))
-    want = Want("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1, node="n1", gpu=1))
+    want = RoleRequest("worker", 1, 1, Request(gpus=1, cpus=1.0, memory=1, node="n1", gpu=1))
     place = grow(free_capacity, job, want, 2, first_rank=1)
     assert place is not None
     assert [new.gpus for new in place] == [(2,), (3,)]

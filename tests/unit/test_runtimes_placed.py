@@ -11,15 +11,15 @@ from weft.domain.job import CauseCode
 from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.finding import find
 from weft.planning.reasons.refusals import never_fits, why_not
-from weft.planning.shape import Shape, shape_of_job
+from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 
 
 def made(node_id: str, runtime: str, **fields: Any) -> Node:
     return structs.replace(node(node_id, gpus=2), runtime=runtime, **fields)
 
 
-def wants(image: str) -> Shape:
-    return shape_of_job(job("j-1", gpus=1, spec={"image": image} if image else {}))
+def wants(image: str) -> ResourceRequest:
+    return resource_request_of_job(job("j-1", gpus=1, spec={"image": image} if image else {}))
 
 
 def placed(free_capacity: FreeCapacity, image: str) -> list[str]:

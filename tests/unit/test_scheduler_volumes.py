@@ -20,7 +20,7 @@ from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.preemption import Holder, select_victims
 from weft.planning.reasons.explain import explain
 from weft.planning.reserving import emptiest
-from weft.planning.shape import PlacementRequest, shape_of
+from weft.planning.resource_request import PlacementRequest, resource_request_of
 from weftd.scheduler.thinking.core import Settings
 
 S = JobState
@@ -62,22 +62,22 @@ def test_every_placement_takes_only_nodes_that_offer_the_volume(placement: str) 
     free_capacity.placer = Policy(placement=placement).placing.placer
     for gpus, replicas in ((1, 1), (2, 1), (1, 2)):
         made = spec(gpus=gpus, replicas=replicas, **NEEDS)
-        found = find(free_capacity, shape_of(made, "ada"), PlacementRequest("compute", "j-1"))
+        found = find(free_capacity, resource_request_of(made, "ada"), PlacementRequest("compute", "j-1"))
         assert found is not None
         assert {one.node_id for one in found} == {"node-2"}, (gpus, replicas)
-    assert find(free_capacity, shape_of(spec(gpus=1, replicas=3, **NEEDS), "ada")) is None
-    assert find(free_capacity, shape_of(spec(gpus=0, **NEEDS), "ada")) is not None
+    assert find(free_capacity, resource_request_of(spec(gpus=1, replicas=3, **NEEDS), "ada")) is None
+    assert find(free_capacity, resource_request_of(spec(gpus=0, **NEEDS), "ada")) is not None
 
 
 def test_shares_and_replicas_of_services_go_there_too() -> None:
     free_capacity = free_capacity_of([node("node-1"), offering("node-2", {"name": "sets"})], [])
     share = spec(gpus=0, role={"share": {"request": 0.5, "memory": "1GiB"}}, **NEEDS)
-    found = find(free_capacity, shape_of(share, "ada"))
+    found = find(free_capacity, resource_request_of(share, "ada"))
     assert found is not None
     assert [one.node_id for one in found] == ["node-2"]
     serves = spec(gpus=1, **service(want=3), **NEEDS)
     asked = PlacementRequest("compute", "j-1", tolerates=1.0)
-    found = find(free_capacity, shape_of(serves, "ada"), asked)
+    found = find(free_capacity, resource_request_of(serves, "ada"), asked)
     assert found is not None
     assert {one.node_id for one in found} == {"node-2"}
 
@@ -88,7 +88,9 @@ def test_in_a_large_pool_the_one_node_that_offers_it_is_found_however_full_it_is
     for name in sorted(PLACEMENTS):
         free_capacity.placer = Policy(placement=name).placing.placer
         found = find(
-            free_capacity, shape_of(spec(gpus=1, replicas=2, **NEEDS), "ada"), PlacementRequest("compute", "j")
+            free_capacity,
+            resource_request_of(spec(gpus=1, replicas=2, **NEEDS), "ada"),
+            PlacementRequest("compute", "j"),
         )
         assert found is not None, name
         assert {one.node_id for one in found} == {"node-x"}, name
@@ -191,18 +193,18 @@ def test_no_job_is_preempted_on_a_node_that_does_not_offer_the_volume() -> None:
 
 def test_holders_elsewhere_do_not_help_and_no_node_is_kept_in_vain() -> None:
     nodes = [node("node-1", gpus=1), offering("node-2", {"name": "sets"}, gpus=1)]
-    shape = shape_of(spec(gpus=1, **NEEDS), "ada")
+    resource_request = resource_request_of(spec(gpus=1, **NEEDS), "ada")
     free_capacity = free_capacity_of(nodes, [])
-    held = find(free_capacity, shape_of(spec(gpus=1, image="x", pin={"node": "node-1"})))
+    held = find(free_capacity, resource_request_of(spec(gpus=1, image="x", pin={"node": "node-1"})))
     assert held is not None
     holder = Holder(job_id="j-1", worth=(1.0,), allocations=held)
     free_capacity.take_all(held)
-    used = find(free_capacity, shape)
+    used = find(free_capacity, resource_request)
     assert used is not None
     free_capacity.take_all(used)
-    assert select_victims(shape, free_capacity=free_capacity, holders=[holder]) is None
-    assert emptiest(free_capacity, shape) == ("node-2",)
+    assert select_victims(resource_request, free_capacity=free_capacity, holders=[holder]) is None
+    assert emptiest(free_capacity, resource_request) == ("node-2",)
     mine = structs.replace(holder, job_id="j-2", allocations=used)
-    selection = select_victims(shape, free_capacity=free_capacity, holders=[holder, mine])
+    selection = select_victims(resource_request, free_capacity=free_capacity, holders=[holder, mine])
     assert selection is not None
     assert selection.victims == (mine,)

@@ -12,15 +12,15 @@ from weft.planning.finding import Place
 from weft.planning.order import FIFO, Standing
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
+from weft.planning.resource_request import ResourceRequest, RoleRequest, gpus_least, gpus_of
 from weft.planning.scheduling_pass import Demand, SchedulingPass, Starts, Waits
-from weft.planning.shape import Shape, Want, gpus_least, gpus_of
 
 HOUR = 3600.0
 
 
 def demand(least: int, most: int = 0, *, lasts_s: float | None = None, pinned: bool = False) -> Demand:
     request = Request(gpus=1, cpus=1.0, memory=1)
-    return Demand((Want("worker", least, most or least, request),), least, lasts_s, pinned=pinned)
+    return Demand((RoleRequest("worker", least, most or least, request),), least, lasts_s, pinned=pinned)
 
 
 class Free:
@@ -51,14 +51,18 @@ class Free:
             backfill=backfill,
             demand=jobs.__getitem__,
             find=self.find,
-            fits_empty=lambda shape: gpus_least(shape) < self.impossible,
+            fits_empty=lambda resource_request: gpus_least(resource_request) < self.impossible,
             filling=lambda: policy.filling(now=0.0, free=self.gpus, endings=lambda: endings),
         )
 
-    def find(self, _: str, shape: Shape) -> Place | None:
-        if gpus_of(shape) > self.gpus:
+    def find(self, _: str, resource_request: ResourceRequest) -> Place | None:
+        if gpus_of(resource_request) > self.gpus:
             return None
-        return (Allocation(rank=0, role="worker", node_id="n", gpus=tuple(range(gpus_of(shape))), cpus=1, memory=1),)
+        return (
+            Allocation(
+                rank=0, role="worker", node_id="n", gpus=tuple(range(gpus_of(resource_request))), cpus=1, memory=1
+            ),
+        )
 
     def decided(self) -> list[str]:
         """`a 4`: the job starts with so many GPUs; `b`: it waits; `c < b`: it waits behind one that it would delay."""

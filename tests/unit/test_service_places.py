@@ -14,8 +14,8 @@ from weft.planning.locality import Locality
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.reasons.why import why_there
 from weft.planning.resizing import grow
+from weft.planning.resource_request import PlacementRequest, RoleRequest, resource_request_of
 from weft.planning.scores import Scores
-from weft.planning.shape import PlacementRequest, Want, shape_of
 
 ASKED = PlacementRequest("compute", "j-1", tolerates=WITH_OBJECTIVE)
 SLOW = {"compute": {("n1", 0): 1.0, ("n1", 1): 1.2, ("n1", 2): 0.9, ("n1", 3): 1.8}}
@@ -28,13 +28,13 @@ def room_of(*gpus: int, scores: dict[str, dict[tuple[str, int], float]] | None =
     return free_capacity
 
 
-def whole(count: int = 1, *, gpus: int = 1, least: int | None = None, cpus: float = 1.0) -> Want:
-    return Want("worker", count if least is None else least, count, Request(gpus=gpus, cpus=cpus, memory=GIB))
+def whole(count: int = 1, *, gpus: int = 1, least: int | None = None, cpus: float = 1.0) -> RoleRequest:
+    return RoleRequest("worker", count if least is None else least, count, Request(gpus=gpus, cpus=cpus, memory=GIB))
 
 
-def part(count: int = 1, request: int = 250) -> Want:
+def part(count: int = 1, request: int = 250) -> RoleRequest:
     share = Share(request=request, memory=GIB, kind="inference")
-    return Want("worker", count, count, Request(gpus=0, cpus=1.0, memory=GIB, share=share))
+    return RoleRequest("worker", count, count, Request(gpus=0, cpus=1.0, memory=GIB, share=share))
 
 
 def takes(free_capacity: FreeCapacity, node_id: str, gpu: int, kind: str, request: int = 300) -> None:
@@ -43,12 +43,12 @@ def takes(free_capacity: FreeCapacity, node_id: str, gpu: int, kind: str, reques
 
 
 def where(
-    free_capacity: FreeCapacity, want: Want, asked: PlacementRequest = ASKED
+    free_capacity: FreeCapacity, want: RoleRequest, asked: PlacementRequest = ASKED
 ) -> list[tuple[str, tuple[int, ...]]]:
     return [(one.node_id, one.gpus) for one in find(free_capacity, (want,), asked) or ()]
 
 
-def nodes(free_capacity: FreeCapacity, want: Want, asked: PlacementRequest = ASKED) -> Counter[str]:
+def nodes(free_capacity: FreeCapacity, want: RoleRequest, asked: PlacementRequest = ASKED) -> Counter[str]:
     return Counter(node_id for node_id, _ in where(free_capacity, want, asked))
 
 
@@ -132,9 +132,9 @@ def test_shares_of_a_service_go_to_different_nodes_then_to_different_gpus() -> N
 def test_why_a_service_is_where_it_is_counts_no_distance_between_its_replicas() -> None:
     free_capacity, made = room_of(2, 2), job(spec={"kind": "inference", "service": {}}, replicas=2)
     asked = asked_by(made)
-    place = find(free_capacity, shape_of(made.spec), asked)
+    place = find(free_capacity, resource_request_of(made.spec), asked)
     assert place is not None
-    why = why_there(free_capacity, shape_of(made.spec), asked, place, placement="weft-best")
+    why = why_there(free_capacity, resource_request_of(made.spec), asked, place, placement="weft-best")
     assert why.sentence == "replicas apart: 2 GPUs of n1 and n2, slowest 1.00"
     assert why.numbers == {"slowdown": 1.0, "slowest": 1.0, "locality": 1.0}
 

@@ -18,8 +18,16 @@ from weft.planning.finding import find
 from weft.planning.gpus_left import GpusLeft
 from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
+from weft.planning.resource_request import (
+    PlacementRequest,
+    ResourceRequest,
+    RoleRequest,
+    gpus_in,
+    gpus_least,
+    gpus_of,
+    resource_request_of,
+)
 from weft.planning.scores import Scores
-from weft.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_least, gpus_of, shape_of
 
 SCORES = {"compute": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 10 for at, name in enumerate(NAMES) for gpu in range(3)}}
 
@@ -93,7 +101,7 @@ def check(free_capacity: FreeCapacity, jobs: list[tuple[Allocation, ...]]) -> No
 
 @settings(max_examples=examples(150), deadline=None)
 @given(steps=STEPS, placer=st.sampled_from(["weft-best", "packed"]))
-def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], placer: str) -> None:
+def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, ResourceRequest, int]], placer: str) -> None:
     free_capacity = room_of(placer)
     empty = seen(free_capacity)
     jobs: list[tuple[Allocation, ...]] = []
@@ -141,7 +149,9 @@ def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], 
     assert seen(free_capacity) == empty
 
 
-def places(free_capacity: FreeCapacity, *wanted: Shape, take: bool = True) -> list[list[tuple[str, int]] | None]:
+def places(
+    free_capacity: FreeCapacity, *wanted: ResourceRequest, take: bool = True
+) -> list[list[tuple[str, int]] | None]:
     found: list[list[tuple[str, int]] | None] = []
     for wants in wanted:
         place = find(free_capacity, wants)
@@ -215,7 +225,7 @@ def test_replicas_of_inference_go_to_different_gpus_while_there_are_any() -> Non
 
 def test_replicas_of_two_roles_of_inference_are_apart_too() -> None:
     request = shape(250, kind="inference")[0].request
-    place = find(single(1, 1), (Want("front", 1, 1, request), Want("back", 1, 1, request)))
+    place = find(single(1, 1), (RoleRequest("front", 1, 1, request), RoleRequest("back", 1, 1, request)))
     assert place is not None
     assert {one.node_id for one in place} == {"node-0", "node-1"}
 
@@ -297,7 +307,7 @@ def test_a_share_of_a_gpu_that_one_job_holds_as_a_whole_counts_as_more_than_ther
 
 
 def test_as_few_replicas_as_fit_start() -> None:
-    wants = (Want("worker", 1, 9, shape(400)[0].request),)
+    wants = (RoleRequest("worker", 1, 9, shape(400)[0].request),)
     place = find(single(2), wants)
     assert place is not None
     assert len(place) == 4
@@ -341,14 +351,14 @@ def test_another_share_of_the_same_gpu_changes_what_is_left() -> None:
 
 
 def test_shares_count_as_parts_of_gpus() -> None:
-    wants = shape_of(spec(gpus=0, replicas=3, role={"share": {"request": 0.1, "memory": "1GiB"}}))
+    wants = resource_request_of(spec(gpus=0, replicas=3, role={"share": {"request": 0.1, "memory": "1GiB"}}))
     assert gpus_of(wants) == 0.3
     assert gpus_least(wants) == 0.3
     assert wants[0].request.share == Share(request=100, memory=GIB, kind="training")
     place = find(single(3), wants)
     assert place is not None
     assert gpus_in(place) == 0.3
-    assert isinstance(gpus_of(shape_of(spec(gpus=2, replicas=3))), int)
+    assert isinstance(gpus_of(resource_request_of(spec(gpus=2, replicas=3))), int)
 
 
 @pytest.mark.parametrize(("kind", "gpus_used"), [("batch", 25), ("notebook", 25), ("training", 100)])
@@ -363,7 +373,7 @@ def test_a_hundred_quarters(kind: str, gpus_used: int) -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(jobs=st.lists(JOBS, max_size=12), wanted=JOBS)
-def test_what_is_found_is_the_best_of_all(jobs: list[Shape], wanted: Shape) -> None:
+def test_what_is_found_is_the_best_of_all(jobs: list[ResourceRequest], wanted: ResourceRequest) -> None:
     """Against a look at every GPU."""
     free_capacity = room_of()
     for wants in jobs:

@@ -23,14 +23,14 @@ from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.reasons.why import why_there
 from weft.planning.resizing import grow
+from weft.planning.resource_request import NOBODY, PlacementRequest, ResourceRequest, resource_request_of
 from weft.planning.scores import Scores
-from weft.planning.shape import NOBODY, PlacementRequest, Shape, shape_of
 from weft.planning.shares import Shares
 
 HALF = shape(500, 8)
 
 
-def with_jobs(free_capacity: FreeCapacity, *jobs: Shape) -> FreeCapacity:
+def with_jobs(free_capacity: FreeCapacity, *jobs: ResourceRequest) -> FreeCapacity:
     for wants in jobs:
         place = find(free_capacity, wants)
         assert place is not None
@@ -38,7 +38,7 @@ def with_jobs(free_capacity: FreeCapacity, *jobs: Shape) -> FreeCapacity:
     return free_capacity
 
 
-def refused(free_capacity: FreeCapacity, wants: Shape = HALF) -> str:
+def refused(free_capacity: FreeCapacity, wants: ResourceRequest = HALF) -> str:
     cause = why_not(free_capacity, wants)
     assert cause is not None
     return cause.sentence
@@ -122,7 +122,7 @@ def test_of_several_shared_gpus_the_one_that_comes_nearest_is_told() -> None:
         (single(1), shape(500, 8, node="node-0", gpu=7), "is pinned to GPU 7 of node-0, which has GPU 0"),
     ],
 )
-def test_what_a_refused_job_is_told(free_capacity: FreeCapacity, wants: Shape, sentence: str) -> None:
+def test_what_a_refused_job_is_told(free_capacity: FreeCapacity, wants: ResourceRequest, sentence: str) -> None:
     assert refused(free_capacity, wants) == sentence
 
 
@@ -155,7 +155,7 @@ def test_a_share_that_no_gpu_could_give_never_fits() -> None:
     assert cause.sentence.endswith("one share can have 15.5GiB of a GPU of A")
 
 
-def told(free_capacity: FreeCapacity, wants: Shape) -> str:
+def told(free_capacity: FreeCapacity, wants: ResourceRequest) -> str:
     place = find(free_capacity, wants)
     assert place is not None
     return why_there(free_capacity, wants, NOBODY, place, placement="weft-best").sentence
@@ -185,7 +185,7 @@ def test_why_a_share_is_where_it_is() -> None:
 
 
 def holding(job_id: str, made: JobSpec, free_capacity: FreeCapacity, **fields: object) -> Job:
-    place = find(free_capacity, shape_of(made), PlacementRequest(key=job_id))
+    place = find(free_capacity, resource_request_of(made), PlacementRequest(key=job_id))
     assert place is not None
     free_capacity.take_all(place)
     job = Job(id=job_id, tenant="alice", spec=made, seq=1, submitted_at=0.0, state=JobState.RUNNING, placed_at=0.0)
@@ -235,15 +235,17 @@ def test_shares_give_way_until_a_whole_gpu_is_free() -> None:
     assert select_victims(shape(501), free_capacity=free_capacity, holders=holders[:1]) is None
 
 
-def find_and_take(free_capacity: FreeCapacity, wants: Shape) -> tuple[Allocation, ...]:
+def find_and_take(free_capacity: FreeCapacity, wants: ResourceRequest) -> tuple[Allocation, ...]:
     place = find(free_capacity, wants)
     assert place is not None
     free_capacity.take_all(place)
     return place
 
 
-def movable(job_id: str, wants: Shape, place: Sequence[Allocation]) -> Movable:
-    return Movable(job_id=job_id, shape=wants, asked=NOBODY, allocations=tuple(place), gpus=1, left_s=9e6, cost_s=1)
+def movable(job_id: str, wants: ResourceRequest, place: Sequence[Allocation]) -> Movable:
+    return Movable(
+        job_id=job_id, resource_request=wants, asked=NOBODY, allocations=tuple(place), gpus=1, left_s=9e6, cost_s=1
+    )
 
 
 def test_jobs_that_hold_shares_do_not_move() -> None:

@@ -18,7 +18,7 @@ from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import LAS_FIRST_GPU_SECONDS, LAS_PATIENCE, LAS_PATIENCE_SECONDS
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.reasons.refusals import why_not
-from weft.planning.shape import PlacementRequest
+from weft.planning.resource_request import PlacementRequest
 from weft.simulator.metrics import metrics
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Gpu, JobOutcome, Outcome, Spell

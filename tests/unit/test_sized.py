@@ -10,7 +10,7 @@ from weft.domain.cluster import Request
 from weft.planning.finding import find
 from weft.planning.placement.unscored import packed
 from weft.planning.policy import Policy
-from weft.planning.shape import Want
+from weft.planning.resource_request import RoleRequest
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import JobOutcome, Outcome, PartitionPlan, Spell
 from weft.simulator.pool import node_number, room_of
@@ -122,7 +122,7 @@ def test_dorms_workload_is_the_same_from_the_same_dice_and_fits_its_cluster() ->
 def test_containers_without_gpus_leave_nodes_with_gpus_for_the_last() -> None:
     """13 containers of one core do not fit on one node of 12: the two nodes have no GPUs."""
     free_capacity = room_of(CLUSTER, World(), placer=packed)
-    want = Want("worker", 13, 13, Request(gpus=0, cpus=1.0, memory=1))
+    want = RoleRequest("worker", 13, 13, Request(gpus=0, cpus=1.0, memory=1))
     place = find(free_capacity, (want,))
     assert place is not None
     assert all(node_number(one.node_id) >= 5 for one in place)

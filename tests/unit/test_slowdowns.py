@@ -14,8 +14,8 @@ from weft.messages.signals import PairSlowdown
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.reasons.why import why_there
+from weft.planning.resource_request import PlacementRequest
 from weft.planning.scores import Scores
-from weft.planning.shape import PlacementRequest
 from weftd.scheduler.refreshing import SCORES_SECONDS
 from weftd.scheduler.thinking.record import entries as recorded
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled

@@ -18,7 +18,7 @@ from weft.planning.jobs import standing_of
 from weft.planning.order import LAS, SRTF
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.refusals import never_fits, why_not
-from weft.planning.shape import Shape, Want, shape_of
+from weft.planning.resource_request import ResourceRequest, RoleRequest, resource_request_of
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.views import job_view
 
@@ -54,24 +54,24 @@ def test_a_role_takes_no_more_replicas_than_leave_room_for_the_roles_behind_it()
     )
     there = replace(node(), capacity=replace(capacity(gpus=0), cpus=8.0))
     assert never_fits(made, [there]) is None
-    assert counts(find(room_of(8.0), shape_of(made))) == {"worker": 7, "ps": 1}
+    assert counts(find(room_of(8.0), resource_request_of(made))) == {"worker": 7, "ps": 1}
 
 
 def test_roles_that_may_both_be_smaller_are_made_smaller_together_and_then_filled_up() -> None:
     one = Request(gpus=0, cpus=1.0, memory=GIB)
-    shape = (Want("worker", 2, 10, one), Want("ps", 1, 5, one))
-    assert counts(find(room_of(8.0), shape)) == {"worker": 6, "ps": 2}
-    assert counts(find(room_of(3.0), shape)) == {"worker": 2, "ps": 1}
-    assert why_not(room_of(2.0), shape)
+    resource_request = (RoleRequest("worker", 2, 10, one), RoleRequest("ps", 1, 5, one))
+    assert counts(find(room_of(8.0), resource_request)) == {"worker": 6, "ps": 2}
+    assert counts(find(room_of(3.0), resource_request)) == {"worker": 2, "ps": 1}
+    assert why_not(room_of(2.0), resource_request)
 
 
 def test_why_there_is_no_place_is_told_of_the_room_that_the_roles_before_leave() -> None:
-    shape = (
-        Want("worker", 6, 8, Request(gpus=0, cpus=1.0, memory=GIB)),
-        Want("ps", 1, 1, Request(gpus=0, cpus=4.0, memory=GIB)),
+    resource_request = (
+        RoleRequest("worker", 6, 8, Request(gpus=0, cpus=1.0, memory=GIB)),
+        RoleRequest("ps", 1, 1, Request(gpus=0, cpus=4.0, memory=GIB)),
     )
     free_capacity = room_of(8.0)
-    found = why_not(free_capacity, shape)
+    found = why_not(free_capacity, resource_request)
     assert found is not None
     assert "2 CPUs" in found.sentence
     assert free_capacity.nodes["n1"].cpus == 8.0
@@ -91,20 +91,20 @@ Shapes = st.lists(
 def test_a_gang_gets_a_place_exactly_when_its_least_has_one_and_never_less_or_more_than_asked(
     asked: list[tuple[int, int, int, int]], there: list[int], placement: str
 ) -> None:
-    shape: Shape = tuple(
-        Want(f"r{at}", least, least + more, Request(gpus=gpus, cpus=float(cpus), memory=GIB))
+    resource_request: ResourceRequest = tuple(
+        RoleRequest(f"r{at}", least, least + more, Request(gpus=gpus, cpus=float(cpus), memory=GIB))
         for at, (least, more, gpus, cpus) in enumerate(asked)
     )
     free_capacity = room_of(*map(float, there), gpus=4, placement=placement)
-    least = tuple(replace(want, count=want.least) for want in shape)
-    found = find(free_capacity, shape)
+    least = tuple(replace(want, count=want.least) for want in resource_request)
+    found = find(free_capacity, resource_request)
     assert (found is not None) == (find(free_capacity, least) is not None)
     assert [node.cpus for node in free_capacity.nodes.values()] == [float(cpus) for cpus in there]
     if found is None:
-        assert why_not(free_capacity, shape)
+        assert why_not(free_capacity, resource_request)
         return
     assert [one.rank for one in found] == list(range(len(found)))
-    for want in shape:
+    for want in resource_request:
         assert want.least <= counts(found)[want.role] <= want.count
     for of_node, cpus in zip(free_capacity.nodes, there, strict=True):
         here = [one for one in found if one.node_id == of_node]

@@ -13,8 +13,8 @@ from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.placement.weft_best import weft_best
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import Scores
-from weft.planning.shape import PlacementRequest, Want
 
 NODES = [f"node-{number}" for number in range(4)]
 GPUS = 3
@@ -43,7 +43,7 @@ def places_in(free_capacity: FreeCapacity) -> list[tuple[Allocation, ...] | None
     return [
         find(
             free_capacity,
-            (Want("worker", count, count, Request(gpus=size, cpus=0.1, memory=7)),),
+            (RoleRequest("worker", count, count, Request(gpus=size, cpus=0.1, memory=7)),),
             PlacementRequest(job_class),
         )
         for count, size in ((1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (2, 2))

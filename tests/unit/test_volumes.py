@@ -17,7 +17,7 @@ from weft.domain.spec import Volume
 from weft.planning.capacity import free_capacity_of
 from weft.planning.reasons.offering import offered_text, unoffered
 from weft.planning.reasons.refusals import never_fits, why_not
-from weft.planning.shape import shape_of
+from weft.planning.resource_request import resource_request_of
 from weft.service import SettingsError, load
 from weftd.executor.machine.volumes import OwnedVolume, VolumeRefusedError, check, offered, paths_for, resolved
 from weftd.executor.settings import ExecutorSettings
@@ -114,7 +114,7 @@ def test_a_report_of_an_earlier_version_offers_none() -> None:
 
 
 def asked(tenant: str = "ada", **volume: Any) -> Any:
-    return shape_of(spec(image="x", volumes=[{"name": "sets", "read_only": True, **volume}]), tenant)
+    return resource_request_of(spec(image="x", volumes=[{"name": "sets", "read_only": True, **volume}]), tenant)
 
 
 def test_a_volume_that_no_node_offers_is_told_with_those_that_there_are() -> None:
@@ -135,8 +135,8 @@ def test_a_volume_to_be_read_alone_is_told_so() -> None:
 
 def test_volumes_that_no_node_offers_together_are_told_with_where_each_is() -> None:
     nodes = [offering("node-1", {"name": "sets"}), offering("node-2", {"name": "more"})]
-    shape = shape_of(spec(image="x", volumes=[{"name": "sets"}, {"name": "more"}]), "ada")
-    found = unoffered(nodes, shape[0].request)
+    resource_request = resource_request_of(spec(image="x", volumes=[{"name": "sets"}, {"name": "more"}]), "ada")
+    found = unoffered(nodes, resource_request[0].request)
     assert found == "no node of its pool offers all its volumes: sets is on node-1, more is on node-2"
 
 
@@ -144,14 +144,14 @@ def test_who_waits_for_room_is_told_which_nodes_offer_the_volume() -> None:
     nodes = [offering(f"node-{at}", {"name": "sets"}, gpus=1) for at in range(1, 6)] + [
         node("node-9", gpus=8, runtime="docker")
     ]
-    shape = shape_of(spec(gpus=2, image="x", volumes=[{"name": "sets"}]), "ada")
-    cause = why_not(free_capacity_of(nodes, []), shape)
+    resource_request = resource_request_of(spec(gpus=2, image="x", volumes=[{"name": "sets"}]), "ada")
+    cause = why_not(free_capacity_of(nodes, []), resource_request)
     assert cause is not None
     assert "the most free on one node that could start it is 1 (5 free in all)" in cause.sentence
     assert cause.sentence.endswith("only node-1, node-2, node-3 and 2 more offer the volume sets")
     assert cause.numbers["nodes_with_volumes"] == 5.0
     assert never_fits(spec(gpus=2, image="x", volumes=[{"name": "sets"}]), nodes, "ada") is not None
-    assert offered_text(nodes[:5], shape[0].request) == ""
+    assert offered_text(nodes[:5], resource_request[0].request) == ""
 
 
 def test_a_job_pinned_to_a_node_without_its_volume_is_told_which_has_it() -> None:

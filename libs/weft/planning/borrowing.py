@@ -17,8 +17,8 @@ from weft.planning.capacity import FreeCapacity
 from weft.planning.giving_way import loss
 from weft.planning.preemption import Holder
 from weft.planning.resizing import grow, shrink
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import GpuKey
-from weft.planning.shape import PlacementRequest, Want
 
 SERVICE, NOTEBOOK = "service", "notebook"
 
@@ -77,7 +77,7 @@ def spare_ranks(job: Job, service: Job, now: float, progress: Mapping[str, float
 
 def borrow(
     free_capacity: FreeCapacity,
-    want: Want,
+    want: RoleRequest,
     held: Sequence[Allocation],
     asked: PlacementRequest,
     *,
@@ -104,7 +104,7 @@ def borrow(
     return Borrowed(place=place, victims=victims, others=others, lenders=_lenders(place, (*victims, *others)))
 
 
-def _who_must_leave(free_capacity: FreeCapacity, want: Want, willing: Iterable[Holder]) -> tuple[Holder, ...]:
+def _who_must_leave(free_capacity: FreeCapacity, want: RoleRequest, willing: Iterable[Holder]) -> tuple[Holder, ...]:
     """The first of `willing` without which one node has room for a replica, and of those only the ones that are in its
     way. Empty if there is no such node."""
     of_node: dict[str, list[Holder]] = {}
@@ -133,7 +133,7 @@ def _who_must_leave(free_capacity: FreeCapacity, want: Want, willing: Iterable[H
     return tuple(reversed(victims))
 
 
-def _has_room(free_capacity: FreeCapacity, want: Want, node_id: str) -> bool:
+def _has_room(free_capacity: FreeCapacity, want: RoleRequest, node_id: str) -> bool:
     request = want.request
     return (
         request.node in (None, node_id)

@@ -16,8 +16,8 @@ from weft.planning.fits import Fits, GpuEntry
 from weft.planning.gpus_left import GpusLeft, Shared
 from weft.planning.locality import Locality
 from weft.planning.node_index import Cost, NodeIndex
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey, Scores
-from weft.planning.shape import PlacementRequest, Want
 
 CHANGES_MAX = 200_000  # names of changed nodes that are kept, before every offer is worked out anew
 OFFERS_MAX = 64  # needs whose best node is kept up to date; each holds an entry for every node
@@ -31,7 +31,7 @@ Chunks = list[tuple[float, tuple[int, ...]]]
 Picks = list[tuple["NodeCapacity", list[tuple[int, ...]]]]
 """Nodes, and the GPUs there of each replica that goes to them."""
 
-Placer = Callable[["FreeCapacity", Want, int, PlacementRequest], Picks | None]
+Placer = Callable[["FreeCapacity", RoleRequest, int, PlacementRequest], Picks | None]
 """Finds a place for so many replicas of one role, for all of them or for none. It must not change the room."""
 
 

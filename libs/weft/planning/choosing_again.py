@@ -11,7 +11,7 @@ from msgspec import Struct
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import Place, find
-from weft.planning.shape import PlacementRequest, Shape
+from weft.planning.resource_request import PlacementRequest, ResourceRequest
 
 REMEMBERED_MAX = 10_000  # choices
 
@@ -22,7 +22,7 @@ class Movable(Struct, frozen=True, kw_only=True):
     """
 
     job_id: str
-    shape: Shape
+    resource_request: ResourceRequest
     asked: PlacementRequest
     allocations: tuple[Allocation, ...]
     gpus: float
@@ -34,7 +34,7 @@ class Movable(Struct, frozen=True, kw_only=True):
 class _Choice(Struct):
     """What one job found in one room: a place and how fast it is there, and whether its own place is free."""
 
-    shape: Shape
+    resource_request: ResourceRequest
     asked: PlacementRequest
     allocations: tuple[Allocation, ...]
     place: Place | None
@@ -46,7 +46,7 @@ class _Choice(Struct):
     def is_of(self, job: Movable) -> bool:
         return (
             (self.allocations is job.allocations or self.allocations == job.allocations)
-            and (self.shape is job.shape or self.shape == job.shape)
+            and (self.resource_request is job.resource_request or self.resource_request == job.resource_request)
             and (self.asked is job.asked or self.asked == job.asked)
         )
 
@@ -91,10 +91,17 @@ class ChoosingAgain:
 
 
 def _choice(free_capacity: FreeCapacity, job: Movable) -> _Choice:
-    place = find(free_capacity, job.shape, job.asked)
+    place = find(free_capacity, job.resource_request, job.asked)
     slowdown = 0.0 if place is None else free_capacity.slowdown(place, job.asked.job_class)
     return _Choice(
-        job.shape, job.asked, job.allocations, place, slowdown, _is_free(free_capacity, job.allocations), {}, {}
+        job.resource_request,
+        job.asked,
+        job.allocations,
+        place,
+        slowdown,
+        _is_free(free_capacity, job.allocations),
+        {},
+        {},
     )
 
 

@@ -23,8 +23,8 @@ from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.ranks import is_inside
 from weft.planning.reserving import nodes_to_keep
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest
 from weft.planning.scheduling_pass import Clears, Demand, Held, InVain, SchedulingPass, Starts, Waits
-from weft.planning.shape import PlacementRequest, Shape, smallest
 
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job, in a cluster where these take time to stop
 CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting job
@@ -74,8 +74,8 @@ class Cluster(Protocol):
 
     def waited_s(self, job_id: str) -> float: ...
     def asked(self, job_id: str) -> PlacementRequest: ...
-    def find(self, job_id: str, shape: Shape) -> Place | None: ...
-    def fits_empty(self, shape: Shape) -> bool: ...
+    def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None: ...
+    def fits_empty(self, resource_request: ResourceRequest) -> bool: ...
 
     # jobs that run
 
@@ -119,7 +119,7 @@ class Cycle:
         self._look_again_s = look_again_s
         self._looked_at: dict[str, float] = {}
         # By shape that did not fit: the growth count of the room, and the reserved nodes.
-        self._unfit: dict[Shape, tuple[int, Nodes]] = {}
+        self._unfit: dict[ResourceRequest, tuple[int, Nodes]] = {}
         self._now = 0.0
         self._scheduling_pass: SchedulingPass | None = None
         self._wanted: Demand | None = None  # by the job that is looked at
@@ -183,18 +183,18 @@ class Cycle:
         self._wanted = demand
         return demand
 
-    def _find(self, job_id: str, shape: Shape) -> Place | None:
+    def _find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
         """Find a place; a shape that did not fit is not tried again until the room has grown."""
         cluster, free_capacity = self._cluster, self._cluster.free_capacity
-        if self._unfit.get(shape) == (free_capacity.grown, self.reserved):
+        if self._unfit.get(resource_request) == (free_capacity.grown, self.reserved):
             return None
         quotas, demand, closed = cluster.quotas, self._wanted, list[str]()
         if quotas.on and demand is not None:
-            shape, closed = quotas.allowed(demand, shape), quotas.closed_to(job_id, demand)
+            resource_request, closed = quotas.allowed(demand, resource_request), quotas.closed_to(job_id, demand)
         with free_capacity.without(closed):
-            found = cluster.find(job_id, shape)
+            found = cluster.find(job_id, resource_request)
         if not found and not closed:
-            self._unfit[shape] = (free_capacity.grown, self.reserved)
+            self._unfit[resource_request] = (free_capacity.grown, self.reserved)
         return found
 
     # victims
@@ -222,13 +222,13 @@ class Cycle:
             willing = [one for one in willing if not quotas.protects(demand.tenant, one.job_id)]
         elif quotas.on:
             willing, reclaimed = self._with_reclaimed(job_id, demand, willing)
-        if not willing or not enough(demand.shape, willing, free=cluster.gpus_left):
+        if not willing or not enough(demand.resource_request, willing, free=cluster.gpus_left):
             return None
         free_capacity = cluster.free_capacity
         with free_capacity.without(quotas.closed_to(job_id, demand)), free_capacity.supposing():
             promised = self._keep_promises(job_id)
             selection = select_victims(
-                smallest(demand.shape),
+                smallest(demand.resource_request),
                 free_capacity=free_capacity,
                 holders=[one for one in willing if one.job_id not in promised],
                 asked=cluster.asked(job_id),
@@ -268,7 +268,9 @@ class Cycle:
                 if victim.job_id in leaving:
                     free_capacity.give_back_all(victim.allocations)
             if leaving and (demand := self._cluster.demand(other)) is not None:
-                free_capacity.take_all(find(free_capacity, smallest(demand.shape), self._cluster.asked(other)) or ())
+                free_capacity.take_all(
+                    find(free_capacity, smallest(demand.resource_request), self._cluster.asked(other)) or ()
+                )
         return promised
 
     def _revoke(self, job_id: str, selection: VictimSelection) -> tuple[str, ...]:
@@ -305,7 +307,11 @@ class Cycle:
             cleared = self._clear(job_id, demand) if demand is not None and quotas.may_start(job_id, demand) else None
             if isinstance(cleared, Clears):
                 yield cleared
-            if demand is not None and isinstance(cleared, Clears) and (place := self._find(job_id, demand.shape)):
+            if (
+                demand is not None
+                and isinstance(cleared, Clears)
+                and (place := self._find(job_id, demand.resource_request))
+            ):
                 yield Starts(job_id, place)
                 self.making_room.pop(job_id, None)
                 served.taken()
@@ -332,7 +338,9 @@ class Cycle:
             return ()
         demand = self._cluster.demand(job_id)
         assert demand is not None, "it was looked at"
-        return nodes_to_keep(self._cluster.free_capacity, demand.shape, waited_s=waited, left_on=self._cluster.left_on)
+        return nodes_to_keep(
+            self._cluster.free_capacity, demand.resource_request, waited_s=waited, left_on=self._cluster.left_on
+        )
 
     @property
     def being_cleared(self) -> Nodes:

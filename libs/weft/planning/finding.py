@@ -12,37 +12,52 @@ from weft.planning.placement.apart import apart, as_many_apart
 from weft.planning.placement.chunks import chunks
 from weft.planning.placement.sharing import as_many, sharing
 from weft.planning.placement.unscored import packed
-from weft.planning.shape import NOBODY, PlacementRequest, Shape, Want, between, pinned_gpus, smallest, with_more
+from weft.planning.resource_request import (
+    NOBODY,
+    PlacementRequest,
+    ResourceRequest,
+    RoleRequest,
+    between,
+    pinned_gpus,
+    smallest,
+    with_more,
+)
 
 Place = tuple[Allocation, ...]
 
 
 def find(
-    free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: Placer | None = None
+    free_capacity: FreeCapacity,
+    resource_request: ResourceRequest,
+    asked: PlacementRequest = NOBODY,
+    *,
+    placer: Placer | None = None,
 ) -> Place | None:
     """A place for the whole gang, or None; the room stays as it is until `take`. `placer` instead of the room's own.
 
     Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
     replicas fit that a job wants, it gets as many as do, and of each role `least` at least.
     """
-    if len(shape) == 1 and shape[0].request.share is not None:
-        want = shape[0].of_class(asked.job_class)
+    if len(resource_request) == 1 and resource_request[0].request.share is not None:
+        want = resource_request[0].of_class(asked.job_class)
         picks = as_many(free_capacity, want, want.count, asked)
         return allocations_of(picks, want) if len(picks) >= want.least else None
-    if len(shape) == 1 and asked.is_service and shape[0].request.node is None:
-        picks = as_many_apart(free_capacity, shape[0], shape[0].count, asked)
-        return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
+    if len(resource_request) == 1 and asked.is_service and resource_request[0].request.node is None:
+        picks = as_many_apart(free_capacity, resource_request[0], resource_request[0].count, asked)
+        return allocations_of(picks, resource_request[0]) if len(picks) >= resource_request[0].least else None
     placer = placer or free_capacity.placer or packed
-    found = _find(free_capacity, shape, asked, placer)
-    if found or all(want.least == want.count for want in shape):
+    found = _find(free_capacity, resource_request, asked, placer)
+    if found or all(want.least == want.count for want in resource_request):
         return found
-    return _find_fewer(free_capacity, shape, asked, placer)
+    return _find_fewer(free_capacity, resource_request, asked, placer)
 
 
-def first_unplaced(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest) -> Want | None:
+def first_unplaced(
+    free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest
+) -> RoleRequest | None:
     """The first role for which there is no place behind the roles before it, which the room is left holding."""
     places: list[Allocation] = []
-    for want in shape:
+    for want in resource_request:
         place = _place_role(
             free_capacity, want, len(places), with_shares_of(asked, places), free_capacity.placer or packed
         )
@@ -53,30 +68,32 @@ def first_unplaced(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRe
     return None
 
 
-def _find_fewer(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
+def _find_fewer(
+    free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest, placer: Placer
+) -> Place | None:
     """A place for fewer replicas than wanted: the same part of what each role wants beyond its least, then more of
     one role after the other."""
-    counts = smallest(shape)
+    counts = smallest(resource_request)
     best = _find(free_capacity, counts, asked, placer)
     if best is None:
         return None
 
-    def most(shape_of_size: Callable[[int], Shape], largest: int) -> tuple[Shape, Place] | None:
+    def most(shape_of_size: Callable[[int], ResourceRequest], largest: int) -> tuple[ResourceRequest, Place] | None:
         return _most(lambda size: _find(free_capacity, shape_of_size(size), asked, placer), shape_of_size, largest)
 
-    parts = max(want.count - want.least for want in shape)
-    counts, best = most(lambda part: between(shape, part, parts), parts - 1) or (counts, best)
-    if len(shape) > 1:
-        for index, want in enumerate(shape):
+    parts = max(want.count - want.least for want in resource_request)
+    counts, best = most(lambda part: between(resource_request, part, parts), parts - 1) or (counts, best)
+    if len(resource_request) > 1:
+        for index, want in enumerate(resource_request):
             counts, best = most(partial(with_more, counts, index), want.count - counts[index].count) or (counts, best)
     return best
 
 
 def _most(
-    find_size: Callable[[int], Place | None], shape_of_size: Callable[[int], Shape], largest: int
-) -> tuple[Shape, Place] | None:
+    find_size: Callable[[int], Place | None], shape_of_size: Callable[[int], ResourceRequest], largest: int
+) -> tuple[ResourceRequest, Place] | None:
     """The largest of the sizes 1 … `largest` that fits, with its place; found by halving."""
-    best: tuple[Shape, Place] | None = None
+    best: tuple[ResourceRequest, Place] | None = None
     low, high = 0, largest
     while low < high:
         middle = (low + high + 1) // 2
@@ -88,13 +105,15 @@ def _most(
     return best
 
 
-def _find(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest, placer: Placer) -> Place | None:
+def _find(
+    free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest, placer: Placer
+) -> Place | None:
     """The place of exactly so many replicas, or None."""
-    if len(shape) == 1:
-        return _place_role(free_capacity, shape[0], 0, asked, placer) or None
+    if len(resource_request) == 1:
+        return _place_role(free_capacity, resource_request[0], 0, asked, placer) or None
     places: list[Allocation] = []
     with free_capacity.supposing():
-        for want in shape:
+        for want in resource_request:
             place = _place_role(free_capacity, want, len(places), with_shares_of(asked, places), placer)
             if not place:
                 return None
@@ -113,7 +132,7 @@ def with_shares_of(asked: PlacementRequest, places: Sequence[Allocation]) -> Pla
 
 
 def _place_role(
-    free_capacity: FreeCapacity, want: Want, first_rank: int, asked: PlacementRequest, placer: Placer
+    free_capacity: FreeCapacity, want: RoleRequest, first_rank: int, asked: PlacementRequest, placer: Placer
 ) -> Place:
     """Empty if there is none."""
     if want.request.gpus > max(free_capacity.buckets, default=0):
@@ -130,7 +149,7 @@ def _place_role(
     return allocations_of(picks, want, first_rank) if picks else ()
 
 
-def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> Place:
+def allocations_of(picks: Picks, want: RoleRequest, first_rank: int = 0) -> Place:
     """The picks as ranks, in their order."""
     request = want.request
     replicas = [(node.node.id, gpus) for node, of_node in picks for gpus in of_node]
@@ -149,7 +168,7 @@ def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> Place:
     )
 
 
-def pinned(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def pinned(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     node = free_capacity.nodes.get(want.request.node or "")
     if node is None or not free_capacity.is_open(node.node.id) or node.count(want.request, count) < count:
         return None

@@ -11,7 +11,7 @@ from weft.planning.jobs import standing_of
 from weft.planning.order import Order
 from weft.planning.policy import ORDERS, Policy
 from weft.planning.queue import Place, place_of
-from weft.planning.shape import Shape, shape_of_job
+from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weft.planning.shares import Shares
 
 
@@ -40,7 +40,7 @@ def shares_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Shares:
 class _Known(NamedTuple):
     job: Job
     place: Place
-    shape: Shape
+    resource_request: ResourceRequest
 
 
 class KnownPlaces:
@@ -55,19 +55,19 @@ class KnownPlaces:
         """Forgets all other jobs."""
         return [(known.place, known.job) for known in self._look_up(queued, now)]
 
-    def with_shapes(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job, Shape]]:
+    def with_shapes(self, queued: Sequence[Job], now: float) -> list[tuple[Place, Job, ResourceRequest]]:
         """Jobs of one shape have the same object. Forgets all other jobs."""
-        return [(known.place, known.job, known.shape) for known in self._look_up(queued, now)]
+        return [(known.place, known.job, known.resource_request) for known in self._look_up(queued, now)]
 
     def _look_up(self, queued: Sequence[Job], now: float) -> list[_Known]:
         before, after = self._known, dict[str, _Known]()
-        shapes: dict[Shape, Shape] = {}
+        resource_requests: dict[ResourceRequest, ResourceRequest] = {}
         for job in queued:
             known = before.get(job.id)
             if known is None or known.job is not job or job.attained_seconds:
-                shape = shape_of_job(job)
+                resource_request = resource_request_of_job(job)
                 place = place_of(self.order, standing_of(job, now, self.order))
-                known = _Known(job, place, shapes.setdefault(shape, shape))
+                known = _Known(job, place, resource_requests.setdefault(resource_request, resource_request))
             after[job.id] = known
         self._known = after
         return list(after.values()) if len(after) == len(queued) else [after[job.id] for job in queued]

@@ -8,8 +8,8 @@ from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import NOTHING_LEARNT, class_of
 from weft.domain.job import Job, JobState
 from weft.planning.order import Order, Standing
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_least, is_pinned, resource_request_of
 from weft.planning.scheduling_pass import Demand
-from weft.planning.shape import PlacementRequest, Shape, gpus_least, is_pinned, shape_of
 
 WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something
 
@@ -25,7 +25,7 @@ def standing_of(job: Job, now: float, order: Order) -> Standing:
     standing = Standing(
         id=job.id,
         seq=job.seq,
-        gpus=job.gpus_held if holds else gpus_least(shape_of(job.spec)),
+        gpus=job.gpus_held if holds else gpus_least(resource_request_of(job.spec)),
         priority=job.priority,
         tenant=job.tenant,
         attained_s=job.attained_seconds + held_s,
@@ -44,13 +44,13 @@ def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
     return after is not None and after <= 0
 
 
-def wants_of(job: Job, shape: Shape, lasts_s: float | None) -> Demand:
+def wants_of(job: Job, resource_request: ResourceRequest, lasts_s: float | None) -> Demand:
     """The wants of a waiting job of this shape."""
     return Demand(
-        shape,
-        gpus_least(shape),
+        resource_request,
+        gpus_least(resource_request),
         lasts_s,
-        pinned=is_pinned(shape),
+        pinned=is_pinned(resource_request),
         tenant=job.tenant,
         preemptible=job.spec.preemptible,
         model=job.spec.gpu_model,

@@ -17,8 +17,8 @@ from weft.planning.capacity import FreeCapacity
 from weft.planning.choosing_again import ChoosingAgain, Movable
 from weft.planning.finding import find
 from weft.planning.order import Key
+from weft.planning.resource_request import ResourceRequest
 from weft.planning.scores import GpuKey
-from weft.planning.shape import Shape
 
 HORIZON_S = 7200.0
 JOINT_MOST = 64  # up to so many jobs choose again together; if there are more, each by itself
@@ -147,14 +147,14 @@ def _worth(
 
 def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: float) -> list[Move]:
     """The jobs that gain most by what is free now, one after the other."""
-    free: dict[tuple[Shape, str], float | None] = {}  # the slowdown of the best free place, by need
+    free: dict[tuple[ResourceRequest, str], float | None] = {}  # the slowdown of the best free place, by need
     hopeful: list[tuple[float, str, Movable, float]] = []
     for job in jobs:
         job_class = job.asked.job_class
         slowdown = _slowdown(free_capacity, job)
-        need = (job.shape, job_class)
+        need = (job.resource_request, job_class)
         if need not in free:
-            found = find(free_capacity, job.shape, job.asked)
+            found = find(free_capacity, job.resource_request, job.asked)
             free[need] = None if found is None else free_capacity.slowdown(found, job_class)
         best = free[need]
         gain = 0.0 if best is None else _gain(job, slowdown, best, margin)
@@ -164,7 +164,7 @@ def _one_by_one(free_capacity: FreeCapacity, jobs: Sequence[Movable], margin: fl
     with free_capacity.supposing():
         for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
             free_capacity.give_back_all(job.allocations)
-            found = find(free_capacity, job.shape, job.asked)
+            found = find(free_capacity, job.resource_request, job.asked)
             gain = (
                 0.0
                 if found is None

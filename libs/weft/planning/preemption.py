@@ -10,7 +10,7 @@ from weft.planning.backfill import GPU_GRAIN
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.order import Key
-from weft.planning.shape import NOBODY, PlacementRequest, Shape, gpus_in, gpus_least
+from weft.planning.resource_request import NOBODY, PlacementRequest, ResourceRequest, gpus_in, gpus_least
 
 LEAVES_FIRST: Key = (-inf,)  # the `worth` of what is about to be free: it comes before all others
 
@@ -35,24 +35,28 @@ class VictimSelection(Struct, frozen=True):
 
 
 def select_victims(
-    shape: Shape, *, free_capacity: FreeCapacity, holders: Sequence[Holder], asked: PlacementRequest = NOBODY
+    resource_request: ResourceRequest,
+    *,
+    free_capacity: FreeCapacity,
+    holders: Sequence[Holder],
+    asked: PlacementRequest = NOBODY,
 ) -> VictimSelection | None:
     """Those of `holders` without which `shape` fits; None if it would not fit without all of them."""
     willing = sorted(
-        (holder for holder in holders if _helps(holder, shape, free_capacity)),
+        (holder for holder in holders if _helps(holder, resource_request, free_capacity)),
         key=lambda holder: (holder.worth, holder.job_id),
     )
     with free_capacity.supposing():
-        leaving = _enough_leaving(shape, free_capacity, willing, asked)
+        leaving = _enough_leaving(resource_request, free_capacity, willing, asked)
         if leaving is None:
             return None
         victims: list[Holder] = []
         for holder in reversed(leaving):  # those worth most first: may they stay?
             free_capacity.take_all(holder.allocations)
-            if find(free_capacity, shape, asked) is None:
+            if find(free_capacity, resource_request, asked) is None:
                 free_capacity.give_back_all(holder.allocations)
                 victims.append(holder)
-        place = find(free_capacity, shape, asked)
+        place = find(free_capacity, resource_request, asked)
         assert place is not None, "it fitted a moment ago"
     return VictimSelection(
         tuple(sorted(victims, key=lambda holder: holder.job_id)),
@@ -60,9 +64,9 @@ def select_victims(
     )
 
 
-def enough(shape: Shape, holders: Sequence[Holder], *, free: float) -> bool:
+def enough(resource_request: ResourceRequest, holders: Sequence[Holder], *, free: float) -> bool:
     """Do the holders and the free GPUs suffice for the shape? Without holders never: it did not fit the free GPUs."""
-    missing = gpus_least(shape) - free
+    missing = gpus_least(resource_request) - free
     for holder in holders:
         missing -= gpus_in(holder.allocations)
         if missing <= GPU_GRAIN:
@@ -71,11 +75,11 @@ def enough(shape: Shape, holders: Sequence[Holder], *, free: float) -> bool:
 
 
 def _enough_leaving(
-    shape: Shape, free_capacity: FreeCapacity, willing: Sequence[Holder], asked: PlacementRequest
+    resource_request: ResourceRequest, free_capacity: FreeCapacity, willing: Sequence[Holder], asked: PlacementRequest
 ) -> list[Holder] | None:
     """The first of `willing`, twice as many each time, until `shape` fits; the room is left without them."""
     count, more = 0, 1
-    while find(free_capacity, shape, asked) is None:
+    while find(free_capacity, resource_request, asked) is None:
         if count >= len(willing):
             return None
         for holder in willing[count : count + more]:
@@ -84,9 +88,10 @@ def _enough_leaving(
     return list(willing[:count])
 
 
-def _helps(holder: Holder, shape: Shape, free_capacity: FreeCapacity) -> bool:
+def _helps(holder: Holder, resource_request: ResourceRequest, free_capacity: FreeCapacity) -> bool:
     """Does it hold anything on a node that takes work and can start some of the shape?"""
     return any(
-        free_capacity.is_open(node_id) and any(free_capacity.nodes[node_id].starts(want.request) for want in shape)
+        free_capacity.is_open(node_id)
+        and any(free_capacity.nodes[node_id].starts(want.request) for want in resource_request)
         for node_id in dict.fromkeys(allocation.node_id for allocation in holder.allocations)
     )

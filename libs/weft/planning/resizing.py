@@ -12,7 +12,7 @@ from weft.domain.job import Allocation
 from weft.domain.spec import Kind
 from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import Place, find, with_shares_of
-from weft.planning.shape import NOBODY, PlacementRequest, Want
+from weft.planning.resource_request import NOBODY, PlacementRequest, RoleRequest
 
 ROUNDED = 9  # decimals of a slowdown: of equals, the place beside the job is the first
 
@@ -20,7 +20,7 @@ ROUNDED = 9  # decimals of a slowdown: of equals, the place beside the job is th
 def grow(
     free_capacity: FreeCapacity,
     allocations: Sequence[Allocation],
-    want: Want,
+    want: RoleRequest,
     more: int,
     *,
     first_rank: int,
@@ -82,7 +82,7 @@ def shrink(
 def _beside(
     free_capacity: FreeCapacity,
     allocations: Sequence[Allocation],
-    want: Want,
+    want: RoleRequest,
     more: int,
     least: int,
     asked: PlacementRequest,
@@ -115,12 +115,17 @@ def _only(free_capacity: FreeCapacity, node_ids: Sequence[str]) -> FreeCapacity:
 
 
 def _find(
-    free_capacity: FreeCapacity, want: Want, more: int, least: int, asked: PlacementRequest, placer: Placer | None
+    free_capacity: FreeCapacity,
+    want: RoleRequest,
+    more: int,
+    least: int,
+    asked: PlacementRequest,
+    placer: Placer | None,
 ) -> Place | None:
     return find(free_capacity, (structs.replace(want, least=least, count=more),), asked, placer=placer)
 
 
-def _unpinned(allocations: Sequence[Allocation], want: Want) -> Want:
+def _unpinned(allocations: Sequence[Allocation], want: RoleRequest) -> RoleRequest:
     """Further replicas of a role that is pinned to GPUs go behind those that it has."""
     request = want.request
     if request.gpu is None:

@@ -12,7 +12,7 @@ from weft.planning.backfill import Backfill
 from weft.planning.finding import Place
 from weft.planning.preemption import VictimSelection
 from weft.planning.queue import Served
-from weft.planning.shape import Shape, gpus_in, gpus_of, smallest
+from weft.planning.resource_request import ResourceRequest, gpus_in, gpus_of, smallest
 
 
 class Demand(Struct, frozen=True):
@@ -24,7 +24,7 @@ class Demand(Struct, frozen=True):
     whatever is free, and blocks no other.
     """
 
-    shape: Shape
+    resource_request: ResourceRequest
     gpus: float
     lasts_s: float | None
     may_fit: bool = True
@@ -91,8 +91,8 @@ class SchedulingPass:
         *,
         backfill: str,
         demand: Callable[[str], Demand | None],
-        find: Callable[[str, Shape], Place | None],
-        fits_empty: Callable[[Shape], bool],
+        find: Callable[[str, ResourceRequest], Place | None],
+        fits_empty: Callable[[ResourceRequest], bool],
         filling: Callable[[], Backfill],
         clear: Callable[[str, Demand], Clears | InVain | None] = lambda *_: None,
     ) -> None:
@@ -127,7 +127,7 @@ class SchedulingPass:
             place: Place | None = None
             if its_turn and demand.may_fit:
                 place = self._find(job_id, _as_much_as_may_start(demand, limits))
-            in_the_way = bool(place) or self._fits_empty(demand.shape)
+            in_the_way = bool(place) or self._fits_empty(demand.resource_request)
             if not place and its_turn and in_the_way and (clears := self._clear(job_id, demand)) is not None:
                 yield clears
                 if isinstance(clears, Clears):
@@ -160,8 +160,12 @@ class SchedulingPass:
             self.over = not backfill.blocked(demand.gpus, demand.lasts_s)
 
 
-def _as_much_as_may_start(demand: Demand, limits: Backfill | None) -> Shape:
+def _as_much_as_may_start(demand: Demand, limits: Backfill | None) -> ResourceRequest:
     """All that the job wants, or the least that starts it, if all would delay a job ahead."""
-    if limits is None or (most := gpus_of(demand.shape)) == demand.gpus or limits.may_start(most, demand.lasts_s):
-        return demand.shape
-    return smallest(demand.shape)
+    if (
+        limits is None
+        or (most := gpus_of(demand.resource_request)) == demand.gpus
+        or limits.may_start(most, demand.lasts_s)
+    ):
+        return demand.resource_request
+    return smallest(demand.resource_request)

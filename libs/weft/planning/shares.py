@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from weft.domain.cluster import Node
 from weft.domain.job import Job
-from weft.planning.shape import gpus_in
+from weft.planning.resource_request import gpus_in
 
 Amounts = tuple[float, float, float]
 """GPUs, CPU cores, memory in bytes."""

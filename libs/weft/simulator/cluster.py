@@ -11,8 +11,8 @@ from weft.planning.order import Order
 from weft.planning.preemption import Holder
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scheduling_pass import Clears, Demand, Starts
-from weft.planning.shape import PlacementRequest, Shape
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 
@@ -74,10 +74,10 @@ class SimulatedCluster:
     def asked(self, job_id: str) -> PlacementRequest:
         return self.jobs[job_id].asked
 
-    def find(self, job_id: str, shape: Shape) -> Place | None:
+    def find(self, job_id: str, shape: ResourceRequest) -> Place | None:
         return find(self.free_capacity, shape, self.jobs[job_id].asked)
 
-    def fits_empty(self, shape: Shape) -> bool:
+    def fits_empty(self, shape: ResourceRequest) -> bool:
         """What the cluster cannot hold is not simulated."""
         del shape
         return True

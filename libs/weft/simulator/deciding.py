@@ -11,8 +11,8 @@ from weft.planning.moves import JOINT_MOST, REST, moves_for, together
 from weft.planning.order import Order
 from weft.planning.policy import ALWAYS, GAINFUL, Policy
 from weft.planning.queue import place_of
+from weft.planning.resource_request import ResourceRequest
 from weft.planning.scheduling_pass import Demand
-from weft.planning.shape import Shape
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -39,19 +39,19 @@ class _TraceCluster(SimulatedCluster):
     def demand(self, job_id: str) -> Demand | None:
         job, lasts = self.jobs[job_id], self._lasts(self.jobs[job_id])
         if self._sizing is not None:
-            return Demand(job.shape, 0, None) if self._sizing.sizes.get(job_id) else None
+            return Demand(job.resource_request, 0, None) if self._sizing.sizes.get(job_id) else None
         may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
         shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
-        return Demand(job.shape, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
+        return Demand(job.resource_request, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
 
-    def find(self, job_id: str, shape: Shape) -> Place | None:
+    def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
         job = self.jobs[job_id]
         if self._sizing is not None:
             return self._sizing.place_for(job)
-        return super().find(job_id, shape) if job.gpus_needed <= self._running.free else None
+        return super().find(job_id, resource_request) if job.gpus_needed <= self._running.free else None
 
-    def fits_empty(self, shape: Shape) -> bool:
-        return self._sizing is None and super().fits_empty(shape)
+    def fits_empty(self, resource_request: ResourceRequest) -> bool:
+        return self._sizing is None and super().fits_empty(resource_request)
 
     def _lasts(self, job: SimulatedJob) -> float | None:
         estimate = job.trace.work_s if self._known else job.trace.estimate_s
@@ -128,7 +128,7 @@ class Deciding:
         for job in jobs:
             self._free_capacity.give_back_all(job.allocations)
         for job in jobs:
-            found = find(self._free_capacity, job.shape, job.asked)
+            found = find(self._free_capacity, job.resource_request, job.asked)
             assert found is not None, "all of them fitted"
             self._free_capacity.take_all(found)
             if found != job.allocations:
@@ -146,7 +146,7 @@ class Deciding:
         movable = [
             Movable(
                 job_id=job.trace.id,
-                shape=job.shape,
+                resource_request=job.resource_request,
                 asked=job.asked,
                 allocations=job.allocations,
                 gpus=job.gpus_needed,

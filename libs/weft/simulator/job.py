@@ -4,8 +4,8 @@ from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.giving_way import loss_of
 from weft.planning.order import Key, Order, Standing
+from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scores import GpuKey
-from weft.planning.shape import PlacementRequest, Shape
 from weft.simulator.model import World
 from weft.simulator.outcome import JobOutcome, outcome_of
 from weft.simulator.pool import elastic_shape, shape_of
@@ -41,8 +41,8 @@ class SimulatedJob:
         "paused_until",
         "resized_at",
         "resizes",
+        "resource_request",
         "settled_at",
-        "shape",
         "since",
         "size",
         "slowdown",
@@ -58,7 +58,7 @@ class SimulatedJob:
     def __init__(self, number: int, trace: TraceJob) -> None:
         self.number = number
         self.trace = trace
-        self.shape: Shape = ()
+        self.resource_request: ResourceRequest = ()
         self.size = 0
         self.gpus_needed: float = 0  # a share is a part of one
         self.speed = 1.0
@@ -91,7 +91,7 @@ class SimulatedJob:
         self.counted_s = self.attained_s
         elastic = self.trace.elastic
         self.size = size
-        self.shape = shape_of(size) if elastic is None else elastic_shape(elastic, size)
+        self.resource_request = shape_of(size) if elastic is None else elastic_shape(elastic, size)
         self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
         self.speed = 1.0 if elastic is None else elastic.speed(size)
 
@@ -201,7 +201,7 @@ class SimulatedJob:
     def group(self, order: Order, *, backfills: bool) -> tuple[object, str]:
         """The group of the job: jobs of one group fit, or do not, alike, and may overtake and preempt alike."""
         checkpoints = order.held_tier is not None and self.trace.checkpoint_s is not None
-        size = self.trace.gpus if self.trace.elastic is None else self.shape
+        size = self.trace.gpus if self.trace.elastic is None else self.resource_request
         return ((size, checkpoints, self.trace.estimate_s if backfills else None), self.trace.job_class)
 
     def outcome(self, now: float) -> JobOutcome:

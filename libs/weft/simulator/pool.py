@@ -6,8 +6,8 @@ from weft.domain.cluster import Capacity, Gpu, Node, Request
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.locality import Locality
+from weft.planning.resource_request import ResourceRequest, RoleRequest
 from weft.planning.scores import GpuKey, Scores
-from weft.planning.shape import Shape, Want
 from weft.simulator.model import Cluster, World
 from weft.simulator.workload import Elastic
 
@@ -67,16 +67,16 @@ def by_gpu(scores: tuple[float, ...], gpus_per_node: int) -> dict[GpuKey, float]
     return {(node_id(number // gpus_per_node), number % gpus_per_node): score for number, score in enumerate(scores)}
 
 
-def shape_of(gpus: int) -> Shape:
+def shape_of(gpus: int) -> ResourceRequest:
     """A gang of so many ranks with one GPU each, wherever they are."""
-    return (Want(ROLE, gpus, gpus, PER_REPLICA),)
+    return (RoleRequest(ROLE, gpus, gpus, PER_REPLICA),)
 
 
-def elastic_shape(elastic: Elastic, size: int) -> Shape:
+def elastic_shape(elastic: Elastic, size: int) -> ResourceRequest:
     """So many replicas of an elastic job."""
     gpus, cpus, memory = elastic.each
     request = Request(gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1))
-    return (Want(ROLE, size, size, request),)
+    return (RoleRequest(ROLE, size, size, request),)
 
 
 def gpus_in(allocations: Iterable[Allocation]) -> tuple[tuple[int, int], ...]:

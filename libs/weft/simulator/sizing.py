@@ -19,8 +19,8 @@ from weft.planning.partition.seen import amounts_of, placed, server_of
 from weft.planning.policy import Policy
 from weft.planning.queue import place_of
 from weft.planning.resizing import grow, shrink
+from weft.planning.resource_request import RoleRequest
 from weft.planning.scores import GpuKey
-from weft.planning.shape import Want
 from weft.simulator.agenda import Agenda, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -149,7 +149,7 @@ class SizesOverTime:
         elastic = job.trace.elastic
         waited_s = 0.0 if job.allocations else now - job.waits_since
         if elastic is None:
-            request = job.shape[0].request
+            request = job.resource_request[0].request
             rigid = ElasticJob(
                 job_id=job.trace.id,
                 each=(float(request.gpus), request.cpus, float(request.memory)),
@@ -214,7 +214,7 @@ class SizesOverTime:
         if size >= job.size:
             return job.allocations
         least = elastic.least if elastic.live else 1  # a job that restarts may lose any of its replicas
-        return shrink(job.allocations, job.shape[0].role, job.size - size, least=least, lonely_first=True)[0]
+        return shrink(job.allocations, job.resource_request[0].role, job.size - size, least=least, lonely_first=True)[0]
 
     def _grown(self, job: SimulatedJob, stay: Place, found: Partition) -> Place:
         """The job's replicas after the growth, for which there is room; the room has them then."""
@@ -225,10 +225,22 @@ class SizesOverTime:
         place: Place | None = None
         if self._how.exact:
             place = exactly(
-                self._free_capacity, stay, job.shape[0], found.on.get(job.trace.id, {}), first_rank=first_rank
+                self._free_capacity,
+                stay,
+                job.resource_request[0],
+                found.on.get(job.trace.id, {}),
+                first_rank=first_rank,
             )
         if place is None:
-            place = grow(self._free_capacity, stay, job.shape[0], more, first_rank=first_rank, least=1, asked=job.asked)
+            place = grow(
+                self._free_capacity,
+                stay,
+                job.resource_request[0],
+                more,
+                first_rank=first_rank,
+                least=1,
+                asked=job.asked,
+            )
             if place is not None and len(place) < more:
                 place = self._worth_it(job, stay, place, first_rank)
         self._free_capacity.take_all(place or ())
@@ -242,7 +254,7 @@ class SizesOverTime:
         if more <= 0 and len(stay) >= elastic.least:
             return None
         more = max(more, elastic.least - len(stay))
-        return grow(self._free_capacity, stay, job.shape[0], more, first_rank=first_rank, asked=job.asked)
+        return grow(self._free_capacity, stay, job.resource_request[0], more, first_rank=first_rank, asked=job.asked)
 
     def _fastest(self, job: SimulatedJob, most: int) -> int:
         """The size up to `most` at which the job is fastest; of equals the smallest."""
@@ -263,7 +275,7 @@ class SizesOverTime:
         """The place of a waiting job with the size that it was given, or with fewer replicas if they do not all fit."""
         size = self.sizes[job.trace.id]
         if job.trace.elastic is None:
-            return find(self._free_capacity, job.shape, job.asked)
+            return find(self._free_capacity, job.resource_request, job.asked)
         want = elastic_shape(job.trace.elastic, size)[0]
         if self._how.exact:
             place = exactly(self._free_capacity, (), want, self._on.get(job.trace.id, {}), first_rank=0)
@@ -276,7 +288,12 @@ class SizesOverTime:
 
 
 def exactly(
-    free_capacity: FreeCapacity, stay: Sequence[Allocation], want: Want, on: Mapping[str, int], *, first_rank: int
+    free_capacity: FreeCapacity,
+    stay: Sequence[Allocation],
+    want: RoleRequest,
+    on: Mapping[str, int],
+    *,
+    first_rank: int,
 ) -> Place | None:
     """The replicas that are missing for so many on each node; None if they do not fit. The room stays as it is."""
     there = Counter(allocation.node_id for allocation in stay)
@@ -286,7 +303,7 @@ def exactly(
         if more <= 0:
             continue
         request = structs.replace(want.request, node=node_id)
-        found = find(free_capacity, (Want(want.role, more, more, request),))
+        found = find(free_capacity, (RoleRequest(want.role, more, more, request),))
         if found is None:
             return None
         place += found

@@ -15,7 +15,7 @@ from weft.planning.finding import find
 from weft.planning.placement.pal import pal
 from weft.planning.placement.pm_first import pm_first
 from weft.planning.placement.unscored import packed
-from weft.planning.shape import PlacementRequest
+from weft.planning.resource_request import PlacementRequest
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import JobOutcome, Outcome, Spell, outcome_of
 from weft.simulator.pool import gpus_in, room_of, shape_of

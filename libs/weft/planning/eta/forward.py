@@ -23,8 +23,8 @@ from weft.planning.policy import Policy
 from weft.planning.queue import Place as QueuePlace
 from weft.planning.queue import Rank, Served
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in
 from weft.planning.scheduling_pass import Demand, SchedulingPass, Starts
-from weft.planning.shape import PlacementRequest, Shape, gpus_in
 
 GRAIN_S = 1e-3  # ends that are so near count as one moment
 LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
@@ -40,7 +40,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
     job_id: str
     place: QueuePlace
     group: Hashable
-    shape: Shape
+    resource_request: ResourceRequest
     asked: PlacementRequest
     gpus: float
     lasts: TimeSpread
@@ -55,7 +55,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
     @property
     def demand(self) -> Demand:
         return Demand(
-            self.shape,
+            self.resource_request,
             self.gpus,
             self.limit_s,
             pinned=self.pinned,
@@ -95,7 +95,7 @@ class Space(Protocol):
     is_exact: bool
 
     def supposing(self) -> AbstractContextManager[None]: ...
-    def find(self, waiting: WaitingJob, shape: Shape) -> Place | None: ...
+    def find(self, waiting: WaitingJob, resource_request: ResourceRequest) -> Place | None: ...
     def take(self, place: Place) -> None: ...
     def give_back(self, place: Place, gpus: float) -> None: ...
 
@@ -113,8 +113,8 @@ class RealRoom:
         self.free = self._free_capacity.gpus_left
         return self._free_capacity.supposing()
 
-    def find(self, waiting: WaitingJob, shape: Shape) -> Place | None:
-        return find(self._free_capacity, shape, waiting.asked)
+    def find(self, waiting: WaitingJob, resource_request: ResourceRequest) -> Place | None:
+        return find(self._free_capacity, resource_request, waiting.asked)
 
     def take(self, place: Place) -> None:
         self._free_capacity.take_all(place)
@@ -138,8 +138,8 @@ class CountedGpus:
         self.free = self._free
         return nullcontext()
 
-    def find(self, waiting: WaitingJob, shape: Shape) -> Place | None:
-        del shape
+    def find(self, waiting: WaitingJob, resource_request: ResourceRequest) -> Place | None:
+        del resource_request
         return _somewhere(ceil(waiting.gpus)) if waiting.gpus <= self.free else None
 
     def take(self, place: Place) -> None:
@@ -276,12 +276,19 @@ class _Scenario:
                 return None
             if quotas is not None and not quotas.may_start(job_id, forward.demand[job_id]):
                 passed_over = True
-                return Demand(one.shape, one.gpus, one.limit_s, held=True)
-            return Demand(one.shape, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned)
+                return Demand(one.resource_request, one.gpus, one.limit_s, held=True)
+            return Demand(
+                one.resource_request, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned
+            )
 
-        def place_for(job_id: str, _: Shape) -> Place | None:
+        def place_for(job_id: str, _: ResourceRequest) -> Place | None:
             one = forward.waiting[job_id]
-            return space.find(one, one.shape if quotas is None else quotas.allowed(forward.demand[job_id], one.shape))
+            return space.find(
+                one,
+                one.resource_request
+                if quotas is None
+                else quotas.allowed(forward.demand[job_id], one.resource_request),
+            )
 
         def rank(job_id: str) -> Rank:
             wanted, tier = forward.demand[job_id], forward.waiting[job_id].tier
@@ -309,7 +316,7 @@ class _Scenario:
                 if quotas is not None and space.is_exact:
                     quotas.hold(one.job_id, one.tenant, decision.place, preemptible=one.preemptible)
                 elif quotas is not None:
-                    quotas.hold_somewhere(one.job_id, one.tenant, one.shape, preemptible=one.preemptible)
+                    quotas.hold_somewhere(one.job_id, one.tenant, one.resource_request, preemptible=one.preemptible)
                 self.starts[one.job_id] = SeenStart(now, by.basis, by.weak, bool(scheduling_pass.ahead) or passed_over)
             if forward.left <= 0:
                 scheduling_pass.stop()

@@ -9,7 +9,7 @@ from msgspec import Struct
 from weft.domain.classes import is_benchmark, workload_of
 from weft.domain.job import Job, JobState
 from weft.planning.eta.spread import ENOUGH, DurationCurve, TimeSpread, course_of
-from weft.planning.shape import gpus_of, shape_of_job
+from weft.planning.resource_request import gpus_of, resource_request_of_job
 
 KEPT_MAX = 400  # of each kind of jobs, those that ended last
 KINDS_MAX = 5_000
@@ -99,7 +99,7 @@ class Lasting:
 
 def kinds_of(job: Job) -> Kinds:
     """The kinds of a stored job."""
-    gpus = gpus_of(shape_of_job(job))
+    gpus = gpus_of(resource_request_of_job(job))
     return (
         ("workload", workload_of(job.spec), gpus),
         ("workload", workload_of(job.spec)),

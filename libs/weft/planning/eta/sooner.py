@@ -14,7 +14,14 @@ from weft.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolTo
 from weft.planning.jobs import wants_of
 from weft.planning.order import PRIORITY
 from weft.planning.preemption import Holder, select_victims
-from weft.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
+from weft.planning.resource_request import (
+    ResourceRequest,
+    RoleRequest,
+    gpus_least,
+    is_pinned,
+    resource_request_of_job,
+    smallest,
+)
 
 LOOKS = 200  # decisions that each change may cost
 TRIES_MAX = 4  # changes of one kind that are tried
@@ -31,7 +38,7 @@ class _Change(Struct, frozen=True, kw_only=True):
     what: Helps
     words: str
     change: dict[str, str | float]
-    shape: Shape | None = None
+    resource_request: ResourceRequest | None = None
     priority: int | None = None
     opens: str = ""
 
@@ -96,7 +103,7 @@ def _is_worth(after: float, before: float) -> bool:
 def _tried(pool: PoolToCome, job: Job, change: _Change, advised: Advised) -> Foreseen:
     if change.opens:
         pool = pool.with_resumed(change.opens)
-    seen = pool.seen(pool.waiting(job, shape=change.shape, priority=change.priority), LOOKS)
+    seen = pool.seen(pool.waiting(job, resource_request=change.resource_request, priority=change.priority), LOOKS)
     if change.priority is not None and (cleared := _cleared(pool, job, change.priority, advised)) is not None:
         seen = min(Foreseen(cleared), seen, key=lambda one: _when(one, pool.now))
     return seen
@@ -120,7 +127,7 @@ def _is_now(eta: Estimate, now: float) -> bool:
 
 def _is_behind(pool: PoolToCome, job: Job, change: _Change) -> bool:
     """Whether another job may be served before it: then it fits, which does not yet mean that it starts."""
-    one = pool.waiting(job, shape=change.shape, priority=change.priority)
+    one = pool.waiting(job, resource_request=change.resource_request, priority=change.priority)
     others = [other for other in pool.queued if other.id != job.id and not other.is_held]
     if pool.quotas.on or pool.policy.ordering.by_share:
         return bool(others)
@@ -155,10 +162,15 @@ def _in(eta: Estimate, now: float) -> str:
 
 def _fewer_gpus(job: Job) -> Iterator[_Change]:
     """Half as many GPUs, a quarter, …: fewer replicas where there are several, else fewer GPUs of its one replica."""
-    shape = smallest(shape_of_job(job))
-    if is_pinned(shape) or len(shape) != 1 or shape[0].request.share is not None or not shape[0].request.gpus:
+    resource_request = smallest(resource_request_of_job(job))
+    if (
+        is_pinned(resource_request)
+        or len(resource_request) != 1
+        or resource_request[0].request.share is not None
+        or not resource_request[0].request.gpus
+    ):
         return
-    want, all_gpus = shape[0], gpus_least(shape)
+    want, all_gpus = resource_request[0], gpus_least(resource_request)
     by_replica = want.least > 1
     count = want.least if by_replica else want.request.gpus
     while (count := count // 2) >= 1:
@@ -167,34 +179,41 @@ def _fewer_gpus(job: Job) -> Iterator[_Change]:
         change: dict[str, str | float] = {"gpus": gpus, "role": want.role}
         change["replicas" if by_replica else "gpus_per_replica"] = count
         words = f"with {plural(int(gpus), 'GPU')} in place of {all_gpus:g}"
-        yield _Change(what=Helps.FEWER_GPUS, words=words, change=change, shape=smaller)
+        yield _Change(what=Helps.FEWER_GPUS, words=words, change=change, resource_request=smaller)
 
 
 def _another_model(pool: PoolToCome, job: Job) -> Iterator[_Change]:
     asked = job.spec.gpu_model
-    shape = shape_of_job(job)
-    if asked is None or is_pinned(shape):
+    resource_request = resource_request_of_job(job)
+    if asked is None or is_pinned(resource_request):
         return
     models = {gpu.model for node in pool.nodes if node.ready and not node.drained for gpu in node.capacity.gpus}
     for model in sorted(models - {asked})[:MODELS_MAX]:
-        other = tuple(_with(want, model=model) if want.request.model else want for want in shape)
+        other = tuple(_with(want, model=model) if want.request.model else want for want in resource_request)
         words = f"with GPUs of {model} in place of {asked}"
-        yield _Change(what=Helps.ANOTHER_MODEL, words=words, change={"gpu_model": model}, shape=other)
+        yield _Change(what=Helps.ANOTHER_MODEL, words=words, change={"gpu_model": model}, resource_request=other)
 
 
 def _spanning(job: Job) -> Iterator[_Change]:
     """Its one replica as several smaller ones, which may be on several nodes."""
-    shape = smallest(shape_of_job(job))
-    if is_pinned(shape) or len(shape) != 1 or shape[0].least != 1 or shape[0].request.gpus < 2:
+    resource_request = smallest(resource_request_of_job(job))
+    if (
+        is_pinned(resource_request)
+        or len(resource_request) != 1
+        or resource_request[0].least != 1
+        or resource_request[0].request.gpus < 2
+    ):
         return
-    want, gpus = shape[0], shape[0].request.gpus
+    want, gpus = resource_request[0], resource_request[0].request.gpus
     parts = 2
     while parts <= gpus:
         if gpus % parts == 0:
             request = want.request
             cpus, memory = request.cpus / parts, ceil(request.memory / parts)
             split = (
-                Want(want.role, parts, parts, structs.replace(request, gpus=gpus // parts, cpus=cpus, memory=memory)),
+                RoleRequest(
+                    want.role, parts, parts, structs.replace(request, gpus=gpus // parts, cpus=cpus, memory=memory)
+                ),
             )
             words = f"as {plural(parts, 'replica')} of {plural(gpus // parts, 'GPU')}, which may be on several nodes"
             change: dict[str, str | float] = {
@@ -204,20 +223,20 @@ def _spanning(job: Job) -> Iterator[_Change]:
                 "cpus": cpus,
                 "memory": memory,
             }
-            yield _Change(what=Helps.SPANNING, words=words, change=change, shape=split)
+            yield _Change(what=Helps.SPANNING, words=words, change=change, resource_request=split)
         parts *= 2
 
 
 def _less_memory(job: Job) -> Iterator[_Change]:
-    shape = shape_of_job(job)
-    if is_pinned(shape):
+    resource_request = resource_request_of_job(job)
+    if is_pinned(resource_request):
         return
-    largest = max(want.request.memory for want in shape)
+    largest = max(want.request.memory for want in resource_request)
     for part in (0.75, 0.5, 0.25):
-        less = tuple(_with(want, memory=max(1, int(want.request.memory * part))) for want in shape)
+        less = tuple(_with(want, memory=max(1, int(want.request.memory * part))) for want in resource_request)
         memory = max(want.request.memory for want in less)
         words = f"with {size_text(memory)} of memory a replica in place of {size_text(largest)}"
-        yield _Change(what=Helps.LESS_MEMORY, words=words, change={"memory": memory}, shape=less)
+        yield _Change(what=Helps.LESS_MEMORY, words=words, change={"memory": memory}, resource_request=less)
 
 
 def _priority(pool: PoolToCome, job: Job, advised: Advised) -> Iterator[_Change]:
@@ -238,7 +257,7 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Est
     """When it starts if running jobs of lower priority give way to it; None: they would not suffice, or its quota
     holds it back."""
     quotas = pool.quotas
-    if not quotas.may_start(job.id, wants_of(job, shape_of_job(job), None)):
+    if not quotas.may_start(job.id, wants_of(job, resource_request_of_job(job), None)):
         return None
     holders = [
         Holder(job_id=held.id, worth=(float(held.priority), -float(held.seq)), allocations=held.held)
@@ -249,12 +268,12 @@ def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Est
     if not holders:
         return None
     fresh = {held.id for held in pool.holding if pool.minimum_run.protects(held, pool.now)}
-    shape = smallest(shape_of_job(job))
+    resource_request = smallest(resource_request_of_job(job))
     selection = select_victims(
-        shape, free_capacity=pool.free_capacity, holders=[one for one in holders if one.job_id not in fresh]
+        resource_request, free_capacity=pool.free_capacity, holders=[one for one in holders if one.job_id not in fresh]
     )
     if selection is None and fresh:
-        selection = select_victims(shape, free_capacity=pool.free_capacity, holders=holders)
+        selection = select_victims(resource_request, free_capacity=pool.free_capacity, holders=holders)
     if selection is None or not selection.victims:
         return None
     victims = {victim.job_id for victim in selection.victims}
@@ -288,7 +307,9 @@ def _resumed(pool: PoolToCome) -> Iterator[_Change]:
         yield _Change(what=Helps.RESUME_NODE, words=words, change={"node": node.id}, opens=node.id)
 
 
-def _with(want: Want, *, gpus: int | None = None, model: str | None = None, memory: int | None = None) -> Want:
+def _with(
+    want: RoleRequest, *, gpus: int | None = None, model: str | None = None, memory: int | None = None
+) -> RoleRequest:
     request = want.request
     other = structs.replace(
         request,
@@ -299,5 +320,5 @@ def _with(want: Want, *, gpus: int | None = None, model: str | None = None, memo
     return structs.replace(want, request=other)
 
 
-def _replicas(want: Want, count: int) -> Shape:
+def _replicas(want: RoleRequest, count: int) -> ResourceRequest:
     return (structs.replace(want, least=count, count=count),)

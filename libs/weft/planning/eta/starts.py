@@ -36,7 +36,7 @@ from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.queue import place_of
 from weft.planning.quota.inforce import QuotasInForce
-from weft.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
+from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned, resource_request_of_job
 
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
 QUEUE_MAX = 2_000  # jobs ahead, beyond which only their work is added up,
@@ -220,8 +220,8 @@ class PoolToCome(LookAhead):
         )
         self.steps = steps
         self._empty = empty_capacity(nodes)
-        self._never: dict[Shape, bool] = {}
-        self._shape: Shape = ()  # the one asked about last: most are asked about many times in a row
+        self._never: dict[ResourceRequest, bool] = {}
+        self._resource_request: ResourceRequest = ()  # asked about last; most are asked about many times in a row
         self._shape_never_fits = True
         held = [
             Holds(
@@ -255,8 +255,8 @@ class PoolToCome(LookAhead):
         places = KnownPlaces(order) if places is None or places.order is not order else places
         fitting = [
             (place, job)
-            for place, job, shape in places.with_shapes(queued, now)
-            if not job.is_held and not self._never_fits(shape)
+            for place, job, resource_request in places.with_shapes(queued, now)
+            if not job.is_held and not self._never_fits(resource_request)
         ]
         self.sees_all = not any(_is_hidden_room(job) for job in queued)
         fitting.sort(key=_place)
@@ -264,24 +264,26 @@ class PoolToCome(LookAhead):
         self._fitting = [job for _, job in fitting]
         self.queue = _Waiting(self._fitting[: QUEUE_MAX + 1], self.waiting)
 
-    def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
+    def waiting(
+        self, job: Job, *, resource_request: ResourceRequest | None = None, priority: int | None = None
+    ) -> WaitingJob:
         """The job as it waits, or as it would wait with another shape or priority."""
         standing = standing_of(job, self.now, self.policy.ordering)
         if priority is not None:
             standing = structs.replace(standing, priority=priority)
-        shape = shape_of_job(job) if shape is None else shape
+        resource_request = resource_request_of_job(job) if resource_request is None else resource_request
         asked = asked_by(job)
         return WaitingJob(
             job_id=job.id,
             place=place_of(self.policy.ordering, standing),
-            group=(shape, asked.job_class, asked.is_service, job.spec.preemptible, standing.checkpoints),
-            shape=shape,
+            group=(resource_request, asked.job_class, asked.is_service, job.spec.preemptible, standing.checkpoints),
+            resource_request=resource_request,
             asked=asked,
-            gpus=gpus_least(shape),
+            gpus=gpus_least(resource_request),
             lasts=lasting_of(job, self.durations),
             limit_s=job.spec.time_limit_seconds,
             tenant=job.tenant,
-            pinned=is_pinned(shape),
+            pinned=is_pinned(resource_request),
             after_s=max(0.0, job.not_before - self.now),
             tier=0.0 if self.policy.ordering.tier is None else float(self.policy.ordering.tier(standing)),
             preemptible=job.spec.preemptible,
@@ -292,7 +294,9 @@ class PoolToCome(LookAhead):
         """By the work ahead alone: no order and no placement does it sooner than all GPUs busy from now on."""
         step = -(-ahead // WEIGHED_MAX)
         weighed = self._fitting[:ahead:step]
-        queued = sum(gpus_least(shape_of_job(job)) * _mean_s(lasting_of(job, self.durations)) for job in weighed)
+        queued = sum(
+            gpus_least(resource_request_of_job(job)) * _mean_s(lasting_of(job, self.durations)) for job in weighed
+        )
         work = queued * ahead / len(weighed) + sum(one.gpus * _mean_s(one.left) for one in self.held)
         after = work / self.gpus if self.gpus else 0.0
         if not SOON_S <= after <= HORIZON_S:
@@ -316,23 +320,23 @@ class PoolToCome(LookAhead):
             minimum_run=self.minimum_run,
         )
 
-    def _never_fits(self, shape: Shape) -> bool:
-        if shape is self._shape:
+    def _never_fits(self, resource_request: ResourceRequest) -> bool:
+        if resource_request is self._resource_request:
             return self._shape_never_fits
-        if shape not in self._never:
+        if resource_request not in self._never:
             if len(self._never) >= SHAPES_MAX:
                 return False
-            self._never[shape] = find(self._empty, shape) is None
-        self._shape, self._shape_never_fits = shape, self._never[shape]
+            self._never[resource_request] = find(self._empty, resource_request) is None
+        self._resource_request, self._shape_never_fits = resource_request, self._never[resource_request]
         return self._shape_never_fits
 
     def start_of(self, job: Job) -> Foreseen:
         """When a waiting job starts, if nothing new comes and the pool stays as it is."""
         if job.is_held:
             return nobody_can_tell("it waits for another job, whatever room there is")
-        if self._never_fits(shape_of_job(job)):
+        if self._never_fits(resource_request_of_job(job)):
             return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
-        demand = wants_of(job, shape_of_job(job), None)
+        demand = wants_of(job, resource_request_of_job(job), None)
         if not self._without_anything.may_start(job.id, demand):
             return nobody_can_tell("its tenant's quota does not allow so many GPUs, even if the tenant held none")
         found = self.seen(self.waiting(job), LOOKS_EXACT)

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from weft.planning.capacity import FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import chunks
 from weft.planning.placement.weft_best import SPARING, WHOLE_NODES, worst_scores
-from weft.planning.shape import PlacementRequest, Want
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 
 _Gpus = tuple[int, ...]
 
 
-def apart(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def apart(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     picks = as_many_apart(free_capacity, want, count, asked)
     return picks if len(picks) == count else None
 
 
-def as_many_apart(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks:
+def as_many_apart(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks:
     """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
     on = Counter(node_id for node_id, _ in asked.beside)
     picks: Picks = []
@@ -39,7 +39,7 @@ def as_many_apart(free_capacity: FreeCapacity, want: Want, count: int, asked: Pl
 
 
 def _one(
-    free_capacity: FreeCapacity, want: Want, asked: PlacementRequest, on: Counter[str]
+    free_capacity: FreeCapacity, want: RoleRequest, asked: PlacementRequest, on: Counter[str]
 ) -> tuple[NodeCapacity, _Gpus] | None:
     """A node with as few replicas of the service as can be."""
     name = free_capacity.scores.known(asked.job_class)
@@ -61,7 +61,7 @@ def _one(
 
 
 def _cost_of_node(
-    free_capacity: FreeCapacity, want: Want, asked: PlacementRequest
+    free_capacity: FreeCapacity, want: RoleRequest, asked: PlacementRequest
 ) -> Callable[[NodeCapacity], tuple[float, ...] | None]:
     def cost(node: NodeCapacity) -> tuple[float, ...] | None:
         if not node.count(want.request, 1):
@@ -71,7 +71,9 @@ def _cost_of_node(
     return cost
 
 
-def _best(free_capacity: FreeCapacity, want: Want, asked: PlacementRequest, node: NodeCapacity) -> tuple[float, _Gpus]:
+def _best(
+    free_capacity: FreeCapacity, want: RoleRequest, asked: PlacementRequest, node: NodeCapacity
+) -> tuple[float, _Gpus]:
     """The GPUs of the node that one replica takes, and what they cost. Without GPUs: a node without free ones first."""
     request, whole, gpus = want.request, len(node.gpus.whole), max(1, len(node.gpus.models))
     if not request.gpus:

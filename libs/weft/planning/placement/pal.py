@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from weft.planning.capacity import FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import chunks
 from weft.planning.placement.pm_first import bins_of, fastest, name_of_bins
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import GpuKey
-from weft.planning.shape import PlacementRequest, Want
 
 
-def pal(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def pal(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     bins, name = bins_of(free_capacity, asked.job_class), name_of_bins(free_capacity, asked.job_class)
     if not _could_be_in_one_node(free_capacity, want, count):
         return fastest(free_capacity, want, count, bins, name)
@@ -38,7 +38,7 @@ def offers(bins: Mapping[GpuKey, float], penalty: float) -> list[tuple[float, bo
 
 
 def in_one_node(
-    free_capacity: FreeCapacity, want: Want, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float
+    free_capacity: FreeCapacity, want: RoleRequest, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float
 ) -> Picks | None:
     """On the node where the slowest GPU is fastest; among those, where most GPUs come into question."""
 
@@ -56,5 +56,5 @@ def in_one_node(
     return [(node, by_index[:count])]
 
 
-def _could_be_in_one_node(free_capacity: FreeCapacity, want: Want, count: int) -> bool:
+def _could_be_in_one_node(free_capacity: FreeCapacity, want: RoleRequest, count: int) -> bool:
     return 1 < count * want.request.gpus <= free_capacity.largest

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from weft.planning.capacity import FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import chunks
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import GpuKey
-from weft.planning.shape import PlacementRequest, Want
 
 
-def pm_first(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def pm_first(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     return fastest(
         free_capacity,
         want,
@@ -37,7 +37,7 @@ def name_of_bins(free_capacity: FreeCapacity, job_class: str) -> str:
 
 def fastest(
     free_capacity: FreeCapacity,
-    want: Want,
+    want: RoleRequest,
     count: int,
     bins: Mapping[GpuKey, float],
     name: str,
@@ -68,7 +68,7 @@ def fastest(
 
 
 def _fastest_one(
-    free_capacity: FreeCapacity, want: Want, bins: Mapping[GpuKey, float], name: str, most: float
+    free_capacity: FreeCapacity, want: RoleRequest, bins: Mapping[GpuKey, float], name: str, most: float
 ) -> Picks | None:
     """The same for a single replica, without a look at every node."""
 

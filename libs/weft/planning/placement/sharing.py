@@ -18,8 +18,8 @@ from weft.domain.spec import Kind
 from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity, Picks
 from weft.planning.fits import Company, Fits, GpuEntry, Where, company_of
 from weft.planning.placement.weft_best import SPARING, WHOLE_NODES
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey, Scores
-from weft.planning.shape import PlacementRequest, Want
 
 OCTAVE = 2  # classes of nodes by their CPUs for each GPU, in each doubling
 TOO_MANY_CPUS, TOO_FEW_CPUS = 0.025, 0.05  # what each class of difference costs, as a part of the job's time
@@ -35,12 +35,12 @@ _QUIET = (_C.NOTEBOOKS, _C.OTHERS, _C.NOBODY)  # training would use all that a s
 _APART = (Kind.TRAINING, Kind.INFERENCE)  # replicas of one job of these kinds go to different GPUs if they can
 
 
-def sharing(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def sharing(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     picks = as_many(free_capacity, want, count, asked)
     return picks if len(picks) == count else None
 
 
-def as_many(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks:
+def as_many(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks:
     """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
     share = want.request.share
     assert share is not None, "only shares are placed so"

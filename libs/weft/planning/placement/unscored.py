@@ -4,10 +4,10 @@ from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
 from weft.planning.capacity import FreeCapacity, NodeCapacity, Picks
-from weft.planning.shape import PlacementRequest, Want
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 
 
-def packed(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def packed(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     del asked  # not used
     tightest = tightest_node(free_capacity, want, count)
     if tightest is not None:
@@ -15,7 +15,7 @@ def packed(free_capacity: FreeCapacity, want: Want, count: int, asked: Placement
     return emptiest_nodes(free_capacity, want, count)
 
 
-def tightest_node(free_capacity: FreeCapacity, want: Want, count: int) -> NodeCapacity | None:
+def tightest_node(free_capacity: FreeCapacity, want: RoleRequest, count: int) -> NodeCapacity | None:
     """The node that holds all `count` and has the fewest GPUs left over."""
     for free in sorted(free_capacity.buckets):
         if free >= want.request.gpus * count:
@@ -26,7 +26,7 @@ def tightest_node(free_capacity: FreeCapacity, want: Want, count: int) -> NodeCa
     return None
 
 
-def emptiest_nodes(free_capacity: FreeCapacity, want: Want, count: int) -> Picks | None:
+def emptiest_nodes(free_capacity: FreeCapacity, want: RoleRequest, count: int) -> Picks | None:
     """The nodes with most free first, each filled up. Replicas without GPUs leave nodes with free GPUs for the last."""
     picks: Picks = []
     left = count
@@ -44,14 +44,14 @@ def emptiest_nodes(free_capacity: FreeCapacity, want: Want, count: int) -> Picks
     return None
 
 
-def first_gpus(node: NodeCapacity, want: Want, count: int) -> list[tuple[int, ...]]:
+def first_gpus(node: NodeCapacity, want: RoleRequest, count: int) -> list[tuple[int, ...]]:
     """The free GPUs with the lowest indices, for `count` replicas."""
     size = want.request.gpus
     gpus = node.gpus_for(want.request)
     return [tuple(gpus[at * size : (at + 1) * size]) for at in range(count)]
 
 
-def spread(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def spread(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     del asked  # not used
     size = want.request.gpus
     given: dict[str, int] = {}
@@ -75,7 +75,7 @@ def spread(free_capacity: FreeCapacity, want: Want, count: int, asked: Placement
     return picks
 
 
-def at_random(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def at_random(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     size = want.request.gpus
     offers: list[tuple[bytes, str, tuple[int, ...]]] = []
     for node in free_capacity.open_nodes:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from weft.planning.capacity import Chunks, FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import KEPT_MAX, chunks
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL
-from weft.planning.shape import PlacementRequest, Want
 
 SPARING = 0.3  # weight of other jobs' gain from a GPU, against this job's own
 WHOLE_NODES = 0.04  # the most that breaking a whole node costs
@@ -20,7 +20,7 @@ MUCH_SLOWER = 0.8  # part of the penalty: a slower place in one node is compared
 AS_FAST = 0.002  # scores nearer to each other than this are equal
 
 
-def weft_best(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def weft_best(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     together = _in_one_node(free_capacity, want, count, asked)
     if together is None:
         return _across_nodes(free_capacity, want, count, asked)
@@ -47,7 +47,7 @@ def _slowdown(free_capacity: FreeCapacity, picks: Picks, asked: PlacementRequest
     )
 
 
-def _in_one_node(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def _in_one_node(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     if count * want.request.gpus > free_capacity.largest:
         return None
     name = free_capacity.scores.known(asked.job_class)
@@ -60,7 +60,7 @@ def _in_one_node(free_capacity: FreeCapacity, want: Want, count: int, asked: Pla
 
 
 def _cost_of_node(
-    free_capacity: FreeCapacity, want: Want, count: int, name: str
+    free_capacity: FreeCapacity, want: RoleRequest, count: int, name: str
 ) -> Callable[[NodeCapacity], tuple[float] | None]:
     request, scores = want.request, free_capacity.scores.of(name)
     cpus, memory, gpus = request.cpus, request.memory, count * request.gpus
@@ -149,7 +149,7 @@ def worst_scores(free_capacity: FreeCapacity, node: NodeCapacity, offers: Chunks
     ]
 
 
-def _across_nodes(free_capacity: FreeCapacity, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+def _across_nodes(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
     """A place on GPUs that are fast enough: first nodes that it uses up, then as few others as possible."""
     scores, name = free_capacity.scores.of(asked.job_class), free_capacity.scores.known(asked.job_class)
     by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(free_capacity, want, count)]
@@ -186,7 +186,7 @@ def _across_nodes(free_capacity: FreeCapacity, want: Want, count: int, asked: Pl
     return None
 
 
-def _emptiest(free_capacity: FreeCapacity, want: Want, count: int) -> list[NodeCapacity]:
+def _emptiest(free_capacity: FreeCapacity, want: RoleRequest, count: int) -> list[NodeCapacity]:
     """All nodes of a small pool; of a large one the emptiest, enough for an ample choice."""
     ample = CHOICE * count * want.request.gpus
     found: list[NodeCapacity] = []

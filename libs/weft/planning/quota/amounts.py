@@ -7,13 +7,13 @@ from weft.domain.job import Allocation, Job
 from weft.domain.quotas import ALL, Amounts, Quota
 from weft.domain.shares import WHOLE
 from weft.planning.quota.ledger import Ledger, TenantHolds
-from weft.planning.shape import Shape
+from weft.planning.resource_request import ResourceRequest
 
 
-def wanted_by(shape: Shape) -> Amounts:
+def wanted_by(resource_request: ResourceRequest) -> Amounts:
     """What starts a job of this shape. Of a model only where it names one."""
     found: Amounts = {ALL: 0}
-    for want in shape:
+    for want in resource_request:
         request = want.request
         each = request.gpus * WHOLE if request.share is None else request.share.request
         found[ALL] += want.least * each

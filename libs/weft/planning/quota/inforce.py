@@ -18,8 +18,8 @@ from weft.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
 from weft.planning.quota.ranks import UNBOUNDED, left_to, may_start, rank_of
 from weft.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 from weft.planning.quota.tree import Key
+from weft.planning.resource_request import ResourceRequest, gpus_of, smallest
 from weft.planning.scheduling_pass import Demand
-from weft.planning.shape import Shape, gpus_of, smallest
 
 RECLAIMED_FIRST = -1e18  # in `worth`: after what leaves already, before what the order would pre-empt
 REMEMBERED_MAX = 10_000  # ranks, and fits
@@ -34,10 +34,10 @@ class QuotasInForce:
         self._runtime_seconds = runtime_seconds
         self._lendable: Amounts = {ALL: 0}
         self._bounded: frozenset[str] = frozenset()  # models of which a quota has a limit
-        self._wanted: dict[Shape, Amounts] = {}
+        self._wanted: dict[ResourceRequest, Amounts] = {}
         self._moves: dict[Key, int] = {}  # how often what a tenant or group holds has changed
-        self._ranks: dict[tuple[str, Shape, float], tuple[int, Rank]] = {}  # and after which of these moves
-        self._fits: dict[tuple[str, Shape], tuple[int, QuotaFit]] = {}
+        self._ranks: dict[tuple[str, ResourceRequest, float], tuple[int, Rank]] = {}  # and after which of these moves
+        self._fits: dict[tuple[str, ResourceRequest], tuple[int, QuotaFit]] = {}
         self._adopt(tuple(quotas))
 
     @property
@@ -73,10 +73,12 @@ class QuotasInForce:
         if self.on:
             self._hold(job_id, TenantHolds(tenant, amounts_in(place, self._nodes), since, preemptible))
 
-    def hold_somewhere(self, job_id: str, tenant: str, shape: Shape, *, preemptible: bool = True) -> None:
+    def hold_somewhere(
+        self, job_id: str, tenant: str, resource_request: ResourceRequest, *, preemptible: bool = True
+    ) -> None:
         """The same where it is not known which GPUs: the least that starts the job."""
         if self.on:
-            self._hold(job_id, TenantHolds(tenant, self._demand(shape), 0.0, preemptible))
+            self._hold(job_id, TenantHolds(tenant, self._demand(resource_request), 0.0, preemptible))
 
     def let_go(self, job_id: str) -> None:
         held = self.ledger.jobs.get(job_id)
@@ -87,7 +89,9 @@ class QuotasInForce:
     def claim(self, job_id: str, demand: Demand, now: float) -> None:
         """Others give way to this job."""
         if self.on:
-            self.ledger.claim(job_id, TenantHolds(demand.tenant, self._demand(demand.shape), now, demand.preemptible))
+            self.ledger.claim(
+                job_id, TenantHolds(demand.tenant, self._demand(demand.resource_request), now, demand.preemptible)
+            )
             self._note(demand.tenant)
 
     def unclaim(self, job_id: str) -> None:
@@ -98,44 +102,51 @@ class QuotasInForce:
 
     # which jobs may start
 
-    def fit(self, tenant: str, shape: Shape, *, job_id: str = "") -> QuotaFit:
+    def fit(self, tenant: str, resource_request: ResourceRequest, *, job_id: str = "") -> QuotaFit:
         if job_id in self.ledger.claims:
-            return self.ledger.fit(tenant, self._demand(shape), job_id=job_id)
+            return self.ledger.fit(tenant, self._demand(resource_request), job_id=job_id)
         moves = self._moves_of(tenant)
-        known = self._fits.get((tenant, shape))
+        known = self._fits.get((tenant, resource_request))
         if known is None or known[0] != moves:
-            known = self._fits[tenant, shape] = (moves, self.ledger.fit(tenant, self._demand(shape)))
+            known = self._fits[tenant, resource_request] = (
+                moves,
+                self.ledger.fit(tenant, self._demand(resource_request)),
+            )
         return known[1]
 
     def rank(self, job_id: str, demand: Demand, tier: float) -> Rank:
         """Sorts before the order."""
-        tenant, shape = demand.tenant, demand.shape
+        tenant, resource_request = demand.tenant, demand.resource_request
         if job_id in self.ledger.claims:
-            return rank_of(self.ledger, self._lendable, tenant, self._demand(shape), tier=tier, job_id=job_id)
+            return rank_of(
+                self.ledger, self._lendable, tenant, self._demand(resource_request), tier=tier, job_id=job_id
+            )
         moves = self._moves_of(tenant)
-        known = self._ranks.get((tenant, shape, tier))
+        known = self._ranks.get((tenant, resource_request, tier))
         if known is None or known[0] != moves:
-            rank = rank_of(self.ledger, self._lendable, tenant, self._demand(shape), tier=tier)
-            known = self._ranks[tenant, shape, tier] = (moves, rank)
+            rank = rank_of(self.ledger, self._lendable, tenant, self._demand(resource_request), tier=tier)
+            known = self._ranks[tenant, resource_request, tier] = (moves, rank)
         return known[1]
 
     def may_start(self, job_id: str, demand: Demand) -> bool:
-        return may_start(self.fit(demand.tenant, demand.shape, job_id=job_id), preemptible=demand.preemptible)
+        return may_start(
+            self.fit(demand.tenant, demand.resource_request, job_id=job_id), preemptible=demand.preemptible
+        )
 
     def free_capacity(self, tenant: str, *, model: str | None = None, preemptible: bool = True) -> int:
         """How many millis more a job of the tenant may hold."""
         return left_to(self.ledger, tenant, model=model, preemptible=preemptible) if self.on else UNBOUNDED
 
-    def allowed(self, demand: Demand, shape: Shape) -> Shape:
+    def allowed(self, demand: Demand, resource_request: ResourceRequest) -> ResourceRequest:
         """As much of the shape as the job may have: all, or else the least that starts it."""
         left = self.free_capacity(demand.tenant, model=demand.model, preemptible=demand.preemptible)
-        return smallest(shape) if gpus_of(shape) * WHOLE > left else shape
+        return smallest(resource_request) if gpus_of(resource_request) * WHOLE > left else resource_request
 
     def closed_to(self, job_id: str, demand: Demand) -> list[str]:
         """The nodes with GPUs of a model of which the job's tenant may not have as many as the job needs."""
         if not self._bounded:
             return []
-        wanted = self._demand(demand.shape)[ALL]
+        wanted = self._demand(demand.resource_request)[ALL]
         full = [
             model
             for model in sorted(self._bounded)
@@ -153,7 +164,7 @@ class QuotasInForce:
 
     def reclaimable(self, job_id: str, demand: Demand, now: float) -> list[str]:
         """The jobs that hold what they borrowed of the guarantee that the waiting job is inside of."""
-        level = self.fit(demand.tenant, demand.shape, job_id=job_id).level
+        level = self.fit(demand.tenant, demand.resource_request, job_id=job_id).level
         return [
             one
             for one in sorted(self.ledger.jobs)
@@ -187,7 +198,7 @@ class QuotasInForce:
     def _moves_of(self, tenant: str) -> int:
         return sum(self._moves.get(branch.key, 0) for branch in self.ledger.tree.path(tenant))
 
-    def _demand(self, shape: Shape) -> Amounts:
-        if shape not in self._wanted:
-            self._wanted[shape] = wanted_by(shape)
-        return self._wanted[shape]
+    def _demand(self, resource_request: ResourceRequest) -> Amounts:
+        if resource_request not in self._wanted:
+            self._wanted[resource_request] = wanted_by(resource_request)
+        return self._wanted[resource_request]

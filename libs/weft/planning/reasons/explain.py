@@ -31,7 +31,14 @@ from weft.planning.reasons.closed import closed_with_room, silent_seconds
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.reasons.slow import SlowGpus
-from weft.planning.shape import Shape, gpus_in, is_pinned, one_more, shape_of_job, with_gpus
+from weft.planning.resource_request import (
+    ResourceRequest,
+    gpus_in,
+    is_pinned,
+    one_more,
+    resource_request_of_job,
+    with_gpus,
+)
 
 HOLDERS_MAX = 10
 LENT_MAX = 20
@@ -207,8 +214,8 @@ def _of_waiting(
     if too_big is not None:
         return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
     free_capacity = free_capacity_of(nodes, holding)
-    shape = shape_of_job(job)
-    refusal = why_not(free_capacity, shape)
+    resource_request = resource_request_of_job(job)
+    refusal = why_not(free_capacity, resource_request)
     if refusal is None:
         if cause is not None and "gpus_occupied" in cause.numbers:
             return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
@@ -220,12 +227,12 @@ def _of_waiting(
             served = f"{plural(ahead, 'job')} {'is' if ahead == 1 else 'are'}"
             sentence = f"it would fit now, but {served} served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
-    cause, relevant = refusal, [held for held in holding if _is_where_it_starts(held, free_capacity, shape)]
-    if is_pinned(shape):
-        relevant = in_the_way(shape, holding)
+    cause, relevant = refusal, [held for held in holding if _is_where_it_starts(held, free_capacity, resource_request)]
+    if is_pinned(resource_request):
+        relevant = in_the_way(resource_request, holding)
         cause = with_holders(cause, relevant)
-    closed = _closed(shape, free_capacity)
-    holders, estimate_at = _holders(shape, free_capacity, relevant)
+    closed = _closed(resource_request, free_capacity)
+    holders, estimate_at = _holders(resource_request, free_capacity, relevant)
     known = job.waiting_for
     if known is not None and (known.code is CauseCode.MAKING_ROOM or known.numbers.get("stops_at", 0.0) > now):
         cause = known
@@ -252,18 +259,19 @@ def _ahead_of(
     return count
 
 
-def _is_where_it_starts(job: Job, free_capacity: FreeCapacity, shape: Shape) -> bool:
+def _is_where_it_starts(job: Job, free_capacity: FreeCapacity, resource_request: ResourceRequest) -> bool:
     """Whether the job holds something on a node that takes such work: only then does its end help the waiting job."""
     held = {allocation.node_id for allocation in job.placement.allocations} if job.placement else set[str]()
     return any(
-        free_capacity.is_open(node_id) and any(free_capacity.nodes[node_id].starts(want.request) for want in shape)
+        free_capacity.is_open(node_id)
+        and any(free_capacity.nodes[node_id].starts(want.request) for want in resource_request)
         for node_id in held
     )
 
 
-def _closed(shape: Shape, free_capacity: FreeCapacity) -> tuple[ClosedSeen, ...]:
+def _closed(resource_request: ResourceRequest, free_capacity: FreeCapacity) -> tuple[ClosedSeen, ...]:
     found: dict[str, ClosedSeen] = {}
-    for want in shape:
+    for want in resource_request:
         for each in closed_with_room(free_capacity, want.request):
             node, free = each.node, len(each.gpus_for(want.request))
             found[node.id] = ClosedSeen(node_id=node.id, drained=node.drained, ready=node.ready, gpus_free=free)
@@ -326,8 +334,8 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     has, wanted = sum(job.granted.values()), sum(job.wanted.values())
     if not job.spec.is_service or job.state is not JobState.RUNNING or has >= wanted or not holding:
         return found
-    free_capacity, shape = free_capacity_of(nodes, holding), one_more(shape_of_job(job))
-    refusal = why_not(free_capacity, shape, asked_by(job))
+    free_capacity, resource_request = free_capacity_of(nodes, holding), one_more(resource_request_of_job(job))
+    refusal = why_not(free_capacity, resource_request, asked_by(job))
     numbers = {"replicas": float(has), "replicas_missing": float(wanted - has)}
     short = f"has {has} of {wanted} replicas"
     if refusal is None:
@@ -337,13 +345,15 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     lenders, of_lenders = why_nobody_lends(job, holding)
     if leaving:
         lenders = f"room is being made: by {listed([held.id for held in leaving], NAMED_MAX)}"
-    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, free_capacity, shape)]
+    relevant = [
+        held for held in holding if held.id != job.id and _is_where_it_starts(held, free_capacity, resource_request)
+    ]
     return structs.replace(
         found,
         code=str(refusal.code),
         sentence=f"{short}: {refusal.sentence}; {lenders}; {found.sentence}",
         numbers={**refusal.numbers, **found.numbers, **numbers, **of_lenders},
-        holders=_holders(shape, free_capacity, relevant)[0],
+        holders=_holders(resource_request, free_capacity, relevant)[0],
     )
 
 
@@ -354,18 +364,20 @@ def _with_update(found: Explanation, job: Job, nodes: Sequence[Node], holding: S
     held = job.placement.allocations
     if not (sum(job.wanted.values()) == 1 == len(held) and held[0].revision != job.revision):
         return found
-    free_capacity, shape = free_capacity_of(nodes, holding), one_more(shape_of_job(job))
-    refusal = why_not(free_capacity, shape, asked_by(job))
+    free_capacity, resource_request = free_capacity_of(nodes, holding), one_more(resource_request_of_job(job))
+    refusal = why_not(free_capacity, resource_request, asked_by(job))
     if refusal is None:
         return found
     waits = f"its update to revision {job.revision} waits for room beside its only replica, which serves meanwhile"
-    relevant = [held for held in holding if held.id != job.id and _is_where_it_starts(held, free_capacity, shape)]
+    relevant = [
+        held for held in holding if held.id != job.id and _is_where_it_starts(held, free_capacity, resource_request)
+    ]
     return structs.replace(
         found,
         code=str(refusal.code),
         sentence=f"{waits}: {refusal.sentence}; {found.sentence}",
         numbers={**refusal.numbers, **found.numbers, "replicas_to_update": 1.0},
-        holders=_holders(shape, free_capacity, relevant)[0],
+        holders=_holders(resource_request, free_capacity, relevant)[0],
     )
 
 
@@ -381,7 +393,7 @@ def _with_quota(
     found: Explanation, job: Job, nodes: Sequence[Node], holding: Sequence[Job], quotas: Sequence[Quota]
 ) -> Explanation:
     """Adds how much of its tenant's quota is left, and whether that is what holds a waiting job back."""
-    wanted = wanted_by(shape_of_job(job))
+    wanted = wanted_by(resource_request_of_job(job))
     if not quotas or not wanted[ALL] or found.code not in _QUOTAS_MATTER:
         return found
     ledger = ledger_of(quotas, {node.id: node for node in nodes}, holding)
@@ -466,17 +478,17 @@ def _waiting(
 
 
 def _holders(
-    shape: Shape, free_capacity: FreeCapacity, holding: Sequence[Job]
+    resource_request: ResourceRequest, free_capacity: FreeCapacity, holding: Sequence[Job]
 ) -> tuple[tuple[HolderSeen, ...], float | None]:
     """The jobs that hold most of what the job needs, and when time limits will have freed enough of it."""
-    wants_gpus = any(with_gpus(want.request) for want in shape)
+    wants_gpus = any(with_gpus(want.request) for want in resource_request)
     relevant = [held for held in holding if not wants_gpus or held.gpus_held]
     largest = sorted(relevant, key=lambda held: (-held.gpus_held, held.seq))[:HOLDERS_MAX]
     estimate_at = None
     bounded = sorted((ends, held.seq, held) for held in relevant if (ends := ends_at(held)) is not None)
     for ends, _, held in bounded:
         free_capacity.give_back_all(held.placement.allocations if held.placement else ())
-        if find(free_capacity, shape) is not None:
+        if find(free_capacity, resource_request) is not None:
             estimate_at = ends
             break
     return tuple(_seen(held) for held in largest), estimate_at

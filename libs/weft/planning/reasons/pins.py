@@ -13,12 +13,12 @@ from weft.planning.capacity import FreeCapacity, NodeCapacity
 from weft.planning.reasons.closed import why_closed
 from weft.planning.reasons.offering import missing_on, offered_text
 from weft.planning.reasons.shortages import cpus_text, gpus_text, part_text, share_numbers
-from weft.planning.shape import Shape, Want, pinned_gpus, with_gpus
+from weft.planning.resource_request import ResourceRequest, RoleRequest, pinned_gpus, with_gpus
 
 NAMED_MAX = 3
 
 
-def why_not_there(free_capacity: FreeCapacity, want: Want) -> Cause:
+def why_not_there(free_capacity: FreeCapacity, want: RoleRequest) -> Cause:
     """Why a pinned role that does not fit now does not."""
     request = want.request
     node = free_capacity.nodes.get(request.node or "")
@@ -63,10 +63,10 @@ def why_not_there(free_capacity: FreeCapacity, want: Want) -> Cause:
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
 
-def in_the_way(shape: Shape, jobs: Iterable[Job]) -> list[Job]:
+def in_the_way(resource_request: ResourceRequest, jobs: Iterable[Job]) -> list[Job]:
     """The jobs that hold GPUs which a pinned shape needs, or anything there if it needs none by index."""
     found: list[Job] = []
-    demand = [(want.request, set(_wanted(want))) for want in shape]
+    demand = [(want.request, set(_wanted(want))) for want in resource_request]
     for job in jobs:
         for allocation in job.placement.allocations if job.placement else ():
             if any(
@@ -87,24 +87,24 @@ def with_holders(cause: Cause, holders: Sequence[Job]) -> Cause:
     return structs.replace(cause, sentence=f"{cause.sentence}; held by {names}", by=holders[0].id)
 
 
-def _wanted(want: Want) -> list[int]:
+def _wanted(want: RoleRequest) -> list[int]:
     """The GPUs that start it, where they are known by index."""
     return list(dict.fromkeys(gpu for gpus in pinned_gpus(want, want.least) for gpu in gpus))
 
 
-def _missing(node: NodeCapacity, want: Want) -> list[int]:
+def _missing(node: NodeCapacity, want: RoleRequest) -> list[int]:
     """GPUs that the node does not have, or not of that model."""
     models, model = node.gpus.models, want.request.model
     return [gpu for gpu in _wanted(want) if gpu not in models or (model is not None and models[gpu] != model)]
 
 
-def _busy(node: NodeCapacity, want: Want) -> list[int]:
+def _busy(node: NodeCapacity, want: RoleRequest) -> list[int]:
     if want.request.share is not None and node.gpus.count_shares(want.request, want.least) >= want.least:
         return []
     return [gpu for gpu in _wanted(want) if not node.gpus.has([gpu]) or want.request.share is not None]
 
 
-def _part_taken(node: NodeCapacity, want: Want, where: str) -> Cause:
+def _part_taken(node: NodeCapacity, want: RoleRequest, where: str) -> Cause:
     """Of a GPU by index that has too little left for shares."""
     request, numbers = want.request, share_numbers(want.request, [node])
     demand = f"it wants {gpus_text(request)}" + (f", {want.least} times" if want.least > 1 else "")
@@ -121,7 +121,7 @@ def _gpus_each(request: Request) -> str:
     return plural(request.gpus, "GPU") if request.share is None else gpus_text(request)
 
 
-def _gpus_of(want: Want) -> str:
+def _gpus_of(want: RoleRequest) -> str:
     wanted = _wanted(want)
     return f"{_numbered(wanted)} of " if wanted else ""
 

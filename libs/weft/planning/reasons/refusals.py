@@ -16,52 +16,63 @@ from weft.planning.reasons.closed import NAMED_MAX, closed_text, closed_with_roo
 from weft.planning.reasons.offering import offered_text, unoffered
 from weft.planning.reasons.pins import why_not_there
 from weft.planning.reasons.shortages import cpus_text, each_asks, gpus_text, part_text, share_numbers, short_in_all
-from weft.planning.shape import NOBODY, PlacementRequest, Shape, Want, gpus_least, shape_of, smallest, with_gpus
+from weft.planning.resource_request import (
+    NOBODY,
+    PlacementRequest,
+    ResourceRequest,
+    RoleRequest,
+    gpus_least,
+    resource_request_of,
+    smallest,
+    with_gpus,
+)
 
 ROLES_NAMED_MAX = 3
 
 
-def why_not(free_capacity: FreeCapacity, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause | None:
+def why_not(
+    free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest = NOBODY
+) -> Cause | None:
     """Why there is no place for the job now; None if there is one. The numbers are those of the moment."""
-    if find(free_capacity, shape, asked) is not None:
+    if find(free_capacity, resource_request, asked) is not None:
         return None
     with free_capacity.supposing():
-        want = first_unplaced(free_capacity, smallest(shape), asked)
+        want = first_unplaced(free_capacity, smallest(resource_request), asked)
         assert want is not None, "it did not fit a moment ago"
         cause = _why_no_place(free_capacity, want)
-    roles = [each.role for each in shape]
+    roles = [each.role for each in resource_request]
     return _beside(cause, free_capacity, want, roles[: roles.index(want.role)])
 
 
 def never_fits(spec: JobSpec, nodes: Sequence[Node], tenant: str = "") -> Cause | None:
     """Why such a job of `tenant` could not start even if every one of `nodes` were empty and open; None if it could."""
-    shape = smallest(shape_of(spec, tenant))
-    cause = why_not(empty_capacity(nodes), shape)
+    resource_request = smallest(resource_request_of(spec, tenant))
+    cause = why_not(empty_capacity(nodes), resource_request)
     if cause is None:
         return None
-    if spec.pin is not None or unoffered(nodes, shape[0].request):
+    if spec.pin is not None or unoffered(nodes, resource_request[0].request):
         return structs.replace(cause, code=CauseCode.TOO_BIG)
     largest = max((len(node.capacity.gpus) for node in nodes), default=0)
     together = sum(len(node.capacity.gpus) for node in nodes)
     sentence = (
-        f"asks for {_needs(shape)}; the largest node of pool {spec.pool} has {plural(largest, 'GPU')},"
+        f"asks for {_needs(resource_request)}; the largest node of pool {spec.pool} has {plural(largest, 'GPU')},"
         f" {cpus_text(max((node.capacity.cpus for node in nodes), default=0))} and"
         f" {size_text(max((node.capacity.memory for node in nodes), default=0))},"
         f" and all {len(nodes)} together have {plural(together, 'GPU')}"
     )
-    if any(want.request.share is not None for want in shape):
-        sentence += f"; {_largest_share(shape, nodes)}"
-    if offered := offered_text(nodes, shape[0].request):
+    if any(want.request.share is not None for want in resource_request):
+        sentence += f"; {_largest_share(resource_request, nodes)}"
+    if offered := offered_text(nodes, resource_request[0].request):
         sentence += f"; {offered}"
     numbers = {
-        "gpus_asked": float(gpus_least(shape)),
+        "gpus_asked": float(gpus_least(resource_request)),
         "gpus_on_largest_node": float(largest),
         "gpus_in_pool": float(together),
     }
     return Cause(code=CauseCode.TOO_BIG, sentence=sentence, numbers=numbers)
 
 
-def _beside(cause: Cause, free_capacity: FreeCapacity, want: Want, placed: Sequence[str]) -> Cause:
+def _beside(cause: Cause, free_capacity: FreeCapacity, want: RoleRequest, placed: Sequence[str]) -> Cause:
     """The same cause, which was found while the job's roles `placed` had their places in the room, told with them: what
     they take is free now. Else one job would be told that no GPU is free, and the next job that the same three are."""
     if cause.code is not CauseCode.NO_ROOM or not placed:
@@ -83,7 +94,7 @@ def _gpus_free(free_capacity: FreeCapacity, request: Request) -> list[int]:
     return [len(node.gpus_for(request)) for node in nodes if node.starts(request)]
 
 
-def _why_no_place(free_capacity: FreeCapacity, want: Want) -> Cause:
+def _why_no_place(free_capacity: FreeCapacity, want: RoleRequest) -> Cause:
     request = want.request
     if request.node is not None:
         return why_not_there(free_capacity, want)
@@ -137,7 +148,9 @@ def _why_no_place(free_capacity: FreeCapacity, want: Want) -> Cause:
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
 
-def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeCapacity], among: str) -> str:
+def _no_room_sentence(
+    want: RoleRequest, numbers: Mapping[str, float], nodes: Sequence[NodeCapacity], among: str
+) -> str:
     request, free = want.request, f"{numbers['gpus_free']:g}"
     if request.gpus and numbers["gpus_free_max"] < request.gpus:
         most = f"the most free on one {among} is {numbers['gpus_free_max']:g} ({free} free in all)"
@@ -162,7 +175,9 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[
     )
 
 
-def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[NodeCapacity], among: str) -> str:
+def _no_part_sentence(
+    want: RoleRequest, numbers: Mapping[str, float], nodes: Sequence[NodeCapacity], among: str
+) -> str:
     """Of a share: what is left of shared GPUs, and what is free."""
     request, nodes = want.request, [node for node in nodes if node.gpus.gives_shares]
     free = sum(len(node.gpus_for(request)) for node in nodes)
@@ -196,18 +211,18 @@ def _no_part_sentence(want: Want, numbers: Mapping[str, float], nodes: Sequence[
     return f"{wanted}; {shared}, and the largest GPU that is free has {size_text(max(sizes))} for a share"
 
 
-def _largest_share(shape: Shape, nodes: Sequence[Node]) -> str:
+def _largest_share(resource_request: ResourceRequest, nodes: Sequence[Node]) -> str:
     if not any(node.gives_shares for node in nodes):
         return "no node gives shares of its GPUs"
-    models = {want.request.model for want in shape if want.request.share is not None}
+    models = {want.request.model for want in resource_request if want.request.share is not None}
     gpus = [gpu for node in nodes if node.gives_shares for gpu in node.capacity.gpus if models & {None, gpu.model}]
     most = max((gpu.memory - context_bytes(emulated=gpu.emulated) for gpu in gpus), default=0)
     named = listed(sorted(model for model in models if model))
     return f"one share can have {size_text(max(0, most))} of {f'a GPU of {named}' if named else 'its largest GPU'}"
 
 
-def _needs(shape: Shape) -> str:
-    requests = ((want.least, want.request) for want in shape)
+def _needs(resource_request: ResourceRequest) -> str:
+    requests = ((want.least, want.request) for want in resource_request)
     return listed(
         [f"{least} × ({gpus_text(each)}, {cpus_text(each.cpus)}, {size_text(each.memory)})" for least, each in requests]
     )
@@ -227,5 +242,5 @@ def _on_a(among: str) -> str:
     return "" if among == "node" else f" on a {among}"
 
 
-def _times(want: Want) -> str:
+def _times(want: RoleRequest) -> str:
     return "" if want.least == 1 else f", {want.least} times"

@@ -8,7 +8,7 @@ from weft.domain.shares import WHOLE
 from weft.domain.text import plural
 from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity
 from weft.planning.gpus_left import Left
-from weft.planning.shape import with_gpus
+from weft.planning.resource_request import with_gpus
 
 
 def cpus_text(cpus: float) -> str:

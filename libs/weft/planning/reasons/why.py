@@ -12,8 +12,8 @@ from weft.planning.gpus_left import Left
 from weft.planning.placement.unscored import packed, tightest_node
 from weft.planning.reasons.shortages import each_asks, part_text, short_on_each
 from weft.planning.reasons.slow import SlowGpus
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in, is_pinned
 from weft.planning.scores import TYPICAL, GpuKey
-from weft.planning.shape import PlacementRequest, Shape, gpus_in, is_pinned
 
 SHARING = "best fit"  # how every policy places shares
 APART = "replicas apart"  # how every policy places services
@@ -31,7 +31,7 @@ class Why(Struct, frozen=True):
 
 def why_there(
     free_capacity: FreeCapacity,
-    shape: Shape,
+    resource_request: ResourceRequest,
     asked: PlacementRequest,
     allocations: Sequence[Allocation],
     *,
@@ -41,7 +41,7 @@ def why_there(
     """Of a place that is still free in the room. `placement` is the name of the placement; `slow`: scores of GPUs."""
     gpus, shared = gpus_in(allocations), [one for one in allocations if one.share is not None]
     nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
-    pinned = is_pinned(shape)
+    pinned = is_pinned(resource_request)
     if not gpus and pinned:
         return Why(f"pinned to {nodes[0]}, where its CPUs and memory are free", {})
     if not gpus:
@@ -66,14 +66,14 @@ def why_there(
     if shared:
         sentence += _left_then(free_capacity, shared) + _beside(free_capacity, shared, asked.job_class, numbers)
     if not (pinned or asked.is_service):
-        sentence += _forced(free_capacity, shape, allocations)
+        sentence += _forced(free_capacity, resource_request, allocations)
     taken = _gpus_of(allocations)
     alike = pinned or placement == "packed" or how in (SHARING, APART)  # packed would have put it there too
-    otherwise = None if alike else find(free_capacity, shape, asked, placer=packed)
+    otherwise = None if alike else find(free_capacity, resource_request, asked, placer=packed)
     if otherwise is not None:
         numbers["slowdown_packed"] = free_capacity.slowdown(otherwise, asked.job_class)
         sentence += _against(numbers["slowdown_packed"], slowdown)
-        left = _free_beside(free_capacity, shape, nodes) | _gpus_of(otherwise)
+        left = _free_beside(free_capacity, resource_request, nodes) | _gpus_of(otherwise)
         if avoided := slow.avoided(sorted(left - taken), slowest):
             sentence += f"; left aside: {avoided}"
     if named := slow.taken(sorted(taken)):
@@ -126,12 +126,12 @@ def _beside(
     return f"; beside the others there a step takes {own:.2f} times the GPU's time, and theirs {theirs:.2f} times"
 
 
-def _free_beside(free_capacity: FreeCapacity, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:
+def _free_beside(free_capacity: FreeCapacity, resource_request: ResourceRequest, nodes: Sequence[str]) -> set[GpuKey]:
     """The GPUs of these nodes that the job could have had."""
     return {
         (node_id, gpu)
         for node_id in nodes
-        for want in shape
+        for want in resource_request
         if want.request.gpus
         for gpu in free_capacity.nodes[node_id].gpus_for(want.request)
     }
@@ -141,16 +141,16 @@ def _gpus_of(allocations: Sequence[Allocation]) -> set[GpuKey]:
     return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
 
 
-def _forced(free_capacity: FreeCapacity, shape: Shape, allocations: Sequence[Allocation]) -> str:
+def _forced(free_capacity: FreeCapacity, resource_request: ResourceRequest, allocations: Sequence[Allocation]) -> str:
     """Which resource spread the replicas of a role over several nodes; empty if one node could have held them."""
     told: list[str] = []
-    for want in shape:
+    for want in resource_request:
         replicas = [allocation for allocation in allocations if allocation.role == want.role]
         if want.request.share is not None or len({allocation.node_id for allocation in replicas}) < 2:
             continue
         if tightest_node(free_capacity, want, len(replicas)) is not None:
             continue
-        whose = f"all {len(replicas)} replicas" + (f" of {want.role}" if len(shape) > 1 else "")
+        whose = f"all {len(replicas)} replicas" + (f" of {want.role}" if len(resource_request) > 1 else "")
         short = short_on_each(free_capacity, want.request, len(replicas))
         what = f"{short} for {whose} ({each_asks(want.request, short)})" if short else f"all that {whose} ask for"
         told.append(f"; on several nodes, because no node had {'enough ' if short else ''}{what}")

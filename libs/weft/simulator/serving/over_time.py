@@ -22,8 +22,8 @@ from weft.domain.shares import Share
 from weft.domain.spec import Kind
 from weft.planning.finding import find
 from weft.planning.preemption import select_victims
+from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey
-from weft.planning.shape import PlacementRequest, Want
 from weft.serving.loads import Autoscaler, Goal
 from weft.serving.policies import autoscaler
 from weft.simulator.agenda import Agenda, What
@@ -222,7 +222,7 @@ class ServicesOverTime:
             for gpu in replica.allocation.gpus
         )
         asked = PlacementRequest(job_class="", key=service.trace.name, beside=beside)
-        place = find(self._free_capacity, (Want(ROLE, 1, 1, self._request(service)),), asked)
+        place = find(self._free_capacity, (RoleRequest(ROLE, 1, 1, self._request(service)),), asked)
         return None if not place else structs.replace(place[0], rank=service.new_rank(), extra=True)
 
     def _score(self, allocation: Allocation) -> float:
@@ -287,7 +287,7 @@ class ServicesOverTime:
         """Make room for one more replica with the extras of elastic jobs, least work lost first; else by preempting
         jobs. Returns the job that lends; None: no room can be made."""
         taken: dict[str, list[Allocation]] = {}
-        want = (Want(ROLE, 1, 1, self._request(service)),)
+        want = (RoleRequest(ROLE, 1, 1, self._request(service)),)
         lenders = sorted(self._lenders(), key=lambda each: (_cost(each[0]), -len(each[1]), each[0].number))
         extras = chain.from_iterable(zip(repeat(job), reversed(of_job)) for job, of_job in lenders)
         with self._free_capacity.supposing():
@@ -315,10 +315,12 @@ class ServicesOverTime:
         if not self._preempts:
             return None
         request = self._request(service)
-        shape = (Want(ROLE, 1, 1, request),)
+        resource_request = (RoleRequest(ROLE, 1, 1, request),)
         needed = max(1, request.gpus)
         holders = self._lives.running.may_leave(BEFORE_ALL, missing=needed)
-        selection = select_victims(shape, free_capacity=self._free_capacity, holders=holders, asked=PlacementRequest())
+        selection = select_victims(
+            resource_request, free_capacity=self._free_capacity, holders=holders, asked=PlacementRequest()
+        )
         if not holders or selection is None:
             return None
         for victim in selection.victims:

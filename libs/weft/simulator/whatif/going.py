@@ -2,8 +2,8 @@
 
 from weft.domain.job import Allocation
 from weft.planning.order import Order
+from weft.planning.resource_request import gpus_in, gpus_least, gpus_of, is_pinned
 from weft.planning.scheduling_pass import Demand
-from weft.planning.shape import gpus_in, gpus_least, gpus_of, is_pinned
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.whatif.present import JobNow
@@ -19,17 +19,17 @@ class GoingJob(SimulatedJob):
     def __init__(self, number: int, now: JobNow, *, backfills: bool) -> None:
         self.now = now
         self.demand = Demand(
-            now.shape,
-            gpus_least(now.shape),
+            now.resource_request,
+            gpus_least(now.resource_request),
             now.limit_s,
-            pinned=is_pinned(now.shape),
+            pinned=is_pinned(now.resource_request),
             tenant=now.tenant,
             preemptible=now.gives_way,
-            model=next((want.request.model for want in now.shape if want.request.model is not None), None),
+            model=next((want.request.model for want in now.resource_request if want.request.model is not None), None),
         )
-        self._asks_for = gpus_of(now.shape) or 1.0
+        self._asks_for = gpus_of(now.resource_request) or 1.0
         lasts = now.limit_s if backfills else None
-        self._group = (now.shape, now.asked.job_class, lasts, now.gives_way)
+        self._group = (now.resource_request, now.asked.job_class, lasts, now.gives_way)
         super().__init__(
             number,
             TraceJob(
@@ -45,7 +45,7 @@ class GoingJob(SimulatedJob):
             ),
         )
         self.asked = now.asked
-        self.shape = now.shape
+        self.resource_request = now.resource_request
         self.gpus_needed = self.demand.gpus
         self.attained_s = self.counted_s = now.attained_s
         self.counted_gpu_s = now.attained_gpu_s

@@ -17,9 +17,9 @@ from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
+from weft.planning.resource_request import ResourceRequest, smallest
 from weft.planning.scheduling_pass import Demand
 from weft.planning.scores import Scores
-from weft.planning.shape import Shape, smallest
 from weft.simulator.agenda import Agenda, What
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.job import SimulatedJob
@@ -49,8 +49,8 @@ class _PoolOnward(SimulatedCluster):
         self._going = jobs
         self._quotas = quotas
         self._empty = empty
-        self._fits_empty: dict[Shape, bool] = {}
-        self._shares = any(want.request.share is not None for job in jobs.values() for want in job.shape)
+        self._fits_empty: dict[ResourceRequest, bool] = {}
+        self._shares = any(want.request.share is not None for job in jobs.values() for want in job.resource_request)
 
     @property
     def quotas(self) -> QuotasInForce:
@@ -67,14 +67,14 @@ class _PoolOnward(SimulatedCluster):
     def demand(self, job_id: str) -> Demand:
         return self._going[job_id].demand
 
-    def find(self, job_id: str, shape: Shape) -> Place | None:
-        found = super().find(job_id, shape)
+    def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
+        found = super().find(job_id, resource_request)
         return tuple(structs.replace(each, rank=rank) for rank, each in enumerate(found)) if found else None
 
-    def fits_empty(self, shape: Shape) -> bool:
-        if shape not in self._fits_empty:
-            self._fits_empty[shape] = bool(find(self._empty, smallest(shape)))
-        return self._fits_empty[shape]
+    def fits_empty(self, resource_request: ResourceRequest) -> bool:
+        if resource_request not in self._fits_empty:
+            self._fits_empty[resource_request] = bool(find(self._empty, smallest(resource_request)))
+        return self._fits_empty[resource_request]
 
     def settled(self, job: SimulatedJob, place: Place) -> None:
         super().settled(job, place)

@@ -11,8 +11,8 @@ from weft.domain.quotas import Quota
 from weft.domain.spec import JobSpec
 from weft.planning.jobs import asked_by
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, resource_request_of_job
 from weft.planning.scores import GpuKey
-from weft.planning.shape import PlacementRequest, Shape, shape_of_job
 from weft.simulator.whatif.durations import Assumptions
 
 SUPPOSED = "supposed-"  # how the names of jobs and nodes begin that are not there
@@ -42,7 +42,7 @@ class JobNow(Struct, frozen=True, kw_only=True):
     tenant: str
     seq: int
     priority: int
-    shape: Shape
+    resource_request: ResourceRequest
     asked: PlacementRequest
     limit_s: float | None
     gives_way: bool
@@ -82,16 +82,24 @@ class Supposition(Struct, frozen=True, kw_only=True):
 
 def jobs_now(jobs: Iterable[Job], assumed: Assumptions, learnt: Mapping[str, str], *, at: float) -> tuple[JobNow, ...]:
     """Jobs that are not over, `at` seconds since 1970. Jobs of one shape share it, so that they are sent once."""
-    shapes: dict[Shape, Shape] = {}
+    resource_requests: dict[ResourceRequest, ResourceRequest] = {}
     found: list[JobNow] = []
     for job in jobs:
-        shape = shape_of_job(job)
+        resource_request = resource_request_of_job(job)
         again = structs.replace(job, state=JobState.QUEUED) if comes_back(job) else job
-        found.append(_now(job, shapes.setdefault(shape, shape), assumed.left(again, at).seconds, learnt, at=at))
+        found.append(
+            _now(
+                job,
+                resource_requests.setdefault(resource_request, resource_request),
+                assumed.left(again, at).seconds,
+                learnt,
+                at=at,
+            )
+        )
     return tuple(found)
 
 
-def _now(job: Job, shape: Shape, left_s: float, learnt: Mapping[str, str], *, at: float) -> JobNow:
+def _now(job: Job, resource_request: ResourceRequest, left_s: float, learnt: Mapping[str, str], *, at: float) -> JobNow:
     holds = job.state.holding and not comes_back(job)
     so_far = max(0.0, at - job.held_since) if job.state.holding else 0.0
     return JobNow(
@@ -99,7 +107,7 @@ def _now(job: Job, shape: Shape, left_s: float, learnt: Mapping[str, str], *, at
         tenant=job.tenant,
         seq=job.seq,
         priority=job.priority,
-        shape=shape,
+        resource_request=resource_request,
         asked=asked_by(job, learnt),
         limit_s=job.spec.time_limit_seconds,
         gives_way=job.spec.preemptible,

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weft.domain.classes import class_of, is_benchmark
 from weft.domain.job import Job, JobState
-from weft.planning.shape import gpus_of, shape_of_job
+from weft.planning.resource_request import gpus_of, resource_request_of_job
 from weft.simulator.whatif.durations import Assumptions, held_s
 
 COLUMNS = (
@@ -44,7 +44,7 @@ class TraceRow(Struct, frozen=True, kw_only=True):
 def row_of(job: Job, durations: Assumptions, learnt: Mapping[str, str], *, now: float) -> TraceRow | None:
     """The row of a job; None for a job that no trace can have: it needs no GPU, never ran and is over, is a service
     that goes on, or only measures a GPU. Parts of GPUs add up to whole ones."""
-    asked = gpus_of(shape_of_job(job))
+    asked = gpus_of(resource_request_of_job(job))
     left = None if job.state.final else durations.left(job, now)
     work_s = held_s(job, now) + (0.0 if left is None else left.seconds)
     if asked <= 0 or work_s <= 0 or math.isinf(work_s) or is_benchmark(job.spec):
@@ -70,8 +70,8 @@ def row_of(job: Job, durations: Assumptions, learnt: Mapping[str, str], *, now: 
 
 def _replicas(job: Job) -> int | None:
     """How many replicas have the GPUs, if all of them have as many."""
-    parts = {want.request.gpus for want in shape_of_job(job) if want.count}
-    count = sum(want.count for want in shape_of_job(job))
+    parts = {want.request.gpus for want in resource_request_of_job(job) if want.count}
+    count = sum(want.count for want in resource_request_of_job(job))
     return count if len(parts) == 1 and min(parts) > 0 else None
 
 

@@ -11,7 +11,7 @@ from weft.domain.job import FINAL, JobState
 from weft.domain.spec import TOKEN_PATTERN
 from weft.messages.asks import AskKind
 from weft.messages.http import ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView
-from weft.planning.shape import gpus_least, shape_of
+from weft.planning.resource_request import gpus_least, resource_request_of
 from weft.store import TenantFullError
 from weft.store.arrays import ArrayKept
 from weftd.gateway.allowances import NoRoomError, check
@@ -191,7 +191,7 @@ def array_view(kept: ArrayKept) -> ArrayView:
         elements=kept.total,
         states={state.value: kept.states[state] for state in JobState if state in kept.states},
         at_once=spec.element.at_once,
-        gpus=gpus_least(shape_of(spec)),
+        gpus=gpus_least(resource_request_of(spec)),
         priority=spec.priority,
         seq=kept.seq,
         submitted_at=kept.submitted_at,

@@ -8,7 +8,7 @@ from weft.domain.job import Cause, CauseCode, Job, JobState
 from weft.planning.capacity import FreeCapacity, free_capacity_of
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
-from weft.planning.shape import Shape, is_pinned, shape_of_job
+from weft.planning.resource_request import ResourceRequest, is_pinned, resource_request_of_job
 from weftd.gateway.readmodel.snapshots import Nodes, Snapshots
 
 SHAPES_MAX = 16  # shapes that are tried in one picture of a pool; jobs of others show the stored reason
@@ -23,25 +23,29 @@ class _Picture:
         self.holding = holding
         self._pool = pool
         self._free_capacity: FreeCapacity | None = None
-        self._causes: dict[Shape, Cause | None] = {}
+        self._causes: dict[ResourceRequest, Cause | None] = {}
 
     def why_not(self, job: Job) -> Cause | None:
-        shape = shape_of_job(job)
-        if shape not in self._causes:
+        resource_request = resource_request_of_job(job)
+        if resource_request not in self._causes:
             if len(self._causes) >= SHAPES_MAX:
                 return None
-            self._causes[shape] = self._look(shape)
-        return self._causes[shape]
+            self._causes[resource_request] = self._look(resource_request)
+        return self._causes[resource_request]
 
     def fits(self, job: Job) -> bool:
         """False if its shape was not tried."""
-        return self._causes.get(shape_of_job(job), job.waiting_for) is None
+        return self._causes.get(resource_request_of_job(job), job.waiting_for) is None
 
-    def _look(self, shape: Shape) -> Cause | None:
+    def _look(self, resource_request: ResourceRequest) -> Cause | None:
         if self._free_capacity is None:
             self._free_capacity = free_capacity_of(self.nodes.of(self._pool), self.holding)
-        cause = why_not(self._free_capacity, shape)
-        return with_holders(cause, in_the_way(shape, self.holding)) if cause and is_pinned(shape) else cause
+        cause = why_not(self._free_capacity, resource_request)
+        return (
+            with_holders(cause, in_the_way(resource_request, self.holding))
+            if cause and is_pinned(resource_request)
+            else cause
+        )
 
 
 class Reasons:

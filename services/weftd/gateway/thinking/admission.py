@@ -9,7 +9,7 @@ from weft.domain.cluster import Node
 from weft.domain.spec import REPLICAS_MAX, GpuShare, JobSpec, Replicas, Role
 from weft.planning.reasons.offering import unoffered
 from weft.planning.reasons.refusals import never_fits
-from weft.planning.shape import Shape, shape_of
+from weft.planning.resource_request import ResourceRequest, resource_request_of
 from weftd.gateway.errors import RejectedError
 
 VERDICTS_MAX = 10_000
@@ -28,7 +28,7 @@ class Admission:
         self._default_pool = default_pool
         self._shares = shares
         self._allowed = tuple(_plain(path) for path in volumes_allowed)
-        self._verdicts: dict[tuple[str, Shape], str | None] = {}
+        self._verdicts: dict[tuple[str, ResourceRequest], str | None] = {}
 
     def check(self, spec: JobSpec, tenant: str) -> None:
         """Raises RejectedError with the first mistake of a job of `tenant`."""
@@ -84,7 +84,7 @@ class Admission:
         nodes = self._nodes.get(spec.pool)
         if not nodes or not spec.named_volumes:
             return
-        needed = shape_of(spec, tenant)[0].request
+        needed = resource_request_of(spec, tenant)[0].request
         for number, volume in enumerate(spec.volumes):
             alone = tuple(each for each in needed.volumes if each.name == volume.name)
             if why := unoffered(nodes, msgspec.structs.replace(needed, volumes=alone)):
@@ -97,7 +97,7 @@ class Admission:
         if not nodes:
             return  # It waits for the first node.
         spec = _with_a_replica(spec)
-        key = (spec.pool, shape_of(spec, tenant))
+        key = (spec.pool, resource_request_of(spec, tenant))
         if key not in self._verdicts:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()

@@ -7,7 +7,7 @@ from weft.domain.job import Job
 from weft.domain.text import plural
 from weft.messages.signals import NOT_TUNED, Finding, RankVerdict
 from weft.planning.capacity import free_capacity_of
-from weft.planning.shape import shape_of
+from weft.planning.resource_request import resource_request_of
 from weft.tuning.cause import Stood
 from weft.tuning.proposal import Proposal
 from weft.tuning.window import JobWindow
@@ -32,7 +32,7 @@ def short_of_replicas(running: Sequence[Job], holding: Sequence[Job], nodes: Seq
     findings: list[Finding] = []
     for job in short:
         for role, missing in _missing(job).items():
-            request = next(want.request for want in shape_of(job.spec) if want.role == role)
+            request = next(want.request for want in resource_request_of(job.spec) if want.role == role)
             fits = min(missing, sum(node.count(request, missing) for node in room.open_nodes))
             if fits:
                 sentence = f"{job.name} runs with {missing} {role} fewer than it wants; {fits} would fit"

@@ -6,7 +6,7 @@ from weft.domain.job import Job
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
 from weft.planning.capacity import FreeCapacity
-from weft.planning.shape import shape_of
+from weft.planning.resource_request import resource_request_of
 from weft.tuning.proposal import Case, Headroom
 from weft.tuning.state import TunerState
 from weftd.reallocator.thinking.partitioning import RESTARTS_IN_COOL_DOWN, elastic_role
@@ -44,7 +44,7 @@ def room_for_one_more(
         return None
     roles = {
         want.role
-        for want in shape_of(job.spec, job.tenant)
+        for want in resource_request_of(job.spec, job.tenant)
         if job.granted[want.role] < job.spec.roles[want.role].replicas.most
         and not (plans_sizes and want.role == elastic_role(job)[0])
         and any(node.count(want.request, 1) for node in room.open_nodes)

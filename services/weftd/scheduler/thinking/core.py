@@ -28,7 +28,7 @@ from weft.planning.policy import Policy
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.reasons.refusals import never_fits
 from weft.planning.reserving import PATIENCE_SECONDS
-from weft.planning.shape import Shape, shape_of_job
+from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
 from weftd.scheduler.thinking.decide import lives, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.loans import Loans
@@ -370,15 +370,15 @@ class Scheduler:
 
     def _too_big(self, now: float) -> list[Step]:
         nodes = list(self.cluster_state.pool.nodes.values())
-        causes: dict[Shape, Cause | None] = {}
+        causes: dict[ResourceRequest, Cause | None] = {}
         steps: list[Step] = []
         for job in [job for job in self.cluster_state.jobs.values() if job.state is _S.QUEUED]:
             if job.id in self.cluster_state.waitlist.held:
                 continue
-            shape = shape_of_job(job)
-            if shape not in causes:
-                causes[shape] = never_fits(job.spec, nodes, job.tenant) if nodes else None
-            cause = causes[shape]
+            resource_request = resource_request_of_job(job)
+            if resource_request not in causes:
+                causes[resource_request] = never_fits(job.spec, nodes, job.tenant) if nodes else None
+            cause = causes[resource_request]
             if cause is not None and (job.waiting_for is None or job.waiting_for.code is not cause.code):
                 steps += self.cluster_state.go(job, _E.WAITING, cause, now)
         return steps

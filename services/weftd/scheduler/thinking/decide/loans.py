@@ -20,8 +20,8 @@ from weft.planning.finding import fits_there
 from weft.planning.giving_way import loss
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.resource_request import resource_request_of
 from weft.planning.scores import GpuKey
-from weft.planning.shape import shape_of
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.placing import following
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -220,7 +220,7 @@ class Loans:
         with free_capacity.supposing(closed=closed):
             for job in services:
                 rank = self._rank(job, now)
-                want = shape_of(job.spec, job.tenant)[0]
+                want = resource_request_of(job.spec, job.tenant)[0]
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
                 asked = asked_by(job, self._cluster_state.beliefs.learnt)

@@ -21,8 +21,8 @@ from weft.planning.jobs import asked_by, ends_at, standing_of
 from weft.planning.moves import REST, Move, MoveRules, gpus_of, moves_for, together
 from weft.planning.policy import GAINFUL
 from weft.planning.queue import place_of
+from weft.planning.resource_request import ResourceRequest, RoleRequest, resource_request_of
 from weft.planning.scores import TYPICAL
-from weft.planning.shape import Shape, Want, shape_of
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.placing import place
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -210,7 +210,7 @@ class Moving:
         asked = asked_by(job, self._cluster_state.beliefs.learnt)
         return Movable(
             job_id=job.id,
-            shape=_as_placed(job),
+            resource_request=_as_placed(job),
             asked=asked,
             allocations=job.placement.allocations,
             gpus=job.gpus_held,
@@ -248,7 +248,7 @@ class Moving:
 
     def _fits(self, job: Job, target: Target) -> bool:
         """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
-        free_capacity, needs = self._cluster_state.pool.free_capacity, shape_of(job.spec, job.tenant)
+        free_capacity, needs = self._cluster_state.pool.free_capacity, resource_request_of(job.spec, job.tenant)
         nodes = [node for one in target.allocations if (node := free_capacity.nodes.get(one.node_id)) is not None]
         return fits_there(free_capacity, target.allocations) and all(
             node.starts(want.request) for node in nodes for want in needs
@@ -266,11 +266,11 @@ def _on_its_way(job: Job, target: Target) -> bool:
     return job.state is _S.QUEUED and job.epoch == target.epoch + 1
 
 
-def _as_placed(job: Job) -> Shape:
+def _as_placed(job: Job) -> ResourceRequest:
     """The shape of the ranks that the job has, which may be fewer than it wanted."""
     assert job.placement is not None
     ranks: dict[str, int] = {}
     for allocation in job.placement.allocations:
         ranks[allocation.role] = ranks.get(allocation.role, 0) + 1
-    shape = shape_of(job.spec, job.tenant)
-    return tuple(Want(want.role, ranks[want.role], ranks[want.role], want.request) for want in shape)
+    resource_request = resource_request_of(job.spec, job.tenant)
+    return tuple(RoleRequest(want.role, ranks[want.role], ranks[want.role], want.request) for want in resource_request)

@@ -10,7 +10,7 @@ from weft.domain.spec import ResizeHow
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.reasons.slow import SlowGpus
 from weft.planning.reasons.why import why_there
-from weft.planning.shape import shape_of_job
+from weft.planning.resource_request import resource_request_of_job
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.orders import master_port, ports_needed
 
@@ -22,9 +22,9 @@ def place(
     address, port = meeting_of(cluster_state, job, allocations)
     name = cluster_state.policy.placement
     asked = asked_by(job, cluster_state.beliefs.learnt)
-    shape = shape_of_job(job)
+    resource_request = resource_request_of_job(job)
     slow = SlowGpus(cluster_state.beliefs.measured(cluster_state.pool.free_capacity.scores.known(asked.job_class)), now)
-    why = why_there(cluster_state.pool.free_capacity, shape, asked, allocations, placement=name, slow=slow)
+    why = why_there(cluster_state.pool.free_capacity, resource_request, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
     # Attained time that the order forgot stays forgotten: else the job would be preempted for it at once.
     had = standing_of(job, now, cluster_state.waitlist.queue.order)

@@ -16,7 +16,7 @@ from weft.messages.asks import Ask
 from weft.planning.borrowing import why_never_lends
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.resizing import grow, shrink
-from weft.planning.shape import shape_of
+from weft.planning.resource_request import resource_request_of
 from weftd.scheduler.thinking.decide import lives, updating
 from weftd.scheduler.thinking.decide.loans import pays_back
 from weftd.scheduler.thinking.decide.placing import following
@@ -142,7 +142,7 @@ class Sizing:
         tried = self._trial(job, closed)
         if self._tried.get(job.id) == tried:
             return []
-        (want,) = shape_of(job.spec, job.tenant)
+        (want,) = resource_request_of(job.spec, job.tenant)
         pool = self._cluster_state.pool
         most = self._cluster_state.quotas.most_replicas(job, (want,), wanted.join)
         if not most:
@@ -256,7 +256,7 @@ class Sizing:
         asked = asked_by(job, self._cluster_state.beliefs.learnt)
         with free_capacity.supposing(closed=closed):
             free_capacity.take_all(self._cluster_state.returned.in_room(free_capacity))
-            for want in shape_of(job.spec, job.tenant):
+            for want in resource_request_of(job.spec, job.tenant):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 wanted = job.wanted[want.role] - has
                 more = self._cluster_state.quotas.most_replicas(job, (want,), wanted)

@@ -18,8 +18,8 @@ from weft.planning.order import Standing
 from weft.planning.preemption import Holder, VictimSelection
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
+from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned
 from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
-from weft.planning.shape import Shape, gpus_least, is_pinned
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere
@@ -50,7 +50,7 @@ class Waiting:
         )
         self._steps_max = steps_max
         # By shape that did not fit: the growth count of the room, the reserved nodes, and the cause.
-        self._why_unfit: dict[Shape, tuple[int, Nodes, Cause]] = {}
+        self._why_unfit: dict[ResourceRequest, tuple[int, Nodes, Cause]] = {}
         self._stood_at = -inf
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
@@ -116,7 +116,7 @@ class Waiting:
                 return self._put_off_stops(job, now)
             case Held():
                 group = cluster_state.waitlist.group(job.id)
-                if (held := cluster_state.quotas.why_held(job, group.shape)) is not None:
+                if (held := cluster_state.quotas.why_held(job, group.resource_request)) is not None:
                     causes.of_group[group] = held
                 return []
             case Waits():
@@ -170,26 +170,26 @@ class Waiting:
         """Why no job of this group is placed now."""
         if not waits.its_turn:
             sentence = f"{waits.ahead} is ahead of it and might start later if this one did now"
-            numbers = {"gpus_wanted": float(gpus_least(group.shape))}
+            numbers = {"gpus_wanted": float(gpus_least(group.resource_request))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
         free_capacity = self._cluster_state.pool.free_capacity
         demand = self._cluster.demand(waits.job_id)
         assert demand is not None, "the cycle looked at it"
         if closed := self._cluster_state.quotas.closed_to(waits.job_id, demand):
             with free_capacity.without(closed):
-                cause = why_not(free_capacity, group.shape)
+                cause = why_not(free_capacity, group.resource_request)
             if cause is not None:
                 sentence = f"{cause.sentence}; of the other models its tenant may have no more"
                 return structs.replace(cause, sentence=sentence)
         reserved = self.cycle.reserved
-        grown, kept, cause = self._why_unfit.get(group.shape, (-1, (), None))
+        grown, kept, cause = self._why_unfit.get(group.resource_request, (-1, (), None))
         if cause is None or (grown, kept) != (free_capacity.grown, reserved):
-            cause = why_not(free_capacity, group.shape)
+            cause = why_not(free_capacity, group.resource_request)
             assert cause is not None, "it did not fit a moment ago"
-            if is_pinned(group.shape):
+            if is_pinned(group.resource_request):
                 jobs = (self._cluster_state.jobs[job_id] for job_id in sorted(self._cluster_state.pool.runs.holding))
-                cause = with_holders(cause, in_the_way(group.shape, jobs))
-            self._why_unfit[group.shape] = (free_capacity.grown, reserved, cause)
+                cause = with_holders(cause, in_the_way(group.resource_request, jobs))
+            self._why_unfit[group.resource_request] = (free_capacity.grown, reserved, cause)
         return _kept_for(self.cycle.reserved_for, cause) if reserved else cause
 
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:

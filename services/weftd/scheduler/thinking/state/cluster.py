@@ -12,8 +12,8 @@ from weft.planning.minimum_run import MinimumRun
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest
 from weft.planning.scheduling_pass import Demand
-from weft.planning.shape import PlacementRequest, Shape, smallest
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import only_extra, parts_of
 
@@ -26,7 +26,7 @@ class PoolNow:
         self._cluster_state = cluster_state
         self._aside = aside
         self._empty: tuple[int, FreeCapacity] | None = None  # the `changes` of the pool, and its room without any job
-        self._fits_empty: dict[Shape, bool] = {}
+        self._fits_empty: dict[ResourceRequest, bool] = {}
 
     @property
     def free_capacity(self) -> FreeCapacity:
@@ -64,7 +64,7 @@ class PoolNow:
         if job_id in self._aside:
             return None
         job, group = self._cluster_state.jobs[job_id], self._cluster_state.waitlist.group(job_id)
-        return wants_of(job, group.shape, group.lasts_s)
+        return wants_of(job, group.resource_request, group.lasts_s)
 
     def tier(self, job_id: str) -> float:
         order = self._cluster_state.waitlist.queue.order
@@ -80,20 +80,20 @@ class PoolNow:
     def asked(self, job_id: str) -> PlacementRequest:
         return asked_by(self._cluster_state.jobs[job_id], self._cluster_state.beliefs.learnt)
 
-    def find(self, job_id: str, shape: Shape) -> Place | None:
-        return find(self.free_capacity, shape, self.asked(job_id))
+    def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
+        return find(self.free_capacity, resource_request, self.asked(job_id))
 
-    def fits_empty(self, shape: Shape) -> bool:
+    def fits_empty(self, resource_request: ResourceRequest) -> bool:
         """Lost nodes count, too."""
         pool = self._cluster_state.pool
         if self._empty is None or self._empty[0] != pool.changes:
             self._empty = (pool.changes, empty_capacity(pool.nodes.values()))
             self._fits_empty.clear()
-        if shape not in self._fits_empty:
+        if resource_request not in self._fits_empty:
             if len(self._fits_empty) > CACHED_LEAST + 4 * self.how_many_wait():
                 self._fits_empty.clear()
-            self._fits_empty[shape] = bool(find(self._empty[1], smallest(shape)))
-        return self._fits_empty[shape]
+            self._fits_empty[resource_request] = bool(find(self._empty[1], smallest(resource_request)))
+        return self._fits_empty[resource_request]
 
     def endings(self) -> Sequence[Ending]:
         return self._cluster_state.holdings.endings()

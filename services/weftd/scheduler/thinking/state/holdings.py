@@ -11,7 +11,7 @@ from weft.planning.jobs import ends_at
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Order
 from weft.planning.quota.decay import HALF_LIFE_SECONDS, DecayedUse, FairRanks, decayed
-from weft.planning.shape import gpus_in
+from weft.planning.resource_request import gpus_in
 from weft.planning.shares import Shares
 from weftd.scheduler.thinking.state.holders import Holders
 from weftd.scheduler.thinking.state.orders import ports_of

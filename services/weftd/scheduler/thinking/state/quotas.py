@@ -14,7 +14,7 @@ from weft.domain.shares import WHOLE
 from weft.planning.quota.amounts import amounts_in, wanted_by
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.told import why_held
-from weft.planning.shape import Shape
+from weft.planning.resource_request import ResourceRequest
 
 
 class Quotas(QuotasInForce):
@@ -36,15 +36,15 @@ class Quotas(QuotasInForce):
         """A job begins to hold its placement, or holds another."""
         self.hold(job.id, job.tenant, job.held, since=job.held_since, preemptible=job.spec.preemptible)
 
-    def why_held(self, job: Job, shape: Shape) -> Cause | None:
+    def why_held(self, job: Job, resource_request: ResourceRequest) -> Cause | None:
         """Why quotas do not let the job start; None if they do."""
         if not self.on:
             return None
-        return why_held(job, self.fit(job.tenant, shape, job_id=job.id), self._demand(shape))
+        return why_held(job, self.fit(job.tenant, resource_request, job_id=job.id), self._demand(resource_request))
 
-    def most_replicas(self, job: Job, shape: Shape, more: int) -> int:
+    def most_replicas(self, job: Job, resource_request: ResourceRequest, more: int) -> int:
         """Of so many more replicas of the job's first role with GPUs, as many as its tenant may have."""
-        each = max((wanted_by((structs.replace(want, least=1),))[ALL] for want in shape), default=0)
+        each = max((wanted_by((structs.replace(want, least=1),))[ALL] for want in resource_request), default=0)
         if not self.on or not each:
             return more
         return min(

@@ -9,7 +9,7 @@ from weft.domain.job import Cause, Job
 from weft.planning.jobs import standing_of
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
-from weft.planning.shape import Shape, shape_of_job
+from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.state.beliefs import Beliefs
 from weftd.scheduler.thinking.state.holds import HeldBack
 
@@ -19,7 +19,7 @@ class JobGroup(Struct, frozen=True):
     `tenant` and `preemptible` are theirs, else they are empty and true. `checkpoints`: in an order in which jobs
     without them preempt fewer."""
 
-    shape: Shape
+    resource_request: ResourceRequest
     job_class: str
     lasts_s: float | None
     tenant: str = ""
@@ -82,7 +82,7 @@ class Waitlist:
             return
         self._move(job.id, None)
         lasts = job.spec.time_limit_seconds if self._backfills else None
-        group = JobGroup(shape_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
+        group = JobGroup(resource_request_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
         if self._by_quota:
             group = structs.replace(group, tenant=job.tenant, preemptible=job.spec.preemptible)
         standing = standing_of(job, now, self.queue.order)

@@ -11,7 +11,7 @@ from weft.domain.shares import WHOLE
 from weft.domain.spec import JobSpec, Role
 
 
-class Want(Struct, frozen=True):
+class RoleRequest(Struct, frozen=True):
     """`count` replicas of one role (at least `least`), each needing `request`."""
 
     role: str
@@ -19,7 +19,7 @@ class Want(Struct, frozen=True):
     count: int
     request: Request
 
-    def of_class(self, job_class: str) -> "Want":
+    def of_class(self, job_class: str) -> "RoleRequest":
         """The same for a job of that class; the most sensitive one, or an unknown one, is not noted."""
         share = self.request.share
         noted = job_class if job_class in JOB_CLASSES[1:] else ""
@@ -44,7 +44,7 @@ class Want(Struct, frozen=True):
         )
 
 
-Shape = tuple[Want, ...]
+ResourceRequest = tuple[RoleRequest, ...]
 """All roles of a job. Jobs of one shape fit, or do not fit, alike."""
 
 
@@ -66,67 +66,71 @@ class PlacementRequest(Struct, frozen=True):
 NOBODY = PlacementRequest()
 
 
-def shape_of(spec: JobSpec, tenant: str = "") -> Shape:
+def resource_request_of(spec: JobSpec, tenant: str = "") -> ResourceRequest:
     """The shape of such a job of `tenant`. If it is pinned to GPUs, each role begins behind the GPUs of the previous
     role. A service starts with one replica, however many it should have at least."""
-    demand: list[Want] = []
+    demand: list[RoleRequest] = []
     node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
     volumes = tuple(NeededVolume(each.name, tenant, not each.read_only) for each in spec.named_volumes)
     for name, role in spec.roles.items():
         least, count = (1, max(1, role.replicas.want)) if spec.is_service else (role.replicas.least, role.replicas.want)
-        demand.append(Want(name, least, count, _request(role, spec, node, gpu, volumes)))
+        demand.append(RoleRequest(name, least, count, _request(role, spec, node, gpu, volumes)))
         gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
     return tuple(demand)
 
 
-def shape_of_job(job: Job) -> Shape:
+def resource_request_of_job(job: Job) -> ResourceRequest:
     """The job's shape, with as many replicas as it should have now."""
-    shape = shape_of(job.spec, job.tenant)
-    return sized(shape, job.size) if job.size else shape
+    resource_request = resource_request_of(job.spec, job.tenant)
+    return sized(resource_request, job.size) if job.size else resource_request
 
 
-def sized(shape: Shape, size: Mapping[str, int]) -> Shape:
+def sized(resource_request: ResourceRequest, size: Mapping[str, int]) -> ResourceRequest:
     """The shape with the replicas of `size`; a role that `size` does not name has as many as before."""
-    return tuple(structs.replace(want, count=max(want.least, size.get(want.role, want.count))) for want in shape)
+    return tuple(
+        structs.replace(want, count=max(want.least, size.get(want.role, want.count))) for want in resource_request
+    )
 
 
-def gpus_of(shape: Shape) -> float:
+def gpus_of(resource_request: ResourceRequest) -> float:
     """How many GPUs all replicas ask for, a share as a part of one."""
-    return _gpus([(want.count, want.request) for want in shape])
+    return _gpus([(want.count, want.request) for want in resource_request])
 
 
-def gpus_least(shape: Shape) -> float:
+def gpus_least(resource_request: ResourceRequest) -> float:
     """How many GPUs start a job of this shape."""
-    return _gpus([(want.least, want.request) for want in shape])
+    return _gpus([(want.least, want.request) for want in resource_request])
 
 
-def smallest(shape: Shape) -> Shape:
+def smallest(resource_request: ResourceRequest) -> ResourceRequest:
     """The shape with as few replicas as start the job."""
-    return tuple(structs.replace(want, count=want.least) for want in shape)
+    return tuple(structs.replace(want, count=want.least) for want in resource_request)
 
 
-def one_more(shape: Shape) -> Shape:
+def one_more(resource_request: ResourceRequest) -> ResourceRequest:
     """The shape of one more replica of each role."""
-    return tuple(structs.replace(want, least=1, count=1) for want in shape)
+    return tuple(structs.replace(want, least=1, count=1) for want in resource_request)
 
 
-def between(shape: Shape, part: int, parts: int) -> Shape:
+def between(resource_request: ResourceRequest, part: int, parts: int) -> ResourceRequest:
     """The shape with `part` of `parts` of what each role wants beyond its least."""
-    return tuple(structs.replace(want, count=want.least + (want.count - want.least) * part // parts) for want in shape)
+    return tuple(
+        structs.replace(want, count=want.least + (want.count - want.least) * part // parts) for want in resource_request
+    )
 
 
-def with_more(shape: Shape, index: int, more: int) -> Shape:
+def with_more(resource_request: ResourceRequest, index: int, more: int) -> ResourceRequest:
     """The shape with `more` replicas of the role at `index`."""
-    grown = structs.replace(shape[index], count=shape[index].count + more)
-    return (*shape[:index], grown, *shape[index + 1 :])
+    grown = structs.replace(resource_request[index], count=resource_request[index].count + more)
+    return (*resource_request[:index], grown, *resource_request[index + 1 :])
 
 
-def is_pinned(shape: Shape) -> bool:
+def is_pinned(resource_request: ResourceRequest) -> bool:
     """Whether a role must run on one node, and perhaps on certain GPUs there."""
-    return any(want.request.node is not None for want in shape)
+    return any(want.request.node is not None for want in resource_request)
 
 
-def pinned_gpus(want: Want, count: int) -> list[tuple[int, ...]]:
+def pinned_gpus(want: RoleRequest, count: int) -> list[tuple[int, ...]]:
     """The GPUs of each of `count` replicas, from the first GPU that `want` is pinned to; empty if to none by index.
     Shares are all of that one GPU."""
     first, size = want.request.gpu, want.request.gpus
