@@ -21,7 +21,7 @@ from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.history import Journal
-from weftd.scheduler.thinking.state import beliefs
+from weftd.scheduler.thinking.state import score_cache
 from weftd.scheduler.thinking.state.holders import Holders
 from weftd.scorer.thinking.references import Paces
 
@@ -136,12 +136,12 @@ def test_a_journal_keeps_the_last_report_of_each_node_alone() -> None:
 
 
 def test_the_classes_of_a_bounded_number_of_workloads_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beliefs, "LEARNT_MAX", 10)
+    monkeypatch.setattr(score_cache, "LEARNT_MAX", 10)
     core = Scheduler(pool="default", settings=Settings())
     for number in range(25):
         one = WorkloadClass(workload=f"w-{number}", job_class="memory", compute=0.5, memory=0.5, at=0.0)
         core.cluster_state.learn([one], 0.0)
-    assert list(core.cluster_state.beliefs.learnt) == [f"w-{number}" for number in range(15, 25)]
+    assert list(core.cluster_state.score_cache.learnt) == [f"w-{number}" for number in range(15, 25)]
 
 
 def test_holders_forget_when_the_tier_of_a_job_was_to_change() -> None:

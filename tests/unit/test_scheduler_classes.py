@@ -76,20 +76,20 @@ def test_jobs_that_wait_already_are_placed_by_what_is_learnt_meanwhile() -> None
 def test_what_is_learnt_twice_or_is_no_class_changes_nothing() -> None:
     w = world(gpus=1)
     w.core.cluster_state.learn([learnt("memory")], 0.0)
-    scored = w.core.cluster_state.beliefs.changes
+    scored = w.core.cluster_state.score_cache.changes
     w.core.cluster_state.learn([learnt("memory"), learnt("huge", "w")], 0.0)
-    assert w.core.cluster_state.beliefs.changes == scored
-    assert not w.core.cluster_state.beliefs.is_learnt_anew(learnt("memory"))
-    assert not w.core.cluster_state.beliefs.is_learnt_anew(learnt("huge"))
-    assert w.core.cluster_state.beliefs.is_learnt_anew(learnt("mixed"))
+    assert w.core.cluster_state.score_cache.changes == scored
+    assert not w.core.cluster_state.score_cache.is_learnt_anew(learnt("memory"))
+    assert not w.core.cluster_state.score_cache.is_learnt_anew(learnt("huge"))
+    assert w.core.cluster_state.score_cache.is_learnt_anew(learnt("mixed"))
 
 
 def test_a_core_begun_in_the_middle_knows_what_was_learnt() -> None:
     w = world(gpus=1)
     w.core.cluster_state.learn([learnt("memory")], 0.0)
     assert (
-        unpickled(pickled(w.core), w.core.cluster_state.jobs.values()).cluster_state.beliefs.learnt
-        == w.core.cluster_state.beliefs.learnt
+        unpickled(pickled(w.core), w.core.cluster_state.jobs.values()).cluster_state.score_cache.learnt
+        == w.core.cluster_state.score_cache.learnt
     )
 
 
@@ -98,14 +98,14 @@ async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> Non
     await w.store.save_classes([learnt("mixed", "known-before", at=w.now)], pool="default")
     await w.turns()
     w.scheduler_loop.learnt(ClassesLearnt(pool="default", classes=(learnt("memory", "told"),)))
-    assert w.scheduler_loop.core.cluster_state.beliefs.learnt == {"known-before": "mixed"}
+    assert w.scheduler_loop.core.cluster_state.score_cache.learnt == {"known-before": "mixed"}
     await w.turns()
-    assert w.scheduler_loop.core.cluster_state.beliefs.learnt == {"known-before": "mixed", "told": "memory"}
+    assert w.scheduler_loop.core.cluster_state.score_cache.learnt == {"known-before": "mixed", "told": "memory"}
     await w.store.save_classes([learnt("memory", "found", at=w.now)], pool="default")
     await w.store.save_classes([learnt("memory", "of-others", at=w.now)], pool="other")
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.scheduler_loop.core.cluster_state.beliefs.learnt == {
+    assert w.scheduler_loop.core.cluster_state.score_cache.learnt == {
         "known-before": "mixed",
         "told": "memory",
         "found": "memory",

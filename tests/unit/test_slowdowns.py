@@ -130,8 +130,8 @@ def test_a_scheduler_places_by_what_it_was_told_and_another_leader_by_what_is_st
     assert submit(w, "j-2", 0.5, "compute", "training") == 1
     again = unpickled(pickled(w.core), w.core.cluster_state.jobs.values())
     assert (
-        again.cluster_state.beliefs.slowdowns
-        == w.core.cluster_state.beliefs.slowdowns
+        again.cluster_state.score_cache.slowdowns
+        == w.core.cluster_state.score_cache.slowdowns
         == {("memory", "memory"): slowdown}
     )
     assert submit(w, "j-3", 0.3, "memory", "batch") == gpu
@@ -141,16 +141,16 @@ async def test_a_desk_reads_what_scorers_store_at_its_start_and_when_it_changed(
     w = DeskWorld()
     await w.store.save_slowdowns([pair(1.2, at=w.now)])
     await w.turns()
-    assert w.scheduler_loop.core.cluster_state.beliefs.slowdowns == {("memory", "memory"): 1.2}
-    before = w.scheduler_loop.core.cluster_state.beliefs.changes
+    assert w.scheduler_loop.core.cluster_state.score_cache.slowdowns == {("memory", "memory"): 1.2}
+    before = w.scheduler_loop.core.cluster_state.score_cache.changes
     await w.store.save_slowdowns([pair(1.205, at=w.now + 1)])
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.scheduler_loop.core.cluster_state.beliefs.changes == before, "that is noise"
+    assert w.scheduler_loop.core.cluster_state.score_cache.changes == before, "that is noise"
     await w.store.save_slowdowns([pair(1.4, at=w.now + 2)])
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.scheduler_loop.core.cluster_state.beliefs.slowdowns == {("memory", "memory"): 1.4}
+    assert w.scheduler_loop.core.cluster_state.score_cache.slowdowns == {("memory", "memory"): 1.4}
 
 
 async def test_random_lives_have_slowdowns_so_that_their_replays_do() -> None:

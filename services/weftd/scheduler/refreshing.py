@@ -48,11 +48,11 @@ class Refresher:
         found = await self._store.scores(pool=self._core.pool, since=since, nodes=joined)
         self._learn(await self._store.classes(pool=self._core.pool, since=since), now)
         slowdowns = await self._store.slowdowns()
-        if self._core.cluster_state.beliefs.is_slowed_anew(slowdowns):
+        if self._core.cluster_state.score_cache.is_slowed_anew(slowdowns):
             self._journal.slow(slowdowns)
         self._scores_at = now
         self.joined.clear()
-        if new := [score for score in found if self._core.cluster_state.beliefs.is_news(score)]:
+        if new := [score for score in found if self._core.cluster_state.score_cache.is_news(score)]:
             self._journal.rescore(new)
 
     async def read_quotas(self) -> list[Quota]:
@@ -68,5 +68,5 @@ class Refresher:
             self._journal.limit(quotas, now)
 
     def _learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
-        if new := [one for one in classes if self._core.cluster_state.beliefs.is_learnt_anew(one)]:
+        if new := [one for one in classes if self._core.cluster_state.score_cache.is_learnt_anew(one)]:
             self._journal.learn(new, now)

@@ -223,7 +223,7 @@ class Loans:
                 want = resource_request_of(job.spec, job.tenant)[0]
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
-                asked = asked_by(job, self._cluster_state.beliefs.learnt)
+                asked = asked_by(job, self._cluster_state.score_cache.learnt)
                 missing = self._lacks(job) - len(self._awaited.get(job.id, ()))
                 for _ in range(missing):
                     if (want.request, rank) in look.nothing or len(found) >= LENT_AT_ONCE_MAX:

@@ -74,7 +74,7 @@ class Moving:
         self.targets: dict[str, Target] = {}
         self._looked_at = -inf
         self._chances: dict[str, _Chance] = {}  # by job
-        self._scored = 0  # the `changes` of the beliefs when `_chances` were computed
+        self._scored = 0  # the `changes` of the score cache when `_chances` were computed
         self._fastest: dict[str, float] = {}  # by class, the best score of any GPU
 
     def arrive(self, now: float) -> list[Step]:
@@ -182,7 +182,7 @@ class Moving:
 
     def _chance(self, job: Job) -> "_Chance":
         cost = self._cost(job)
-        job_class = class_of(job.spec, self._cluster_state.beliefs.learnt)
+        job_class = class_of(job.spec, self._cluster_state.score_cache.learnt)
         slowdown = self._slowdown(job, job_class)
         may = (
             job.state is _S.RUNNING
@@ -207,7 +207,7 @@ class Moving:
 
     def _as_movable(self, job: Job, now: float) -> Movable:
         assert job.placement is not None
-        asked = asked_by(job, self._cluster_state.beliefs.learnt)
+        asked = asked_by(job, self._cluster_state.score_cache.learnt)
         return Movable(
             job_id=job.id,
             resource_request=_as_placed(job),
@@ -230,8 +230,8 @@ class Moving:
 
     def _forget_old(self) -> None:
         running = self._cluster_state.pool.runs.holding
-        if self._scored != self._cluster_state.beliefs.changes:
-            self._scored = self._cluster_state.beliefs.changes
+        if self._scored != self._cluster_state.score_cache.changes:
+            self._scored = self._cluster_state.score_cache.changes
             self._chances.clear()
             self._fastest.clear()
         elif len(self._chances) > 2 * len(running) + LOOKED_AT_MAX:

@@ -21,9 +21,11 @@ def place(
     allocations = with_extras(job, allocations)
     address, port = meeting_of(cluster_state, job, allocations)
     name = cluster_state.policy.placement
-    asked = asked_by(job, cluster_state.beliefs.learnt)
+    asked = asked_by(job, cluster_state.score_cache.learnt)
     resource_request = resource_request_of_job(job)
-    slow = SlowGpus(cluster_state.beliefs.measured(cluster_state.pool.free_capacity.scores.known(asked.job_class)), now)
+    slow = SlowGpus(
+        cluster_state.score_cache.measured(cluster_state.pool.free_capacity.scores.known(asked.job_class)), now
+    )
     why = why_there(cluster_state.pool.free_capacity, resource_request, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
     # Attained time that the order forgot stays forgotten: else the job would be preempted for it at once.

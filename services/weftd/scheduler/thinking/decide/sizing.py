@@ -157,7 +157,7 @@ class Sizing:
                 most,
                 first_rank=job.placement.fresh_rank,
                 least=1,
-                asked=asked_by(job, self._cluster_state.beliefs.learnt),
+                asked=asked_by(job, self._cluster_state.score_cache.learnt),
             )
         missing = most - len(joining or ())
         self.short[job.id] = missing
@@ -253,7 +253,7 @@ class Sizing:
             return ()
         found: list[Allocation] = []
         missing = 0
-        asked = asked_by(job, self._cluster_state.beliefs.learnt)
+        asked = asked_by(job, self._cluster_state.score_cache.learnt)
         with free_capacity.supposing(closed=closed):
             free_capacity.take_all(self._cluster_state.returned.in_room(free_capacity))
             for want in resource_request_of(job.spec, job.tenant):

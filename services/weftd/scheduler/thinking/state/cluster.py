@@ -78,7 +78,7 @@ class PoolNow:
         return self.now - self._cluster_state.jobs[job_id].since
 
     def asked(self, job_id: str) -> PlacementRequest:
-        return asked_by(self._cluster_state.jobs[job_id], self._cluster_state.beliefs.learnt)
+        return asked_by(self._cluster_state.jobs[job_id], self._cluster_state.score_cache.learnt)
 
     def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
         return find(self.free_capacity, resource_request, self.asked(job_id))

@@ -1,4 +1,4 @@
-"""The scheduler's state of its pool: the open jobs, the beliefs, and four parts that each own their data.
+"""The scheduler's state of its pool: the open jobs, the score cache, and four parts that each own their data.
 
 Every change of a job goes through `go`, which makes the step and applies it to every part at once.
 """
@@ -36,7 +36,6 @@ from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import Policy
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.scores import Scores
-from weftd.scheduler.thinking.state.beliefs import Beliefs
 from weftd.scheduler.thinking.state.desired import Desired
 from weftd.scheduler.thinking.state.holdings import Holdings
 from weftd.scheduler.thinking.state.holds import HeldBack
@@ -45,6 +44,7 @@ from weftd.scheduler.thinking.state.pool import Pool
 from weftd.scheduler.thinking.state.quotas import Quotas
 from weftd.scheduler.thinking.state.replicas import ReplicaWatch
 from weftd.scheduler.thinking.state.returned import Returned
+from weftd.scheduler.thinking.state.score_cache import ScoreCache
 from weftd.scheduler.thinking.state.waitlist import Waitlist
 
 _S, _E = JobState, JobEvent
@@ -87,15 +87,17 @@ class ClusterState:
     ) -> None:
         self.policy = policy
         self.jobs = OpenJobs()
-        self.beliefs = Beliefs(scores, classes, slowdowns)
-        free_capacity = FreeCapacity(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
-        free_capacity.scores.slow(self.beliefs.slowdowns)
+        self.score_cache = ScoreCache(scores, classes, slowdowns)
+        free_capacity = FreeCapacity(
+            Scores(self.score_cache.by_class()), placer=policy.placing.placer, locality=locality
+        )
+        free_capacity.scores.slow(self.score_cache.slowdowns)
         self.pool = Pool(self.jobs, free_capacity)
         self.minimum_run = minimum_run or MinimumRun()
         self.holdings = Holdings(policy.ordering, half_life_seconds, self.minimum_run)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
         self.holds = HeldBack()
-        self.waitlist = Waitlist(policy, self.beliefs, self.holds)
+        self.waitlist = Waitlist(policy, self.score_cache, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
         self.replicas = ReplicaWatch()
@@ -134,13 +136,13 @@ class ClusterState:
 
     def rescore(self, scores: Sequence[GpuScore]) -> None:
         """Take in new scores of GPUs: later placements use them."""
-        for job_class, by_gpu in self.beliefs.rescore(scores).items():
+        for job_class, by_gpu in self.score_cache.rescore(scores).items():
             self.pool.free_capacity.rescore(job_class, by_gpu)
 
     def slow(self, slowdowns: Iterable[PairSlowdown]) -> None:
         """Take in how jobs of two classes slow each other down on one GPU: later placements use it."""
-        self.beliefs.slow(slowdowns)
-        self.pool.free_capacity.scores.slow(self.beliefs.slowdowns)
+        self.score_cache.slow(slowdowns)
+        self.pool.free_capacity.scores.slow(self.score_cache.slowdowns)
 
     def limit(self, quotas: Sequence[Quota], now: float) -> None:
         """These quotas are in force from now on, and no others."""
@@ -153,11 +155,11 @@ class ClusterState:
 
     def learn(self, classes: Iterable[WorkloadClass], now: float) -> None:
         """Take in new classes of workloads: their waiting jobs change their group, and are placed by it."""
-        before = self.beliefs.learnt
-        if not self.beliefs.learn(classes):
+        before = self.score_cache.learnt
+        if not self.score_cache.learn(classes):
             return
         for job in [job for job in self.jobs.values() if job.id in self.waitlist.queue]:
-            if class_of(job.spec, before) != class_of(job.spec, self.beliefs.learnt):
+            if class_of(job.spec, before) != class_of(job.spec, self.score_cache.learnt):
                 self.waitlist.stand(job, now)
 
     def keep(self, job: Job) -> None:
@@ -182,7 +184,7 @@ class ClusterState:
         """Remove a lost node, on which no job has a run, from the pool."""
         self.pool.remove(node, sentence, at=at)
         self.desired.forget(node.id)
-        self.beliefs.forget(node.id)
+        self.score_cache.forget(node.id)
         self._measure()
 
     def go(

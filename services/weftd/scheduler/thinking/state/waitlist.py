@@ -10,8 +10,8 @@ from weft.planning.jobs import standing_of
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
-from weftd.scheduler.thinking.state.beliefs import Beliefs
 from weftd.scheduler.thinking.state.holds import HeldBack
+from weftd.scheduler.thinking.state.score_cache import ScoreCache
 
 
 class JobGroup(Struct, frozen=True):
@@ -34,11 +34,11 @@ class Waitlist:
     `unexplained`: jobs whose reason to wait is not recorded yet.
     """
 
-    def __init__(self, policy: Policy, beliefs: Beliefs, holds: HeldBack) -> None:
+    def __init__(self, policy: Policy, score_cache: ScoreCache, holds: HeldBack) -> None:
         self.queue = Queue(policy.ordering)
         self._by_quota = False
         self._backfills = policy.backfill != "none"
-        self._beliefs = beliefs
+        self._score_cache = score_cache
         self._holds = holds
         self._backing_off: set[str] = set()
         self._kept_out: set[str] = set()
@@ -82,7 +82,7 @@ class Waitlist:
             return
         self._move(job.id, None)
         lasts = job.spec.time_limit_seconds if self._backfills else None
-        group = JobGroup(resource_request_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
+        group = JobGroup(resource_request_of_job(job), class_of(job.spec, self._score_cache.learnt), lasts)
         if self._by_quota:
             group = structs.replace(group, tenant=job.tenant, preemptible=job.spec.preemptible)
         standing = standing_of(job, now, self.queue.order)

@@ -11,7 +11,7 @@ SLOWDOWN_NEWS = 0.01  # a smaller change of a slowdown is no reason for another 
 LEARNT_MAX = 50_000  # the newest workloads with a known class: a tenant may name any number
 
 
-class Beliefs:
+class ScoreCache:
     """`learnt`: the class of each workload. `slowdowns`: how jobs of two classes slow each other down on one GPU.
     `changes` counts every new score, class and slowdown."""
 
