@@ -10,7 +10,7 @@ from weft.domain.spec import TuningMode
 from weft.messages.asks import AskKind
 from weft.planning.partition.weft import weft
 from weftd.reallocator.thinking.partitioning import Plans, SizePlanner
-from weftd.scheduler.thinking.state.returned import FIRST_SECONDS
+from weftd.scheduler.thinking.state.freed_holds import FIRST_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 

@@ -111,7 +111,7 @@ class Loans:
             if id(one) not in stays:
                 self._let_go(one)
             if id(one) not in stays | joining:
-                self._cluster_state.returned.keep([one.place], now)
+                self._cluster_state.freed_holds.keep([one.place], now)
         if stay:
             self._awaited[job_id] = stay
         return self._join(job, joins, now) if job is not None and joins else []

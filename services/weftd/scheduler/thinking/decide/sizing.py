@@ -73,7 +73,7 @@ class Sizing:
                 steps += self._leave(job, now)
             else:
                 steps += self._restart(job, now, closed)
-        self._cluster_state.returned.forget_old(now)
+        self._cluster_state.freed_holds.forget_old(now)
         if ahead or not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
             return steps
         self._news, self._looked_at = misfits.news, now
@@ -185,7 +185,7 @@ class Sizing:
     def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
         """Another one whenever there may be room for the job that there was not before."""
         return (
-            self._cluster_state.pool.free_capacity.grown + self._cluster_state.returned.changes,
+            self._cluster_state.pool.free_capacity.grown + self._cluster_state.freed_holds.changes,
             tuple(closed),
             job.version,
         )
@@ -255,7 +255,7 @@ class Sizing:
         missing = 0
         asked = asked_by(job, self._cluster_state.score_cache.learnt)
         with free_capacity.supposing(closed=closed):
-            free_capacity.take_all(self._cluster_state.returned.in_room(free_capacity))
+            free_capacity.take_all(self._cluster_state.freed_holds.in_room(free_capacity))
             for want in resource_request_of(job.spec, job.tenant):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 wanted = job.wanted[want.role] - has

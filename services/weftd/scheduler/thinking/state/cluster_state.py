@@ -37,13 +37,13 @@ from weft.planning.policy import Policy
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.scores import Scores
 from weftd.scheduler.thinking.state.desired import Desired
+from weftd.scheduler.thinking.state.freed_holds import FreedHolds
 from weftd.scheduler.thinking.state.holdings import Holdings
 from weftd.scheduler.thinking.state.holds import HeldBack
 from weftd.scheduler.thinking.state.openjobs import OpenJobs
 from weftd.scheduler.thinking.state.pool import Pool
 from weftd.scheduler.thinking.state.quotas import Quotas
 from weftd.scheduler.thinking.state.replicas import ReplicaWatch
-from weftd.scheduler.thinking.state.returned import Returned
 from weftd.scheduler.thinking.state.score_cache import ScoreCache
 from weftd.scheduler.thinking.state.waitlist import Waitlist
 
@@ -101,7 +101,7 @@ class ClusterState:
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
         self.replicas = ReplicaWatch()
-        self.returned = Returned()
+        self.freed_holds = FreedHolds()
         self._loaded_at = 0.0
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
@@ -217,7 +217,7 @@ class ClusterState:
 
     def owed(self, job: Job, placement: Placement) -> tuple[Loan, ...]:
         """The loans of a service that are still owed with this placement."""
-        loans = (*job.loans, *self.returned.borrowed_again(job, placement))
+        loans = (*job.loans, *self.freed_holds.borrowed_again(job, placement))
         return still_owed(loans, {one.rank for one in placement.allocations}, self.jobs)
 
     def change_of(self, step: Step) -> JobChange:
@@ -269,7 +269,7 @@ class ClusterState:
             elif job.placement != before.placement or job.next_placement != before.next_placement:
                 self._resize(before, job, now)
             self.holdings.change(job, now)
-        self.returned.see(before, job, now)
+        self.freed_holds.see(before, job, now)
         self.misfits.note(job)
         if job.state.final:
             self.jobs.pop(job.id, None)

@@ -20,7 +20,7 @@ class _Back(Struct, frozen=True):
     loans: tuple[Loan, ...] = ()
 
 
-class Returned:
+class FreedHolds:
     """`changes` counts the GPUs that came and went."""
 
     def __init__(self) -> None:
