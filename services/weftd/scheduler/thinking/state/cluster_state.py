@@ -38,8 +38,8 @@ from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.scores import Scores
 from weftd.scheduler.thinking.state.desired import Desired
 from weftd.scheduler.thinking.state.freed_holds import FreedHolds
+from weftd.scheduler.thinking.state.hold_reasons import HoldReasons
 from weftd.scheduler.thinking.state.holdings import Holdings
-from weftd.scheduler.thinking.state.holds import HeldBack
 from weftd.scheduler.thinking.state.openjobs import OpenJobs
 from weftd.scheduler.thinking.state.pool import Pool
 from weftd.scheduler.thinking.state.quotas import Quotas
@@ -96,7 +96,7 @@ class ClusterState:
         self.minimum_run = minimum_run or MinimumRun()
         self.holdings = Holdings(policy.ordering, half_life_seconds, self.minimum_run)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
-        self.holds = HeldBack()
+        self.holds = HoldReasons()
         self.waitlist = Waitlist(policy, self.score_cache, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()

@@ -10,7 +10,7 @@ from weft.planning.jobs import standing_of
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
-from weftd.scheduler.thinking.state.holds import HeldBack
+from weftd.scheduler.thinking.state.hold_reasons import HoldReasons
 from weftd.scheduler.thinking.state.score_cache import ScoreCache
 
 
@@ -34,7 +34,7 @@ class Waitlist:
     `unexplained`: jobs whose reason to wait is not recorded yet.
     """
 
-    def __init__(self, policy: Policy, score_cache: ScoreCache, holds: HeldBack) -> None:
+    def __init__(self, policy: Policy, score_cache: ScoreCache, holds: HoldReasons) -> None:
         self.queue = Queue(policy.ordering)
         self._by_quota = False
         self._backfills = policy.backfill != "none"

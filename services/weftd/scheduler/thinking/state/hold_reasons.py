@@ -11,7 +11,7 @@ from weftd.scheduler.thinking.state.array_throttle import ArrayThrottle, Singlet
 from weftd.scheduler.thinking.state.dependents import Dependents
 
 
-class HeldBack:
+class HoldReasons:
     def __init__(self) -> None:
         self._dependents = Dependents()
         self._arrays = ArrayThrottle()
