@@ -60,7 +60,7 @@ MAY_CATCH_ALL = {
     "services/weftd/gateway/app.py",  # one request: 500
     "services/weftd/scheduler/scheduler_loop.py",  # one cycle, if one job, ask or node is at fault
     "services/weftd/reallocator/aside.py",  # one beat, where the mistake is about one job: else it is raised
-    "services/weftd/executor/hands.py",  # one action on one run: the node's other runs depend on this process
+    "services/weftd/executor/actions.py",  # one action on one run: the node's other runs depend on this process
     "services/weftd/executor/guard/__main__.py",  # one look: nobody would fence in its place
 }
 
@@ -165,7 +165,7 @@ def test_thinking_has_no_clock_no_randomness_and_no_io() -> None:
         "from weft.cgroups.files import read_text",
         "from http import client",
         "from weftd.telemetry.host import HostReading",
-        "import weftd.executor.hands",
+        "import weftd.executor.actions",
         "from weftd.gateway import app",
         "from . import desk",
         "from .desk import Desk",

@@ -297,21 +297,21 @@ class Network:
 
 
 class SimSubscription:
-    def __init__(self, bus: "SimBus", pattern: str, group: str, hands: HandlerQueue) -> None:
+    def __init__(self, bus: "SimBus", pattern: str, group: str, actions: HandlerQueue) -> None:
         self.bus = bus
         self.pattern = pattern
         self.group = group
-        self._hands = hands
+        self._actions = actions
 
     def arrive(self, subject: str, payload: bytes, headers: dict[str, str], reply: Reply | None) -> None:
         """Into its process, which may be stopped: then it waits there."""
         respond = partial(self.bus.respond, reply) if reply is not None else None
         heard = Heard(subject=subject, payload=payload, headers=headers, respond=respond)
-        self.bus.place.call(self._hands.give, heard)
+        self.bus.place.call(self._actions.give, heard)
 
     async def drain(self) -> None:
         self.bus.forget(self)
-        await self._hands.finish()
+        await self._actions.finish()
 
 
 class SimBus(TypedBus):
@@ -418,10 +418,10 @@ class SimBus(TypedBus):
             self.subscriptions.remove(subscription)
             self.link.carry("out", partial(self._network.unlisten, subscription), surely=True)
 
-    async def _listen(self, subject: str, hands: HandlerQueue, group: str) -> SimSubscription:
+    async def _listen(self, subject: str, actions: HandlerQueue, group: str) -> SimSubscription:
         await self.place.point("listen")
         self._check_open()
-        subscription = SimSubscription(self, subject, group, hands)
+        subscription = SimSubscription(self, subject, group, actions)
         self.subscriptions.append(subscription)
         self.link.carry("out", partial(self._network.listen, subscription), surely=True)
         if self.link.alive:

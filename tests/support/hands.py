@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from weft.messages.nodes import StartRun
-from weftd.executor.hands import Hands
+from weftd.executor.actions import Actions
 from weftd.executor.runs import Runtime
 from weftd.executor.thinking.core import Action, Resize
 
@@ -25,8 +25,8 @@ def made_hands(
     failed: Callable[[Action], None] = lambda _: None,
     with_secrets: Callable[[StartRun], Awaitable[StartRun]] = _as_it_is,
     not_applied: Callable[[Resize, str], None] = lambda _, __: None,
-) -> Hands:
-    return Hands(
+) -> Actions:
+    return Actions(
         runtime,
         tasks,
         with_secrets=with_secrets,

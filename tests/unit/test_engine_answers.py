@@ -74,7 +74,7 @@ async def carry_out(runtime: DockerRuntime, action: Action) -> None:
     """As the executor does. An exception that gets out of it would end the executor, and fails the test."""
     done = asyncio.Event()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        hands = made_hands(
+        actions = made_hands(
             runtime,
             tasks,
             with_secrets=unasked,
@@ -82,9 +82,9 @@ async def carry_out(runtime: DockerRuntime, action: Action) -> None:
             failed=lambda _: done.set(),
             not_applied=lambda _, __: done.set(),
         )
-        hands.take([action])
+        actions.take([action])
         await done.wait()
-        hands.drop()
+        actions.drop()
 
 
 async def in_place(runtime: DockerRuntime, engine: FakeEngine, action: str) -> Action:

@@ -73,10 +73,10 @@ async def carried_out(answers: Callable[[StartRun], Awaitable[StartRun]]) -> tup
         done.set()
 
     async with asyncio.TaskGroup() as tasks:
-        hands = made_hands(FakeRuntime(host), tasks, with_secrets=answers, done=done.set, failed=fail)
-        hands.take([Start(NAMED)])
+        actions = made_hands(FakeRuntime(host), tasks, with_secrets=answers, done=done.set, failed=fail)
+        actions.take([Start(NAMED)])
         await done.wait()
-        hands.drop()
+        actions.drop()
     return host, failed
 
 

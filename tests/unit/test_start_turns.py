@@ -11,7 +11,7 @@ from tests.support.hands import made_hands
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 from weft.messages.nodes import StartRun
-from weftd.executor.hands import STARTS_AT_ONCE, STARTS_PER_TENANT_MAX
+from weftd.executor.actions import STARTS_AT_ONCE, STARTS_PER_TENANT_MAX
 from weftd.executor.thinking.core import Start
 from weftd.executor.turns import StartTurns
 
@@ -35,12 +35,12 @@ async def started(runtime: FakeRuntime, orders: list[StartRun], *, until: str) -
     """Give all these orders at once, and wait until that job is started."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         done = asyncio.Event()
-        hands = made_hands(runtime, tasks, done=done.set)
-        hands.take([Start(one) for one in orders])
+        actions = made_hands(runtime, tasks, done=done.set)
+        actions.take([Start(one) for one in orders])
         while not any(run.key.job_id == until for run in await runtime.runs()):
             await done.wait()
             done.clear()
-        hands.drop()
+        actions.drop()
 
 
 def many(tenant: str, count: int) -> list[StartRun]:

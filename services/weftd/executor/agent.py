@@ -11,9 +11,9 @@ from collections.abc import Callable
 from weft.bus import Bus, BusClosedError, BusError
 from weft.domain.cluster import Capacity
 from weft.messages.nodes import NodeDesired, NodeReported
+from weftd.executor.actions import Actions
 from weftd.executor.files.contexts import Contexts
 from weftd.executor.files.secrets import SecretFiles, with_secrets
-from weftd.executor.hands import Hands
 from weftd.executor.keeper import Keeper
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.metrics import ExecutorGauges
@@ -52,7 +52,7 @@ class Agent:
         self._clock, self._jitter = clock, jitter
         self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
         self._secret_files = secret_files
-        self.hands = Hands(
+        self.actions = Actions(
             runtime,
             tasks,
             with_secrets=lambda order: with_secrets(order, bus, node_id=settings.node_id, files=secret_files),
@@ -126,12 +126,12 @@ class Agent:
             if runs is not None:
                 now = self._clock()
                 self._note_fenced(runs)
-                self._contexts.keep({*(run.key for run in runs), *self.hands.busy})
-                self._secret_files.keep({*(run.key for run in runs if run.live), *self.hands.busy})
-                actions = self._core.decide(runs, busy=self.hands.busy, now=now)
+                self._contexts.keep({*(run.key for run in runs), *self.actions.busy})
+                self._secret_files.keep({*(run.key for run in runs if run.live), *self.actions.busy})
+                actions = self._core.decide(runs, busy=self.actions.busy, now=now)
                 self._keeper.save(self._core.memory)  # before the action, so that its cause survives a crash
                 self.gauges.show(runs, actions, fenced=self._core.fenced(now))
-                self.hands.take(actions)
+                self.actions.take(actions)
 
     async def stop_all(self) -> None:
         """End every run, as if it were no longer desired, and return when all are gone or killed."""
@@ -140,7 +140,7 @@ class Agent:
         while (runs := await self.runs()) is None or any(run.live for run in runs):
             await self.reconcile()
             await asyncio.sleep(STOP_LOOK_SECONDS)
-        self._secret_files.keep(self.hands.busy)
+        self._secret_files.keep(self.actions.busy)
 
     async def leave(self) -> None:
         """Return when the control plane knows the end of every run, so that no record of them is needed."""
@@ -158,7 +158,7 @@ class Agent:
         await self._progress.settle([run for run in runs if not run.live])
         words = await self._last_words.of(runs, self._core.serving, now=self._clock())
         self._core.serving.hear_words(runs, self._last_words.lines, self._clock())
-        seen = self._core.report(runs, self._progress.latest, beginning=self.hands.beginning, last_words=words)
+        seen = self._core.report(runs, self._progress.latest, beginning=self.actions.beginning, last_words=words)
         self._seq += 1
         sent_at = self._clock()
         try:

@@ -182,7 +182,7 @@ async def run(
         for task in beside:
             task.cancel()
         prober.drop()
-        agent.hands.drop()
+        agent.actions.drop()
     await progress.close()
 
 

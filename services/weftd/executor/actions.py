@@ -29,7 +29,7 @@ RETRY_SECONDS_MAX = 5.0  # after failures in a row; an end is always tried again
 FAILURES_KEPT = 1000  # runs whose failures are counted, the latest to fail
 
 
-class Hands:
+class Actions:
     def __init__(
         self,
         runtime: Runtime,

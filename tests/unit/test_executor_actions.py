@@ -9,7 +9,7 @@ from tests.support.hands import made_hands
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 from weft.messages.nodes import StartRun
-from weftd.executor.hands import RETRY_SECONDS, RETRY_SECONDS_MAX
+from weftd.executor.actions import RETRY_SECONDS, RETRY_SECONDS_MAX
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.core import Action, Start
 
@@ -38,12 +38,12 @@ async def tried(runtime: SpoiltRuntime) -> list[Action]:
     failed: list[Action] = []
     async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         woken = asyncio.Event()
-        hands = made_hands(runtime, tasks, done=woken.set, failed=failed.append)
+        actions = made_hands(runtime, tasks, done=woken.set, failed=failed.append)
         while len(there := {run.key for run in await runtime.runs()}) < 2:
-            hands.take([Start(asked) for asked in (ODD, EVEN) if RunKey.of(asked) not in there])
+            actions.take([Start(asked) for asked in (ODD, EVEN) if RunKey.of(asked) not in there])
             await woken.wait()
             woken.clear()
-        hands.drop()
+        actions.drop()
     return failed
 
 
