@@ -348,7 +348,7 @@ class Cluster:
                 bus=life.bus,
                 runtime=SimRuntime(machine.engine, life.place),
                 progress=FakeProgress(),
-                keeper=machine.keeper.restarted(),
+                state_file=machine.state_file.restarted(),
                 capacity=lambda: machine.capacity,
                 stop=life.stop,
                 clock=machine.clock,

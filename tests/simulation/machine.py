@@ -167,7 +167,7 @@ class Machine:
         self.history = history
         self.host = Host(node_id, witness, now=wall_clock)
         self.engine = Engine(self.host, loop, dice)
-        self.keeper = Keeper("boot-1")
+        self.state_file = Keeper("boot-1")
         self.guard: NodeGuard | None = None
         self._boots = 1
 
@@ -183,9 +183,9 @@ class Machine:
     def power_on(self) -> None:
         self.engine.on = True
         self._boots += 1
-        self.keeper.boot_id = f"boot-{self._boots}"
-        self.keeper.memory = self.keeper.memory.after_boot(self.keeper.ended_by_guard)
-        self.keeper.ended_by_guard = frozenset()  # the note is of the boot before
+        self.state_file.boot_id = f"boot-{self._boots}"
+        self.state_file.memory = self.state_file.memory.after_boot(self.state_file.ended_by_guard)
+        self.state_file.ended_by_guard = frozenset()  # the note is of the boot before
         self.clock.boot()
 
 
@@ -265,7 +265,7 @@ class NodeGuard:
     def look(self) -> None:
         machine = self._machine
         runs = machine.host.runs()
-        memory = machine.keeper.memory
+        memory = machine.state_file.memory
         self._guard.keep({run.key for run in runs})
         actions = self._guard.decide(
             [guard.Seen(key=run.key, grace=run.grace) for run in runs if run.live],
@@ -273,7 +273,7 @@ class NodeGuard:
             stops={stop.key: stop.kill_at for stop in memory.stops},
             now=machine.clock(),
         )
-        machine.keeper.ended_by_guard = self._guard.ended
+        machine.state_file.ended_by_guard = self._guard.ended
         for action in actions:
             machine.history.note(machine.node_id, f"guard: {action}")
             machine.history.counts["acts of guards"] += 1

@@ -82,7 +82,7 @@ class Trouble:
         self._unsplit()
         for machine in cluster.machines:
             machine.host.available = True
-            machine.keeper.full = False
+            machine.state_file.full = False
             if not machine.on:
                 self._power_on(machine)
         for service in cluster.services:
@@ -309,9 +309,9 @@ class Trouble:
     def _disk_full(self) -> None:
         machine = self._machine()
         self._cluster.history.note(machine.node_id, "the disk is full")
-        machine.keeper.full = True
+        machine.state_file.full = True
 
         def freed() -> None:
-            machine.keeper.full = False
+            machine.state_file.full = False
 
         self._cluster.later(self._some(1.0, 40.0), freed)

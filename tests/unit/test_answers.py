@@ -162,7 +162,7 @@ def test_a_job_of_very_many_ranks_starts_on_one_node() -> None:
                     bus=bus,
                     runtime=FakeRuntime(host),
                     progress=FakeProgress(),
-                    keeper=MemoryKeeper(),
+                    state_file=MemoryKeeper(),
                     capacity=lambda: BIG,
                     stop=stop,
                     clock=now,

@@ -13,7 +13,6 @@ from weft.messages.nodes import Member, Members
 from weftd.executor.__main__ import capacity, host_cpus, host_memory
 from weftd.executor.files.home import Home
 from weftd.executor.guard.files import FENCED_BYTES, Fenced, Slot
-from weftd.executor.keeper import FileKeeper, HomeTakenError
 from weftd.executor.machine.node import NodeFacts, Refusal, volume_source
 from weftd.executor.runs import Limits, RunKey
 from weftd.executor.runtime.docker.container import (
@@ -27,6 +26,7 @@ from weftd.executor.runtime.docker.container import (
 )
 from weftd.executor.runtime.docker.settings import ContainerSettings
 from weftd.executor.runtime.limits.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
+from weftd.executor.state_file import DiskStateFile, HomeTakenError
 from weftd.executor.thinking.core import Memory, Stop
 
 GIB = 1 << 30
@@ -116,48 +116,48 @@ def test_version_2_without_its_controllers_is_not_used(tmp_path: Path) -> None:
 def test_incarnations_grow_and_a_boot_leaves_only_which_runs_were_told_to_stop(tmp_path: Path) -> None:
     home = Home(tmp_path)
     memory = Memory(synced_at=5.0, stops=(Stop(key=RunKey("job-1", 1, 0), kill_at=9.0),))
-    first = FileKeeper(home, boot_id="a", now=100.0)
+    first = DiskStateFile(home, boot_id="a", now=100.0)
     first.save(memory)
     first.close()
-    second = FileKeeper(home, boot_id="a", now=50.0)
+    second = DiskStateFile(home, boot_id="a", now=50.0)
     assert (second.incarnation, second.memory) == (first.incarnation + 1, memory)
     second.close()
-    third = FileKeeper(home, boot_id="b", now=50.0)
+    third = DiskStateFile(home, boot_id="b", now=50.0)
     assert (third.incarnation, third.memory) == (first.incarnation + 2, memory.after_boot())
     third.close()
 
 
 def test_an_executor_knows_after_a_boot_of_its_host_which_runs_the_guard_had_ended(tmp_path: Path) -> None:
     home, key = Home(tmp_path), RunKey("job-1", 1, 0)
-    first = FileKeeper(home, boot_id="a", now=100.0)
+    first = DiskStateFile(home, boot_id="a", now=100.0)
     slot = Slot(home.root / "fenced", FENCED_BYTES)
     slot.write(Fenced(boot_id="a", runs=(key,)))
     slot.close()
     assert first.fenced() == {key}
     first.close()
-    second = FileKeeper(home, boot_id="b", now=100.0)
+    second = DiskStateFile(home, boot_id="b", now=100.0)
     assert (second.fenced(), second.memory) == (frozenset(), Memory(stops=(Stop(key=key, kill_at=0.0, fenced=True),)))
     second.save(Memory())
     second.close()
-    third = FileKeeper(home, boot_id="b", now=100.0)
+    third = DiskStateFile(home, boot_id="b", now=100.0)
     assert third.memory == Memory(), "a note of an earlier boot is taken once"
     third.close()
 
 
 def test_incarnations_grow_also_where_the_home_was_lost(tmp_path: Path) -> None:
-    first = FileKeeper(Home(tmp_path / "a"), boot_id="a", now=100.0)
-    second = FileKeeper(Home(tmp_path / "b"), boot_id="a", now=200.0)
+    first = DiskStateFile(Home(tmp_path / "a"), boot_id="a", now=100.0)
+    second = DiskStateFile(Home(tmp_path / "b"), boot_id="a", now=200.0)
     assert second.incarnation > first.incarnation
     first.close()
     second.close()
 
 
 def test_a_home_has_one_executor_at_a_time(tmp_path: Path) -> None:
-    first = FileKeeper(Home(tmp_path), boot_id="a", now=1.0)
+    first = DiskStateFile(Home(tmp_path), boot_id="a", now=1.0)
     with pytest.raises(HomeTakenError):
-        FileKeeper(Home(tmp_path), boot_id="a", now=1.0)
+        DiskStateFile(Home(tmp_path), boot_id="a", now=1.0)
     first.close()
-    FileKeeper(Home(tmp_path), boot_id="a", now=1.0).close()
+    DiskStateFile(Home(tmp_path), boot_id="a", now=1.0).close()
 
 
 @pytest.mark.parametrize("boot_id", ["a", "b"])
@@ -166,18 +166,18 @@ def test_the_last_sync_and_the_stops_outlive_an_executor_also_where_the_rest_of_
 ) -> None:
     home = Home(tmp_path)
     stop = Stop(key=RunKey("job-1", 1, 0), kill_at=9.0)
-    keeper = FileKeeper(home, boot_id="a", now=1.0)
+    state_file = DiskStateFile(home, boot_id="a", now=1.0)
     (tmp_path / "state.json.new").mkdir()
-    keeper.save(Memory(synced_at=5.0, stops=(stop,)))
-    assert keeper.memory == Memory(synced_at=5.0, stops=(stop,))
-    keeper.close()
+    state_file.save(Memory(synced_at=5.0, stops=(stop,)))
+    assert state_file.memory == Memory(synced_at=5.0, stops=(stop,))
+    state_file.close()
     (tmp_path / "state.json.new").rmdir()
-    later = FileKeeper(home, boot_id=boot_id, now=2.0)
+    later = DiskStateFile(home, boot_id=boot_id, now=2.0)
     kept = Memory(synced_at=5.0, stops=(stop,))
     assert later.memory == (kept if boot_id == "a" else kept.after_boot())
     later.save(Memory())
     later.close()
-    last = FileKeeper(home, boot_id=boot_id, now=3.0)
+    last = DiskStateFile(home, boot_id=boot_id, now=3.0)
     assert last.memory.stops == ()
     last.close()
 

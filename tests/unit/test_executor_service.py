@@ -28,7 +28,7 @@ class World:
         now = asyncio.get_running_loop().time
         self.bus = MemoryBus()
         self.host = FakeHost(program, now=now)
-        self.keeper = MemoryKeeper()
+        self.state_file = MemoryKeeper()
         self.progress = FakeProgress()
         self.control = ControlPlane(self.bus)
         self.capacity = Capacity(cpus=4, memory=1 << 30)
@@ -42,7 +42,7 @@ class World:
                 bus=self.bus,
                 runtime=FakeRuntime(self.host),
                 progress=self.progress,
-                keeper=self.keeper,
+                state_file=self.state_file,
                 capacity=lambda: self.capacity,
                 stop=stop,
                 clock=asyncio.get_running_loop().time,
@@ -56,7 +56,7 @@ class World:
         finally:
             stop.set()
             await running
-            self.keeper.restarted()
+            self.state_file.restarted()
 
     def alive(self) -> list[RunKey]:
         return [run.key for run in self.host.runs() if run.live]

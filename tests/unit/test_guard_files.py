@@ -6,15 +6,15 @@ from pathlib import Path
 from weftd.executor.files.home import Home
 from weftd.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_orders, read_slot, write_orders
 from weftd.executor.guard.thinking import FenceTimings
-from weftd.executor.keeper import FileKeeper
 from weftd.executor.runs import RunKey
+from weftd.executor.state_file import DiskStateFile
 from weftd.executor.thinking.core import Memory, Stop
 
 KEY, OTHER = RunKey("job-1", 1, 0), RunKey("job-2", 1, 0)
 
 
-def keeper(home: Home, *, boot_id: str = "boot-1") -> FileKeeper:
-    return FileKeeper(home, boot_id=boot_id, now=0.0)
+def state_file(home: Home, *, boot_id: str = "boot-1") -> DiskStateFile:
+    return DiskStateFile(home, boot_id=boot_id, now=0.0)
 
 
 def test_a_record_is_overwritten_in_place_and_read_whole(tmp_path: Path) -> None:
@@ -56,41 +56,41 @@ def test_half_a_record_is_none(tmp_path: Path) -> None:
 
 def test_the_last_good_sync_outlives_a_memory_that_could_not_be_written(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    first = keeper(home)
+    first = state_file(home)
     first.save(Memory(synced_at=5.0, stops=(Stop(key=KEY, kill_at=9.0),)))
     os.mkdir(f"{home.state}.new")  # now it cannot be
     first.save(Memory(synced_at=7.0))
     assert first.memory == Memory(synced_at=7.0)
     first.close()
-    second = keeper(home)
+    second = state_file(home)
     assert second.memory == Memory(synced_at=7.0, stops=(Stop(key=KEY, kill_at=9.0),))
     second.close()
 
 
 def test_a_memory_that_could_not_be_written_is_written_as_soon_as_it_can_be(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    first = keeper(home)
+    first = state_file(home)
     os.mkdir(f"{home.state}.new")
     memory = Memory(synced_at=7.0, stops=(Stop(key=KEY, kill_at=9.0),))
     first.save(memory)
     os.rmdir(f"{home.state}.new")
     first.save(memory)
     first.close()
-    second = keeper(home)
+    second = state_file(home)
     assert second.memory == memory
     second.close()
 
 
 def test_of_another_boot_only_the_runs_that_were_told_to_stop_are_known(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    first = keeper(home)
+    first = state_file(home)
     first.save(Memory(synced_at=5.0, stops=(Stop(key=OTHER, kill_at=9.0, killed_at=9.0),)))
     fenced = Slot(home.root / "fenced", 1 << 16)
     fenced.write(Fenced(boot_id="boot-1", runs=(KEY,)))
     fenced.close()
     assert first.fenced() == {KEY}
     first.close()
-    second = keeper(home, boot_id="boot-2")
+    second = state_file(home, boot_id="boot-2")
     assert second.memory == Memory(stops=(Stop(key=KEY, kill_at=0.0, fenced=True), Stop(key=OTHER, kill_at=0.0)))
     assert second.fenced() == frozenset()
     second.close()

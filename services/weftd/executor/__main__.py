@@ -29,7 +29,6 @@ from weftd.executor.files.secrets import SecretFiles, folder_in_memory
 from weftd.executor.guard import thinking as guard
 from weftd.executor.guard.files import GuardOrders
 from weftd.executor.guard.watch import guarded
-from weftd.executor.keeper import FileKeeper, HomeTakenError
 from weftd.executor.logs.progress import ProgressReader
 from weftd.executor.logs.retention import Retention
 from weftd.executor.machine.boot import boot_clock, boot_id
@@ -40,6 +39,7 @@ from weftd.executor.settings import ExecutorSettings
 from weftd.executor.shares.backend import ShareBackend
 from weftd.executor.shares.opening import SharesUnavailableError, opened
 from weftd.executor.silence import Silence, SilentBus
+from weftd.executor.state_file import DiskStateFile, HomeTakenError
 
 logger = logging.getLogger(__name__)
 CONNECT_SECONDS_MAX = 3.0
@@ -54,7 +54,7 @@ async def run(stop: asyncio.Event) -> None:
         logger.warning("fencing is switched off: jobs may run twice")
     home = Home(settings.home, secret_files=_secrets_folder(settings))
     fence_seconds = settings.fence_seconds if settings.fencing else None
-    keeper = FileKeeper(home, boot_id=boot_id(), now=time.time(), fence_seconds=fence_seconds)
+    state_file = DiskStateFile(home, boot_id=boot_id(), now=time.time(), fence_seconds=fence_seconds)
     try:
         node = NodeFacts(
             node_id=settings.node_id,
@@ -72,16 +72,16 @@ async def run(stop: asyncio.Event) -> None:
             node.offer(await inventory_in_time(stop=stop, late=node.offer))
         driver = EmulatedDriver() if settings.emulated_gpus else None
         async with (
-            guarded(home, _orders(settings, keeper), clock=boot_clock),
+            guarded(home, _orders(settings, state_file), clock=boot_clock),
             opened(settings.shares, home, driver=driver) as shares,
         ):
-            runtime = await _open_runtime(settings, home, node, keeper, shares)
+            runtime = await _open_runtime(settings, home, node, state_file, shares)
             try:
-                await _serve(settings, home, keeper, runtime, node, stop, shares=shares)
+                await _serve(settings, home, state_file, runtime, node, stop, shares=shares)
             finally:
                 await runtime.close()
     finally:
-        keeper.close()
+        state_file.close()
 
 
 def _secrets_folder(settings: ExecutorSettings) -> Path | None:
@@ -94,7 +94,7 @@ def _secrets_folder(settings: ExecutorSettings) -> Path | None:
 async def _serve(
     settings: ExecutorSettings,
     home: Home,
-    keeper: FileKeeper,
+    state_file: DiskStateFile,
     runtime: Runtime,
     node: NodeFacts,
     stop: asyncio.Event,
@@ -119,7 +119,7 @@ async def _serve(
             bus=bus,
             runtime=runtime,
             progress=ProgressReader(home),
-            keeper=keeper,
+            state_file=state_file,
             capacity=lambda: replace(without_gpus, gpus=node.gpus or (), volumes=offered(node.volumes)),
             stop=until,
             clock=boot_clock,
@@ -161,14 +161,14 @@ async def _sleep(seconds: float, stop: asyncio.Event) -> None:
             await stop.wait()
 
 
-def _orders(settings: ExecutorSettings, keeper: FileKeeper) -> GuardOrders:
+def _orders(settings: ExecutorSettings, state_file: DiskStateFile) -> GuardOrders:
     """The guard's orders. It acts after half of the allowed lateness of clocks and ticks, and has the other half."""
     engine = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock" if settings.runtime == "docker" else ""
     if engine and not engine.startswith("unix://"):
         logger.warning("the guard speaks to an engine on this host only, not to %s", engine)
     return GuardOrders(
         fencing=settings.fencing and settings.guard,
-        boot_id=keeper.boot_id,
+        boot_id=state_file.boot_id,
         timings=guard.FenceTimings(
             fence_seconds=settings.fence_seconds,
             slack_seconds=settings.drift_seconds / 2,
@@ -182,7 +182,7 @@ def _orders(settings: ExecutorSettings, keeper: FileKeeper) -> GuardOrders:
 
 
 async def _open_runtime(
-    settings: ExecutorSettings, home: Home, node: NodeFacts, keeper: FileKeeper, shares: ShareBackend
+    settings: ExecutorSettings, home: Home, node: NodeFacts, state_file: DiskStateFile, shares: ShareBackend
 ) -> Runtime:
     if settings.runtime == "docker":
         from weftd.executor.runtime.docker.runtime import DockerRuntime  # only here: it loads the Docker SDK
@@ -199,7 +199,7 @@ async def _open_runtime(
         inherited=os.environ,
         cgroups=find_cgroups(owner, pids_max=settings.containers.pids_max) if settings.cgroups else NoCgroups(),
         ignore_images=settings.ignore_images,
-        leave=keeper.leave,
+        leave=state_file.leave,
         shares=shares,
     )
 

@@ -14,13 +14,13 @@ from weft.messages.nodes import NodeDesired, NodeReported
 from weftd.executor.actions import Actions
 from weftd.executor.files.contexts import Contexts
 from weftd.executor.files.secrets import SecretFiles, with_secrets
-from weftd.executor.keeper import Keeper
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.metrics import ExecutorGauges
 from weftd.executor.registry import RegistryImages
 from weftd.executor.runs import Run, Runtime, RuntimeUnavailableError
 from weftd.executor.serving.logends import LogEnds
 from weftd.executor.settings import ExecutorSettings
+from weftd.executor.state_file import StateFile
 from weftd.executor.thinking.core import Action, Reconciler, Start
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Agent:
         bus: Bus,
         runtime: Runtime,
         reconciler: Reconciler,
-        keeper: Keeper,
+        state_file: StateFile,
         progress: ProgressSource,
         settings: ExecutorSettings,
         capacity: Callable[[], Capacity],
@@ -47,7 +47,7 @@ class Agent:
         clock: Callable[[], float],
         jitter: Callable[[], float],
     ) -> None:
-        self._bus, self._runtime, self._core, self._keeper = bus, runtime, reconciler, keeper
+        self._bus, self._runtime, self._core, self._state_file = bus, runtime, reconciler, state_file
         self._progress, self._settings, self._capacity = progress, settings, capacity
         self._clock, self._jitter = clock, jitter
         self._contexts = Contexts(settings.home.absolute(), bus, node_id=settings.node_id)
@@ -129,7 +129,7 @@ class Agent:
                 self._contexts.keep({*(run.key for run in runs), *self.actions.busy})
                 self._secret_files.keep({*(run.key for run in runs if run.live), *self.actions.busy})
                 actions = self._core.decide(runs, busy=self.actions.busy, now=now)
-                self._keeper.save(self._core.memory)  # before the action, so that its cause survives a crash
+                self._state_file.save(self._core.memory)  # before the action, so that its cause survives a crash
                 self.gauges.show(runs, actions, fenced=self._core.fenced(now))
                 self.actions.take(actions)
 
@@ -167,8 +167,8 @@ class Agent:
                     node_id=self._settings.node_id,
                     pool=self._settings.pool,
                     address=self._settings.address,
-                    boot_id=self._keeper.boot_id,
-                    incarnation=self._keeper.incarnation,
+                    boot_id=self._state_file.boot_id,
+                    incarnation=self._state_file.incarnation,
                     seq=self._seq,
                     capacity=self._capacity(),
                     runs=seen,
@@ -199,7 +199,7 @@ class Agent:
         self._core.observe(answer, reported=seen, sent_at=sent_at)
         self._progress.patterns = self._core.patterns()
         # Before a run starts by this answer: a restart must know the time of this sync.
-        self._keeper.save(self._core.memory)
+        self._state_file.save(self._core.memory)
         return True
 
     async def runs(self) -> list[Run] | None:
@@ -212,7 +212,7 @@ class Agent:
 
     def _note_fenced(self, runs: list[Run]) -> None:
         """Note the guard's stops. Called after the runs were read: the guard notes a run before it ends it."""
-        self._core.note_fenced(self._keeper.fenced() & {run.key for run in runs}, now=self._clock())
+        self._core.note_fenced(self._state_file.fenced() & {run.key for run in runs}, now=self._clock())
 
     def _backoff(self) -> float:
         longest = min(self._settings.sync_seconds, BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))

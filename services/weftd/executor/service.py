@@ -16,13 +16,13 @@ from weft.messages.signals import NodeSampled
 from weft.service import Answer, Every, Listen, serve
 from weftd.executor.agent import Agent
 from weftd.executor.files.secrets import SecretFiles
-from weftd.executor.keeper import Keeper
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.logs.retention import Retention
 from weftd.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from weftd.executor.serving.probing import TELL_SECONDS, Prober
 from weftd.executor.sessions.sessions import Sessions
 from weftd.executor.settings import ExecutorSettings
+from weftd.executor.state_file import StateFile
 from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
 from weftd.executor.thinking.telling import Telling
 
@@ -49,7 +49,7 @@ async def run(
     bus: Bus,
     runtime: Runtime,
     progress: ProgressSource,
-    keeper: Keeper,
+    state_file: StateFile,
     capacity: Callable[[], Capacity],
     stop: asyncio.Event,
     clock: Callable[[], float],
@@ -68,12 +68,12 @@ async def run(
         fence_seconds=settings.fence_seconds if settings.fencing else math.inf, fence_grace_max=settings.fence_grace_max
     )
     async with asyncio.TaskGroup() as tasks:
-        reconciler = Reconciler(timings, keeper.memory)
+        reconciler = Reconciler(timings, state_file.memory)
         agent = Agent(
             bus=bus,
             runtime=runtime,
             reconciler=reconciler,
-            keeper=keeper,
+            state_file=state_file,
             progress=progress,
             settings=settings,
             capacity=capacity,
@@ -88,7 +88,7 @@ async def run(
             runtime=runtime,
             serving=reconciler.serving,
             node_id=settings.node_id,
-            incarnation=keeper.incarnation,
+            incarnation=state_file.incarnation,
             tasks=tasks,
             clock=clock,
             now=now,

@@ -1,7 +1,7 @@
 """The layout of the executor's folder on its node.
 
-state.json            the executor's own memory (see keeper.py)
-stops                 the runs that were asked to stop, while state.json cannot be written (keeper.py)
+state.json            the executor's own memory (see state_file.py)
+stops                 the runs that were asked to stop, while state.json cannot be written (state_file.py)
 lock                  held while an executor runs from here: there is never a second one
 swept                 its file time is that of the last retention sweep (retention.py)
 dropped               which logs were dropped lately, when, and their sizes (dropped.py)

@@ -29,7 +29,7 @@ class HomeTakenError(Exception):
     """Another executor runs from this home."""
 
 
-class Keeper(Protocol):
+class StateFile(Protocol):
     boot_id: str
     incarnation: int
     memory: Memory
@@ -40,7 +40,7 @@ class Keeper(Protocol):
         """The runs that the node's guard has ended."""
 
 
-class FileKeeper:
+class DiskStateFile:
     """Keeps memory in the home, and locks the home against a second executor while it is open."""
 
     def __init__(self, home: Home, *, boot_id: str, now: float, fence_seconds: float | None = None) -> None:
