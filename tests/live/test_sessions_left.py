@@ -6,7 +6,7 @@ from tests.support.gateway_world import World
 from weft.domain.job import Cause, CauseCode, Job, JobEvent
 from weft.messages.asks import AskKind
 from weft.messages.sessions import SessionLeft, SessionLeftNoted
-from weftd.gateway.sessions.entering.records import number_of
+from weftd.gateway.sessions.records import number_of
 
 NAME = "a-session-as-a-gateway-drew-it"
 

@@ -14,7 +14,7 @@ from weftd.cli.sessions.copying import PathBeside, place
 from weftd.cli.sessions.forward import PortWanted, wanted
 from weftd.cli.sessions.packing import Unpacking, leads_inside, parts_of
 from weftd.executor.sessions.session import PIECE_BYTES, PIECE_COST, OutputWindow
-from weftd.gateway.sessions.entering.records import COMMAND_CHARACTERS, shown
+from weftd.gateway.sessions.records import COMMAND_CHARACTERS, shown
 
 
 def test_a_window_gives_every_byte_at_its_offset_and_in_its_stream_whatever_the_pieces_are() -> None:

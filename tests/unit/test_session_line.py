@@ -7,7 +7,7 @@ from aiohttp import WSMessage, WSMsgType, web
 
 from tests.support.doubles.bus import MemoryBus
 from weft.messages.sessions import ReadSession, SessionRead, SessionWritten, WriteSession
-from weftd.gateway.sessions.entering.line import Over, SessionLine
+from weftd.gateway.sessions.relayed import SessionEnd, SessionLine
 
 
 class Program:
@@ -64,7 +64,7 @@ async def test_each_piece_both_ways_is_paid_for_before_the_next_one_is_carried()
         pace=pace,
     )
     async with asyncio.timeout(10):
-        assert await line.carry() is Over.ENDED
+        assert await line.carry() is SessionEnd.ENDED
     assert bytes(program.took) == b"onethree"
     assert sorted(paid) == [3, 5, 5]
     await bus.close()

@@ -38,7 +38,7 @@ from weftd.gateway.readmodel.sight import may_see
 from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.registry.tickets import Tickets, as_bearer
 from weftd.gateway.registry.upstream import Registry
-from weftd.gateway.sessions.entering.records import Records
+from weftd.gateway.sessions.records import Records
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
 from weftd.gateway.thinking.rates import RateLimit

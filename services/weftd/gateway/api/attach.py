@@ -26,7 +26,7 @@ from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.route import Call, RouteAnswer, operation
 from weftd.gateway.sessions import runs
-from weftd.gateway.sessions.entering.line import ANSWER_SECONDS_MAX, Over, SessionLine
+from weftd.gateway.sessions.relayed import ANSWER_SECONDS_MAX, SessionEnd, SessionLine
 from weftd.gateway.sessions.runs import RankRun
 
 ORDER_SECONDS_MAX = 10.0
@@ -132,18 +132,18 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
         clock=gateway.clock,
         pace=lambda count: _carried(gateway, call.who.tenant, count),
     )
-    over = Over.BROKEN
+    over = SessionEnd.BROKEN
     try:
         await line.tell(SessionTold(session=session_id, node=_node(run), rank=run.rank, taken=opened.taken))
         over = await line.carry()
     except asyncio.CancelledError:
         if call.request.transport is not None and not gateway.streams.closing:  # The token is no good any more.
-            over = Over.CLOSED
+            over = SessionEnd.CLOSED
             await asyncio.shield(_close(gateway, run, session_id, opened.line))
         raise
     finally:
-        if over is Over.BROKEN and query.kind is SessionKind.PORT:
-            over = Over.CLOSED
+        if over is SessionEnd.BROKEN and query.kind is SessionKind.PORT:
+            over = SessionEnd.CLOSED
             await asyncio.shield(_close(gateway, run, session_id, opened.line))
         record.over(over, line.status, line.reason, number=opened.line)
 

@@ -25,7 +25,7 @@ from weft.store.tenants import Access
 from weftd.gateway.giving import held
 from weftd.gateway.hints import Hints
 from weftd.gateway.readmodel.stories import story_pages
-from weftd.gateway.sessions.entering.line import Over
+from weftd.gateway.sessions.relayed import SessionEnd
 from weftd.gateway.sessions.runs import RankRun
 
 logger = logging.getLogger(__name__)
@@ -238,16 +238,16 @@ class StayRecord:
                 self._records.forget(self._name)
                 raise
 
-    def over(self, over: Over, status: int | None, reason: str, *, number: int) -> None:
+    def over(self, over: SessionEnd, status: int | None, reason: str, *, number: int) -> None:
         """The line is over; what is left to tell is told later, so that it takes no time of the line's."""
         visit, records = self._visit, self._records
         visit.open -= 1
         if self._is_port:
             if not visit.open:
                 records.later(asyncio.create_task(records.rest(self._name, visit)))
-        elif over in (Over.ENDED, Over.CLOSED):
+        elif over in (SessionEnd.ENDED, SessionEnd.CLOSED):
             records.later(asyncio.create_task(records.left(self._name, visit, status, reason)))
-        elif over is Over.BROKEN:
+        elif over is SessionEnd.BROKEN:
             assert self._run.node_id is not None
             asked = ReadSession(node_id=self._run.node_id, session_id=self._session_id, line=number, looks=True)
             records.later(asyncio.create_task(records.watch(self._name, visit, asked)))

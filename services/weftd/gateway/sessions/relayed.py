@@ -39,7 +39,7 @@ REASON_MAX = 500
 _encode = msgspec.json.Encoder().encode
 
 
-class Over(Enum):
+class SessionEnd(Enum):
     """How a line came to its end."""
 
     ENDED = "ended"  # the session did, and the program was told
@@ -78,9 +78,9 @@ class SessionLine:
         self.status: int | None = None
         self.reason = ""
 
-    async def carry(self) -> Over:
+    async def carry(self) -> SessionEnd:
         """Carry until one side ends. What the other tasks were at is dropped: all is numbered, so nothing is lost."""
-        works: list[Coroutine[Any, Any, Over]] = [self._hear(), self._push(), self._pull(), self._beat()]
+        works: list[Coroutine[Any, Any, SessionEnd]] = [self._hear(), self._push(), self._pull(), self._beat()]
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +90,7 @@ class SessionLine:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             if isinstance(task.exception(), ConnectionError | TimeoutError):
-                return Over.BROKEN
+                return SessionEnd.BROKEN
         return next(iter(done)).result()
 
     async def tell(self, told: SessionTold) -> None:
@@ -106,7 +106,7 @@ class SessionLine:
 
     # ── what the person's program says ──────────────────────────────────────────────────────────────────────────
 
-    async def _hear(self) -> Over:
+    async def _hear(self) -> SessionEnd:
         bucket = Bucket(FRAMES.burst, self._clock())
         while True:
             while len(self._input) >= WINDOW_BYTES:  # It sent more than it may without an acknowledgement.
@@ -126,9 +126,9 @@ class SessionLine:
                     self._take(msgspec.json.decode(frame.data, type=SessionSaid))
                 except (msgspec.DecodeError, UnicodeError):
                     await self.tell(SessionTold(refused=400, reason="this frame is not understood"))
-                    return Over.CLOSED
+                    return SessionEnd.CLOSED
             else:
-                return Over.BROKEN  # closed without a word, or cut
+                return SessionEnd.BROKEN  # closed without a word, or cut
 
     def _take(self, said: SessionSaid) -> None:
         if said.acked is not None and self._acked < said.acked <= self._read:
@@ -143,7 +143,7 @@ class SessionLine:
 
     # ── to the node ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _push(self) -> Over:
+    async def _push(self) -> SessionEnd:
         told_over = False
         while True:
             self._wrote.clear()
@@ -168,7 +168,7 @@ class SessionLine:
                     await asyncio.Event().wait()
                     raise AssertionError("unreachable")
                 if self._end:
-                    return Over.CLOSED
+                    return SessionEnd.CLOSED
                 moved = min(max(0, answer.taken - self._sent), len(piece))
                 told_over = told_over or (over and moved == len(piece))
                 if moved:
@@ -182,7 +182,7 @@ class SessionLine:
                 continue
             await self._wrote.wait()
 
-    async def _pull(self) -> Over:
+    async def _pull(self) -> SessionEnd:
         while True:
             credit = WINDOW_BYTES - (self._read - self._acked)
             if credit <= 0:
@@ -205,10 +205,10 @@ class SessionLine:
             if answer is None:
                 self.reason = "its node does not answer"
                 await self.tell(SessionTold(lost=True, reason=self.reason))
-                return Over.BROKEN
+                return SessionEnd.BROKEN
             if answer.elsewhere:
                 await self.tell(SessionTold(ended=True, reason="it goes on on another line"))
-                return Over.ELSEWHERE
+                return SessionEnd.ELSEWHERE
             if answer.data:
                 data = answer.data[:limit]  # A node that sends more than it was asked for gets no more room by it.
                 await self._send(self._socket.send_bytes(bytes((2 if answer.stream == 2 else 1,)) + data))
@@ -218,13 +218,13 @@ class SessionLine:
                 self.status = answer.status if answer.status in range(256) else None
                 self.reason = "its node ended it" if answer.gone else answer.reason[:REASON_MAX]
                 await self.tell(SessionTold(ended=True, status=self.status, reason=self.reason))
-                return Over.ENDED
+                return SessionEnd.ENDED
 
-    async def _beat(self) -> Over:
+    async def _beat(self) -> SessionEnd:
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
             if self._clock() - self._heard_at > DEAD_SECONDS:
-                return Over.BROKEN
+                return SessionEnd.BROKEN
             await self.tell(SessionTold())
 
     async def _ask(self, asked: Any, kind: type[Any], *, wait: float = 0.0) -> Any:
