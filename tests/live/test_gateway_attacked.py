@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.gateway_world import World, error_of
 from weftd.gateway.notifications.posting import Poster, PostError
-from weftd.gateway.thinking.telling.addresses import networks_of
+from weftd.gateway.thinking.notifications.addresses import networks_of
 
 DIGEST = "0" * 64
 HUGE = b"1" + b"0" * 400

@@ -22,10 +22,10 @@ from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
 from weft.store import GatewayStore
 from weft.store.webhooks import WebhookKept
+from weftd.gateway.notifications.dispatcher import Dispatcher
 from weftd.gateway.notifications.mailing import Mailer, MailError
-from weftd.gateway.notifications.telling import Teller
 from weftd.gateway.settings import MailSettings, MailTls
-from weftd.gateway.thinking.telling.mails import UNASKED
+from weftd.gateway.thinking.notifications.mails import UNASKED
 
 SECONDS_MAX = 30.0
 
@@ -62,7 +62,7 @@ class Day:
     def __init__(self, store: GatewayStore, mailer: Mailer) -> None:
         self.now = 1_767_225_600.0
         self.store = store
-        self.telling = Teller(
+        self.telling = Dispatcher(
             self.store,
             poster=None,
             mailer=mailer,

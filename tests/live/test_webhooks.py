@@ -19,10 +19,10 @@ from weft.domain.job import Cause, CauseCode, JobEvent
 from weft.messages.webhooks import WebhookWanted
 from weft.store import GatewayStore
 from weft.store.webhooks import WebhookKept
+from weftd.gateway.notifications.dispatcher import Dispatcher
 from weftd.gateway.notifications.posting import NOT_FOUND, Poster, PostError
-from weftd.gateway.notifications.telling import Teller
 from weftd.gateway.notifications.tracing import Tracing
-from weftd.gateway.thinking.telling.posts import secret_of
+from weftd.gateway.thinking.notifications.posts import secret_of
 
 HERE = (ip_network("127.0.0.0/8"),)
 SECONDS_MAX = 30.0
@@ -165,7 +165,7 @@ class Day:
         self.now = 1_767_225_600.0
         self.store = store
         self.poster = Poster(HERE, seconds_max=1.0)
-        self.telling = Teller(
+        self.telling = Dispatcher(
             self.store,
             poster=self.poster,
             tracing=None,

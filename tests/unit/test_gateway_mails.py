@@ -8,7 +8,7 @@ import pytest
 from weft.messages.events import Event
 from weft.service import SettingsError, load
 from weftd.gateway.settings import GatewaySettings, MailTls
-from weftd.gateway.thinking.telling.mails import LINES_MAX, Gathered, domain_of, mistaken_address, plain_words
+from weftd.gateway.thinking.notifications.mails import LINES_MAX, Gathered, domain_of, mistaken_address, plain_words
 
 AT = 1_767_225_600.0
 GOOD = {

@@ -41,8 +41,8 @@ from weftd.gateway.registry.upstream import Registry
 from weftd.gateway.sessions.records import Records
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
+from weftd.gateway.thinking.notifications.addresses import networks_of
 from weftd.gateway.thinking.rates import RateLimit
-from weftd.gateway.thinking.telling.addresses import networks_of
 
 logger = logging.getLogger(__name__)
 

@@ -23,14 +23,14 @@ from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from weftd.gateway.giving import read, read_context
 from weftd.gateway.limits.connections import listening
 from weftd.gateway.limits.cpu_budget import PaidThreads, no_time
+from weftd.gateway.notifications.dispatcher import BEAT_SECONDS, Dispatcher
 from weftd.gateway.notifications.mailing import Mailer
 from weftd.gateway.notifications.posting import Poster
-from weftd.gateway.notifications.telling import BEAT_SECONDS, Teller
 from weftd.gateway.notifications.tracing import Tracing
 from weftd.gateway.registry.pinning import read_image
 from weftd.gateway.settings import GatewaySettings
+from weftd.gateway.thinking.notifications.addresses import networks_of
 from weftd.gateway.thinking.rings import FINE_SECONDS
-from weftd.gateway.thinking.telling.addresses import networks_of
 
 logger = logging.getLogger(__name__)
 STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
@@ -69,12 +69,12 @@ def _telling(
     clock: Callable[[], float],
     characters: Callable[[int], str],
     mail_password: str,
-) -> Teller | None:
+) -> Dispatcher | None:
     """None: nothing is told outside."""
     if not settings.webhooks and not settings.otlp_url and not settings.mail.mail_host:
         return None
     allowed = networks_of(settings.webhooks_networks)
-    return Teller(
+    return Dispatcher(
         store,
         poster=Poster(allowed) if settings.webhooks else None,
         mailer=Mailer(settings.mail, mail_password) if settings.mail.mail_host else None,

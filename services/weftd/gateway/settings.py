@@ -11,9 +11,9 @@ from weft.messages.http import PRIORITY_MAX
 from weft.messages.http_tenants import LIMIT_MAX
 from weft.service import Connections
 from weftd.gateway.thinking.budgets import ProcessorBudget
+from weftd.gateway.thinking.notifications.addresses import networks_of
+from weftd.gateway.thinking.notifications.mails import domain_of
 from weftd.gateway.thinking.rates import Rate
-from weftd.gateway.thinking.telling.addresses import networks_of
-from weftd.gateway.thinking.telling.mails import domain_of
 
 PerSecond = Annotated[float, Meta(ge=0)]
 Burst = Annotated[float, Meta(ge=1)]

@@ -8,11 +8,11 @@ from weft.store.webhooks import WebhookKept
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
-from weftd.gateway.notifications.telling import WEBHOOKS_MAX
+from weftd.gateway.notifications.dispatcher import WEBHOOKS_MAX
 from weftd.gateway.notifications.urls import mistake
 from weftd.gateway.readmodel.sight import may_see
-from weftd.gateway.thinking.telling.mails import UNASKED, is_mail, mistaken_address
-from weftd.gateway.thinking.telling.posts import events_of, secret_of
+from weftd.gateway.thinking.notifications.mails import UNASKED, is_mail, mistaken_address
+from weftd.gateway.thinking.notifications.posts import events_of, secret_of
 
 SECRET_CHARACTERS = 40
 ID_CHARACTERS = 10

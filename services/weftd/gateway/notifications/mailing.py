@@ -15,7 +15,7 @@ from email.message import EmailMessage
 
 from weft.threads import aside
 from weftd.gateway.settings import MailSettings, MailTls
-from weftd.gateway.thinking.telling.mails import domain_of, plain_words
+from weftd.gateway.thinking.notifications.mails import domain_of, plain_words
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from weft.threads import aside
 from weftd.gateway.notifications.urls import mistake
-from weftd.gateway.thinking.telling.addresses import Address, Network, literal, may_reach
+from weftd.gateway.thinking.notifications.addresses import Address, Network, literal, may_reach
 
 SECONDS_MAX = 10.0  # in all
 HEAD_BYTES_MAX = 8 << 10

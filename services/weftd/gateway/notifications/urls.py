@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from weftd.gateway.thinking.telling.addresses import Network, literal, may_reach
+from weftd.gateway.thinking.notifications.addresses import Network, literal, may_reach
 
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # of an address as C reads it: 127.1, 0177.0.0.1, 0x7f.1, 2130706433
 

@@ -15,7 +15,7 @@ import msgspec
 
 from weft.messages.events import Event
 from weft.messages.http import EventData
-from weftd.gateway.thinking.telling.posts import SHORT
+from weftd.gateway.thinking.notifications.posts import SHORT
 
 SCHEME = "mailto:"
 LINES_MAX = 100  # events that a message shows; of the others it says how many there are

@@ -14,8 +14,8 @@ from weft.store.webhooks import WebhookKept
 from weftd.gateway.notifications.mailing import Mailer, MailError
 from weftd.gateway.notifications.posting import Poster, PostError
 from weftd.gateway.notifications.tracing import Tracing
-from weftd.gateway.thinking.telling.mails import SCHEME, Gathered, is_mail, mistaken_address
-from weftd.gateway.thinking.telling.posts import (
+from weftd.gateway.thinking.notifications.mails import SCHEME, Gathered, is_mail, mistaken_address
+from weftd.gateway.thinking.notifications.posts import (
     ERROR_CHARACTERS_MAX,
     body_of,
     ends_it,
@@ -37,7 +37,7 @@ PAGES_MAX = 50  # of one webhook, before its task ends and may begin again
 TYPE = "application/cloudevents+json"
 
 
-class Teller:
+class Dispatcher:
     """`now` is the time of day, `clock` does not jump; `holder` tells this gateway from others."""
 
     def __init__(

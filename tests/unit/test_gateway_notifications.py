@@ -18,9 +18,16 @@ from weftd.gateway.thinking.accounting.lost import kind_of, lost_since
 from weftd.gateway.thinking.accounting.prices import HOUR, PricesError, cost, read_prices
 from weftd.gateway.thinking.accounting.stretches import EpochStretch, Part
 from weftd.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
-from weftd.gateway.thinking.telling.addresses import networks_of
-from weftd.gateway.thinking.telling.posts import BODY_BYTES_MAX, body_of, events_of, secret_of, signed, wait_seconds
-from weftd.gateway.thinking.telling.spans import SPANS_MAX, Trace, trace_id
+from weftd.gateway.thinking.notifications.addresses import networks_of
+from weftd.gateway.thinking.notifications.posts import (
+    BODY_BYTES_MAX,
+    body_of,
+    events_of,
+    secret_of,
+    signed,
+    wait_seconds,
+)
+from weftd.gateway.thinking.notifications.spans import SPANS_MAX, Trace, trace_id
 
 LIST = 'currency = "EUR"\n[gpu_hour]\n"A" = 0.1\n"B" = 2.499999\n'
 
