@@ -12,10 +12,10 @@ from weft.messages.nodes import NodeReported
 from weft.messages.signals import ClassesLearnt, GpusScored
 from weft.service.run import Answer, Every, Listen, serve
 from weft.store import SchedulerStore, StoreUnavailableError
-from weftd.scheduler.forgetting import FORGET_SECONDS, Forgetting
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.leading import Leading
 from weftd.scheduler.relay import Relay
+from weftd.scheduler.retention import FORGET_SECONDS, Retention
 from weftd.scheduler.scheduler_loop import POLL_SECONDS, SchedulerLoop
 from weftd.scheduler.settings import DAY, SchedulerSettings
 from weftd.scheduler.tally import Tally
@@ -66,7 +66,7 @@ class _Pool:
             obeys_quotas=settings.quotas,
             outbox_filled=outbox_filled,
         )
-        self.forgetting = Forgetting(
+        self.retention = Retention(
             store=store, leadership=self.leadership, clock=clock, kept_seconds=settings.jobs_kept_days * DAY or None
         )
 
@@ -114,7 +114,7 @@ class _Pool:
                 rest=TURN_REST,
             ),
             Every(TRIM_SECONDS, scheduler_loop.trim, retry_on=UNAVAILABLE, name="trim"),
-            Every(FORGET_SECONDS, self.forgetting.turn, retry_on=UNAVAILABLE, name="forget"),
+            Every(FORGET_SECONDS, self.retention.turn, retry_on=UNAVAILABLE, name="forget"),
         ]
 
 

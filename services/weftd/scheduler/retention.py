@@ -15,7 +15,7 @@ PAUSE_SECONDS = 0.05  # between two transactions, so that deleting uses only a p
 BATCHES_MAX = 500  # in one turn; the rest is deleted in the next
 
 
-class Forgetting:
+class Retention:
     def __init__(
         self, *, store: SchedulerStore, leadership: Leadership, clock: Callable[[], float], kept_seconds: float | None
     ) -> None:

@@ -5,8 +5,8 @@ import pytest
 from tests.support.doubles.store import MemoryStore
 from weft.domain.lease import Lease
 from weft.store import LeaseLostError
-from weftd.scheduler.forgetting import AT_ONCE, Forgetting
 from weftd.scheduler.leadership import Leadership
+from weftd.scheduler.retention import AT_ONCE, Retention
 
 NOW = 1_700_000_000.0
 KEPT = 1000.0
@@ -32,30 +32,30 @@ class Counting(MemoryStore):
 
 @pytest.fixture
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftd.scheduler.forgetting.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("weftd.scheduler.retention.PAUSE_SECONDS", 0.0)
 
 
-async def forgetting(store: Counting, *, kept_seconds: float | None = KEPT, leads: bool = True) -> Forgetting:
+async def retention(store: Counting, *, kept_seconds: float | None = KEPT, leads: bool = True) -> Retention:
     leadership = Leadership(name="default", holder="me", store=store, clock=lambda: NOW, leader_seconds=6.0)
     if leads:
         await leadership.beat()
         assert leadership.lease is not None
-    return Forgetting(store=store, leadership=leadership, clock=lambda: NOW, kept_seconds=kept_seconds)
+    return Retention(store=store, leadership=leadership, clock=lambda: NOW, kept_seconds=kept_seconds)
 
 
 @pytest.mark.usefixtures("without_pauses")
 async def test_old_jobs_are_deleted_in_parts_until_none_is_left() -> None:
     store = Counting(old=2 * AT_ONCE + 1)
-    await (await forgetting(store)).turn()
+    await (await retention(store)).turn()
     assert store.old == 0
     assert store.asked == [(NOW - KEPT, KEPT, AT_ONCE)] * 3
 
 
 @pytest.mark.usefixtures("without_pauses")
 async def test_one_turn_is_bounded_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weftd.scheduler.forgetting.BATCHES_MAX", 2)
+    monkeypatch.setattr("weftd.scheduler.retention.BATCHES_MAX", 2)
     store = Counting(old=3 * AT_ONCE)
-    turns = await forgetting(store)
+    turns = await retention(store)
     await turns.turn()
     assert store.old == AT_ONCE
     await turns.turn()
@@ -65,12 +65,12 @@ async def test_one_turn_is_bounded_and_the_next_goes_on(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("kept_seconds", "leads"), [(None, True), (KEPT, False)])
 async def test_nothing_is_deleted_for_ever_or_by_a_standby(kept_seconds: float | None, leads: bool) -> None:
     store = Counting(old=5)
-    await (await forgetting(store, kept_seconds=kept_seconds, leads=leads)).turn()
+    await (await retention(store, kept_seconds=kept_seconds, leads=leads)).turn()
     assert store.old == 5
 
 
 async def test_a_leader_that_lost_its_lease_deletes_nothing_and_goes_on() -> None:
     store = Counting(old=5)
     store.lost = True
-    await (await forgetting(store)).turn()
+    await (await retention(store)).turn()
     assert store.old == 5
