@@ -28,7 +28,7 @@ from weftd.executor import service as executor_service
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.thinking.core import Action, Reconciler, Remove
 from weftd.scheduler import leadership
-from weftd.scheduler.relay import Relay
+from weftd.scheduler.outbox import OutboxPublisher
 from weftd.scheduler.thinking.decide import lives, updating, waiting
 from weftd.scheduler.thinking.peers import Bond, Peers
 from weftd.scheduler.thinking.state import runs as scheduler_runs
@@ -197,7 +197,7 @@ class NoMinimumRun(MinimumRun):
         return False
 
 
-class HastyRelay(Relay):
+class HastyRelay(OutboxPublisher):
     """It takes events out of the outbox before it knows that they are stored."""
 
     def __init__(self, *, store: RelayStore, bus: Bus, clock: Callable[[], float]) -> None:

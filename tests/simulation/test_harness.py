@@ -130,7 +130,12 @@ SCHEDULERS: dict[str, tuple[ModuleType | type, str, object, str]] = {
         mutants.counted_from_the_start,
         "GPU-seconds wrong: ",
     ),
-    "a relay that does not wait for the stream": (scheduler_service, "Relay", mutants.HastyRelay, "the stream lacks"),
+    "a relay that does not wait for the stream": (
+        scheduler_service,
+        "OutboxPublisher",
+        mutants.HastyRelay,
+        "the stream lacks",
+    ),
 }
 """By mistake: the module, its name that is replaced and by what, and what the witness says of it."""
 

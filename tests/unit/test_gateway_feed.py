@@ -14,7 +14,7 @@ from weft.messages.events import Event, EventTold
 from weft.store import StoreUnavailableError
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
 from weftd.gateway.readmodel.feed import CATCHING_UP_PER_TENANT, WAITING_BYTES_MAX, Feed, Item, Reader
-from weftd.scheduler.relay import Relay
+from weftd.scheduler.outbox import OutboxPublisher
 
 BEAT = 0.2
 SUBMITTED = "weft.jobs.submitted"
@@ -147,7 +147,7 @@ async def test_what_the_relay_tells_is_heard() -> None:
 
     await bus.subscribe(EventTold, hear)
     await submit(store, "a")
-    await Relay(store=store, bus=bus, clock=lambda: 1.0).turn()
+    await OutboxPublisher(store=store, bus=bus, clock=lambda: 1.0).turn()
     async with asyncio.timeout(10):
         await heard.wait()
     assert not bus.counts

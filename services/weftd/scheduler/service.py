@@ -14,7 +14,7 @@ from weft.service.run import Answer, Every, Listen, serve
 from weft.store import SchedulerStore, StoreUnavailableError
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.leading import Leading
-from weftd.scheduler.relay import Relay
+from weftd.scheduler.outbox import OutboxPublisher
 from weftd.scheduler.retention import FORGET_SECONDS, Retention
 from weftd.scheduler.scheduler_loop import POLL_SECONDS, SchedulerLoop
 from weftd.scheduler.settings import DAY, SchedulerSettings
@@ -156,9 +156,9 @@ async def run(
         taken=lambda name: pools[name].scheduler_loop.wake.set(),
         left=tally.leads_no_more,
     )
-    relay = Relay(store=store, bus=bus, clock=clock)
+    outbox = OutboxPublisher(store=store, bus=bus, clock=clock)
     relays = pools[min(pools)].leadership  # of schedulers that share their pools one publishes the events of all
-    tally.watch_outbox(lambda: relay.waiting)
+    tally.watch_outbox(lambda: outbox.waiting)
 
     async def hear_outbox(_: OutboxFilled) -> None:
         outbox_filled.set()
@@ -171,9 +171,9 @@ async def run(
     async def relay_turn() -> None:
         outbox_filled.clear()
         if relays.lease is None:
-            relay.waiting = 0  # the leader counts them
+            outbox.waiting = 0  # the leader counts them
             return
-        await relay.turn()
+        await outbox.turn()
 
     try:
         await serve(

@@ -1,4 +1,4 @@
-"""The relay, of a store that does late what had no answer in time. On a real NATS: tests/live/test_relay.py."""
+"""The relay, of a store that does late what had no answer in time. On a real NATS: tests/live/test_outbox.py."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
@@ -11,8 +11,8 @@ from tests.support.doubles.bus import MemoryBus
 from tests.support.doubles.store import MemoryStore
 from tests.support.doubles.store import events as memory_events
 from weft.store import StoreUnavailableError, Unsent
-from weftd.scheduler import relay as relay_module
-from weftd.scheduler.relay import LOOK_SECONDS, Relay
+from weftd.scheduler import outbox as relay_module
+from weftd.scheduler.outbox import LOOK_SECONDS, OutboxPublisher
 
 NOW = 1000.0
 
@@ -40,7 +40,7 @@ class LateStore(MemoryStore):
 async def test_events_that_came_back_are_published_although_the_outbox_hears_late_that_they_were() -> None:
     now, store, bus = NOW, LateStore(), MemoryBus()
     await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)
-    relay = Relay(store=store, bus=bus, clock=lambda: now)
+    relay = OutboxPublisher(store=store, bus=bus, clock=lambda: now)
     with pytest.raises(StoreUnavailableError):
         await relay.turn()
     bus.events = None  # the stream is lost, with what it had
@@ -59,7 +59,7 @@ async def test_events_that_are_too_large_to_be_read_at_once_are_all_published_in
     store, bus = MemoryStore(), MemoryBus()
     for number in range(5):
         await store.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=NOW)
-    await Relay(store=store, bus=bus, clock=lambda: NOW).turn()
+    await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).turn()
     assert [event.id for event in bus.events or []] == [f"jobs/j-{number}/1" for number in range(5)]
     assert await store.unsent(limit=10) == []
 
@@ -68,7 +68,7 @@ async def test_events_that_are_too_large_to_be_read_at_once_are_all_published_in
 async def test_a_stream_is_filled_although_the_store_comes_back_as_an_older_copy(copied: str) -> None:
     """What the copy says of its events holds for the stream that was there then."""
     now, store, bus = NOW, MemoryStore(), MemoryBus()
-    relay = Relay(store=store, bus=bus, clock=lambda: now)
+    relay = OutboxPublisher(store=store, bus=bus, clock=lambda: now)
     await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)
     await relay.turn()
     copy = deepcopy(vars(store))
@@ -86,7 +86,7 @@ async def test_a_stream_is_filled_although_the_store_comes_back_as_an_older_copy
 async def test_a_copy_that_is_newer_than_the_filling_of_the_stream_fills_it_again() -> None:
     """Its stream was another: an older copy was there in between, and the new stream was filled from that."""
     now, store, bus = NOW, MemoryStore(), MemoryBus()
-    relay = Relay(store=store, bus=bus, clock=lambda: now)
+    relay = OutboxPublisher(store=store, bus=bus, clock=lambda: now)
     await relay.turn()
     older = deepcopy(vars(store))
     await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)

@@ -17,7 +17,7 @@ LOOK_SECONDS = 10.0  # between two checks for the stream: without events to publ
 KEPT_SECONDS = 24 * 3600.0  # as long as the stream keeps events
 
 
-class Relay:
+class OutboxPublisher:
     """`waiting`: how many events the last try could not publish."""
 
     def __init__(self, *, store: RelayStore, bus: Bus, clock: Callable[[], float]) -> None:
