@@ -25,9 +25,9 @@ from weft.planning.reasons.explain import explain
 from weft.servers import temporary
 from weft.store.migrate import ROLES, migrate
 from weft.store.postgres import PostgresStore
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 
 NODES, GPUS, QUEUED = 1000, 8, 5000
@@ -152,7 +152,7 @@ class _Size:
             bus=self.bus,
             leadership=self.leadership,
             clock=time.time,
-            tally=Tally(),
+            counters=Counters(),
         )
         self.count = 0
 

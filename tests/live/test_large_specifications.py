@@ -16,9 +16,9 @@ from weft.domain.job import JobState
 from weft.domain.tenants import Allowance
 from weft.messages.asks import AskKind, Update
 from weft.store import LargeAskWaitsError, TenantFullError
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.history import JournalPace
 
@@ -43,7 +43,7 @@ class Pool:
             bus=MemoryBus(),
             leadership=self.leadership,
             clock=lambda: self.now,
-            tally=Tally(),
+            counters=Counters(),
             pace=pace,
         )
         self.jobs = 0

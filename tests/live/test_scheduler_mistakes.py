@@ -13,9 +13,9 @@ from tests.support.builders import capacity, spec
 from tests.support.doubles.bus import MemoryBus
 from tests.support.nodes import ScriptedNode
 from weft.domain.job import CauseCode, JobState
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.decide import lives
 from weftd.scheduler.thinking.record.replay import Replay
@@ -44,7 +44,7 @@ class Pool:
             bus=MemoryBus(),
             leadership=self.leadership,
             clock=clock,
-            tally=Tally(),
+            counters=Counters(),
         )
 
     async def sync(self) -> None:

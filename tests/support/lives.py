@@ -22,9 +22,9 @@ from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.store import StoreUnavailableError, UnlawfulError
 from weft.store.tuning import Envelope
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.history import JournalPace
 
@@ -91,7 +91,7 @@ class Life:
             bus=MemoryBus(),
             leadership=leadership,
             clock=lambda: self.now,
-            tally=Tally(),
+            counters=Counters(),
             pace=self.pace,
         )
         return leadership, scheduler_loop

@@ -15,9 +15,9 @@ from weft.domain.lease import Lease, Pledge
 from weft.messages.connection import Connection
 from weft.messages.nodes import NodeDesired, NodeReported
 from weft.store import StoreUnavailableError
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 
 
@@ -63,7 +63,7 @@ class Process:
             bus=MemoryBus(),
             leadership=self.leadership,
             clock=lambda: self.now,
-            tally=Tally(),
+            counters=Counters(),
         )
         self.node = ScriptedNode("node-1", capacity(gpus=1))
 

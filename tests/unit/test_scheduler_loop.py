@@ -22,10 +22,10 @@ from weft.messages.history import Record
 from weft.messages.nodes import NodeDesired
 from weft.messages.signals import GpuScore, GpusScored
 from weft.store import StoreError, StoreUnavailableError, UnlawfulError
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.refreshing import SCORES_SECONDS
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.replay import Replay
 
@@ -93,7 +93,7 @@ class World:
             bus=MemoryBus(),
             leadership=leadership,
             clock=lambda: self.now,
-            tally=Tally(),
+            counters=Counters(),
         )
         self.node = ScriptedNode("node-1", capacity(gpus=4))
 

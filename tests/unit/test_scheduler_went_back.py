@@ -17,9 +17,9 @@ from weft.domain.lease import Lease, Pledge
 from weft.messages.nodes import Leader, NodeDesired
 from weft.store import ASKS_BYTES_MAX, StoreUnavailableError
 from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler, Settings
 
 LEADER_SECONDS, LEASE_SECONDS = 6.0, 150.0
@@ -80,7 +80,7 @@ class Process:
             bus=MemoryBus(),
             leadership=self.leadership,
             clock=world.clock,
-            tally=Tally(),
+            counters=Counters(),
         )
 
 

@@ -10,7 +10,7 @@ from weft.domain.lease import Lease
 from weft.messages.asks import OutboxFilled
 from weft.messages.history import Record
 from weft.store import SchedulerStore, UnlawfulError
-from weftd.scheduler.tally import Tally
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.record.history import Journal
 from weftd.scheduler.thinking.state.pool import NodeChange
@@ -36,14 +36,14 @@ class Committer:
         journal: Journal,
         store: SchedulerStore,
         bus: Bus,
-        tally: Tally,
+        counters: Counters,
         outbox_filled: asyncio.Event,
     ) -> None:
         self._core = core
         self._journal = journal
         self._store = store
         self._bus = bus
-        self._tally = tally
+        self._counters = counters
         self._outbox_filled = outbox_filled
         self._refused: set[str] = set()  # jobs with a step that the store refused in this turn
         self._touched_at = 0.0
@@ -67,7 +67,7 @@ class Committer:
                 first = refused[0]
                 raise WrongStateError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
         if steps:
-            self._tally.count(steps)
+            self._counters.count(steps)
             self._outbox_filled.set()
             await self._bus.publish(OutboxFilled())
         for step in steps:
@@ -147,4 +147,4 @@ class Committer:
 
     def _recorded(self, record: Record) -> None:
         self._journal.stored(record)
-        self._tally.recorded(record)
+        self._counters.recorded(record)

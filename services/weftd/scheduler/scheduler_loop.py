@@ -27,10 +27,10 @@ from weft.store import (
     StoreUnavailableError,
 )
 from weftd.scheduler.committing import Committer, WrongStateError
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.refreshing import Refresher
 from weftd.scheduler.standin import StandIn
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.answers import Answers
 from weftd.scheduler.thinking.appetite import Appetite
 from weftd.scheduler.thinking.core import Scheduler
@@ -79,7 +79,7 @@ class SchedulerLoop:
         bus: Bus,
         leadership: Leadership,
         clock: Callable[[], float],
-        tally: Tally,
+        counters: Counters,
         retention: HistoryRetention | None = None,
         pace: JournalPace | None = None,
         obeys_quotas: bool = True,
@@ -91,14 +91,14 @@ class SchedulerLoop:
         self.wake = asyncio.Event()
         self.outbox_filled = outbox_filled or asyncio.Event()
         self._committer = Committer(
-            core=core, journal=self._journal, store=store, bus=bus, tally=tally, outbox_filled=self.outbox_filled
+            core=core, journal=self._journal, store=store, bus=bus, counters=counters, outbox_filled=self.outbox_filled
         )
         self._refresher = Refresher(core=core, journal=self._journal, store=store, obeys_quotas=obeys_quotas)
         self._store = store
         self._bus = bus
         self._leadership = leadership
         self._clock = clock
-        self._tally = tally
+        self._counters = counters
         self.retention = retention or HistoryRetention()
         self._mistakes = Mistakes()
         self._answers = Answers()
@@ -160,7 +160,7 @@ class SchedulerLoop:
             self._why_not_hold = why_not
             how = f"the nodes are left to their fences: {why_not}" if why_not else "the nodes are held as they are"
             logger.warning("the store is away; %s", how, extra={"pool": self.core.pool})
-        self._tally.hold(self.core.pool, holds=not why_not)
+        self._counters.hold(self.core.pool, holds=not why_not)
         return None if why_not else NodeDesired(seq=report.seq, leader=us, hold=True)
 
     # one turn
@@ -193,7 +193,7 @@ class SchedulerLoop:
             if not blamed:
                 raise
             logger.critical("a decision failed", extra={"pool": self.core.pool, "about": blamed}, exc_info=error)
-            self._tally.mistake()
+            self._counters.mistake()
             self._loaded_for = 0
         finally:
             for one in waiting:
@@ -217,7 +217,7 @@ class SchedulerLoop:
         await self._refresher.scores(now)
         await self._refresher.quotas(now)
         answers = self._take_in_reports(waiting, steps, now)
-        with self._tally.deciding():
+        with self._counters.deciding():
             decided, changes = self._journal.decide(now)
         steps += decided
         began = self._clock()
@@ -234,7 +234,7 @@ class SchedulerLoop:
             self._leadership.alone()
         if self._why_not_hold is not None:
             self._why_not_hold = None
-            self._tally.hold(self.core.pool, holds=False)
+            self._counters.hold(self.core.pool, holds=False)
             logger.info("the store answers again", extra={"pool": self.core.pool})
         for one in answers:
             orders = self._journal.answer(one.report.node_id)
@@ -247,7 +247,7 @@ class SchedulerLoop:
             self.wake.set()  # there is more to decide
         for notice in self.core.reaper.take_notices():
             logger.warning(notice, extra={"pool": self.core.pool})
-        self._tally.show(self.core)
+        self._counters.show(self.core)
 
     async def _mind_the_past(self, lease: Lease, waiting: Sequence[_Waiting]) -> Lease:
         """If the store went back in time, lead above the lost epochs, and wait until no run of the lost time lives."""
@@ -256,7 +256,7 @@ class SchedulerLoop:
         if self._leadership.store_went_back:
             lease = await self._leadership.overtake()
             self._went_back_at = None
-            self._tally.store_went_back()
+            self._counters.store_went_back()
         if not lease.went_back:
             self._went_back_at = None
         elif self._went_back_at is None:
@@ -325,7 +325,7 @@ class SchedulerLoop:
                 if not all(await self._store.take(lease, [change])):
                     raise WrongStateError(f"{job.id} has changed since it was loaded")
                 self._mistakes.forgive(job.id)
-                self._tally.count([change.step])
+                self._counters.count([change.step])
                 self.outbox_filled.set()
                 job = change.after
             if not job.state.final:

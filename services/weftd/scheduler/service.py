@@ -12,13 +12,13 @@ from weft.messages.nodes import NodeReported
 from weft.messages.signals import ClassesLearnt, GpusScored
 from weft.service.run import Answer, Every, Listen, serve
 from weft.store import SchedulerStore, StoreUnavailableError
+from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.leading import Leading
 from weftd.scheduler.outbox import OutboxPublisher
 from weftd.scheduler.retention import FORGET_SECONDS, Retention
 from weftd.scheduler.scheduler_loop import POLL_SECONDS, SchedulerLoop
 from weftd.scheduler.settings import DAY, SchedulerSettings
-from weftd.scheduler.tally import Tally
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.peers import SPEAK_SECONDS
 from weftd.scheduler.thinking.spread import PoolSpread
@@ -41,7 +41,7 @@ class _Pool:
         store: SchedulerStore,
         holder: str,
         clock: Callable[[], float],
-        tally: Tally,
+        counters: Counters,
         outbox_filled: asyncio.Event,
     ) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class _Pool:
             bus=bus,
             leadership=self.leadership,
             clock=clock,
-            tally=tally,
+            counters=counters,
             retention=settings.retention,
             obeys_quotas=settings.quotas,
             outbox_filled=outbox_filled,
@@ -128,7 +128,7 @@ async def run(
     clock: Callable[[], float],
 ) -> None:
     """Serve the pools of these settings until `stop`; `holder` names this process among their schedulers."""
-    tally, outbox_filled = Tally(), asyncio.Event()
+    counters, outbox_filled = Counters(), asyncio.Event()
     pools = {
         name: _Pool(
             name,
@@ -137,7 +137,7 @@ async def run(
             store=store,
             holder=holder,
             clock=clock,
-            tally=tally,
+            counters=counters,
             outbox_filled=outbox_filled,
         )
         for name in settings.all_pools
@@ -154,11 +154,11 @@ async def run(
         spread=spread,
         clock=clock,
         taken=lambda name: pools[name].scheduler_loop.wake.set(),
-        left=tally.leads_no_more,
+        left=counters.leads_no_more,
     )
     outbox = OutboxPublisher(store=store, bus=bus, clock=clock)
     relays = pools[min(pools)].leadership  # of schedulers that share their pools one publishes the events of all
-    tally.watch_outbox(lambda: outbox.waiting)
+    counters.watch_outbox(lambda: outbox.waiting)
 
     async def hear_outbox(_: OutboxFilled) -> None:
         outbox_filled.set()
@@ -192,7 +192,7 @@ async def run(
                 ),
                 *(loop for pool in pools.values() for loop in pool.loops()),
             ],
-            registry=tally.registry,
+            registry=counters.registry,
             admin_port=settings.admin_port,
             admin_host=settings.admin_host,
         )

@@ -13,7 +13,7 @@ from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.state.pool import Pool
 
 
-class Tally:
+class Counters:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._shown: dict[str, _Shown] = {}  # by pool that is led
