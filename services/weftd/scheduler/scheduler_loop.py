@@ -32,7 +32,7 @@ from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.refreshing import Refresher
 from weftd.scheduler.standin import StandIn
 from weftd.scheduler.thinking.answers import Answers
-from weftd.scheduler.thinking.appetite import Appetite
+from weftd.scheduler.thinking.batch_size import BatchSize
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.record.history import HistoryRetention, Journal, JournalPace
 from weftd.scheduler.thinking.record.mistakes import Mistakes, set_aside
@@ -106,8 +106,8 @@ class SchedulerLoop:
         self._loaded_for = 0
         self._went_back_at: float | None = None  # when we found that the store went back, until that is settled
         self._reports: list[_Waiting] = []
-        self._admits = Appetite(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
-        self._does = Appetite(seconds=INTAKE_SECONDS, least=ASKS_LEAST, most=ASKS_MAX)
+        self._admits = BatchSize(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
+        self._does = BatchSize(seconds=INTAKE_SECONDS, least=ASKS_LEAST, most=ASKS_MAX)
         self._done = 0  # asks that this turn took in
         self._asks_from = 0.0  # no asks but submissions are taken in before
         self._took_in = False  # did this turn take in asks or submissions?

@@ -12,7 +12,7 @@ PART_LEAST = 2.0**-10
 PAUSE_PART = 3.0  # times as long as the few took
 
 
-class Appetite:
+class BatchSize:
     """Between `least` and `most` at once, as many as take about `seconds`; fewer after turns that were not stored.
     `part` is what one turn takes of any other bound."""
 

@@ -2,19 +2,19 @@
 
 import pytest
 
-from weftd.scheduler.thinking.appetite import Appetite
+from weftd.scheduler.thinking.batch_size import BatchSize
 
 
-def appetite() -> Appetite:
-    return Appetite(seconds=0.03, least=25, most=100)
+def batch_size() -> BatchSize:
+    return BatchSize(seconds=0.03, least=25, most=100)
 
 
 def test_it_is_whole_before_anything_is_known() -> None:
-    assert appetite().limit == 100
+    assert batch_size().limit == 100
 
 
 def test_of_what_takes_longer_less_is_taken() -> None:
-    hungry = appetite()
+    hungry = batch_size()
     hungry.took(0.1, 100)
     assert hungry.limit == 30
     for _ in range(50):
@@ -26,7 +26,7 @@ def test_of_what_takes_longer_less_is_taken() -> None:
 
 
 def test_what_could_not_be_stored_is_halved_until_it_can_be_and_grows_again() -> None:
-    hungry = appetite()
+    hungry = batch_size()
     for _ in range(20):
         hungry.failed()
     assert hungry.limit == 1
@@ -40,7 +40,7 @@ def test_what_could_not_be_stored_is_halved_until_it_can_be_and_grows_again() ->
 
 
 def test_a_few_or_a_clock_that_stands_still_say_nothing() -> None:
-    hungry = appetite()
+    hungry = batch_size()
     hungry.took(5.0, 3)
     hungry.took(0.0, 50)
     hungry.took(-1.0, 50)
@@ -48,7 +48,7 @@ def test_a_few_or_a_clock_that_stands_still_say_nothing() -> None:
 
 
 def test_a_few_that_take_long_leave_a_pause_and_the_next_ones_end_it() -> None:
-    hungry = appetite()
+    hungry = batch_size()
     hungry.took(0.1, 2)
     assert hungry.pause == pytest.approx(0.3)
     hungry.took(0.01, 2)
