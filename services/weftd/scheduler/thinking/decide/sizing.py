@@ -51,7 +51,7 @@ class Sizing:
         # By job that could not grow: the growth count of the room, the closed nodes, its version.
         self._tried: dict[str, tuple[int, tuple[str, ...], int]] = {}
         self._looked_at = -inf
-        self._news = 0  # of the misfits, at the last look
+        self._news = 0  # resize candidates' count at the last look
         self._last_seq = 0  # of the job that was looked at last
         self._last_service = 0  # likewise, of the services
         # By running service that should have more replicas, how many of them found no place at the last look. What
@@ -63,20 +63,24 @@ class Sizing:
         that waits for room, is not empty, none grows. Jobs that should grow are looked at every `LOOK_SECONDS`, and at
         once if there is a new one: in turn, so many at a time, since their number has no bound."""
         steps: list[Step] = []
-        misfits, jobs = self._cluster_state.misfits, self._cluster_state.jobs
+        resize_candidates, jobs = self._cluster_state.resize_candidates, self._cluster_state.jobs
         if self._tried:
-            wanting = misfits.growing | misfits.serving
+            wanting = resize_candidates.growing | resize_candidates.serving
             self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
         steps += self.serve(now, closed=closed)
-        for job in sorted((jobs[job_id] for job_id in misfits.shrinking), key=lambda job: job.seq):
+        for job in sorted((jobs[job_id] for job_id in resize_candidates.shrinking), key=lambda job: job.seq):
             if how_resized(job.spec) is ResizeHow.LIVE:
                 steps += self._leave(job, now)
             else:
                 steps += self._restart(job, now, closed)
         self._cluster_state.freed_holds.forget_old(now)
-        if ahead or not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
+        if (
+            ahead
+            or not resize_candidates.growing
+            or (self._news == resize_candidates.news and now < self._looked_at + LOOK_SECONDS)
+        ):
             return steps
-        self._news, self._looked_at = misfits.news, now
+        self._news, self._looked_at = resize_candidates.news, now
         for job in self._next_to_grow(closed):
             if how_resized(job.spec) is ResizeHow.LIVE:
                 steps += self._join(job, now, closed)
@@ -88,7 +92,7 @@ class Sizing:
         """Steps of running services towards their size and their newest revision. They do not wait behind jobs that
         wait for room; nodes that are kept for such a job are closed to them, too. With `ahead`, a job that waits for
         room, only services to which it would have to give way as soon as it ran."""
-        jobs, serving = self._cluster_state.jobs, self._cluster_state.misfits.serving
+        jobs, serving = self._cluster_state.jobs, self._cluster_state.resize_candidates.serving
         self.short = {job_id: count for job_id, count in self.short.items() if job_id in serving}
         if not serving:
             return []
@@ -173,9 +177,11 @@ class Sizing:
     def _next_to_grow(self, closed: Sequence[str]) -> list[Job]:
         """In the order of submission, those behind the job that was looked at last first; without those for which there
         was no room, as long as there is no more."""
-        misfits, jobs = self._cluster_state.misfits, self._cluster_state.jobs
+        resize_candidates, jobs = self._cluster_state.resize_candidates, self._cluster_state.jobs
         waiting = (
-            job for job in map(jobs.__getitem__, misfits.growing) if self._tried.get(job.id) != self._trial(job, closed)
+            job
+            for job in map(jobs.__getitem__, resize_candidates.growing)
+            if self._tried.get(job.id) != self._trial(job, closed)
         )
         found = nsmallest(LOOKED_AT_MAX, waiting, key=lambda job: (job.seq <= self._last_seq, job.seq))
         if found:

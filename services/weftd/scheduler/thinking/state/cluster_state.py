@@ -99,7 +99,7 @@ class ClusterState:
         self.holds = HoldReasons()
         self.waitlist = Waitlist(policy, self.score_cache, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
-        self.misfits = Misfits()
+        self.resize_candidates = ResizeCandidates()
         self.replicas = ReplicaWatch()
         self.freed_holds = FreedHolds()
         self._loaded_at = 0.0
@@ -170,7 +170,7 @@ class ClusterState:
             self.waitlist.admit(job)
         elif job.state.holding:
             self._hold(job, self._loaded_at if self.policy.ordering.by_use else job.since, loaded=True)
-        self.misfits.note(job)
+        self.resize_candidates.note(job)
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
@@ -270,7 +270,7 @@ class ClusterState:
                 self._resize(before, job, now)
             self.holdings.change(job, now)
         self.freed_holds.see(before, job, now)
-        self.misfits.note(job)
+        self.resize_candidates.note(job)
         if job.state.final:
             self.jobs.pop(job.id, None)
             self.waitlist.leave(job.id)
@@ -317,7 +317,7 @@ class ClusterState:
         self.pool.check()
 
 
-class Misfits:
+class ResizeCandidates:
     """`shrinking`: jobs of which replicas should leave, and none join before; `growing`: all others that should have
     another size; `serving`: services of which replicas should join, leave, or be replaced. `news` counts the jobs that
     came into any of them."""
