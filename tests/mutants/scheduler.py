@@ -78,7 +78,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/state/strays.py",
+        path="services/weftd/scheduler/thinking/state/orphans.py",
         old="found.update(everything if run.gpus is None else run.gpus)",
         new="found.update(run.gpus or ())",
         breaks="A stray that does not name its GPUs keeps none of them.",

@@ -49,7 +49,7 @@ class Life:
             *(self.submit_service, self.submit_gang, self.submit_elastic, self.submit_shared),
             *(self.submit_array, self.submit_singleton, self.tell_ends),
             *(self.scale, self.scale, self.scale_to_nothing, self.cancel, self.requeue, self.prioritise),
-            *(self.tune, self.share, self.share, self.update, self.drain_or_resume, self.end, self.leave, self.stray),
+            *(self.tune, self.share, self.share, self.update, self.drain_or_resume, self.end, self.leave, self.orphan),
             *(self.tick, self.tick, self.tick, self.wait, self.sync, self.sync, self.world.round),
             *(self.lead_anew, self.quotas),
         ]
@@ -173,7 +173,7 @@ class Life:
         node = self.world.nodes[self._node()]
         node.leaving = not node.leaving
 
-    def stray(self) -> None:
+    def orphan(self) -> None:
         """A node reports a run that it was never told of."""
         node = self.world.nodes[self._node()]
         if not self.ids or not node.orders:

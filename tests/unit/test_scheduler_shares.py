@@ -187,7 +187,7 @@ def test_a_stray_with_a_share_keeps_its_gpu_from_new_jobs_and_from_none_that_is_
     submit(w, "j-3", 0.3)
     w.round()
     assert (w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED)
-    assert w.core.cluster_state.pool.strays.occupied("node-1") == {0}
+    assert w.core.cluster_state.pool.orphans.occupied("node-1") == {0}
     node.unkillable.clear()
     w.round()
     w.round()

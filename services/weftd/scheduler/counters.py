@@ -37,8 +37,8 @@ class Counters:
             "Nodes silent for longer than their lease, not given up because many fell silent together.",
             registry=self.registry,
         )
-        self._strays = Gauge(
-            "weft_scheduler_strays", "Runs that nodes report as alive and no job has.", registry=self.registry
+        self._orphans = Gauge(
+            "weft_scheduler_orphans", "Runs that nodes report as alive and no job has.", registry=self.registry
         )
         self._holding_back = Gauge(
             "weft_scheduler_holding_back",
@@ -97,7 +97,7 @@ class Counters:
             waiting=len(core.cluster_state.jobs) - holding,
             nodes=self._ready_nodes(core),
             doubted=core.reaper.held_back,
-            strays=core.cluster_state.pool.strays.living,
+            orphans=core.cluster_state.pool.orphans.living,
             holding_back=core.holding_back,
         )
         self._sum()
@@ -125,7 +125,7 @@ class Counters:
         self._jobs.labels("waiting").set(sum(one.waiting for one in shown))
         self._nodes.set(sum(one.nodes for one in shown))
         self._doubted.set(sum(one.doubted for one in shown))
-        self._strays.set(sum(one.strays for one in shown))
+        self._orphans.set(sum(one.orphans for one in shown))
         self._holding_back.set(any(one.holding_back for one in shown))
 
 
@@ -136,5 +136,5 @@ class _Shown(Struct, frozen=True, kw_only=True):
     waiting: int
     nodes: int
     doubted: int
-    strays: int
+    orphans: int
     holding_back: bool

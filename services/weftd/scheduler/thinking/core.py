@@ -140,7 +140,7 @@ class Scheduler:
         self._begin(held_until, scores, classes, slowdowns)
         self._settling = self._settle(now, went_back_at)
         self.cluster_state.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
-        self.cluster_state.pool.strays.forgot_placements = went_back_at is not None
+        self.cluster_state.pool.orphans.forgot_placements = went_back_at is not None
 
     # input
 
@@ -472,17 +472,17 @@ class Scheduler:
 
     def _permitted(self, node_id: str, order: JobOrder) -> JobOrder:
         """The order without the ranks that may not run now. A node keeps the runs that it has; it starts none while the
-        leader settles or a stray of the job lives, and none with a share or a volume that it does not give."""
+        leader settles or an orphan of the job lives, and none with a share or a volume that it does not give."""
         known = self.cluster_state.pool.runs.reported_by(node_id)
         if all(key_of(order, rank) in known for rank in order.ranks):
             return order
         job, node = self.cluster_state.jobs[order.job_id], self.cluster_state.pool.nodes[node_id]
-        # The replicas of a service do not meet: a stray of the same epoch is in the way of none.
+        # The replicas of a service do not meet: an orphan of the same epoch is in the way of none.
         but_of = job.epoch if job.spec.is_service else -1
         starts = (
             self._not_yet is None
             and _offers_volumes(node, order)
-            and not self.cluster_state.pool.strays.has_living(order.job_id, but_of=but_of)
+            and not self.cluster_state.pool.orphans.has_living(order.job_id, but_of=but_of)
         )
         return for_ranks(
             order,

@@ -230,7 +230,7 @@ def overdue(
     cluster_state: ClusterState, job: Job, now: float, *, since: float, start_seconds: float, stop_seconds: float
 ) -> list[Step]:
     """Ranks that were to join and did not begin in time leave; ranks that were to leave and are reported to run in
-    spite of that are given up: such a rank keeps its GPUs as a stray. `since`: from when on the time counts."""
+    spite of that are given up: such a rank keeps its GPUs as an orphan. `since`: from when on the time counts."""
     assert job.placement is not None
     waited = now - (since if job.sized_at is None else max(since, job.sized_at))
     stuck = [each for each in job.placement.allocations if each.leaving and cluster_state.pool.runs.alive(job, each)]
@@ -257,7 +257,7 @@ def joined(cluster_state: ClusterState, job: Job, places: Sequence[Allocation]) 
     """The placement with these places as further ranks, the last ones, under numbers that none had before."""
     assert job.placement is not None
     # A rank of a time that the store has forgotten may still have its number.
-    ranks = fresh_ranks(job, len(places), above=cluster_state.pool.strays.highest_rank(job.id, job.epoch))
+    ranks = fresh_ranks(job, len(places), above=cluster_state.pool.orphans.highest_rank(job.id, job.epoch))
     new = tuple(
         structs.replace(place, rank=rank, extra=True, leaving=False, revision=job.revision)
         for place, rank in zip(places, ranks, strict=True)
@@ -288,7 +288,7 @@ def _without(placement: Placement, gone: Collection[Allocation]) -> Placement:
 
 
 def give_up(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
-    """The time for a job to stop is over: the job ends, and each rank that still runs keeps its GPUs as a stray.
+    """The time for a job to stop is over: the job ends, and each rank that still runs keeps its GPUs as an orphan.
 
     The job is not requeued by itself, because the old run and a new one must not run at once.
     """

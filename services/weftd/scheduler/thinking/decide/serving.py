@@ -202,7 +202,7 @@ def overdue(
     cluster_state: ClusterState, job: Job, now: float, *, since: float, start_seconds: float, stop_seconds: float
 ) -> list[Step]:
     """Replicas that did not begin, or are not ready, in time leave, and others take their place; those that were to
-    leave and are reported to run in spite of that are given up: they keep their GPUs as strays. `since`: from when on
+    leave and are reported to run in spite of that are given up: they keep their GPUs as orphans. `since`: from when on
     the time counts."""
     assert job.placement is not None
     assert job.spec.service is not None

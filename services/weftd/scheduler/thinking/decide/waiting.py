@@ -57,7 +57,7 @@ class Waiting:
         """Steps for waiting jobs. `why_not_yet`: if given, nothing is placed now, for this cause."""
         cluster_state, self._cluster.now = self._cluster_state, now
         cluster_state.waitlist.end_backoffs(cluster_state.jobs, now)
-        cluster_state.waitlist.keep_out(cluster_state.pool.strays.by_job().keys(), cluster_state.jobs, now)
+        cluster_state.waitlist.keep_out(cluster_state.pool.orphans.by_job().keys(), cluster_state.jobs, now)
         self._stand_again(now)
         self.cycle.forget()
         if len(self._why_unfit) > CACHED_LEAST + 4 * len(cluster_state.waitlist.queue):
@@ -195,7 +195,7 @@ class Waiting:
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
         """Record once why each job waits that was not placed; `weft explain` computes it anew on request."""
         steps: list[Step] = []
-        strays, waitlist = self._cluster_state.pool.strays.by_job(), self._cluster_state.waitlist
+        orphans, waitlist = self._cluster_state.pool.orphans.by_job(), self._cluster_state.waitlist
         self.unfinished = False
         for job_id in sorted(waitlist.unexplained):
             if len(steps) >= EXPLAINED_MAX:
@@ -205,7 +205,7 @@ class Waiting:
             if waitlist.backs_off(job_id):
                 cause = waitlist.why_put_back(job_id) or _backs_off(job, now)
             elif waitlist.is_kept_out(job_id):
-                cause = _still_runs(*strays[job_id])
+                cause = _still_runs(*orphans[job_id])
             elif (held := waitlist.held.get(job_id)) is not None:
                 cause = held
             elif job_id in waitlist.idle:  # stopped for another job a moment ago: it needs no room to run again

@@ -84,7 +84,7 @@ class Mistakes:
 
 def set_aside(job: Job, sentence: str, now: float) -> JobChange:
     """The change of an open job that the core fails to decide about: it stops, or fails where it stops already or holds
-    nothing. Runs that are left then are strays, which keep their GPUs until they end."""
+    nothing. Runs that are left then are orphans, which keep their GPUs until they end."""
     stops = job.state.holding and job.state is not JobState.STOPPING
     event = JobEvent.STOPPING if stops else JobEvent.FAILED
     cause = Cause(

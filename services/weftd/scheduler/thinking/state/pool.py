@@ -10,8 +10,8 @@ from weft.domain.shares import WHOLE, Share
 from weft.messages.nodes import NodeReported
 from weft.planning.capacity import FreeCapacity
 from weftd.scheduler.thinking.state.openjobs import OpenJobs
+from weftd.scheduler.thinking.state.orphans import Orphans
 from weftd.scheduler.thinking.state.runs import Runs
-from weftd.scheduler.thinking.state.strays import Strays
 
 CPU_DUST = 1e-3  # rounding error of adding and subtracting cores very often
 
@@ -37,7 +37,7 @@ class Pool:
         self.heard: dict[str, float] = {}
         self.unheard: set[str] = set()
         self.leaving: set[str] = set()
-        self.strays = Strays(jobs, self.nodes, self.runs)
+        self.orphans = Orphans(jobs, self.nodes, self.runs)
         self.changes = 0
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
         self._jobs = jobs
@@ -78,7 +78,7 @@ class Pool:
         """Forget the state of a lost node: its last report is outdated."""
         self.unheard.discard(node_id)
         self.leaving.discard(node_id)
-        self.strays.forget(node_id)
+        self.orphans.forget(node_id)
 
     def change(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
         """Take in a new node, or a known node in its new form."""
@@ -92,7 +92,7 @@ class Pool:
         del self.nodes[node.id], self.heard[node.id]
         self.free_capacity.remove(node.id)
         self.free_capacity.grown += 1
-        self.strays.forget(node.id)
+        self.orphans.forget(node.id)
         self.runs.forget(node.id)
         self.changes += 1
         self._node_changes.append(NodeChange(node, "removed", sentence, at))
@@ -113,7 +113,7 @@ class Pool:
 
     def resize(self, before: Job, job: Job) -> None:
         """A job has other limits, or holds more or less in the same epoch; a rank that it no longer has and that is
-        still alive becomes a stray."""
+        still alive becomes an orphan."""
         had, has = _by_place(before), _by_place(job)
         for place in had.keys() & has.keys():
             if _amounts(had[place]) != _amounts(has[place]):
@@ -129,7 +129,7 @@ class Pool:
                 self._look_for_strays(allocation.node_id)
 
     def let_go(self, job: Job) -> None:
-        """A job gives its placement back; a run of it that is still alive becomes a stray."""
+        """A job gives its placement back; a run of it that is still alive becomes an orphan."""
         assert job.placement is not None
         self.runs.let_go(job)
         self.free_capacity.give_back_all(job.held)
@@ -170,12 +170,12 @@ class Pool:
             self.free_capacity.reopen([node.id])
 
     def _look_for_strays(self, node_id: str) -> None:
-        """Find the strays of a node: they keep their GPUs from other jobs."""
-        if self.strays.look(node_id):
+        """Find the orphans of a node: they keep their GPUs from other jobs."""
+        if self.orphans.look(node_id):
             self._put_in_room(self.nodes[node_id])
 
     def _put_in_room(self, node: Node) -> None:
-        occupied, kept = self.strays.occupied(node.id), frozenset(self._kept_on(node.id))
+        occupied, kept = self.orphans.occupied(node.id), frozenset(self._kept_on(node.id))
         self.free_capacity.add(node, self._held_on(node.id), occupied=occupied, kept=kept)
         if node.id in self.unheard or node.id in self.leaving:
             self.free_capacity.close([node.id])
@@ -193,7 +193,7 @@ class Pool:
         return [gpu for of_job in self.kept.values() for one in of_job if one.node_id == node_id for gpu in one.gpus]
 
     def check(self) -> None:
-        """Assert that free capacity is neither held by a job, occupied by a stray, nor kept for a move."""
+        """Assert that free capacity is neither held by a job, occupied by an orphan, nor kept for a move."""
         for node_id, free_capacity in self.free_capacity.nodes.items():
             here = self._held_on(node_id)
             held: dict[int, int] = {}  # thousandths, by GPU
@@ -204,7 +204,7 @@ class Pool:
             kept = self._kept_on(node_id)
             assert not full, f"jobs have more than there is of GPUs {full} of {node_id}"
             assert len(kept) == len(set(kept)), f"a GPU of {node_id} is kept for two: {sorted(kept)}"
-            taken = {*held, *kept, *self.strays.occupied(node_id)}
+            taken = {*held, *kept, *self.orphans.occupied(node_id)}
             wrong = sorted(taken.intersection(free_capacity.gpus.whole))
             assert not wrong, f"GPUs {wrong} of {node_id} are free, and held, occupied or kept"
             cpus = free_capacity.node.capacity.cpus - sum(allocation.cpus for allocation in here)

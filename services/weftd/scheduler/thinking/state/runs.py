@@ -268,7 +268,7 @@ class Runs:
         """The runs in the node's newest report, ended or not, by job, epoch and rank."""
         return self._seen.get(node_id, {})
 
-    def strays(self, node_id: str, jobs: Mapping[str, Job]) -> tuple[RunSeen, ...]:
+    def orphans(self, node_id: str, jobs: Mapping[str, Job]) -> tuple[RunSeen, ...]:
         """Reported runs that no job has on the node: alive, or ended in an epoch that is not over for the job."""
         return tuple(
             run

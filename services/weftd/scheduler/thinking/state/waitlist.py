@@ -28,7 +28,7 @@ class JobGroup(Struct, frozen=True):
 
 
 class Waitlist:
-    """A job waits in the `queue`, backs off until its next try, or is kept out until a stray run of it has ended; it is
+    """A job waits in the `queue`, backs off until its next try, or is kept out until an orphan run has ended; it is
     `held` while other jobs come first; a service that should have no replica is `idle`: it needs no room.
 
     `unexplained`: jobs whose reason to wait is not recorded yet.
@@ -114,11 +114,11 @@ class Waitlist:
         for job_id in sorted(one for one in self._backing_off if jobs[one].not_before <= now):
             self._return(jobs[job_id], now)
 
-    def keep_out(self, strays: Set[str], jobs: Mapping[str, Job], now: float) -> None:
-        """Take jobs with `strays` out of the queue, and put jobs without strays back into it."""
-        for job_id in sorted(self._kept_out - strays):
+    def keep_out(self, orphans: Set[str], jobs: Mapping[str, Job], now: float) -> None:
+        """Take jobs with `orphans` out of the queue, and put jobs without orphans back into it."""
+        for job_id in sorted(self._kept_out - orphans):
             self._return(jobs[job_id], now)
-        for job_id in strays:
+        for job_id in orphans:
             if job_id in self.queue:
                 self._move(job_id, self._kept_out)
                 self._unexplained.add(job_id)

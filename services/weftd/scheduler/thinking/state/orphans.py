@@ -1,4 +1,4 @@
-"""Stray runs: reported by a node, but no job has them there. A living stray keeps its GPUs, and its job unplaced."""
+"""Orphan runs: reported by a node, but no job has them there. A living orphan keeps its GPUs, and its job unplaced."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from weftd.scheduler.thinking.state.openjobs import OpenJobs
 from weftd.scheduler.thinking.state.runs import Runs
 
 
-class Strays:
+class Orphans:
     """`forgot_placements`: the store went back in time, so jobs may have been placed without a trace in it."""
 
     def __init__(self, jobs: OpenJobs, nodes: Mapping[str, Node], runs: Runs) -> None:
@@ -19,9 +19,9 @@ class Strays:
         self._found: dict[str, tuple[RunSeen, ...]] = {}  # by node
 
     def look(self, node_id: str) -> bool:
-        """Find the strays of a node again; returns whether the GPUs that they hold have changed."""
+        """Find the orphans of a node again; returns whether the GPUs that they hold have changed."""
         before = self.occupied(node_id)
-        found = self._runs.strays(node_id, self._jobs) if self._nodes[node_id].ready else ()
+        found = self._runs.orphans(node_id, self._jobs) if self._nodes[node_id].ready else ()
         if found:
             self._found[node_id] = found
         else:
@@ -32,7 +32,7 @@ class Strays:
         self._found.pop(node_id, None)
 
     def occupied(self, node_id: str) -> frozenset[int]:
-        """The GPUs that strays hold on a node; all its GPUs if a stray does not name its own."""
+        """The GPUs that orphans hold on a node; all its GPUs if an orphan does not name its own."""
         found: set[int] = set()
         for run in self._found.get(node_id, ()):
             if run.state is not RunState.EXITED:
@@ -45,7 +45,7 @@ class Strays:
         return sum(run.state is not RunState.EXITED for runs in self._found.values() for run in runs)
 
     def has_living(self, job_id: str, *, but_of: int = -1) -> bool:
-        """`but_of`: an epoch of which strays do not count."""
+        """`but_of`: an epoch of which orphans do not count."""
         return any(
             run.job_id == job_id
             and run.epoch != but_of
@@ -56,12 +56,12 @@ class Strays:
         )
 
     def highest_rank(self, job_id: str, epoch: int) -> int:
-        """The highest rank of a stray of this job in this epoch; -1 if there is none."""
-        strays = (run for runs in self._found.values() for run in runs)
-        return max((run.rank for run in strays if (run.job_id, run.epoch) == (job_id, epoch)), default=-1)
+        """The highest rank of an orphan of this job in this epoch; -1 if there is none."""
+        orphans = (run for runs in self._found.values() for run in runs)
+        return max((run.rank for run in orphans if (run.job_id, run.epoch) == (job_id, epoch)), default=-1)
 
     def by_job(self) -> dict[str, tuple[str, RunSeen]]:
-        """For each job with strays, one of them and its node: a living stray rather than an ended one."""
+        """For each job with orphans, one of them and its node: a living orphan rather than an ended one."""
         found: dict[str, tuple[str, RunSeen]] = {}
         for node_id, runs in sorted(self._found.items()):
             for run in runs:
