@@ -14,7 +14,7 @@ from weft.messages.nodes import EndReason
 from weft.planning.reasons.explain import explain
 from weftd.scheduler.settings import SchedulerSettings
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.decide.reaper import Reaper
+from weftd.scheduler.thinking.decide.node_failure import NodeFailures
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 S, E = JobState, JobEvent
@@ -274,41 +274,41 @@ def test_a_run_is_not_started_by_a_leader_that_has_not_heard_of_all_nodes_and_go
 
 
 def test_one_node_alone_is_lost_after_its_lease() -> None:
-    reaper = Reaper(lease_seconds=150)
-    assert reaper.lost({"a": 0, "b": 145, "c": 149, "d": 150}, 150.0, leaving=()) == []
-    assert reaper.lost({"a": 0, "b": 150, "c": 150, "d": 150}, 151.0, leaving=()) == ["a"]
-    assert reaper.take_notices() == []
+    node_failures = NodeFailures(lease_seconds=150)
+    assert node_failures.lost({"a": 0, "b": 145, "c": 149, "d": 150}, 150.0, leaving=()) == []
+    assert node_failures.lost({"a": 0, "b": 150, "c": 150, "d": 150}, 151.0, leaving=()) == ["a"]
+    assert node_failures.take_notices() == []
 
 
 def test_many_at_once_are_given_another_lease_and_then_lost() -> None:
-    reaper = Reaper(lease_seconds=150)
+    node_failures = NodeFailures(lease_seconds=150)
     heard = {"a": 0.0, "b": 2.0, "c": 1000.0, "d": 1000.0, "e": 1000.0}
     for now in range(151, 300):
-        assert reaper.lost({**heard, "c": now, "d": now, "e": now}, float(now), leaving=()) == []
-    assert reaper.held_back == 2
-    assert len(reaper.take_notices()) == 1
-    assert reaper.lost({**heard, "c": 300, "d": 300, "e": 300}, 300.0, leaving=()) == ["a", "b"]
-    assert reaper.held_back == 0
-    assert reaper.take_notices() == []
+        assert node_failures.lost({**heard, "c": now, "d": now, "e": now}, float(now), leaving=()) == []
+    assert node_failures.held_back == 2
+    assert len(node_failures.take_notices()) == 1
+    assert node_failures.lost({**heard, "c": 300, "d": 300, "e": 300}, 300.0, leaving=()) == ["a", "b"]
+    assert node_failures.held_back == 0
+    assert node_failures.take_notices() == []
 
 
 def test_those_who_come_back_meanwhile_are_not_lost() -> None:
-    reaper = Reaper(lease_seconds=150)
-    assert reaper.lost({"a": 0, "b": 0, "c": 151}, 151.0, leaving=()) == []
-    assert reaper.lost({"a": 0, "b": 200, "c": 200}, 200.0, leaving=()) == []
-    assert reaper.lost({"a": 200, "b": 200, "c": 200}, 210.0, leaving=()) == []
-    assert reaper.held_back == 0
-    assert reaper.lost({"a": 200, "b": 1000, "c": 1000}, 1000.0, leaving=()) == ["a"]  # the next time, alone
+    node_failures = NodeFailures(lease_seconds=150)
+    assert node_failures.lost({"a": 0, "b": 0, "c": 151}, 151.0, leaving=()) == []
+    assert node_failures.lost({"a": 0, "b": 200, "c": 200}, 200.0, leaving=()) == []
+    assert node_failures.lost({"a": 200, "b": 200, "c": 200}, 210.0, leaving=()) == []
+    assert node_failures.held_back == 0
+    assert node_failures.lost({"a": 200, "b": 1000, "c": 1000}, 1000.0, leaving=()) == ["a"]  # the next time, alone
 
 
 def test_a_third_of_the_pool_is_not_many_and_a_node_that_leaves_is_not_counted() -> None:
-    reaper = Reaper(lease_seconds=150)
+    node_failures = NodeFailures(lease_seconds=150)
     six = {"a": 0.0, "b": 0.0, **dict.fromkeys("cdef", 151.0)}
-    assert reaper.lost(six, 151.0, leaving=()) == ["a", "b"]
-    reaper = Reaper(lease_seconds=150)
-    assert reaper.lost({"a": 0, "b": 0, "c": 0, "d": 151}, 151.0, leaving={"a", "b"}) == ["a", "b", "c"]
-    reaper = Reaper(lease_seconds=150)
-    assert reaper.lost({"a": 0, "b": 0, "c": 0, "d": 151}, 151.0, leaving={"a"}) == ["a"]
+    assert node_failures.lost(six, 151.0, leaving=()) == ["a", "b"]
+    node_failures = NodeFailures(lease_seconds=150)
+    assert node_failures.lost({"a": 0, "b": 0, "c": 0, "d": 151}, 151.0, leaving={"a", "b"}) == ["a", "b", "c"]
+    node_failures = NodeFailures(lease_seconds=150)
+    assert node_failures.lost({"a": 0, "b": 0, "c": 0, "d": 151}, 151.0, leaving={"a"}) == ["a"]
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -317,13 +317,13 @@ def test_no_node_is_lost_within_its_lease_and_none_is_held_back_beyond_a_second_
     history: list[tuple[int, int]], count: int
 ) -> None:
     """Time passes second by second; now and then a node speaks."""
-    lease, reaper = 20, Reaper(lease_seconds=20)
+    lease, node_failures = 20, NodeFailures(lease_seconds=20)
     heard = {f"n-{index}": 0 for index in range(count)}
     now = 0
     for speaks, seconds in [*history, (0, 50)]:
         for _ in range(min(seconds, 60)):
             now += 1
-            for node_id in reaper.lost(heard, now, leaving=()):
+            for node_id in node_failures.lost(heard, now, leaving=()):
                 assert now - heard.pop(node_id) > lease
             assert all(now - at <= 2 * lease for at in heard.values())
         if f"n-{speaks}" in heard:
@@ -339,7 +339,7 @@ def test_a_reaper_that_is_asked_only_when_a_node_may_be_due_loses_the_same_nodes
     history: list[tuple[int, float, bool]], held_until: float | None
 ) -> None:
     """A report makes a node known, or known again; under this leader or under an earlier one that holds it."""
-    asked, spared = (Reaper(lease_seconds=20, held_until=held_until) for _ in range(2))
+    asked, spared = (NodeFailures(lease_seconds=20, held_until=held_until) for _ in range(2))
     heard: dict[str, float] = {}
     now, times = 0.0, {True: 0, False: 0}
     for speaks, seconds, sure in [*history, *((9, 0.5, True) for _ in range(200))]:

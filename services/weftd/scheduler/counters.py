@@ -96,7 +96,7 @@ class Counters:
             holding=holding,
             waiting=len(core.cluster_state.jobs) - holding,
             nodes=self._ready_nodes(core),
-            doubted=core.reaper.held_back,
+            doubted=core.node_failures.held_back,
             orphans=core.cluster_state.pool.orphans.living,
             holding_back=core.holding_back,
         )

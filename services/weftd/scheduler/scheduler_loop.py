@@ -245,7 +245,7 @@ class SchedulerLoop:
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max or self.core.unfinished:
             self.wake.set()  # there is more to decide
-        for notice in self.core.reaper.take_notices():
+        for notice in self.core.node_failures.take_notices():
             logger.warning(notice, extra={"pool": self.core.pool})
         self._counters.show(self.core)
 

@@ -33,7 +33,7 @@ from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, 
 from weftd.scheduler.thinking.decide import lives, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.loans import Loans
 from weftd.scheduler.thinking.decide.moving import Moving
-from weftd.scheduler.thinking.decide.reaper import Reaper
+from weftd.scheduler.thinking.decide.node_failure import NodeFailures
 from weftd.scheduler.thinking.decide.settling import Settling
 from weftd.scheduler.thinking.decide.waiting import Waiting
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -100,7 +100,7 @@ class Scheduler:
             patience_seconds=self.settings.patience_seconds,
             steps_max=self.settings.steps_max,
         )
-        self.reaper = Reaper(lease_seconds=self.settings.lease_seconds, held_until=held_until)
+        self.node_failures = NodeFailures(lease_seconds=self.settings.lease_seconds, held_until=held_until)
         self._settling = self._settle(0.0, None)
         self._not_yet: Cause | None = None  # why nothing is placed or started now
         # By job whose ranks did not fit an answer: the node, and whether no answer could carry them.
@@ -173,7 +173,7 @@ class Scheduler:
         if not report.leaving or report.node_id not in self.cluster_state.pool.nodes:
             self._know_node(report, now)
         if report.leader is not None:
-            self.reaper.follows(report.node_id)
+            self.node_failures.follows(report.node_id)
         self.cluster_state.see(report, now, sure=report.leader is not None or self._settling.past(now))
         return ""
 
@@ -322,16 +322,16 @@ class Scheduler:
 
     def _lose_nodes(self, now: float) -> list[Step]:
         heard = self.cluster_state.pool.heard
-        if unseen := self.reaper.not_listening(now):
+        if unseen := self.node_failures.not_listening(now):
             self.cluster_state.pool.excuse(unseen, now)
-        if not self.reaper.may_be_due(now):  # as in most turns: the look costs the most at rest
+        if not self.node_failures.may_be_due(now):  # as in most turns: the look costs the most at rest
             return []
-        since = self.reaper.silent_since
+        since = self.node_failures.silent_since
         ready = {
             node.id: since(node.id, heard[node.id]) for node in self.cluster_state.pool.nodes.values() if node.ready
         }
         steps: list[Step] = []
-        for node_id in self.reaper.lost(ready, now, leaving=self.cluster_state.pool.leaving):
+        for node_id in self.node_failures.lost(ready, now, leaving=self.cluster_state.pool.leaving):
             sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
             steps += self._lose(self.cluster_state.pool.nodes[node_id], sentence, now)
         return steps
@@ -416,7 +416,7 @@ class Scheduler:
     @property
     def unfollowing(self) -> list[str]:
         """Ready nodes not surely answered by this leader: an earlier leader may hold them."""
-        return self.reaper.unfollowing(node.id for node in self.cluster_state.pool.nodes.values() if node.ready)
+        return self.node_failures.unfollowing(node.id for node in self.cluster_state.pool.nodes.values() if node.ready)
 
     @property
     def holding_back(self) -> bool:

@@ -10,7 +10,7 @@ TOGETHER_PART = 3  # silence of more than a third of the pool together is doubte
 ROUNDING_SECONDS = 1e-3  # more than sums of times are wrong by
 
 
-class Reaper:
+class NodeFailures:
     """A node silent for longer than its lease is lost; many together only one lease later than the first of them.
 
     Until `held_until` an earlier leader that cannot reach the store may hold the nodes that do not follow this leader
