@@ -85,7 +85,7 @@ MUTANTS = (
         tests=("tests/unit/test_scheduler_deadlines.py::test_gpus_that_are_not_named_are_all_that_the_node_has",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/settling.py",
+        path="services/weftd/scheduler/thinking/decide/leader_warmup.py",
         old="if unheard and now < self._heard_until:",
         new="if False:",
         breaks="A new leader places jobs before it has heard of its nodes.",

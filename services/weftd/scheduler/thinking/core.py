@@ -31,10 +31,10 @@ from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
 from weftd.scheduler.thinking.decide import lives, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.decide.leader_warmup import LeaderWarmup
 from weftd.scheduler.thinking.decide.loans import Loans
 from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.node_failure import NodeFailures
-from weftd.scheduler.thinking.decide.settling import Settling
 from weftd.scheduler.thinking.decide.waiting import Waiting
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.pool import NodeChange
@@ -101,7 +101,7 @@ class Scheduler:
             steps_max=self.settings.steps_max,
         )
         self.node_failures = NodeFailures(lease_seconds=self.settings.lease_seconds, held_until=held_until)
-        self._settling = self._settle(0.0, None)
+        self._leader_warmup = self._settle(0.0, None)
         self._not_yet: Cause | None = None  # why nothing is placed or started now
         # By job whose ranks did not fit an answer: the node, and whether no answer could carry them.
         self._left_out: dict[str, tuple[str, bool]] = {}
@@ -110,8 +110,8 @@ class Scheduler:
         self._deadlines_at = 0.0
         self._more_held = False  # jobs are left for which others came first, to be judged in the next turn
 
-    def _settle(self, now: float, went_back_at: float | None) -> Settling:
-        return Settling(
+    def _settle(self, now: float, went_back_at: float | None) -> LeaderWarmup:
+        return LeaderWarmup(
             now=now,
             settle_seconds=self.settings.settle_seconds,
             lease_seconds=self.settings.lease_seconds,
@@ -138,7 +138,7 @@ class Scheduler:
         earlier leader may hold nodes that this one has not answered.
         """
         self._begin(held_until, scores, classes, slowdowns)
-        self._settling = self._settle(now, went_back_at)
+        self._leader_warmup = self._settle(now, went_back_at)
         self.cluster_state.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
         self.cluster_state.pool.orphans.forgot_placements = went_back_at is not None
 
@@ -174,7 +174,7 @@ class Scheduler:
             self._know_node(report, now)
         if report.leader is not None:
             self.node_failures.follows(report.node_id)
-        self.cluster_state.see(report, now, sure=report.leader is not None or self._settling.past(now))
+        self.cluster_state.see(report, now, sure=report.leader is not None or self._leader_warmup.past(now))
         return ""
 
     def _know_node(self, report: NodeReported, now: float) -> None:
@@ -280,7 +280,7 @@ class Scheduler:
             steps += self._deadlines(now)
             steps += self._remove_nodes(now)
         steps += self._put_back(now)
-        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.cluster_state.pool.unheard))
+        self._not_yet = self._leader_warmup.why_not_yet(now, unheard=len(self.cluster_state.pool.unheard))
         if self._not_yet is None and self._withheld:
             self.cluster_state.desired.hint(self._withheld)
             self._withheld.clear()
@@ -389,7 +389,7 @@ class Scheduler:
             job = self.cluster_state.jobs[job_id]
             limit = job.spec.time_limit_seconds
             # Before `begins_at` there was no leader, or it started nothing.
-            since = max(job.since, self._settling.begins_at)
+            since = max(job.since, self._leader_warmup.begins_at)
             if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
                 sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
                 steps += lives.stop(self.cluster_state, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)

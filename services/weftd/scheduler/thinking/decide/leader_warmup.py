@@ -8,7 +8,7 @@ from weft.domain.job import Cause, CauseCode
 from weft.domain.quantity import duration_text
 
 
-class Settling:
+class LeaderWarmup:
     """Begins with a load from the store at `now`; `went_back_at`: when the leader found that the store went back."""
 
     def __init__(
