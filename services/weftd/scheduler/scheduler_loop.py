@@ -30,7 +30,7 @@ from weftd.scheduler.committing import Committer, WrongStateError
 from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.refreshing import Refresher
-from weftd.scheduler.standin import StandIn
+from weftd.scheduler.store_outage import StoreOutage
 from weftd.scheduler.thinking.answers import Answers
 from weftd.scheduler.thinking.batch_size import BatchSize
 from weftd.scheduler.thinking.core import Scheduler
@@ -102,7 +102,7 @@ class SchedulerLoop:
         self.retention = retention or HistoryRetention()
         self._mistakes = Mistakes()
         self._answers = Answers()
-        self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
+        self._store_outage = StoreOutage(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
         self._went_back_at: float | None = None  # when we found that the store went back, until that is settled
         self._reports: list[_Waiting] = []
@@ -136,7 +136,7 @@ class SchedulerLoop:
             return None
         if self._leadership.lease is None:
             if self._leadership.abandoned:
-                return await self._stand_in.answer(report)
+                return await self._store_outage.answer(report)
             return self._hold(report, report.leader)
         waiting = _Waiting(report)
         self._reports.append(waiting)

@@ -13,7 +13,7 @@ FRESH_SECONDS = 0.5
 OrdersByNode = Mapping[str, Sequence[JobOrder]]
 
 
-class StandIn:
+class StoreOutage:
     def __init__(self, *, pool: str, store: SchedulerStore, clock: Callable[[], float]) -> None:
         self._pool = pool
         self._store = store

@@ -9,7 +9,7 @@ from tests.support.nodes import ScriptedNode
 from weft.domain.job import Job
 from weft.messages.nodes import NodeDesired
 from weft.store import StoreUnavailableError
-from weftd.scheduler.standin import FRESH_SECONDS, StandIn
+from weftd.scheduler.store_outage import FRESH_SECONDS, StoreOutage
 
 NODES = 100
 
@@ -32,7 +32,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.store = CountingStore()
-        self.scheduler_loop = StandIn(pool="default", store=self.store, clock=lambda: self.now)
+        self.scheduler_loop = StoreOutage(pool="default", store=self.store, clock=lambda: self.now)
         self.nodes = [ScriptedNode(f"node-{number}", capacity(gpus=1)) for number in range(NODES)]
 
     async def ask_all(self) -> Sequence[NodeDesired | None]:
