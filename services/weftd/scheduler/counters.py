@@ -56,7 +56,7 @@ class Counters:
             registry=self.registry,
         )
 
-        self._mistakes = Counter(
+        self._poison_messages = Counter(
             "weft_scheduler_mistakes",
             "How often a decision ended with an exception; the log has it.",
             registry=self.registry,
@@ -88,7 +88,7 @@ class Counters:
         self._went_back.inc()
 
     def mistake(self) -> None:
-        self._mistakes.inc()
+        self._poison_messages.inc()
 
     def show(self, core: Scheduler) -> None:
         holding = len(core.cluster_state.pool.runs.holding)

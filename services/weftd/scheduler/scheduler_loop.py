@@ -35,7 +35,7 @@ from weftd.scheduler.thinking.answers import Answers
 from weftd.scheduler.thinking.batch_size import BatchSize
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.record.history import HistoryRetention, Journal, JournalPace
-from weftd.scheduler.thinking.record.mistakes import Mistakes, set_aside
+from weftd.scheduler.thinking.record.poison_messages import PoisonMessages, set_aside
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class SchedulerLoop:
         self._clock = clock
         self._counters = counters
         self.retention = retention or HistoryRetention()
-        self._mistakes = Mistakes()
+        self._poison_messages = PoisonMessages()
         self._answers = Answers()
         self._store_outage = StoreOutage(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
@@ -189,7 +189,7 @@ class SchedulerLoop:
                 one.settle(self._hold(one.report, one.leader))
             raise
         except Exception as error:
-            blamed = self._mistakes.blame(error, self._clock())
+            blamed = self._poison_messages.blame(error, self._clock())
             if not blamed:
                 raise
             logger.critical("a decision failed", extra={"pool": self.core.pool, "about": blamed}, exc_info=error)
@@ -320,11 +320,11 @@ class SchedulerLoop:
         """Stop the jobs that the core fails to decide about, or let them fail; returns the jobs that are open then."""
         open_jobs: list[Job] = []
         for job in jobs:
-            if (why := self._mistakes.of_job(job.id)) is not None:
+            if (why := self._poison_messages.of_job(job.id)) is not None:
                 change = set_aside(job, why, round(self._clock(), 6))
                 if not all(await self._store.take(lease, [change])):
                     raise WrongStateError(f"{job.id} has changed since it was loaded")
-                self._mistakes.forgive(job.id)
+                self._poison_messages.forgive(job.id)
                 self._counters.count([change.step])
                 self.outbox_filled.set()
                 job = change.after
@@ -352,7 +352,7 @@ class SchedulerLoop:
         ended = await self._ended(asks)
         jobs = self.core.cluster_state.jobs
         for ask in asks:
-            if self._mistakes.drops(ask):
+            if self._poison_messages.drops(ask):
                 done.append(ask.id)
                 continue
             if ask.subject_id in decided and (ask.subject_id not in jobs or ask.kind not in ASKED_AGAIN):
@@ -400,7 +400,7 @@ class SchedulerLoop:
         answers: dict[str, _Waiting] = {}
         for one in waiting:
             one.report = structs.replace(one.report, leader=_if_us(one.leader, self._leadership.leader))
-            refused = self._mistakes.refuses(one.report, now) or self._journal.report(one.report, now)
+            refused = self._poison_messages.refuses(one.report, now) or self._journal.report(one.report, now)
             if refused:
                 one.settle(NodeDesired(seq=one.report.seq, refused=refused))
                 continue

@@ -15,7 +15,7 @@ from weft.messages.nodes import NodeReported
 from weft.store import StoreUnavailableError
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.decide import lives
-from weftd.scheduler.thinking.record.mistakes import REFUSED_SECONDS, REMEMBERED_SECONDS, Mistakes
+from weftd.scheduler.thinking.record.poison_messages import REFUSED_SECONDS, REMEMBERED_SECONDS, PoisonMessages
 from weftd.scheduler.thinking.record.replay import Replay
 from weftd.scheduler.thinking.state.cluster import PoolNow
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -241,16 +241,16 @@ def _error(core: Scheduler, report: NodeReported) -> Exception:
 
 
 def test_what_lies_long_back_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    core, mistakes = World().scheduler_loop.core, Mistakes()
+    core, poison_messages = World().scheduler_loop.core, PoisonMessages()
     report = ScriptedNode(BAD, capacity(gpus=1)).report()
     mistaken(monkeypatch, Pool, "see")
-    assert mistakes.blame(_error(core, report), 0.0)
-    assert mistakes.blame(_error(core, report), REMEMBERED_SECONDS + 1.0)
-    assert not mistakes.refuses(report, REMEMBERED_SECONDS + 1.0)
-    assert mistakes.blame(_error(core, report), REMEMBERED_SECONDS + 2.0)
-    assert mistakes.refuses(report, REMEMBERED_SECONDS + 2.0)
-    assert not mistakes.blame(MemoryError(), 0.0)
-    assert not mistakes.blame(ValueError("of the bus"), 0.0)
+    assert poison_messages.blame(_error(core, report), 0.0)
+    assert poison_messages.blame(_error(core, report), REMEMBERED_SECONDS + 1.0)
+    assert not poison_messages.refuses(report, REMEMBERED_SECONDS + 1.0)
+    assert poison_messages.blame(_error(core, report), REMEMBERED_SECONDS + 2.0)
+    assert poison_messages.refuses(report, REMEMBERED_SECONDS + 2.0)
+    assert not poison_messages.blame(MemoryError(), 0.0)
+    assert not poison_messages.blame(ValueError("of the bus"), 0.0)
 
 
 async def test_nothing_is_said_of_a_turn_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ class _Charge(Struct, kw_only=True):
         return self.count > TOLERATED
 
 
-class Mistakes:
+class PoisonMessages:
     def __init__(self) -> None:
         self._charges: dict[Blamed, _Charge] = {}
 
