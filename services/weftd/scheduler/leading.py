@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from weftd.scheduler.leadership import Leadership
-from weftd.scheduler.thinking.spread import PoolSpread
+from weftd.scheduler.thinking.pool_balancer import PoolBalancer
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ class Leading:
         self,
         *,
         leaderships: Mapping[str, Leadership],
-        spread: PoolSpread,
+        balancer: PoolBalancer,
         clock: Callable[[], float],
         taken: Callable[[str], None],
         left: Callable[[str], None],
@@ -25,7 +25,7 @@ class Leading:
         """`taken` is called with each pool that this process leads from now on, `left` with those that it does not."""
         self.wake = asyncio.Event()
         self._leaderships = leaderships
-        self._spread = spread
+        self._balancer = balancer
         self._clock = clock
         self._taken = taken
         self._left = left
@@ -41,20 +41,20 @@ class Leading:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        for pool in self._spread.in_turn:
+        for pool in self._balancer.in_turn:
             if self._leaderships[pool].leader is None:
                 self._left(pool)
                 await self._watch(pool)
-        if given := self._spread.gives_up(self._clock(), led=self.led):
+        if given := self._balancer.gives_up(self._clock(), led=self.led):
             logger.info("gives up a pool: another scheduler leads fewer", extra={"pool": given})
             await self._leaderships[given].give_up()
 
     async def _watch(self, pool: str) -> None:
         leadership = self._leaderships[pool]
-        await leadership.beat(may_take=lambda: self._spread.may_take(pool, self._clock(), led=self.led))
+        await leadership.beat(may_take=lambda: self._balancer.may_take(pool, self._clock(), led=self.led))
         if leadership.leader is not None:
-            self._spread.taken(pool)
+            self._balancer.taken(pool)
             self._taken(pool)
             self.wake.set()
         elif not leadership.abandoned:
-            self._spread.went_over(pool)
+            self._balancer.went_over(pool)

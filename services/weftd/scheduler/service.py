@@ -21,7 +21,7 @@ from weftd.scheduler.scheduler_loop import POLL_SECONDS, SchedulerLoop
 from weftd.scheduler.settings import DAY, SchedulerSettings
 from weftd.scheduler.thinking.core import Scheduler
 from weftd.scheduler.thinking.peers import SPEAK_SECONDS
-from weftd.scheduler.thinking.spread import PoolSpread
+from weftd.scheduler.thinking.pool_balancer import PoolBalancer
 
 TRIM_SECONDS = 60.0
 TURN_REST = 0.5  # a busy leader decides on more at once; short, because nodes wait for its answers
@@ -142,7 +142,7 @@ async def run(
         )
         for name in settings.all_pools
     }
-    spread = PoolSpread(
+    balancer = PoolBalancer(
         name=holder,
         pools=settings.all_pools,
         began_at=clock(),
@@ -151,7 +151,7 @@ async def run(
     )
     leading = Leading(
         leaderships={name: pool.leadership for name, pool in pools.items()},
-        spread=spread,
+        balancer=balancer,
         clock=clock,
         taken=lambda name: pools[name].scheduler_loop.wake.set(),
         left=counters.leads_no_more,
@@ -165,7 +165,7 @@ async def run(
 
     async def hear_told(told: LeadershipTold) -> None:
         if (pool := pools.get(told.pool)) is not None:
-            spread.hear(told, clock())
+            balancer.hear(told, clock())
             pool.leadership.hear_told(told)
 
     async def relay_turn() -> None:

@@ -5,7 +5,7 @@ from msgspec import Struct, field
 
 from weft.messages.leaders import LeadershipTold
 from weftd.scheduler.thinking.peers import LAPSE_SECONDS
-from weftd.scheduler.thinking.spread import LISTEN_SECONDS, PoolSpread
+from weftd.scheduler.thinking.pool_balancer import LISTEN_SECONDS, PoolBalancer
 
 YIELD, EVEN = 3.0, 60.0
 POOLS = [f"p{number}" for number in range(1, 7)]
@@ -14,7 +14,7 @@ POOLS = [f"p{number}" for number in range(1, 7)]
 class World(Struct):
     """Schedulers that hear each other every second. A lease goes to the first that takes it."""
 
-    spreads: dict[str, PoolSpread] = {}
+    spreads: dict[str, PoolBalancer] = {}
     led_by: dict[str, str] = {}
     deaf: set[str] = set()  # they speak, and reach no store
     moves: list[tuple[float, str, str]] = field(default_factory=list)  # when a pool changed hands, and to which
@@ -22,7 +22,7 @@ class World(Struct):
 
     def add(self, *names: str, pools: list[str] = POOLS) -> None:
         for name in names:
-            self.spreads[name] = PoolSpread(
+            self.spreads[name] = PoolBalancer(
                 name=name, pools=pools, began_at=self.now, yield_seconds=YIELD, even_seconds=EVEN
             )
 
@@ -40,28 +40,28 @@ class World(Struct):
     def tick(self, seconds: float = 1.0) -> None:
         for _ in range(round(seconds)):
             self.now += 1.0
-            for name, spread in self.spreads.items():
-                for pool in spread.in_turn:
+            for name, balancer in self.spreads.items():
+                for pool in balancer.in_turn:
                     told = LeadershipTold(
                         pool=pool, scheduler=name, number=1, leads=self.led_by.get(pool) == name, epoch=1, heard={}
                     )
                     for other in self.spreads.values():
                         other.hear(told, self.now)
-            for name, spread in self.spreads.items():
+            for name, balancer in self.spreads.items():
                 if name not in self.deaf:
-                    self._turn(name, spread)
+                    self._turn(name, balancer)
 
-    def _turn(self, name: str, spread: PoolSpread) -> None:
-        for pool in spread.in_turn:
+    def _turn(self, name: str, balancer: PoolBalancer) -> None:
+        for pool in balancer.in_turn:
             leader = self.led_by.get(pool)
             if leader is not None:
                 if leader != name:
-                    spread.went_over(pool)
-            elif spread.may_take(pool, self.now, led=self.led(name)):
+                    balancer.went_over(pool)
+            elif balancer.may_take(pool, self.now, led=self.led(name)):
                 self.led_by[pool] = name
                 self.moves.append((self.now, pool, name))
-                spread.taken(pool)
-        if given := spread.gives_up(self.now, led=self.led(name)):
+                balancer.taken(pool)
+        if given := balancer.gives_up(self.now, led=self.led(name)):
             del self.led_by[given]
 
 
@@ -140,8 +140,8 @@ def test_a_silent_scheduler_is_not_waited_for(world: World) -> None:
 
 
 def test_many_names_do_not_fill_the_memory(world: World) -> None:
-    spread = PoolSpread(name="a", pools=POOLS, began_at=0.0, yield_seconds=YIELD, even_seconds=EVEN)
+    balancer = PoolBalancer(name="a", pools=POOLS, began_at=0.0, yield_seconds=YIELD, even_seconds=EVEN)
     for number in range(1000):
-        spread.hear(LeadershipTold(pool="p1", scheduler=f"s{number}", number=1, leads=False, epoch=1, heard={}), 1.0)
-        spread.hear(LeadershipTold(pool=f"x{number}", scheduler="s", number=1, leads=False, epoch=1, heard={}), 1.0)
-    assert len(spread._heard) <= 64
+        balancer.hear(LeadershipTold(pool="p1", scheduler=f"s{number}", number=1, leads=False, epoch=1, heard={}), 1.0)
+        balancer.hear(LeadershipTold(pool=f"x{number}", scheduler="s", number=1, leads=False, epoch=1, heard={}), 1.0)
+    assert len(balancer._heard) <= 64

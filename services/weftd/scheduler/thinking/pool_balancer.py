@@ -18,7 +18,7 @@ UNEVEN = 2  # pools more than another scheduler leads
 BACK_OFF_MAX = 64  # times `even_seconds`
 
 
-class PoolSpread:
+class PoolBalancer:
     """`pools`: all that this scheduler may lead."""
 
     def __init__(
