@@ -17,7 +17,7 @@ from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
 from weftd.scheduler.thinking.core import Scheduler, Settings
-from weftd.scheduler.thinking.decide import lives
+from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.record.replay import Replay
 
 BAD, GOOD = "j-bad", "j-good"
@@ -81,7 +81,7 @@ async def test_a_job_that_the_core_fails_to_decide_about_ends_and_the_next_leade
     for _ in range(5):
         await pool.sync()
     assert await pool.state(BAD) is JobState.RUNNING
-    right = lives.follow
+    right = lifecycle.follow
 
     def wrong(cluster_state: Any, job: Any, now: float) -> Any:
         if job.id == BAD:
@@ -89,7 +89,7 @@ async def test_a_job_that_the_core_fails_to_decide_about_ends_and_the_next_leade
         return right(cluster_state, job, now)
 
     with monkeypatch.context() as patch:
-        patch.setattr(lives, "follow", wrong)
+        patch.setattr(lifecycle, "follow", wrong)
         await pool.submit(GOOD)
         for _ in range(12):
             await pool.sync()

@@ -29,14 +29,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/lives.py",
+        path="services/weftd/scheduler/thinking/decide/lifecycle.py",
         old=("        if cause.code not in CANCELS or job.stopping_for.code in CANCELS:\n            return []\n"),
         new=("        if cause.code not in CANCELS:\n            return []\n"),
         breaks="A job that is being cancelled gets a second order to stop.",
         tests=("tests/unit/test_scheduler_core.py::test_a_job_that_is_being_cancelled_is_not_cancelled_a_second_time",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/lives.py",
+        path="services/weftd/scheduler/thinking/decide/lifecycle.py",
         old=(
             "    if not all(each.node_id in nodes and nodes[each.node_id].ready for each in following.allocations):\n"
             "        return []\n"
@@ -48,7 +48,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/lives.py",
+        path="services/weftd/scheduler/thinking/decide/lifecycle.py",
         old="if not job.spec.is_service and ranks.all_succeeded(cause.numbers.get(ENDED_AT)):",
         new="if not job.spec.is_service and ranks.exit_code == 0:",
         breaks="An interrupted job that exits with status 0 counts as succeeded.",

@@ -29,7 +29,7 @@ from weftd.executor.runs import Run, RunKey
 from weftd.executor.thinking.core import Action, Reconciler, Remove
 from weftd.scheduler import leadership
 from weftd.scheduler.outbox import OutboxPublisher
-from weftd.scheduler.thinking.decide import lives, updating, waiting
+from weftd.scheduler.thinking.decide import lifecycle, updating, waiting
 from weftd.scheduler.thinking.peers import Bond, Peers
 from weftd.scheduler.thinking.state import runs as scheduler_runs
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -123,7 +123,7 @@ def released_when_told(cluster_state: ClusterState, job: Job, now: float) -> lis
     if not left:
         return []
     cause = Cause(code=CauseCode.RANKS_LEFT)
-    return cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=lives._without(job.placement, left))
+    return cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=lifecycle._without(job.placement, left))
 
 
 def never_released(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:

@@ -28,7 +28,7 @@ from weft.planning.reasons import explain
 from weftd.executor.runs import RunKey
 from weftd.scheduler import service as scheduler_service
 from weftd.scheduler.thinking import core
-from weftd.scheduler.thinking.decide import lives, tuning, updating
+from weftd.scheduler.thinking.decide import lifecycle, tuning, updating
 from weftd.scheduler.thinking.state import pool
 
 ROOT = Path(__file__).parents[2]
@@ -103,17 +103,22 @@ SCHEDULERS: dict[str, tuple[ModuleType | type, str, object, str]] = {
     ),
     "a scheduler for which what must stop is gone": (pool, "Runs", mutants.CredulousRuns, "runs"),
     "a scheduler that gives what is not free": (tuning, "_fits", lambda *_: True, "over-given: "),
-    "a scheduler that gives rank numbers again": (lives, "fresh_ranks", mutants.lowest_ranks, "rank reused: "),
+    "a scheduler that gives rank numbers again": (lifecycle, "fresh_ranks", mutants.lowest_ranks, "rank reused: "),
     "a scheduler for which a rank that must leave is gone": (
-        lives,
+        lifecycle,
         "release",
         mutants.released_when_told,
         "left behind: ",
     ),
-    "a scheduler that keeps the ranks that left": (lives, "release", mutants.never_released, "leaves and does not go"),
+    "a scheduler that keeps the ranks that left": (
+        lifecycle,
+        "release",
+        mutants.never_released,
+        "leaves and does not go",
+    ),
     "a scheduler for which every rank is of the core": (pool, "Runs", mutants.AnxiousRuns, "a rank too many: "),
     "a scheduler that blames a rank for what its node did": (
-        lives,
+        lifecycle,
         "_NOT_ITS_FAULT",
         frozenset[CauseCode](),
         "size cut: ",

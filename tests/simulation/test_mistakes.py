@@ -8,10 +8,10 @@ import pytest
 from tests.simulation.simulate import Variation, simulate
 from tests.support.tier import some
 from weft.domain.job import Job, Step
-from weftd.scheduler.thinking.decide import lives, serving, waiting
+from weftd.scheduler.thinking.decide import lifecycle, serving, waiting
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
-_follow, _follow_service = lives.follow, serving.follow
+_follow, _follow_service = lifecycle.follow, serving.follow
 
 
 def _is_bad(job_id: str) -> bool:
@@ -42,7 +42,7 @@ class _Waiting(waiting.Waiting):
 
 MISTAKES = Variation(
     replaced=(
-        (lives, "follow", _fails_to_follow),
+        (lifecycle, "follow", _fails_to_follow),
         (serving, "follow", _fails_to_follow_services),
         (waiting, "Waiting", _Waiting),
     )

@@ -14,7 +14,7 @@ from weft.messages.asks import AskKind
 from weft.messages.nodes import NodeReported
 from weft.store import StoreUnavailableError
 from weftd.scheduler.thinking.core import Scheduler
-from weftd.scheduler.thinking.decide import lives
+from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.record.poison_messages import REFUSED_SECONDS, REMEMBERED_SECONDS, PoisonMessages
 from weftd.scheduler.thinking.record.replay import Replay
 from weftd.scheduler.thinking.state.cluster import PoolNow
@@ -72,7 +72,7 @@ WHERE: dict[str, tuple[object, str]] = {
     "when it is loaded or admitted": (ClusterState, "keep"),
     "in the queue": (Waitlist, "group"),
     "when it is placed": (PoolNow, "find"),
-    "when a report of its node is followed": (lives, "follow"),
+    "when a report of its node is followed": (lifecycle, "follow"),
     "when it is applied to the picture": (ClusterState, "_apply"),
 }
 
@@ -108,7 +108,7 @@ async def test_a_running_job_that_the_core_fails_to_decide_about_stops_before_it
         await w.sync()
     assert await w.state(BAD) is JobState.RUNNING
     await w.submit("j-good", gpus=4)
-    mistaken(monkeypatch, lives, "follow", when=lambda: bool(w.node.live))
+    mistaken(monkeypatch, lifecycle, "follow", when=lambda: bool(w.node.live))
     states = set()
     for _ in range(20):
         await w.sync()
@@ -155,7 +155,7 @@ async def test_the_job_that_is_in_each_exception_is_set_aside_and_not_those_it_i
     await w.submit(BAD, gpus=4)
     for _ in range(5):
         await w.sync()
-    mistaken(monkeypatch, lives, "stop")
+    mistaken(monkeypatch, lifecycle, "stop")
     for number in range(3):
         await w.store.submit((await stored(w, BAD)).spec, job_id=f"j-{number}", tenant="alice", key=None, at=w.now)
         await w.ask(AskKind.PRIORITISE, f"j-{number}", 10)

@@ -6,7 +6,7 @@ from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
-from weftd.scheduler.thinking.decide.lives import COOL_DOWN_SECONDS
+from weftd.scheduler.thinking.decide.lifecycle import COOL_DOWN_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 

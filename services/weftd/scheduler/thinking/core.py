@@ -30,7 +30,7 @@ from weft.planning.reasons.refusals import never_fits
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
-from weftd.scheduler.thinking.decide import lives, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.decide import lifecycle, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.leader_warmup import LeaderWarmup
 from weftd.scheduler.thinking.decide.loans import Loans
 from weftd.scheduler.thinking.decide.moving import Moving
@@ -222,12 +222,12 @@ class Scheduler:
                 cause = ask.why or Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.tenant}", by=ask.tenant)
                 if job.state is _S.QUEUED:
                     return self.cluster_state.go(job, _E.CANCELLED, cause, now, ask=ask.id)
-                return lives.stop(self.cluster_state, job, cause, now, ask=ask.id)
+                return lifecycle.stop(self.cluster_state, job, cause, now, ask=ask.id)
             case AskKind.REQUEUE:
                 cause = Cause(code=_C.REQUEUE_ASKED, sentence=f"requeued by {ask.tenant}", by=ask.tenant)
                 if job.state.final:
                     return self.cluster_state.go(job, _E.REQUEUED, cause, now, ask=ask.id, attempts=0, not_before=now)
-                return lives.stop(self.cluster_state, job, cause, now, ask=ask.id)
+                return lifecycle.stop(self.cluster_state, job, cause, now, ask=ask.id)
             case AskKind.PRIORITISE:
                 if job.state.final:
                     return []
@@ -241,7 +241,7 @@ class Scheduler:
             case AskKind.SHARE:
                 return sharing.share(self.cluster_state, ask, now, closed=self._waiting.cycle.reserved)
             case AskKind.ENTER:
-                return lives.enter(self.cluster_state, ask, job, now)
+                return lifecycle.enter(self.cluster_state, ask, job, now)
             case AskKind.TUNE:
                 return tuning.tune(self.cluster_state, ask, now, closed=self._waiting.cycle.reserved)
             case _:
@@ -262,7 +262,7 @@ class Scheduler:
         steps: list[Step] = []
         for job_id in sorted(self.cluster_state.pool.runs.jobs_on(report.node_id)):
             job = self.cluster_state.jobs[job_id]
-            steps += (serving if job.spec.is_service else lives).follow(self.cluster_state, job, now)
+            steps += (serving if job.spec.is_service else lifecycle).follow(self.cluster_state, job, now)
         return steps + (self._let_leave(report, now) if report.leaving else [])
 
     def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
@@ -348,11 +348,11 @@ class Scheduler:
             if job.spec.is_service and job.state is not _S.STOPPING:
                 steps += serving.lose_node(self.cluster_state, job, cause, now)
             elif job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
-                steps += lives.release(self.cluster_state, job, now)
+                steps += lifecycle.release(self.cluster_state, job, now)
             elif job.state is not _S.STOPPING:
-                steps += lives.stop(self.cluster_state, job, cause, now)
+                steps += lifecycle.stop(self.cluster_state, job, cause, now)
             elif self.cluster_state.pool.all_gone(job):
-                steps += lives.stopped(self.cluster_state, job, now)
+                steps += lifecycle.stopped(self.cluster_state, job, now)
         return steps
 
     def _remove_nodes(self, now: float) -> list[Step]:
@@ -392,12 +392,12 @@ class Scheduler:
             since = max(job.since, self._leader_warmup.begins_at)
             if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
                 sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
-                steps += lives.stop(self.cluster_state, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
+                steps += lifecycle.stop(self.cluster_state, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
             elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:
                 sentence = f"ran longer than its time limit of {job.spec.time_limit}"
-                steps += lives.stop(self.cluster_state, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
+                steps += lifecycle.stop(self.cluster_state, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
             elif job.state is _S.RUNNING:
-                steps += (serving if job.spec.is_service else lives).overdue(
+                steps += (serving if job.spec.is_service else lifecycle).overdue(
                     self.cluster_state,
                     job,
                     now,
@@ -406,7 +406,7 @@ class Scheduler:
                     stop_seconds=self.settings.stop_seconds,
                 )
             elif job.state is _S.STOPPING and now - since > self._leave_seconds(job):
-                steps += lives.give_up(self.cluster_state, job, now)
+                steps += lifecycle.give_up(self.cluster_state, job, now)
         return steps
 
     def _leave_seconds(self, job: Job) -> float:
@@ -467,7 +467,7 @@ class Scheduler:
             cause = _orders_full(node_id, never=never)
             if not never:
                 self.cluster_state.waitlist.put_back(job_id, cause)
-            steps += lives.stop(self.cluster_state, job, cause, now)
+            steps += lifecycle.stop(self.cluster_state, job, cause, now)
         return steps
 
     def _permitted(self, node_id: str, order: JobOrder) -> JobOrder:

@@ -22,7 +22,7 @@ from weft.planning.jobs import asked_by, standing_of
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.resource_request import resource_request_of
 from weft.planning.scores import GpuKey
-from weftd.scheduler.thinking.decide import lives
+from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.placing import following
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import about_to_be_free
@@ -142,7 +142,7 @@ class Loans:
                     fit.append(one)
         if not fit:
             return []
-        placement = lives.joined(self._cluster_state, job, [one.place for one in fit])
+        placement = lifecycle.joined(self._cluster_state, job, [one.place for one in fit])
         lent = tuple(
             Loan(lender=lender, rank=new.rank, gpus=gpus, ranks=count, since=round(now, 6))
             for one, new in zip(fit, placement.allocations[-len(fit) :], strict=True)
@@ -365,9 +365,9 @@ class Loans:
         sentence = f"lends {gpu_text(gpus)} to {names}, which needs more than what is free"
         cause = Cause(code=_C.LENT, sentence=sentence, by=next(iter(services)), numbers={"gpus": gpus})
         if whole:
-            return lives.stop(self._cluster_state, lender, cause, now)
+            return lifecycle.stop(self._cluster_state, lender, cause, now)
         if how_resized(lender.spec) is ResizeHow.LIVE:
-            return lives.give_up_ranks(self._cluster_state, lender, ranks, cause, now)
+            return lifecycle.give_up_ranks(self._cluster_state, lender, ranks, cause, now)
         return self._shrink_by_restart(lender, ranks, cause, now)
 
     def _shrink_by_restart(self, lender: Job, ranks: Sequence[Allocation], cause: Cause, now: float) -> list[Step]:
@@ -380,7 +380,7 @@ class Loans:
         assert lender.placement is not None
         gone = {one.rank for one in ranks}
         stay = [one for one in lender.placement.allocations if one.rank not in gone]
-        return steps + lives.stop(
+        return steps + lifecycle.stop(
             self._cluster_state, lender, cause, now, next_placement=following(self._cluster_state, lender, stay)
         )
 

@@ -23,7 +23,7 @@ from weft.planning.policy import GAINFUL
 from weft.planning.queue import place_of
 from weft.planning.resource_request import ResourceRequest, RoleRequest, resource_request_of
 from weft.planning.scores import TYPICAL
-from weftd.scheduler.thinking.decide import lives
+from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.placing import place
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
@@ -130,7 +130,7 @@ class Moving:
             self._cluster_state.pool.keep_place(job.id, move.allocations)
         steps: list[Step] = []
         for move, cause in zip(group, causes, strict=True):
-            steps += lives.stop(self._cluster_state, self._cluster_state.jobs[move.job_id], cause, now)
+            steps += lifecycle.stop(self._cluster_state, self._cluster_state.jobs[move.job_id], cause, now)
         return steps
 
     def _why(self, move: Move, job: Movable, for_whom: str) -> Cause:

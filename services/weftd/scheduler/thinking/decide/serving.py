@@ -11,7 +11,7 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobStat
 from weft.domain.quantity import duration_seconds, duration_text
 from weft.domain.text import plural
 from weft.messages.nodes import RunState
-from weftd.scheduler.thinking.decide import lives, updating
+from weftd.scheduler.thinking.decide import lifecycle, updating
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.replicas import Replica, named
 
@@ -36,10 +36,10 @@ def follow(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     if job.state is _S.STARTING and any(run is not None and run.state is RunState.RUNNING for run in seen):
         steps += cluster_state.go(job, _E.STARTED, _reported("its first replica runs"), now)
         job = cluster_state.jobs[job.id]
-    steps += lives.note(cluster_state, job, now)
+    steps += lifecycle.note(cluster_state, job, now)
     job = cluster_state.jobs[job.id]
     if job.state is _S.STOPPING:
-        return steps + (lives.stopped(cluster_state, job, now) if cluster_state.pool.all_gone(job) else [])
+        return steps + (lifecycle.stopped(cluster_state, job, now) if cluster_state.pool.all_gone(job) else [])
     if job.state is _S.RUNNING:
         steps += release(cluster_state, job, now)
         job = cluster_state.jobs.get(job.id, job)
@@ -48,10 +48,10 @@ def follow(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
     ends = [_why_ended(cluster_state, job, allocation) for allocation in job.placement.allocations]
     if ends and all(ends) and cluster_state.pool.all_gone(job):
         last = next(cause for cause in ends if cause is not None)
-        if lives.never_ready(job, job.attempts + 1):
+        if lifecycle.never_ready(job, job.attempts + 1):
             words = _last_words(cluster_state, job, job.placement.allocations)
             last = structs.replace(last, sentence=f"{last.sentence}{words}")
-        steps += lives.service_over(cluster_state, job, last, now)
+        steps += lifecycle.service_over(cluster_state, job, last, now)
     return steps
 
 
@@ -61,7 +61,7 @@ def lose_node(cluster_state: ClusterState, job: Job, cause: Cause, now: float) -
     steps: list[Step] = []
     if job.state in (_S.PLACED, _S.STARTING):
         if cluster_state.pool.all_gone(job):
-            return lives.stop(cluster_state, job, cause, now)
+            return lifecycle.stop(cluster_state, job, cause, now)
         goes_on = structs.replace(cause, sentence=f"{cause.sentence}: it goes on with its other replicas")
         if job.state is _S.PLACED:
             steps += cluster_state.go(job, _E.STARTING, goes_on, now)
@@ -93,16 +93,16 @@ def release(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
         cause = Cause(code=_C.RANKS_LEFT, sentence=f"{named(gone)} left: it has {has}")
         return cluster_state.go(job, _E.RESIZED, cause, now, placement=placement)
     why = ends[0][1]
-    broke_out = next((cause for _, cause in ends if cause.code in lives.FOR_GOOD), None)
+    broke_out = next((cause for _, cause in ends if cause.code in lifecycle.FOR_GOOD), None)
     if broke_out is not None:
-        return lives.stop(cluster_state, job, broke_out, now)
+        return lifecycle.stop(cluster_state, job, broke_out, now)
     counted = [each for each, cause in ends if cause.code not in _NOT_COUNTED and each.revision == job.revision]
     attempts = _attempts(job, replicas, now) + len(counted)
-    wait = lives.wait_seconds(job, attempts) if counted else 0.0
+    wait = lifecycle.wait_seconds(job, attempts) if counted else 0.0
     if attempts == 1 and all(replicas[each.rank].ready_for(now) >= STEADY_SECONDS for each in counted):
         wait = 0.0  # it served for long: what takes its place is not to blame
     if any(cause.code is _C.RUN_LOST for _, cause in ends):
-        wait = max(wait, min(lives.wait_seconds(job, 1), lives.LOST_SECONDS_MAX))
+        wait = max(wait, min(lifecycle.wait_seconds(job, 1), lifecycle.LOST_SECONDS_MAX))
     others = f", and {len(ends) - 1} more" if len(ends) > 1 else ""
     again = "another one is started" if len(ends) == 1 else f"{len(ends)} others are started"
     again += f" in {duration_text(wait)}" if wait else ""
@@ -137,11 +137,11 @@ def _failed(
     job = cluster_state.jobs[job.id]
     if not counted:
         return steps
-    if updating.may_go_back(job) and attempts >= lives.TRIES_LEAST:
+    if updating.may_go_back(job) and attempts >= lifecycle.TRIES_LEAST:
         return steps + updating.go_back(cluster_state, job, cause, now)
-    if lives.never_ready(job, attempts):
+    if lifecycle.never_ready(job, attempts):
         last = structs.replace(cause, sentence=f"{cause.sentence}{detail}")
-        return steps + lives.stop(cluster_state, job, lives.why_never_ready(attempts, last), now)
+        return steps + lifecycle.stop(cluster_state, job, lifecycle.why_never_ready(attempts, last), now)
     return steps
 
 
@@ -232,10 +232,10 @@ def overdue(
     cause = Cause(code=_C.START_TIMEOUT, sentence=sentence, by=late[0].node_id)
     counted = [each for each in late if each.revision == job.revision]
     attempts = _attempts(job, replicas, now) + len(counted)
-    wait = lives.wait_seconds(job, attempts) if counted else 0.0
-    placement = lives.leaving(job.placement, late)
+    wait = lifecycle.wait_seconds(job, attempts) if counted else 0.0
+    placement = lifecycle.leaving(job.placement, late)
     if counted and updating.may_go_back(job):
-        attempts = max(attempts, lives.TRIES_LEAST)  # an update is not waited for twice
+        attempts = max(attempts, lifecycle.TRIES_LEAST)  # an update is not waited for twice
     return _failed(cluster_state, job, counted, cause, now, attempts=attempts, wait=wait, placement=placement)
 
 

@@ -17,7 +17,7 @@ from weft.planning.borrowing import why_never_lends
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.resizing import grow, shrink
 from weft.planning.resource_request import resource_request_of
-from weftd.scheduler.thinking.decide import lives, updating
+from weftd.scheduler.thinking.decide import lifecycle, updating
 from weftd.scheduler.thinking.decide.loans import pays_back
 from weftd.scheduler.thinking.decide.placing import following
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -128,7 +128,7 @@ class Sizing:
 
     def _told_to_leave(self, job: Job, ranks: Sequence[Allocation], now: float, *, replaces: bool) -> list[Step]:
         assert job.placement is not None
-        placement = lives.leaving(job.placement, ranks)
+        placement = lifecycle.leaving(job.placement, ranks)
         after = structs.replace(job, placement=placement).granted
         one = len(ranks) == 1
         sentence = f"{_changes(job.granted, after)}: {named(ranks)} {'leaves' if one else 'leave'}"
@@ -209,7 +209,7 @@ class Sizing:
             return []
         after = {role: min(count, job.wanted[role]) for role, count in job.granted.items()}
         cause = Cause(code=CauseCode.SHRANK, sentence=_changes(job.granted, after), numbers=_numbers(after))
-        placement = lives.leaving(job.placement, gone)
+        placement = lifecycle.leaving(job.placement, gone)
         return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
 
     def _join(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
@@ -221,7 +221,7 @@ class Sizing:
         return self._joined(job, joining, now) if joining else []
 
     def _joined(self, job: Job, joining: Sequence[Allocation], now: float) -> list[Step]:
-        placement = lives.joined(self._cluster_state, job, joining)
+        placement = lifecycle.joined(self._cluster_state, job, joining)
         after = structs.replace(job, placement=placement).granted
         cause = Cause(code=CauseCode.GREW, sentence=_changes(job.granted, after), numbers=_numbers(after))
         worked = None if job.spec.is_service else job.granted
@@ -246,7 +246,7 @@ class Sizing:
             numbers=_numbers(job.wanted),
         )
         there = following(self._cluster_state, job, (*stay, *more))
-        return lives.stop(self._cluster_state, job, cause, now, next_placement=there)
+        return lifecycle.stop(self._cluster_state, job, cause, now, next_placement=there)
 
     def _found(
         self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool

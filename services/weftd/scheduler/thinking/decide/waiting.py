@@ -20,7 +20,7 @@ from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned
 from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
-from weftd.scheduler.thinking.decide import lives
+from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.decide.moving import Moving
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere
 from weftd.scheduler.thinking.state.cluster import PoolNow
@@ -140,8 +140,8 @@ class Waiting:
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
             if held.id in clears.reclaimed:
                 cause = cluster_state.quotas.why_reclaimed(held, ranks, job)
-            steps += lives.give_up_ranks(cluster_state, held, ranks, cause, now) if ranks else []
-            steps += [] if ranks else lives.stop(cluster_state, held, cause, now)
+            steps += lifecycle.give_up_ranks(cluster_state, held, ranks, cause, now) if ranks else []
+            steps += [] if ranks else lifecycle.stop(cluster_state, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
         numbers = {"stopping": float(len(clears.selection.victims))}
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers=numbers)
