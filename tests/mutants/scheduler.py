@@ -157,7 +157,7 @@ MUTANTS = (
         tests=("tests/unit/test_scheduler_sizes.py::test_a_plan_does_not_undo_what_its_user_asked_for_meanwhile",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/moving.py",
+        path="services/weftd/scheduler/thinking/decide/migration.py",
         old=(
             "                if not wanted.isdisjoint(gpus_of(self._cluster_state.jobs[job_id].held)):\n"
             "                    return False\n"
@@ -169,7 +169,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/moving.py",
+        path="services/weftd/scheduler/thinking/decide/migration.py",
         old="not_before=job.held_since + REST * cost if job.epoch else 0.0,",
         new="not_before=0.0,",
         breaks="A job that moved a moment ago moves again.",

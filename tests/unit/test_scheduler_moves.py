@@ -15,7 +15,7 @@ from weft.messages.signals import GpuScore
 from weft.planning.moves import Move, MoveRules, together
 from weft.planning.policy import Policy
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.decide.moving import KEEP_SECONDS
+from weftd.scheduler.thinking.decide.migration import KEEP_SECONDS
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S, E = JobState, JobEvent
@@ -29,7 +29,7 @@ def submit(w: World, job_id: str, *, labels: dict[str, str] | None = None, **fie
     w.submit(job_id, **{**fields, "spec": {"labels": said, **fields.get("spec", {})}})
 
 
-def moving(*, nodes: int = 1, gpus: int = 2, policy: Policy | None = None, **rules: Any) -> World:
+def migration(*, nodes: int = 1, gpus: int = 2, policy: Policy | None = None, **rules: Any) -> World:
     settings = Settings(lease_seconds=1e6, stop_seconds=1e7, moves=MoveRules(**rules))
     settings = structs.replace(settings, policy=policy or settings.policy)
     return world(nodes=nodes, gpus=gpus, settings=settings)
@@ -57,7 +57,7 @@ def moved(w: World) -> list[str]:
 
 
 def test_a_job_moves_to_a_gpu_that_saves_more_than_the_move_costs_and_says_so() -> None:
-    w = moving()
+    w = migration()
     submit(w, "j-1", gpus=1)
     w.round()
     assert gpus_of(w, "j-1") == [("node-1", 0)]
@@ -80,7 +80,7 @@ def test_a_job_moves_to_a_gpu_that_saves_more_than_the_move_costs_and_says_so() 
 
 def test_a_job_that_writes_no_checkpoints_stays_and_one_that_seldom_does_has_more_to_gain() -> None:
     for said, goes in (("", False), ("soon", False), ("10m", True), ("40m", False)):
-        w = moving()
+        w = migration()
         submit(w, "j-1", gpus=1, labels={CHECKPOINTS_LABEL: said} if said else {})
         w.round()
         rescore(w, ("node-1", 0, 1.5), ("node-1", 1, 1.0))
@@ -90,7 +90,7 @@ def test_a_job_that_writes_no_checkpoints_stays_and_one_that_seldom_does_has_mor
 
 def test_a_job_stays_where_the_gain_is_less_than_the_margin_asks_for() -> None:
     for margin, gain in ((2.0, False), (1.0, True)):
-        w = moving(margin=margin)
+        w = migration(margin=margin)
         submit(w, "j-1", gpus=1)
         w.round()
         rescore(w, ("node-1", 0, 1.05))
@@ -103,7 +103,7 @@ def test_a_job_stays_where_the_gain_is_less_than_the_margin_asks_for() -> None:
 )
 def test_some_jobs_never_move(spec: dict[str, Any]) -> None:
     """Those that people wait for, those that may not be stopped, and those that end soon anyway."""
-    w = moving()
+    w = migration()
     submit(w, "j-1", gpus=1, spec=spec)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
@@ -114,7 +114,7 @@ def test_some_jobs_never_move(spec: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("placement", ["packed-sticky", "packed", "pal"])
 def test_under_other_placements_a_running_job_never_moves(placement: str) -> None:
-    w = moving(policy=Policy("priority", placement, "easy"))
+    w = migration(policy=Policy("priority", placement, "easy"))
     submit(w, "j-1", gpus=1)
     w.round()
     (home,) = gpus_of(w, "j-1")
@@ -124,7 +124,7 @@ def test_under_other_placements_a_running_job_never_moves(placement: str) -> Non
 
 
 def test_moves_can_be_turned_off() -> None:
-    w = moving(on=False)
+    w = migration(on=False)
     submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 3.0))
@@ -133,7 +133,7 @@ def test_moves_can_be_turned_off() -> None:
 
 
 def test_a_gang_across_nodes_comes_together_once_there_is_room() -> None:
-    w = moving(nodes=2, gpus=2)
+    w = migration(nodes=2, gpus=2)
     for job_id, elsewhere in (("j-a", "node-2"), ("j-b", "node-1")):
         w.ask(AskKind.DRAIN, elsewhere)
         submit(w, job_id, gpus=1, spec={"preemptible": False})
@@ -151,7 +151,7 @@ def test_a_gang_across_nodes_comes_together_once_there_is_room() -> None:
 
 
 def test_no_more_than_so_many_move_at_once() -> None:
-    w = moving(gpus=8, at_once_max=2)
+    w = migration(gpus=8, at_once_max=2)
     for number in range(4):
         submit(w, f"j-{number}", gpus=1)
     w.round()
@@ -166,7 +166,7 @@ def test_no_more_than_so_many_move_at_once() -> None:
 
 
 def test_what_is_kept_for_a_move_is_nobody_elses() -> None:
-    w = moving()
+    w = migration()
     submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
@@ -178,7 +178,7 @@ def test_what_is_kept_for_a_move_is_nobody_elses() -> None:
 
 
 def test_what_was_kept_is_let_go_when_the_job_does_not_come_in_time() -> None:
-    w = moving()
+    w = migration()
     submit(w, "j-1", gpus=1)
     w.round()
     w.nodes["node-1"].unkillable.add(("j-1", 0, 0))
@@ -192,7 +192,7 @@ def test_what_was_kept_is_let_go_when_the_job_does_not_come_in_time() -> None:
 
 
 def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing_kept() -> None:
-    w = moving()
+    w = migration()
     submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
@@ -204,7 +204,7 @@ def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing_kept() -
 
 
 def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> None:
-    w = moving(nodes=2, gpus=1)
+    w = migration(nodes=2, gpus=1)
     submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5), ("node-2", 0, 1.0))
@@ -218,7 +218,7 @@ def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> Non
 
 
 def test_a_job_that_moved_rests_for_ten_times_what_it_cost() -> None:
-    w = moving(gpus=3)
+    w = migration(gpus=3)
     submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 2.0), ("node-1", 2, 1.5))
@@ -233,7 +233,7 @@ def test_a_job_that_moved_rests_for_ten_times_what_it_cost() -> None:
 
 
 def test_a_core_is_kept_in_the_middle_of_a_move() -> None:
-    w = moving()
+    w = migration()
     submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
@@ -271,7 +271,7 @@ def test_jobs_that_change_places_move_together() -> None:
 
 
 def test_a_job_that_moves_onto_the_gpu_of_another_waits_until_that_one_has_left() -> None:
-    w = moving(gpus=2)
+    w = migration(gpus=2)
     submit(w, "j-1", gpus=1, labels={CHECKPOINTS_LABEL: "0s", CLASS_LABEL: "compute"})
     submit(w, "j-2", gpus=1, labels={CHECKPOINTS_LABEL: "0s", CLASS_LABEL: "memory"})
     w.round()

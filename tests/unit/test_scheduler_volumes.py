@@ -40,7 +40,7 @@ def offers(w: World, node_id: str, *volumes: dict[str, Any]) -> None:
     w.round()
 
 
-def moving(*, gpus: int = 1) -> World:
+def migration(*, gpus: int = 1) -> World:
     return world(nodes=3, gpus=gpus, settings=Settings(lease_seconds=1e6, stop_seconds=1e7, moves=MoveRules()))
 
 
@@ -140,7 +140,7 @@ def test_explain_names_the_nodes_that_offer_it_and_who_holds_them_alone() -> Non
 
 
 def test_a_job_moves_only_to_a_node_that_offers_its_volume() -> None:
-    w = moving()
+    w = migration()
     for name in ("node-1", "node-2"):
         offers(w, name, {"name": "sets"})
     w.submit("j-1", gpus=1, spec={**NEEDS, "checkpoints": {"on_stop": True}})

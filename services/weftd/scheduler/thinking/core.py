@@ -33,7 +33,7 @@ from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, 
 from weftd.scheduler.thinking.decide import lifecycle, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.leader_warmup import LeaderWarmup
 from weftd.scheduler.thinking.decide.loans import Loans
-from weftd.scheduler.thinking.decide.moving import Moving
+from weftd.scheduler.thinking.decide.migration import Migration
 from weftd.scheduler.thinking.decide.node_failure import NodeFailures
 from weftd.scheduler.thinking.decide.waiting import Waiting
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -91,12 +91,12 @@ class Scheduler:
             minimum_run=MinimumRun(self.settings.preemption_after_seconds),
             half_life_seconds=self.settings.half_life_seconds,
         )
-        self._moving = Moving(self.cluster_state, self.settings.moves)
+        self._migration = Migration(self.cluster_state, self.settings.moves)
         self._sizing = sizing.Sizing(self.cluster_state)
         self._loans = Loans(self.cluster_state, stop_seconds=self.settings.stop_seconds)
         self._waiting = Waiting(
             self.cluster_state,
-            self._moving,
+            self._migration,
             patience_seconds=self.settings.patience_seconds,
             steps_max=self.settings.steps_max,
         )
@@ -297,7 +297,7 @@ class Scheduler:
             steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.cycle.ahead)
             cleared = (*closed, *self._waiting.cycle.being_cleared)
             steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.cycle.ahead)
-            steps += self._moving.decide(now, closed=closed)
+            steps += self._migration.decide(now, closed=closed)
         return steps
 
     def _judge_held(self, now: float) -> list[Step]:

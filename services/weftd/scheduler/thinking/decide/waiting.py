@@ -21,7 +21,7 @@ from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned
 from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
 from weftd.scheduler.thinking.decide import lifecycle
-from weftd.scheduler.thinking.decide.moving import Moving
+from weftd.scheduler.thinking.decide.migration import Migration
 from weftd.scheduler.thinking.decide.placing import place, place_nowhere
 from weftd.scheduler.thinking.state.cluster import PoolNow
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -40,11 +40,13 @@ class Waiting:
     At most `steps_max` steps are decided at once; the rest in the next tick.
     """
 
-    def __init__(self, cluster_state: ClusterState, moving: Moving, *, patience_seconds: float, steps_max: int) -> None:
+    def __init__(
+        self, cluster_state: ClusterState, migration: Migration, *, patience_seconds: float, steps_max: int
+    ) -> None:
         self._cluster_state = cluster_state
-        self._moving = moving
+        self._migration = migration
         self.unfinished = False  # more waiting jobs need a reason
-        self._cluster = PoolNow(cluster_state, moving.targets)
+        self._cluster = PoolNow(cluster_state, migration.targets)
         self.cycle = Cycle(
             self._cluster, cluster_state.policy, patience_s=patience_seconds, look_again_s=LOOK_AGAIN_SECONDS
         )
@@ -64,7 +66,7 @@ class Waiting:
             self._why_unfit.clear()
         if why_not_yet is not None:
             return self._put_off(why_not_yet, now)
-        arrived = self._moving.arrive(now)
+        arrived = self._migration.arrive(now)
         for job_id in sorted(cluster_state.waitlist.idle):
             arrived += place_nowhere(cluster_state, cluster_state.jobs[job_id], now)
         steps, causes = self._place_waiting(now)
@@ -211,7 +213,7 @@ class Waiting:
             elif job_id in waitlist.idle:  # stopped for another job a moment ago: it needs no room to run again
                 self.unfinished = True
                 continue
-            elif (moves := self._moving.waits(job_id)) is not None:
+            elif (moves := self._migration.waits(job_id)) is not None:
                 cause = moves
             elif (known := causes.of_group.get(waitlist.group(job_id), causes.of_others)) is not None:
                 cause = known

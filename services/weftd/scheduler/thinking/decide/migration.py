@@ -67,7 +67,7 @@ class _Chance(Struct, frozen=True, kw_only=True):
         return self.gpus * (self.left(now) * self.part - self.needed)
 
 
-class Moving:
+class Migration:
     def __init__(self, cluster_state: ClusterState, rules: MoveRules) -> None:
         self._cluster_state = cluster_state
         self._rules = rules
