@@ -13,9 +13,9 @@ from weft.domain.tenants import Allowance, AllowanceChosen
 from weft.store.tenants import Access
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.hints import Hints
 from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.submissions import LARGE_BYTES, Submissions
+from weftd.gateway.wakeup import Wakeups
 
 QUIET, BUSY = Access(tenant="quiet"), Access(tenant="busy")
 ROOM = Allowance(jobs_open_max=100, spec_bytes_max=3 * LARGE_BYTES, priority_max=100, may_be_unpreemptible=False)
@@ -33,7 +33,7 @@ class World:
             snapshots=snapshots,
             allowances=Allowances(ROOM),
             registry=None,
-            hints=Hints(MemoryBus()),
+            wakeups=Wakeups(MemoryBus()),
             charge=lambda tenant, seconds: None,
             now=lambda: self.now,
             characters=self._characters,

@@ -20,7 +20,6 @@ from weftd.gateway.accounting.billing import read_prices_file
 from weftd.gateway.allowances import Allowances
 from weftd.gateway.dependencies import array_id
 from weftd.gateway.errors import RejectedError, too_fast
-from weftd.gateway.hints import Hints
 from weftd.gateway.limits.access import AccessCache, source_of
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
 from weftd.gateway.limits.cpu_budget import CpuBudgets, no_time
@@ -43,6 +42,7 @@ from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.submissions import ID_BEGINS, ID_CHARACTERS, Submissions
 from weftd.gateway.thinking.notifications.addresses import networks_of
 from weftd.gateway.thinking.rates import RateLimit
+from weftd.gateway.wakeup import Wakeups
 
 logger = logging.getLogger(__name__)
 
@@ -170,8 +170,8 @@ class Gateway:
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.outlook = QueueOutlook(self.foresight, clock=clock)
         self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
-        self.hints = Hints(bus)
-        self.entries = Records(store, bus, self.hints, now=now, clock=clock)
+        self.wakeups = Wakeups(bus)
+        self.entries = Records(store, bus, self.wakeups, now=now, clock=clock)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)
         self.submissions = Submissions(
@@ -179,7 +179,7 @@ class Gateway:
             snapshots=self.snapshots,
             allowances=self.allowances,
             registry=self.registry,
-            hints=self.hints,
+            wakeups=self.wakeups,
             charge=lambda tenant, seconds: self.cpu_budgets.charge(tenant, seconds),
             now=now,
             characters=characters,

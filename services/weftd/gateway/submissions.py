@@ -21,12 +21,12 @@ from weftd.gateway.allowances import Allowances, NoRoom, NoRoomError, check
 from weftd.gateway.dependencies import check_element_wise, named
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.giving import check_stored
-from weftd.gateway.hints import Hints
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
 from weftd.gateway.limits.cpu_budget import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
 from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.registry.pinning import names_registry, pinned_spec
 from weftd.gateway.registry.upstream import Registry
+from weftd.gateway.wakeup import Wakeups
 
 DOCUMENTS_AT_ONCE = 2
 LARGE_BYTES = 64 << 10  # such a specification is read in a thread, one of a tenant at a time
@@ -57,7 +57,7 @@ class Submissions:
         snapshots: Snapshots,
         allowances: Allowances,
         registry: Registry | None,
-        hints: Hints,
+        wakeups: Wakeups,
         charge: Callable[[str, float], None],
         now: Callable[[], float],
         characters: Callable[[int], str],
@@ -71,7 +71,7 @@ class Submissions:
         self.large = ConcurrencyLimit("large specifications", at_once=LARGE_AT_ONCE, per_tenant=1)
         self._making = asyncio.Lock()  # one array at a time: each may have many megabytes
         self.no_room = NoRoom(store=store, allowances=allowances)
-        self._hints = hints
+        self._wakeups = wakeups
         self._charge = charge
         self._now = now
         self._characters = characters
@@ -106,7 +106,7 @@ class Submissions:
                 raise RejectedError(409, "Idempotency-Key", str(error)) from None
         if stored.created:
             self._charge(who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * len(body))
-            self._hints.asked(spec.pool, told=True)
+            self._wakeups.asked(spec.pool, told=True)
         return http.Submitted(
             id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec), elements=elements
         )

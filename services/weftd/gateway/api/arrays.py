@@ -151,7 +151,7 @@ async def _ask(
         raise NoRoomError(str(error)) from None
     if not asked:
         raise RejectedError(409, "indices" if wanted.indices else "array", f"nothing is left to {kind}: {none}")
-    gateway.hints.asked(found.pool)
+    gateway.wakeups.asked(found.pool)
     return answer(ArrayAsked(id=found.id, ask=kind, elements=asked), status=202)
 
 

@@ -342,7 +342,7 @@ async def ask(
 
 def _asked(call: Call[NoQuery], kind: AskKind, job: Job, *, size: int = 0) -> web.StreamResponse:
     call.gateway.cpu_budgets.charge(call.who.tenant, ASK_SECONDS + STORED_SECONDS_PER_BYTE * size)
-    call.gateway.hints.asked(job.pool)
+    call.gateway.wakeups.asked(job.pool)
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
 
 

@@ -85,7 +85,7 @@ async def _ask(call: Call[NoQuery], kind: AskKind) -> web.StreamResponse:
     gateway = call.gateway
     node = await gateway.node(call.path("node"))
     await gateway.store.ask(kind, subject_id=node.id, pool=node.pool, tenant=call.who.tenant, at=gateway.now())
-    gateway.hints.asked(node.pool)
+    gateway.wakeups.asked(node.pool)
     state = "drained" if node.drained else "ready" if node.ready else "lost"
     return answer(Accepted(id=node.id, ask=kind, state=state), status=202)
 

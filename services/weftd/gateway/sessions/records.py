@@ -23,10 +23,10 @@ from weft.messages.sessions import ReadSession, SessionKind, SessionLeft, Sessio
 from weft.store import GatewayStore, StoreUnavailableError
 from weft.store.tenants import Access
 from weftd.gateway.giving import held
-from weftd.gateway.hints import Hints
 from weftd.gateway.readmodel.stories import story_pages
 from weftd.gateway.sessions.relayed import SessionEnd
 from weftd.gateway.sessions.runs import RankRun
+from weftd.gateway.wakeup import Wakeups
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +70,9 @@ class Stay(Struct, kw_only=True):
 
 class Records:
     def __init__(
-        self, store: GatewayStore, bus: Bus, hints: Hints, *, now: Callable[[], float], clock: Callable[[], float]
+        self, store: GatewayStore, bus: Bus, wakeups: Wakeups, *, now: Callable[[], float], clock: Callable[[], float]
     ) -> None:
-        self._store, self._bus, self._hints = store, bus, hints
+        self._store, self._bus, self._wakeups = store, bus, wakeups
         self._now, self._clock = now, clock
         self._visits: dict[str, Stay] = {}  # by session, and by job, run, tenant and port
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,7 +120,7 @@ class Records:
             at=self._now(),
             entry=Entrance(epoch=visit.epoch, cause=cause),
         )
-        self._hints.asked(visit.pool)
+        self._wakeups.asked(visit.pool)
 
     def forget(self, name: str) -> None:
         self._visits.pop(name, None)

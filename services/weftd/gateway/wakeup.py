@@ -9,7 +9,7 @@ from weft.messages.asks import AskStored, OutboxFilled
 logger = logging.getLogger(__name__)
 
 
-class Hints:
+class Wakeups:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._pools: set[str] = set()
