@@ -16,7 +16,7 @@ from tests.support.shown import Shown, shown
 from tests.support.steps import placement
 from tests.support.tier import some
 from weft.messages.http_quotas import QuotaWanted
-from weftd.gateway.readmodel.foresight import DURATIONS_SECONDS
+from weftd.gateway.readmodel.estimates import DURATIONS_SECONDS
 
 JOBS = ("mnist", "chat", "major", "broken", "wants-eight", "done")
 WEIGHT_BYTES_MAX = 300 * 1024

@@ -26,10 +26,10 @@ from weftd.gateway.limits.cpu_budget import CpuBudgets, no_time
 from weftd.gateway.limits.streams import Streams
 from weftd.gateway.metrics import RequestMeters
 from weftd.gateway.readmodel.cluster import LiveCluster
+from weftd.gateway.readmodel.estimates import Estimates
 from weftd.gateway.readmodel.feed import Feed
-from weftd.gateway.readmodel.foresight import Foresight
 from weftd.gateway.readmodel.live_stream import Live
-from weftd.gateway.readmodel.outlook import QueueOutlook
+from weftd.gateway.readmodel.queue_estimates import QueueEstimates
 from weftd.gateway.readmodel.queue_lines import Lines
 from weftd.gateway.readmodel.reasons import Reasons
 from weftd.gateway.readmodel.sampling import Samples
@@ -111,7 +111,7 @@ class Gateway:
         self.mail_domains = settings.mail.mail_domains
         self.prices = read_prices_file(settings.prices_file)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
-        self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
+        self.estimates = Estimates(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(
             clock=clock, router_url=settings.router_url
         )  # empty: for views of the past, which have no live data
@@ -168,8 +168,8 @@ class Gateway:
             "uploads", at_once=UPLOADS_MAX, per_tenant=UPLOADS_PER_TENANT_MAX, wait_seconds=0
         )
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
-        self.outlook = QueueOutlook(self.foresight, clock=clock)
-        self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
+        self.queue_estimates = QueueEstimates(self.estimates, clock=clock)
+        self.lines = Lines(store, self.snapshots, self.reasons, self.queue_estimates, clock=clock, now=now)
         self.wakeups = Wakeups(bus)
         self.entries = Records(store, bus, self.wakeups, now=now, clock=clock)
         self.meters = RequestMeters(self.streams)
@@ -210,7 +210,7 @@ class Gateway:
 
     async def foresee(self) -> None:
         """Prepare the durations and places that the next explanation rests on. Raises StoreUnavailableError."""
-        await self.foresight.prepare(self.snapshots)
+        await self.estimates.prepare(self.snapshots)
 
     async def end_refused_streams(self) -> None:
         """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""

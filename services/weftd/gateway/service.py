@@ -141,7 +141,7 @@ async def run(
     forget_contexts = forgetting_contexts(store, now, kept_days=settings.contexts_kept_days)
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
     # A mistake here must end no gateway: nothing is lost but that the next explanation takes longer.
-    loops.append(Every(FORESEE_SECONDS, gateway.foresee, retry_on=(Exception,), name="foresight"))
+    loops.append(Every(FORESEE_SECONDS, gateway.foresee, retry_on=(Exception,), name="estimates"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
     if telling is not None:
         loops.append(Every(BEAT_SECONDS, telling.beat, retry_on=(StoreUnavailableError,), name="telling"))
@@ -193,7 +193,7 @@ async def run(
             await gateway.live.close()
             if gateway.registry is not None:
                 await gateway.registry.close()
-            await gateway.outlook.close()
+            await gateway.queue_estimates.close()
             await gateway.feed.close()
 
 

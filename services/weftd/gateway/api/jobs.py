@@ -207,7 +207,7 @@ async def explain(call: Call[NoQuery]) -> web.StreamResponse:
             gateway.store,
             gateway.snapshots,
             gateway.cluster,
-            gateway.foresight,
+            gateway.estimates,
             found,
             call.who,
             now=gateway.now(),

@@ -50,7 +50,7 @@ async def trace(call: Call[TraceQuery]) -> web.StreamResponse:
         jobs += await gateway.snapshots.holding(pool)
         jobs += await gateway.snapshots.queued(pool)
         classes = {one.workload: one.job_class for one in await gateway.snapshots.classes(pool)}
-        assumptions = Assumptions(await gateway.foresight.durations(pool), gateway.foresight.steps(jobs))
+        assumptions = Assumptions(await gateway.estimates.durations(pool), gateway.estimates.steps(jobs))
         text = await asyncio.to_thread(_written, jobs, assumptions, classes, now)
     return web.Response(text=text, content_type=CSV, charset="utf-8")
 

@@ -79,7 +79,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
     specs = [await _specification(gateway, who, number, given, pool) for number, given in enumerate(wanted.submit)]
     nodes = (await snapshots.nodes.get()).of(pool)
     holding, queued = await snapshots.holding(pool), await snapshots.queued(pool)
-    assumptions = Assumptions(await gateway.foresight.durations(pool), gateway.foresight.steps(holding))
+    assumptions = Assumptions(await gateway.estimates.durations(pool), gateway.estimates.steps(holding))
     learnt = {one.workload: one.job_class for one in await snapshots.classes(pool)}
     scores, quotas = _scores(await snapshots.scores(pool)), await snapshots.quotas(pool)
     policy = policy_of(await gateway.store.policy(pool=pool))

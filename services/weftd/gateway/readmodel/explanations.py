@@ -23,7 +23,7 @@ from weft.store import GatewayStore
 from weft.store.tenants import Access
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.endings import endings, last_cause
-from weftd.gateway.readmodel.foresight import Foresight
+from weftd.gateway.readmodel.estimates import Estimates
 from weftd.gateway.readmodel.service_views import whole_service
 from weftd.gateway.readmodel.shares import shares_seen
 from weftd.gateway.readmodel.sight import may_see, seen_of
@@ -44,7 +44,7 @@ async def explanation(
     store: GatewayStore,
     snapshots: Snapshots,
     cluster: LiveCluster,
-    foresight: Foresight,
+    estimates: Estimates,
     job: Job,
     who: Access,
     *,
@@ -64,7 +64,7 @@ async def explanation(
     quotas = await snapshots.quotas(job.pool) if job.state is JobState.QUEUED else []
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
     there, places = nodes.of(job.pool), snapshots.places(job.pool, policy)
-    pool = await foresight.pool_of(
+    pool = await estimates.pool_of(
         job, nodes=there, holding=holding, queued=queued, policy=policy, quotas=quotas, places=places
     )
     full = await asyncio.to_thread(  # it looks at every job of the pool: other requests must not wait for that
@@ -85,7 +85,7 @@ async def explanation(
     full = msgspec.structs.replace(full, sentence=with_names(full.sentence, names))
     return msgspec.structs.replace(
         agreed(full, None if eta is None else eta.estimate),
-        eta=None if eta is None else foresight.told(job, eta),
+        eta=None if eta is None else estimates.told(job, eta),
         sooner=helps,
         holders=tuple(_seen_by(who, msgspec.structs.replace(held, eta=ends.get(held.job_id))) for held in full.holders),
         lent=tuple(_lent_seen_by(who, lent) for lent in full.lent),

@@ -21,7 +21,7 @@ from weft.planning.in_order import InQueue, in_order
 from weft.store import GatewayStore
 from weft.store.tenants import Access
 from weftd.gateway.readmodel.endings import endings
-from weftd.gateway.readmodel.outlook import QueueOutlook
+from weftd.gateway.readmodel.queue_estimates import QueueEstimates
 from weftd.gateway.readmodel.reasons import Reasons
 from weftd.gateway.readmodel.sight import may_see
 from weftd.gateway.readmodel.snapshots import SECONDS, Fresh, Snapshots
@@ -79,7 +79,7 @@ class Lines:
         store: GatewayStore,
         snapshots: Snapshots,
         reasons: Reasons,
-        outlook: QueueOutlook,
+        queue_estimates: QueueEstimates,
         *,
         clock: Callable[[], float],
         now: Callable[[], float],
@@ -87,7 +87,7 @@ class Lines:
         self._store = store
         self._snapshots = snapshots
         self._reasons = reasons
-        self._outlook = outlook
+        self._queue_estimates = queue_estimates
         self._clock = clock
         self._now = now
         self._again_at = 0.0
@@ -133,7 +133,7 @@ class Lines:
             tenants.setdefault(each.job.tenant, []).append(each)
         in_turn = [each.job for each in waiting]
         quotas = await self._snapshots.quotas(pool)
-        starts = await self._outlook.of(
+        starts = await self._queue_estimates.of(
             pool, nodes=nodes.of(pool), holding=holding, queued=in_turn, policy=policy, quotas=quotas
         )
         return Line(now, places.order.name, waiting, tenants, starts)

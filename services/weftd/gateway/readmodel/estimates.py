@@ -49,7 +49,7 @@ class _Learnt:
         self.known: set[str] = set()  # jobs that ended at `since`, or a little before
 
 
-class Foresight:
+class Estimates:
     """`now` is the time of day, `clock` does not jump."""
 
     def __init__(

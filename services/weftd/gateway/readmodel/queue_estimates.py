@@ -8,7 +8,7 @@ from weft.domain.job import Job
 from weft.domain.quotas import Quota
 from weft.messages.eta import Estimate
 from weft.planning.eta.starts import PoolToCome
-from weftd.gateway.readmodel.foresight import Foresight
+from weftd.gateway.readmodel.estimates import Estimates
 
 ESTIMATED_MAX = 1000  # jobs of a pool, those that are served first; of those behind nobody could tell much
 JUDGED_MAX = 20  # of them whose estimates are held against what comes true
@@ -19,11 +19,11 @@ PAUSE_SECONDS_MAX = 60.0  # at most
 NONE_YET: Mapping[str, Estimate] = {}
 
 
-class QueueOutlook:
+class QueueEstimates:
     """`clock` does not jump."""
 
-    def __init__(self, foresight: Foresight, *, clock: Callable[[], float]) -> None:
-        self._foresight = foresight
+    def __init__(self, estimates: Estimates, *, clock: Callable[[], float]) -> None:
+        self._estimates = estimates
         self._clock = clock
         self._found: dict[str, Mapping[str, Estimate]] = {}
         self._again_at: dict[str, float] = {}
@@ -45,11 +45,11 @@ class QueueOutlook:
             return NONE_YET
         if pool not in self._making and self._clock() >= self._again_at.get(pool, 0.0):
             first = queued[:ESTIMATED_MAX]
-            make = await self._foresight.pool_of(
+            make = await self._estimates.pool_of(
                 first[0], nodes=nodes, holding=holding, queued=first, policy=policy, quotas=quotas
             )
             if pool not in self._making:
-                self._making[pool] = asyncio.create_task(self._make(pool, make, first), name="outlook")
+                self._making[pool] = asyncio.create_task(self._make(pool, make, first), name="queue-estimates")
         if pool not in self._found and pool in self._making:
             await asyncio.wait([self._making[pool]], timeout=FIRST_SECONDS_MAX)
         return self._found.get(pool, NONE_YET)
@@ -65,7 +65,7 @@ class QueueOutlook:
             found = await asyncio.to_thread(lambda: make().starts())
             shown = {job_id: foreseen.estimate for job_id, foreseen in found.items()}
             for job in [job for job in jobs if job.id in found][:JUDGED_MAX]:
-                shown[job.id] = self._foresight.told(job, found[job.id])
+                shown[job.id] = self._estimates.told(job, found[job.id])
             self._found[pool] = shown
         finally:
             took = self._clock() - began

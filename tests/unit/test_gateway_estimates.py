@@ -20,7 +20,7 @@ from weft.planning.eta.record import Range
 from weft.planning.eta.starts import Foreseen
 from weft.planning.resource_request import ResourceRequest
 from weftd.gateway.readmodel.cluster import LiveCluster
-from weftd.gateway.readmodel.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
+from weftd.gateway.readmodel.estimates import AGAIN_SECONDS, DURATIONS_SECONDS, Estimates
 from weftd.gateway.readmodel.snapshots import Snapshots
 
 _E = JobEvent
@@ -38,7 +38,7 @@ class Rig:
         self.world = World(*(store for _ in World.__struct_fields__))
         self.at = AT
         self.cluster = LiveCluster(clock=lambda: self.at)
-        self.foresight = Foresight(self.world.gateway, self.cluster, now=lambda: self.at, clock=lambda: self.at)
+        self.foresight = Estimates(self.world.gateway, self.cluster, now=lambda: self.at, clock=lambda: self.at)
 
     async def later(self, seconds: float = DURATIONS_SECONDS) -> None:
         """So much later, with all that is stored by then looked at."""
