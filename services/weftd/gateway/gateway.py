@@ -33,8 +33,8 @@ from weftd.gateway.readmodel.queue_estimates import QueueEstimates
 from weftd.gateway.readmodel.queue_lines import Lines
 from weftd.gateway.readmodel.reasons import Reasons
 from weftd.gateway.readmodel.sampling import Samples
-from weftd.gateway.readmodel.sight import may_see
 from weftd.gateway.readmodel.snapshots import Snapshots
+from weftd.gateway.readmodel.visibility import may_see
 from weftd.gateway.registry.tickets import Tickets, as_bearer
 from weftd.gateway.registry.upstream import Registry
 from weftd.gateway.sessions.records import Records

@@ -21,8 +21,8 @@ from weftd.gateway.errors import TOKEN_WORDS, RejectedError
 from weftd.gateway.http.revalidation import next_page
 from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.readmodel.endings import endings
-from weftd.gateway.readmodel.sight import may_see
 from weftd.gateway.readmodel.views import job_view
+from weftd.gateway.readmodel.visibility import may_see
 
 LIMIT_MAX = 100  # arrays in one answer: each may have very many elements to count
 ELEMENTS_SHOWN_MAX = 1000

@@ -13,8 +13,8 @@ from weftd.gateway.api.gpus import slowest_of
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.route import ACCEPTED, Call, NoQuery, RouteAnswer, Who, answer, operation
 from weftd.gateway.readmodel.past import Past, PastQuery, moment_of, past_of
-from weftd.gateway.readmodel.sight import seen_of
 from weftd.gateway.readmodel.views import cluster_view, node_views, with_reasons
+from weftd.gateway.readmodel.visibility import seen_of
 
 
 @operation(

@@ -10,7 +10,7 @@ from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.notifications.dispatcher import WEBHOOKS_MAX
 from weftd.gateway.notifications.urls import mistake
-from weftd.gateway.readmodel.sight import may_see
+from weftd.gateway.readmodel.visibility import may_see
 from weftd.gateway.thinking.notifications.mails import UNASKED, is_mail, mistaken_address
 from weftd.gateway.thinking.notifications.posts import events_of, secret_of
 

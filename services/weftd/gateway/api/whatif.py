@@ -29,7 +29,7 @@ from weftd.gateway.allowances import check
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, answer, json_of, operation
-from weftd.gateway.readmodel.sight import may_see
+from weftd.gateway.readmodel.visibility import may_see
 
 WORK_SECONDS_MAX = 20.0  # with the wait for a turn, less than clients wait for an answer
 SHOWN_MAX = 500

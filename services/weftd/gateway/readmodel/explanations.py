@@ -26,8 +26,8 @@ from weftd.gateway.readmodel.endings import endings, last_cause
 from weftd.gateway.readmodel.estimates import Estimates
 from weftd.gateway.readmodel.service_views import whole_service
 from weftd.gateway.readmodel.shares import shares_seen
-from weftd.gateway.readmodel.sight import may_see, seen_of
 from weftd.gateway.readmodel.snapshots import Snapshots
+from weftd.gateway.readmodel.visibility import may_see, seen_of
 
 JOB_ID_PREFIX = "j-"
 OF_ANOTHER = "a job of another tenant"

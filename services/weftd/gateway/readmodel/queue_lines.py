@@ -23,9 +23,9 @@ from weft.store.tenants import Access
 from weftd.gateway.readmodel.endings import endings
 from weftd.gateway.readmodel.queue_estimates import QueueEstimates
 from weftd.gateway.readmodel.reasons import Reasons
-from weftd.gateway.readmodel.sight import may_see
 from weftd.gateway.readmodel.snapshots import SECONDS, Fresh, Snapshots
 from weftd.gateway.readmodel.views import size_shown
+from weftd.gateway.readmodel.visibility import may_see
 
 ROWS_MAX = 200
 REPLY_BYTES_MAX = 190_000  # of the rows; a reply is at most 200 kB

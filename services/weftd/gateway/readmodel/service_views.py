@@ -20,7 +20,7 @@ from weft.store import GatewayStore
 from weft.store.tenants import Access
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.endings import last_cause
-from weftd.gateway.readmodel.sight import may_see
+from weftd.gateway.readmodel.visibility import may_see
 from weftd.gateway.thinking.requests import is_kept
 
 UNATTAINABLE, SHEDDING = "unattainable", "shedding"  # codes of findings on services, which their views have by name

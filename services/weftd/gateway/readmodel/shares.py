@@ -8,7 +8,7 @@ from weft.messages.signals import ShareSample
 from weft.planning.reasons.explain import BesideSeen, ShareSeen
 from weft.store.tenants import Access
 from weftd.gateway.readmodel.cluster import LiveCluster
-from weftd.gateway.readmodel.sight import may_see
+from weftd.gateway.readmodel.visibility import may_see
 
 SHOWN_MAX = 16  # ranks of a job
 

@@ -29,7 +29,7 @@ from weft.store.tenants import Access
 from weft.version import version
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.service_views import SHEDDING, UNATTAINABLE, service_view
-from weftd.gateway.readmodel.sight import may_see, seen_of
+from weftd.gateway.readmodel.visibility import may_see, seen_of
 
 SHOWN_JOBS_MAX = 100
 NOTHING_SLOW: Mapping[str, GpuScoreView] = {}
