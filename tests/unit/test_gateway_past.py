@@ -12,8 +12,8 @@ from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.store.accounts import Moment
 from weftd.gateway.errors import RejectedError
+from weftd.gateway.readmodel.event_history import job_at
 from weftd.gateway.readmodel.past import Past, job_then, moment_of, past_of
-from weftd.gateway.readmodel.stories import job_at
 
 NOW = 1_800_000_000.0
 

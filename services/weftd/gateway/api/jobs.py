@@ -44,10 +44,10 @@ from weftd.gateway.http.route import (
 )
 from weftd.gateway.limits.cpu_budget import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
 from weftd.gateway.readmodel.endings import TOLD, EventCause, endings
+from weftd.gateway.readmodel.event_history import job_at
 from weftd.gateway.readmodel.explanations import explanation
 from weftd.gateway.readmodel.past import PastQuery, moment_of
 from weftd.gateway.readmodel.service_views import endpoints_view, whole_service
-from weftd.gateway.readmodel.stories import job_at
 from weftd.gateway.readmodel.views import job_view
 from weftd.gateway.registry.pinning import pinned_image
 from weftd.gateway.thinking.updating import check_share, check_size, check_update

@@ -13,7 +13,7 @@ from weft.domain.job import FINAL
 from weft.messages.events import Event, place_of
 from weft.store import GatewayStore, StoreUnavailableError, is_full
 from weftd.gateway.notifications.posting import Poster, PostError
-from weftd.gateway.readmodel.stories import story_pages
+from weftd.gateway.readmodel.event_history import story_pages
 from weftd.gateway.thinking.notifications.spans import Trace
 
 logger = logging.getLogger(__name__)

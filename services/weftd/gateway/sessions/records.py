@@ -23,7 +23,7 @@ from weft.messages.sessions import ReadSession, SessionKind, SessionLeft, Sessio
 from weft.store import GatewayStore, StoreUnavailableError
 from weft.store.tenants import Access
 from weftd.gateway.giving import held
-from weftd.gateway.readmodel.stories import story_pages
+from weftd.gateway.readmodel.event_history import story_pages
 from weftd.gateway.sessions.relayed import SessionEnd
 from weftd.gateway.sessions.runs import RankRun
 from weftd.gateway.wakeup import Wakeups

@@ -10,7 +10,7 @@ from weft.domain.job import PLACES, Cause, CauseCode, Job, JobState, Placement
 from weft.messages.nodes import LogRead, ReadLog
 from weft.store import GatewayStore
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.readmodel.stories import story_pages
+from weftd.gateway.readmodel.event_history import story_pages
 
 CHUNK_BYTES = 256 << 10
 ANSWER_SECONDS_MAX = 5.0
