@@ -20,7 +20,6 @@ from weftd.gateway.api.uploads import forgetting_contexts
 from weftd.gateway.app import application
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.gateway import HEARTBEAT_SECONDS, Gateway
-from weftd.gateway.giving import read, read_context
 from weftd.gateway.limits.connections import listening
 from weftd.gateway.limits.cpu_budget import PaidThreads, no_time
 from weftd.gateway.notifications.dispatcher import BEAT_SECONDS, Dispatcher
@@ -28,6 +27,7 @@ from weftd.gateway.notifications.mailing import Mailer
 from weftd.gateway.notifications.posting import Poster
 from weftd.gateway.notifications.tracing import Tracing
 from weftd.gateway.registry.pinning import read_image
+from weftd.gateway.secret_provider import read, read_context
 from weftd.gateway.settings import GatewaySettings
 from weftd.gateway.thinking.notifications.addresses import networks_of
 from weftd.gateway.thinking.rings import FINE_SECONDS

@@ -20,12 +20,12 @@ from weft.store.tenants import Access
 from weftd.gateway.allowances import Allowances, NoRoom, NoRoomError, check
 from weftd.gateway.dependencies import check_element_wise, named
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.giving import check_stored
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
 from weftd.gateway.limits.cpu_budget import ASK_SECONDS, RECEIVED_SECONDS_PER_BYTE, STORED_SECONDS_PER_BYTE
 from weftd.gateway.readmodel.snapshots import Snapshots
 from weftd.gateway.registry.pinning import names_registry, pinned_spec
 from weftd.gateway.registry.upstream import Registry
+from weftd.gateway.secret_provider import check_stored
 from weftd.gateway.wakeup import Wakeups
 
 DOCUMENTS_AT_ONCE = 2

@@ -6,9 +6,9 @@ from weft.domain.spec import JobSpec
 from weft.messages.images import OWN_HOST, ImageRead, ReadImage, RegistryImage, may_read, registry_image
 from weft.store import GatewayStore
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.giving import held, not_there
 from weftd.gateway.registry.tickets import TICKET_USER
 from weftd.gateway.registry.upstream import NO_REGISTRY, Registry
+from weftd.gateway.secret_provider import held, not_there
 
 IMAGE_CHARACTERS_MAX = 255  # as of every image of a job
 

@@ -22,8 +22,8 @@ from weft.messages.http import EventData
 from weft.messages.sessions import ReadSession, SessionKind, SessionLeft, SessionLeftNoted, SessionRead
 from weft.store import GatewayStore, StoreUnavailableError
 from weft.store.tenants import Access
-from weftd.gateway.giving import held
 from weftd.gateway.readmodel.event_history import story_pages
+from weftd.gateway.secret_provider import held
 from weftd.gateway.sessions.relayed import SessionEnd
 from weftd.gateway.sessions.runs import RankRun
 from weftd.gateway.wakeup import Wakeups
