@@ -29,7 +29,7 @@ from tests.support.tier import of_tier
 from weft.domain.job import JobEvent
 from weftd.gateway.api.operations import OPERATIONS
 from weftd.gateway.http.openapi import document
-from weftd.gateway.http.route import Route, Who
+from weftd.gateway.http.route import Audience, Route
 from weftd.gateway.settings import GatewaySettings
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")
@@ -124,7 +124,7 @@ def path_of(route: Route[Any], job: str) -> str:
 
 async def test_nobody_gets_past_the_door_without_a_token_that_is_known(world: World) -> None:
     before = await world.stored()
-    closed = [route for route in OPERATIONS if route.who is not Who.ANYONE]
+    closed = [route for route in OPERATIONS if route.who is not Audience.ANYONE]
     assert len(closed) >= 15
     for route in closed:
         for token in (None, "weft_nobody", "", "alice'--", "x" * 5000):
@@ -136,7 +136,7 @@ async def test_nobody_gets_past_the_door_without_a_token_that_is_known(world: Wo
 
 async def test_a_tenant_is_refused_what_is_the_administrators(world: World) -> None:
     before = await world.stored()
-    closed = [route for route in OPERATIONS if route.who is Who.ADMIN]
+    closed = [route for route in OPERATIONS if route.who is Audience.ADMIN]
     assert closed
     for route in closed:
         assert await world.status(route, path_of(route, world.job), "alice") == 403, (route.method, route.path)

@@ -10,7 +10,7 @@ import pytest
 from weft.domain.spec import JobSpec
 from weftd.gateway.api.operations import OPERATIONS
 from weftd.gateway.http.openapi import document
-from weftd.gateway.http.route import Who
+from weftd.gateway.http.route import Audience
 
 DOCUMENT = document(OPERATIONS)
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -62,9 +62,9 @@ def test_every_parameter_of_an_operation_is_described(route: Any) -> None:
 @pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: f"{route.method} {route.path}")
 def test_who_may_call_it_is_described(route: Any) -> None:
     described = operation(route.method, route.path)
-    assert (described.get("security") == []) == (route.who is Who.ANYONE)
-    assert ("administrator's token" in described.get("description", "")) == (route.who is Who.ADMIN)
-    assert ("401" in described["responses"]) == (route.who is not Who.ANYONE)
+    assert (described.get("security") == []) == (route.who is Audience.ANYONE)
+    assert ("administrator's token" in described.get("description", "")) == (route.who is Audience.ADMIN)
+    assert ("401" in described["responses"]) == (route.who is not Audience.ANYONE)
 
 
 def test_a_submission_is_described_by_the_type_it_is_decoded_with() -> None:

@@ -19,7 +19,7 @@ from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
 from weftd.gateway.http.openapi import document
 from weftd.gateway.http.revalidation import revalidated
-from weftd.gateway.http.route import NOBODY, Call, Route, Who, check_length, query_of
+from weftd.gateway.http.route import NOBODY, Audience, Call, Route, check_length, query_of
 from weftd.gateway.limits.access import source_of
 from weftd.gateway.limits.concurrency import NoSlotError, Slot
 from weftd.gateway.limits.connections import HttpConnection
@@ -57,12 +57,12 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         with timed():
             who, turn = NOBODY, Slot()
-            if route.who is not Who.ANYONE:
+            if route.who is not Audience.ANYONE:
                 who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
                 if isinstance(request.protocol, HttpConnection):
                     request.protocol.let_in()
                 gateway.count(who, changes=route.method != "GET")
-                if route.who is Who.ADMIN and not who.admin:
+                if route.who is Audience.ADMIN and not who.admin:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
                 await gateway.cpu_budgets.go(who.tenant)
                 turn = await gateway.at_work.take(who.tenant)

@@ -12,7 +12,7 @@ from weft.store import StoreUnavailableError
 from weftd.gateway.api.events import HEARTBEAT, OPENING, SSE
 from weftd.gateway.api.jobs import states_of
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.http.route import JSON, Call, RouteAnswer, Who, answer, operation
+from weftd.gateway.http.route import JSON, Audience, Call, RouteAnswer, answer, operation
 from weftd.gateway.limits.streams import gone, write
 from weftd.gateway.readmodel.queue_lines import WAITS, QueueQuery
 
@@ -93,7 +93,7 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     "cluster",
     "What the scheduler decided, and from what",
     description="Every record that is kept of a pool, in order and in parts: `weft replay` derives them anew.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     answers={200: RouteAnswer(description="A part of it.", type=HistoryView)},
     example="?pool=default",
 )
@@ -117,7 +117,7 @@ class SpecificationsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     "cluster",
     "What jobs in the history were submitted as",
     description="The records of the history name jobs; their specifications are here, in parts.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     answers={200: RouteAnswer(description="A part of them.", type=SpecificationsView)},
     example="?jobs=j-1,j-2",
 )

@@ -11,7 +11,7 @@ from weft.store.accounts import Moment
 from weft.store.tenants import Access
 from weftd.gateway.api.gpus import slowest_of
 from weftd.gateway.gateway import Gateway
-from weftd.gateway.http.route import ACCEPTED, Call, NoQuery, RouteAnswer, Who, answer, operation
+from weftd.gateway.http.route import ACCEPTED, Audience, Call, NoQuery, RouteAnswer, answer, operation
 from weftd.gateway.readmodel.past import Past, PastQuery, moment_of, past_of
 from weftd.gateway.readmodel.views import cluster_view, node_views, with_reasons
 from weftd.gateway.readmodel.visibility import seen_of
@@ -71,12 +71,14 @@ async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
     return past
 
 
-@operation("POST /v1/nodes/{node}/drain", "cluster", "Give a node no new work", who=Who.ADMIN, answers=ACCEPTED)
+@operation("POST /v1/nodes/{node}/drain", "cluster", "Give a node no new work", who=Audience.ADMIN, answers=ACCEPTED)
 async def drain(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.DRAIN)
 
 
-@operation("POST /v1/nodes/{node}/resume", "cluster", "Let a node take work again", who=Who.ADMIN, answers=ACCEPTED)
+@operation(
+    "POST /v1/nodes/{node}/resume", "cluster", "Let a node take work again", who=Audience.ADMIN, answers=ACCEPTED
+)
 async def resume(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.RESUME)
 

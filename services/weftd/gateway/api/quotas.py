@@ -14,7 +14,7 @@ from weft.planning.quota.amounts import ledger_of, lendable
 from weft.planning.quota.ledger import Ledger
 from weft.planning.quota.tree import Branch
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, Who, answer, json_of, operation
+from weftd.gateway.http.route import Audience, Call, NoQuery, RouteAnswer, answer, json_of, operation
 
 
 class QuotasQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ async def quotas(call: Call[QuotasQuery]) -> web.StreamResponse:
     "Set a quota",
     description="Of a tenant, or of a group of them. What it has beyond a lower limit goes on; the scheduler obeys"
     " it within two seconds.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     body=QuotaWanted,
     answers={200: RouteAnswer(description="The quota as it is now.", type=QuotaView)},
     example="""-d '{"guaranteed": 8, "limit": 32}'""",
@@ -76,7 +76,7 @@ async def set_(call: Call[NoQuery]) -> web.StreamResponse:
     "tenants",
     "Delete a quota",
     description="Its tenant has no guarantee and no limit from then on. A group that has members stays.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     answers={200: RouteAnswer(description="Which.", type=QuotaDeleted)},
     example="?pool=default",
 )

@@ -13,7 +13,7 @@ from weft.messages.secrets import VALUE_BYTES_MAX, SecretDeleted, SecretsView, S
 from weft.store.secrets import SecretKept
 from weft.store.tenants import TenantKept
 from weftd.gateway.errors import TOKEN_WORDS, RejectedError
-from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, Who, answer, json_of, operation
+from weftd.gateway.http.route import Audience, Call, NoQuery, RouteAnswer, answer, json_of, operation
 
 LISTED_MAX = 10_000
 PER_TENANT_MAX = 256
@@ -25,7 +25,7 @@ _matches_token = re.compile(TOKEN_PATTERN).fullmatch
     "tenants",
     "List tenants",
     description="What each may take, and what it has taken.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     answers={200: RouteAnswer(description="All of them, by name.", type=TenantsView)},
 )
 async def tenants(call: Call[NoQuery]) -> web.StreamResponse:
@@ -40,7 +40,7 @@ async def tenants(call: Call[NoQuery]) -> web.StreamResponse:
     "Change what a tenant may take",
     description="What it has open already goes on; what is beyond its limits is refused from now on, by every"
     " gateway within two seconds.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     body=TenantWanted,
     answers={200: RouteAnswer(description="The tenant as it is now.", type=TenantView)},
     example="""-d '{"jobs_open_max": 1000, "priority_max": null}'""",

@@ -13,7 +13,7 @@ from weft.messages.images import SHARED_TENANT
 from weft.store import GatewayStore
 from weft.store.tenants import FILE_LABEL, TokenKept
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.http.route import Call, NoQuery, RouteAnswer, Who, answer, json_of, operation
+from weftd.gateway.http.route import Audience, Call, NoQuery, RouteAnswer, answer, json_of, operation
 from weftd.gateway.limits.access import TOKEN_PREFIX, token_hash
 
 TOKEN_CHARACTERS = 40
@@ -31,7 +31,7 @@ class TokensQuery(Struct, frozen=True, forbid_unknown_fields=True):
     "tokens",
     "List tokens",
     description="The newest 1,000, without their secret; those in force alone, or `all`.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     answers={200: RouteAnswer(description="Whose they are, and when each was used last.", type=TokensView)},
     example="?tenant=vision",
 )
@@ -48,7 +48,7 @@ async def tokens(call: Call[TokensQuery]) -> web.StreamResponse:
     "Make a token",
     description="It is told this once. A tenant that is new is made, and may have several: to change one, make"
     " another, use it, and revoke the first by its label.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     body=TokenWanted,
     answers={201: RouteAnswer(description="The token.", type=TokenMade)},
     example="""-d '{"tenant": "vision", "label": "ci", "expires_in": 2592000}'""",
@@ -81,7 +81,7 @@ async def make(call: Call[NoQuery]) -> web.StreamResponse:
     "Revoke tokens",
     description="All of this tenant with this label. They are refused everywhere within two seconds, and streams"
     " that they opened end within five.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     answers={200: RouteAnswer(description="How many were in force.", type=TokensRevoked)},
 )
 async def revoke(call: Call[NoQuery]) -> web.StreamResponse:

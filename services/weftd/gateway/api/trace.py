@@ -12,7 +12,7 @@ from weft.simulator.whatif.durations import Assumptions
 from weft.simulator.whatif.trace import csv_of, row_of
 from weft.store import may_go_on
 from weftd.gateway.errors import RejectedError
-from weftd.gateway.http.route import Call, RouteAnswer, Who, operation
+from weftd.gateway.http.route import Audience, Call, RouteAnswer, operation
 
 WEEK_SECONDS = 7 * 86400
 SECONDS_MAX = 10 * 366 * 86400
@@ -35,7 +35,7 @@ class TraceQuery(Struct, frozen=True, forbid_unknown_fields=True):
     description="One row for each job that was submitted in the last `seconds` or is open: `weft simulate --trace`"
     " reads it. Of a job that is not over, how long it will run is assumed, and `basis` says by what. Services that"
     " go on, jobs without a GPU, and those that were over before they ran are left out.",
-    who=Who.ADMIN,
+    who=Audience.ADMIN,
     answers={200: RouteAnswer(description="CSV, by arrival.", type=str, media=(CSV,))},
     example="?seconds=86400",
 )

@@ -8,7 +8,7 @@ from weft.messages.http import Health
 from weft.store import StoreUnavailableError
 from weft.version import version
 from weftd.gateway.face import Face
-from weftd.gateway.http.route import JSON, Call, NoQuery, RouteAnswer, Who, answer, operation
+from weftd.gateway.http.route import JSON, Audience, Call, NoQuery, RouteAnswer, answer, operation
 
 DOCUMENT_KEY = web.AppKey("document", bytes)
 FACE_KEY = web.AppKey("face", Face)
@@ -18,7 +18,7 @@ FACE_KEY = web.AppKey("face", Face)
     "GET /v1/openapi.json",
     "about",
     "This description",
-    who=Who.ANYONE,
+    who=Audience.ANYONE,
     answers={200: RouteAnswer(description="An OpenAPI 3.1 document.", type=dict[str, Any])},
 )
 async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
@@ -31,7 +31,7 @@ async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
     "about",
     "The dashboard",
     description="A page for people; it reads this API with the token that is typed in.",
-    who=Who.ANYONE,
+    who=Audience.ANYONE,
     answers={200: RouteAnswer(description="The page.", type=str, media=("text/html",))},
 )
 async def dashboard(call: Call[NoQuery]) -> web.StreamResponse:
@@ -47,7 +47,7 @@ async def of_dashboard(request: web.Request) -> web.StreamResponse:
     "GET /healthz",
     "about",
     "Does the gateway run?",
-    who=Who.ANYONE,
+    who=Audience.ANYONE,
     answers={200: RouteAnswer(description="It does.", type=Health)},
 )
 async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
@@ -58,7 +58,7 @@ async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
     "GET /readyz",
     "about",
     "Can it take jobs?",
-    who=Who.ANYONE,
+    who=Audience.ANYONE,
     answers={
         200: RouteAnswer(description="It can.", type=Health),
         503: RouteAnswer(description="It cannot now: the store does not answer.", type=Health),

@@ -8,7 +8,7 @@ import msgspec
 
 from weft.messages.http import ErrorView
 from weft.messages.problems import PROBLEM
-from weftd.gateway.http.route import JSON, Header, Route, RouteAnswer, Who
+from weftd.gateway.http.route import JSON, Audience, Header, Route, RouteAnswer
 
 Json = dict[str, Any]
 
@@ -133,9 +133,9 @@ def _operation(route: Route[Any], schema_of: Json, components: Json) -> Json:
             "required": True,
             "content": {media: {"schema": schema} for media in route.body_media},
         }
-    if route.who is Who.ANYONE:
+    if route.who is Audience.ANYONE:
         operation["security"] = []
-    if route.who is Who.ADMIN:
+    if route.who is Audience.ADMIN:
         operation["description"] = f"{route.description} Needs an administrator's token.".strip()
     operation["x-curl"] = curl(route)
     return operation
@@ -144,7 +144,7 @@ def _operation(route: Route[Any], schema_of: Json, components: Json) -> Json:
 def curl(route: Route[Any]) -> str:
     """An example to paste into a shell."""
     words = ["curl"]
-    if route.who is not Who.ANYONE:
+    if route.who is not Audience.ANYONE:
         words.append('-H "Authorization: Bearer $WEFT_TOKEN"')
     if route.method not in ("GET", "POST") or (route.method == "POST" and route.body is None):
         words.append(f"-X {route.method}")
@@ -228,7 +228,7 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
     yield from (400, 401)
-    if route.who is Who.ADMIN or route.path in _ALLOWED_IN_PART:
+    if route.who is Audience.ADMIN or route.path in _ALLOWED_IN_PART:
         yield 403
     submits = route.path == "/v1/jobs" and route.method == "POST"
     of_one_thing = "{" in route.path or route.method == "DELETE" or route.path == "/v1/samples"

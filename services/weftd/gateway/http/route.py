@@ -30,7 +30,7 @@ _LISTS = frozenset({"state"})
 NOBODY = Access(tenant="")
 
 
-class Who(Enum):
+class Audience(Enum):
     """The callers that an operation allows."""
 
     ANYONE = "anyone"
@@ -79,7 +79,7 @@ class Route(Struct, Generic[Q], frozen=True, kw_only=True):
     description: str = ""
     handler: Callable[[Call[Q]], Coroutine[Any, Any, web.StreamResponse]]
     query: type[Q]
-    who: Who = Who.TENANT
+    who: Audience = Audience.TENANT
     body: Any = None
     body_media: tuple[str, ...] = (JSON,)
     body_bytes_max: int = SPEC_BYTES_MAX
@@ -97,7 +97,7 @@ def operation(
     summary: str,
     *,
     description: str = "",
-    who: Who = Who.TENANT,
+    who: Audience = Audience.TENANT,
     body: Any = None,
     body_media: tuple[str, ...] = (JSON,),
     body_bytes_max: int = SPEC_BYTES_MAX,
