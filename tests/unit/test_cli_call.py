@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.told_gateway import ToldGateway
 from tests.support.told_services import JOB, endpoint, endpoints, weft
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.services.call import checked_headers, checked_path
 
 Said = pytest.CaptureFixture[str]
@@ -121,18 +121,18 @@ async def test_the_body_may_come_from_a_file_that_is_there(gateway: ToldGateway,
     ],
 )
 def test_a_path_that_is_none_is_refused(path: str, why: str) -> None:
-    with pytest.raises(Complaint) as complaint:
+    with pytest.raises(CliError) as cli_error:
         checked_path(path)
-    assert why in complaint.value.reason
-    assert complaint.value.reason.isprintable()
-    assert len(complaint.value.reason) < 300
+    assert why in cli_error.value.reason
+    assert cli_error.value.reason.isprintable()
+    assert len(cli_error.value.reason) < 300
 
 
 @given(st.text(max_size=60))
 def test_a_path_that_is_taken_is_plain_and_stays_in_the_service(text: str) -> None:
     try:
         path = checked_path(f"/{text}")
-    except Complaint:
+    except CliError:
         return
     except UnicodeEncodeError:
         assert any("\ud800" <= char <= "\udfff" for char in text)  # a shell cannot pass such an argument
@@ -151,15 +151,15 @@ OURS = ["Authorization: Bearer x", "host: elsewhere", "Content-Length: 5", "X-We
     ["", "x", ": x", "a b: c", "A: x\nB: y", "A: \x00", "Ä: x", "A: ü", "A: " + "x" * 8193, "x" * 257 + ": x", *OURS],
 )
 def test_a_header_that_is_none_or_is_not_the_callers_is_refused(header: str) -> None:
-    with pytest.raises(Complaint) as complaint:
+    with pytest.raises(CliError) as cli_error:
         checked_headers([header])
-    assert complaint.value.field == "-H"
-    assert complaint.value.reason.isprintable()
+    assert cli_error.value.field == "-H"
+    assert cli_error.value.reason.isprintable()
 
 
 def test_headers_are_bounded_and_kept_as_they_are() -> None:
     assert checked_headers(["Accept:text/plain ", "X-A: b: c"]) == [("Accept", "text/plain"), ("X-A", "b: c")]
-    with pytest.raises(Complaint):
+    with pytest.raises(CliError):
         checked_headers(["A: b"] * 101)
 
 

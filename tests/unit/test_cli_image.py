@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weftd.cli.admin.image import _host, _stored_name, _write_config
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 PREFIX = "weft.internal/vision/"
 
@@ -29,7 +29,7 @@ def test_an_image_is_stored_below_the_tenant_without_its_host(name: str, stored:
 
 @pytest.mark.parametrize("name", ["", "Train", "--help", "a b", f"train@sha256:{'0' * 64}", "a/../b", "ghcr.io/", "x:"])
 def test_a_name_that_cannot_be_stored_is_refused(name: str) -> None:
-    with pytest.raises(Complaint, match="is no name of an image"):
+    with pytest.raises(CliError, match="is no name of an image"):
         _stored_name(name, PREFIX)
 
 

@@ -14,7 +14,7 @@ from weft.domain.decoding.spec_decoder import decode_spec
 from weft.domain.decoding.yaml_reader import read_yaml
 from weft.domain.spec import Kind
 from weftd.cli.__main__ import main
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.migration.determined import from_determined
 from weftd.cli.migration.init import template
 from weftd.cli.migration.slurm import from_slurm
@@ -279,7 +279,7 @@ def test_a_configuration_of_determined_becomes_a_job() -> None:
     "body", [b"", b"[]", b"x", b"a: [", b"a: 1\na: 2", b"&a [*a]", b"[" * 5000, b"\xff\xfe", b"x" * 70_000]
 )
 def test_what_is_no_configuration_is_refused(body: bytes) -> None:
-    with pytest.raises(Complaint):
+    with pytest.raises(CliError):
         from_determined(body, path="a.yaml", folder="/")
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from weftd.cli.__main__ import parse
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.moments import moment
 
 NOW = 1_700_000_000.0
@@ -46,7 +46,7 @@ def test_the_cursor_of_an_event_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "10", "12-", "-", "10 m"])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(Complaint, match="expected a time"):
+    with pytest.raises(CliError, match="expected a time"):
         moment(text, now=NOW)
 
 

@@ -13,7 +13,7 @@ from weft.domain.job import Cause, CauseCode, JobState
 from weft.domain.spec import Kind
 from weft.messages.http import Submitted
 from weftd.cli.__main__ import parse
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.services import notebook as notebooks
 
 Said = pytest.CaptureFixture[str]
@@ -58,9 +58,9 @@ def test_files_that_go_along_are_where_a_notebook_works() -> None:
     ],
 )
 def test_a_wrong_option_of_a_notebook_is_named(typed: tuple[str, ...], field: str) -> None:
-    with pytest.raises(Complaint) as complaint:
+    with pytest.raises(CliError) as cli_error:
         notebooks.notebook_spec(notebook_args(*typed), cwd="/", jupyter="")
-    assert complaint.value.field == field
+    assert cli_error.value.field == field
 
 
 async def test_notebook_prints_its_url_once_it_answers(gateway: ToldGateway, capsys: Said) -> None:

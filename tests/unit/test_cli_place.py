@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft.client.place import QUICK_SECONDS, RESTART_SECONDS
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.connection import find_place
 
 
@@ -29,7 +29,7 @@ def test_the_options_go_before_the_environment_and_that_before_what_up_left(tmp_
 
 def test_a_token_is_told_to_no_other_cluster_than_its_own(tmp_path: Path) -> None:
     (tmp_path / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
-    with pytest.raises(Complaint, match="no token for http://elsewhere:1"):
+    with pytest.raises(CliError, match="no token for http://elsewhere:1"):
         place({"WEFT_HOME": str(tmp_path)}, url="http://elsewhere:1")
 
 
@@ -40,7 +40,7 @@ def test_the_home_is_where_the_system_wants_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "complaint"),
+    ("environment", "cli_error"),
     [
         ({}, "no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN"),
         ({"WEFT_URL": "http://x:1"}, "no token: give --token, or set WEFT_TOKEN"),
@@ -49,15 +49,15 @@ def test_the_home_is_where_the_system_wants_data(tmp_path: Path) -> None:
         ({"WEFT_URL": "http://x:1", "WEFT_TOKEN": "t\r\nX: y"}, "WEFT_TOKEN is not a token: "),
     ],
 )
-def test_what_is_missing_is_told_with_what_to_do(environment: dict[str, str], complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(Complaint) as missing:
+def test_what_is_missing_is_told_with_what_to_do(environment: dict[str, str], cli_error: str, tmp_path: Path) -> None:
+    with pytest.raises(CliError) as missing:
         place({"WEFT_HOME": str(tmp_path), **environment})
-    assert str(missing.value).startswith(complaint)
+    assert str(missing.value).startswith(cli_error)
 
 
 def test_a_file_that_weft_did_not_write_is_named(tmp_path: Path) -> None:
     (tmp_path / "client.json").write_text("{}")
-    with pytest.raises(Complaint, match=r"client\.json is not what `weft up` wrote"):
+    with pytest.raises(CliError, match=r"client\.json is not what `weft up` wrote"):
         place({"WEFT_HOME": str(tmp_path)})
 
 

@@ -23,7 +23,7 @@ from weft.messages.http_services import (
 )
 from weft.planning.reasons.explain import Explanation
 from weftd.cli.__main__ import parse
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.look import Look
 from weftd.cli.drawing.services import host, service_lines, service_short
 from weftd.cli.spec import spec_of
@@ -158,9 +158,9 @@ def test_run_says_how_a_service_serves_and_what_it_promises() -> None:
     ],
 )
 def test_a_wrong_option_of_a_service_is_named(typed: tuple[str, ...], field: str) -> None:
-    with pytest.raises(Complaint) as complaint:
+    with pytest.raises(CliError) as cli_error:
         asked(*typed)
-    assert complaint.value.field == field
+    assert cli_error.value.field == field
 
 
 # ps, describe, explain

@@ -16,7 +16,7 @@ from weft.simulator.model import World
 from weft.simulator.outcome import JobOutcome, Outcome, Spell
 from weft.simulator.report.compared import COLUMNS
 from weftd.cli.__main__ import INTERRUPTED, main, parse
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.look import Look
 from weftd.cli.study.simulate import told_settings
 from weftd.cli.study.simulation.plan import Planned, plans_of
@@ -108,7 +108,7 @@ def test_our_best_is_a_preset_and_parts_of_it_can_be_replaced() -> None:
     ],
 )
 def test_a_name_that_is_none_is_told_with_those_that_are(options: tuple[str, ...], reason: str) -> None:
-    with pytest.raises(Complaint) as refused:
+    with pytest.raises(CliError) as refused:
         plans_of(typed(*options))
     assert str(refused.value).startswith(reason)
     assert refused.value.status == 2
@@ -227,7 +227,7 @@ def test_elastic_jobs_are_planned_and_their_numbers_told(trace: str, tmp_path: P
     assert "1 to 2 × the GPUs that each job asks for, by restarts of 10 s" in said
 
 
-def complaint(capsys: Said, *command: str) -> tuple[int, str]:
+def cli_error(capsys: Said, *command: str) -> tuple[int, str]:
     status = main(["simulate", *command])
     said = capsys.readouterr()
     assert said.out == ""
@@ -239,15 +239,15 @@ def complaint(capsys: Said, *command: str) -> tuple[int, str]:
 def test_a_bad_trace_is_told_with_file_and_line(tmp_path: Path, capsys: Said) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text(TRACE + "j-5,240,2,-7\n")
-    status, said = complaint(capsys, "--trace", str(bad), *SMALL)
+    status, said = cli_error(capsys, "--trace", str(bad), *SMALL)
     assert (status, said.startswith(f"weft: {bad}:6: ")) == (1, True)
-    status, said = complaint(capsys, "--trace", str(tmp_path / "none.csv"))
+    status, said = cli_error(capsys, "--trace", str(tmp_path / "none.csv"))
     assert status == 1
     assert "none.csv" in said
 
 
 def test_a_job_that_can_never_fit_is_told(trace: str, capsys: Said) -> None:
-    status, said = complaint(capsys, "--trace", trace, "--nodes", "1")
+    status, said = cli_error(capsys, "--trace", trace, "--nodes", "1")
     assert status == 1
     assert "job j-2 asks for 8 GPUs, the cluster has 4" in said
 
@@ -255,10 +255,10 @@ def test_a_job_that_can_never_fit_is_told(trace: str, capsys: Said) -> None:
 def test_a_bad_profile_is_told_with_file_and_line(trace: str, tmp_path: Path, capsys: Said) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text(PROFILE.replace("2.5", "fast"))
-    status, said = complaint(capsys, "--trace", trace, "--profile", str(bad), *SMALL)
+    status, said = cli_error(capsys, "--trace", trace, "--profile", str(bad), *SMALL)
     assert (status, said.startswith(f"weft: {bad}:3: ")) == (1, True)
     bad.write_text(PROFILE)
-    status, said = complaint(capsys, "--trace", trace, "--profile", str(bad), "--nodes", "3")
+    status, said = cli_error(capsys, "--trace", trace, "--profile", str(bad), "--nodes", "3")
     assert status == 1
     assert "it has 8 GPUs, the cluster 12" in said
 
@@ -276,17 +276,17 @@ def test_a_bad_profile_is_told_with_file_and_line(trace: str, tmp_path: Path, ca
 def test_what_could_only_fail_later_is_told_at_once(
     trace: str, options: tuple[str, ...], status: int, reason: str, capsys: Said
 ) -> None:
-    ended, said = complaint(capsys, "--trace", trace, *SMALL, *options)
+    ended, said = cli_error(capsys, "--trace", trace, *SMALL, *options)
     assert (ended, reason in said) == (status, True)
 
 
 def test_a_limit_is_of_a_trace(capsys: Said) -> None:
-    status, said = complaint(capsys, "--generate", "poisson", "--limit", "5")
+    status, said = cli_error(capsys, "--generate", "poisson", "--limit", "5")
     assert (status, said) == (2, "weft: --limit goes with --trace only\n")
 
 
 def test_a_file_that_cannot_be_written_is_told(trace: str, tmp_path: Path, capsys: Said) -> None:
-    status, said = complaint(capsys, "--trace", trace, *SMALL, "--json", str(tmp_path))
+    status, said = cli_error(capsys, "--trace", trace, *SMALL, "--json", str(tmp_path))
     assert (status, said.startswith(f"weft: cannot write {tmp_path}: ")) == (1, True)
 
 

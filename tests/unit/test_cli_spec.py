@@ -8,7 +8,7 @@ from weft.client.job_name import job_name
 from weft.domain.spec import Checkpointing, JobSpec, Kind, Progress, Tuning, TuningMode, Volume
 from weftd.cli.__main__ import parse
 from weftd.cli.along import read_with_env
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.submit import content_of
 from weftd.cli.spec import option_of, spec_of
 
@@ -34,7 +34,7 @@ def test_the_range_of_a_job_and_how_it_takes_another_size_reach_the_specificatio
         (("--replicas-max", "5000"), "--replicas-max"),
         (("--replicas", "2", "--replicas-min", "3"), "--replicas"),
     ):
-        with pytest.raises(Complaint) as refused:
+        with pytest.raises(CliError) as refused:
             spec(*typed, "--", "go")
         assert refused.value.field == option
 
@@ -43,7 +43,7 @@ def test_how_a_job_is_tuned_and_where_its_progress_is_reach_the_specification() 
     made = spec("--tuning", "advise", "--progress", r"step (?P<step>\d+)", "--", "go")
     assert (made.tuning, made.progress) == (Tuning(mode=TuningMode.ADVISE), Progress(pattern=r"step (?P<step>\d+)"))
     for pattern in ("step (", r"step \d+", ""):
-        with pytest.raises(Complaint) as refused:
+        with pytest.raises(CliError) as refused:
             spec("--progress", pattern, "--", "go")
         assert refused.value.field == "--progress"
     with pytest.raises(SystemExit):
@@ -144,7 +144,7 @@ def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], i
 
 
 @pytest.mark.parametrize(
-    ("typed", "complaint"),
+    ("typed", "cli_error"),
     [
         (["--memory", "lots", "--", "x"], "--memory: expected a size such as 512MiB or 16GiB"),
         (["--gpus", "-1", "--", "x"], "--gpus: must be 0 to 64, got -1"),
@@ -183,14 +183,14 @@ def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], i
         (["--shm", "2GiB", "--", "x"], "shm 2GiB is more than memory 1GiB"),
     ],
 )
-def test_a_mistake_is_told_with_the_option_that_has_it(typed: list[str], complaint: str) -> None:
-    with pytest.raises(Complaint) as refused:
+def test_a_mistake_is_told_with_the_option_that_has_it(typed: list[str], cli_error: str) -> None:
+    with pytest.raises(CliError) as refused:
         spec(*typed)
-    assert (str(refused.value), refused.value.status) == (complaint, 1)
+    assert (str(refused.value), refused.value.status) == (cli_error, 1)
 
 
 def test_nothing_to_run_is_a_mistake_of_the_command_line() -> None:
-    with pytest.raises(Complaint, match="what to run is missing") as refused:
+    with pytest.raises(CliError, match="what to run is missing") as refused:
         spec("--gpus", "1")
     assert refused.value.status == 2
 
@@ -228,7 +228,7 @@ def test_a_file_is_read_as_its_name_says_else_as_it_begins(name: str, body: byte
 def test_a_variable_goes_along_by_its_name_alone() -> None:
     made = spec("-e", "HF_TOKEN", "--env", "A=b=c", "--", "go", environment={"HF_TOKEN": "hf_x", "OTHER": "no"})
     assert made.env == {"HF_TOKEN": "hf_x", "A": "b=c"}
-    with pytest.raises(Complaint, match=r"--env: HF_TOKEN is not set here: say HF_TOKEN=VALUE"):
+    with pytest.raises(CliError, match=r"--env: HF_TOKEN is not set here: say HF_TOKEN=VALUE"):
         spec("-e", "HF_TOKEN", "--", "go")
 
 
@@ -236,14 +236,14 @@ def test_the_virtual_environment_of_the_shell_goes_along_with_a_process(tmp_path
     programs = tmp_path / "venv" / "bin"
     programs.mkdir(parents=True)
     shell = {"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": f"/usr/bin:{programs}:/bin", "SECRET": "x"}
-    with pytest.raises(Complaint, match=r"--venv: VIRTUAL_ENV is .*, where there is no bin/python"):
+    with pytest.raises(CliError, match=r"--venv: VIRTUAL_ENV is .*, where there is no bin/python"):
         spec("--venv", "--", "python", environment=shell)
     (programs / "python").touch(mode=0o755)
     made = spec("--venv", "-e", "LANG=C", "--", "python", environment=shell)
     assert made.env == {"VIRTUAL_ENV": f"{tmp_path}/venv", "PATH": f"{programs}:/usr/bin:/bin", "LANG": "C"}
-    with pytest.raises(Complaint, match="--venv: no virtual environment is active here"):
+    with pytest.raises(CliError, match="--venv: no virtual environment is active here"):
         spec("--venv", "--", "python", environment={"PATH": "/bin"})
-    with pytest.raises(Complaint, match="--venv: is for processes"):
+    with pytest.raises(CliError, match="--venv: is for processes"):
         spec("--venv", "--image", "busybox", "--", "python", environment=shell)
 
 
@@ -253,5 +253,5 @@ def test_variables_that_go_along_are_added_to_those_of_a_job_file() -> None:
     made = read_with_env(file, "yaml", typed, {"TOKEN": "t"})
     assert made.env == {"MODE": "fast", "KEPT": "1", "TOKEN": "t"}
     assert list(made.roles) == ["b", "a"]
-    with pytest.raises(Complaint, match="command: "):
+    with pytest.raises(CliError, match="command: "):
         read_with_env(b"name: train\n", "yaml", typed, {"TOKEN": "t"})

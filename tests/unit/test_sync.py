@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.odd_folders import make_deep, swept
 from weft.domain.quantity import size_text
 from weft.messages import contexts as bounds
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs import sync
 from weftd.cli.jobs.sync import pack, sent_sentence
 from weftd.executor.files import contexts
@@ -114,24 +114,24 @@ def test_weftignore_names_what_stays_and_takes_back_what_would_stay(tmp_path: Pa
 def test_a_folder_that_cannot_go_along_is_told_with_what_would_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Complaint, match="is not a folder"):
+    with pytest.raises(CliError, match="is not a folder"):
         pack(str(tmp_path / "none"))
-    with pytest.raises(Complaint, match="has no files"):
+    with pytest.raises(CliError, match="has no files"):
         pack(str(write(tmp_path / "bare", {"__pycache__/m.pyc": "x"})))
     source = write(tmp_path / "src", {f"f{i}": "x" * (i + 1) * 100 for i in range(5)})
     monkeypatch.setattr(sync, "FILES_MAX", 4)
-    with pytest.raises(Complaint, match=r"more than 4 files; .*name in \.weftignore"):
+    with pytest.raises(CliError, match=r"more than 4 files; .*name in \.weftignore"):
         pack(str(source))
     monkeypatch.setattr(sync, "FILES_MAX", 10)
     monkeypatch.setattr(sync, "UNPACKED_BYTES_MAX", 700)
-    with pytest.raises(Complaint, match=r"the largest are f3 \(400B\)"):
+    with pytest.raises(CliError, match=r"the largest are f3 \(400B\)"):
         pack(str(source))
     monkeypatch.setattr(sync, "UNPACKED_BYTES_MAX", 10_000)
     monkeypatch.setattr(sync, "PACKED_BYTES_MAX", 100)
-    with pytest.raises(Complaint, match="when it is packed"):
+    with pytest.raises(CliError, match="when it is packed"):
         pack(str(source))
     (source / os.fsdecode(b"bad\xff")).write_text("x")
-    with pytest.raises(Complaint, match="no UTF-8"):
+    with pytest.raises(CliError, match="no UTF-8"):
         pack(str(source))
 
 
@@ -172,7 +172,7 @@ def test_a_weftignore_that_cannot_be_followed_whole_lets_nothing_go_along(
     before = signal.getsignal(signal.SIGPROF)
     source = write(tmp_path / "src", {"secret": "x", "a" * 200: "x", "a/" * 40 + "c": "x"})
     (source / ".weftignore").write_bytes(ignores)
-    with pytest.raises(Complaint, match=why) as refused:
+    with pytest.raises(CliError, match=why) as refused:
         pack(str(source))
     assert (refused.value.field, len(str(refused.value)) < 500) == ("--sync", True)
     assert signal.getsignal(signal.SIGPROF) is before
@@ -184,7 +184,7 @@ def test_a_weftignore_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     for number, make in enumerate(makes):
         source = write(tmp_path / str(number), {"m.py": "x"})
         make(source / ".weftignore")
-        with pytest.raises(Complaint, match="is no file"):
+        with pytest.raises(CliError, match="is no file"):
             pack(str(source))
 
 
@@ -199,10 +199,10 @@ def test_a_weftignore_is_read_as_git_reads_its_own(tmp_path: Path) -> None:
 def test_a_folder_that_no_node_would_unpack_does_not_go_along(tmp_path: Path) -> None:
     with swept(tmp_path / "deep"):
         make_deep(tmp_path / "deep", 1200)  # deeper than Python calls itself
-        with pytest.raises(Complaint, match="more than 64 folders deep"):
+        with pytest.raises(CliError, match="more than 64 folders deep"):
             pack(str(tmp_path / "deep"))
     long = write(tmp_path / "long", {"/".join("y" * 250 for _ in range(9)): "x"})
-    with pytest.raises(Complaint, match="a path of more than 2048 bytes"):
+    with pytest.raises(CliError, match="a path of more than 2048 bytes"):
         pack(str(long))
     just = write(tmp_path / "just", {"d/" * 63 + "f": "x", "/".join("y" * 255 for _ in range(8)): "x"})
     assert len(names(sent(just, tmp_path))) == 2

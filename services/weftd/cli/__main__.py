@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
 
+from weftd.cli.cli_error import CliError
 from weftd.cli.commands import COMMANDS, FAMILIES, load
-from weftd.cli.complaint import Complaint
 from weftd.cli.parsing import Parser, names_of, nothing_given, place_of, typed, unknown_options
 from weftd.cli.words import clean_lines
 
@@ -34,9 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         status = _dispatch(list(arguments))
         sys.stdout.flush()
-    except Complaint as complaint:
-        print(f"weft: {clean_lines(str(complaint))}{_of_versions(complaint)}", file=sys.stderr)
-        return complaint.status
+    except CliError as cli_error:
+        print(f"weft: {clean_lines(str(cli_error))}{_of_versions(cli_error)}", file=sys.stderr)
+        return cli_error.status
     except UnicodeEncodeError:  # the word may be a secret, and is not shown
         from weft.client.paths import NO_TEXT  # slow to import
 
@@ -64,7 +64,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name in ("-V", "--version", "version"):
         return _version()
     if name not in COMMANDS:
-        raise Complaint(_misplaced(name, arguments[1:]) or _unknown(name), status=2)
+        raise CliError(_misplaced(name, arguments[1:]) or _unknown(name), status=2)
     args = parse(name, arguments)
     status: int = asyncio.run(args.func(args))
     return status
@@ -156,11 +156,11 @@ def _help() -> str:
     return "\n".join(lines)
 
 
-def _of_versions(complaint: Complaint) -> str:
+def _of_versions(cli_error: CliError) -> str:
     """A line that says whether the client or the gateway is to be upgraded; empty if that is not why it failed."""
-    error: BaseException | None = complaint
+    error: BaseException | None = cli_error
     while error is not None:
-        if (versions := getattr(error, "versions", "")) and versions not in str(complaint):
+        if (versions := getattr(error, "versions", "")) and versions not in str(cli_error):
             return f"\n  {versions}"
         error = error.__cause__ if error.__cause__ is not error else None  # raised again, it is its own cause
     return ""

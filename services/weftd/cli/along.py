@@ -10,7 +10,7 @@ from msgspec import structs
 
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 
 def env_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
@@ -50,9 +50,9 @@ def _names(pairs: Sequence[str]) -> dict[str, str]:
 
 def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, contained: bool) -> dict[str, str]:
     """The variables that --venv and --env give a job, those of --env last. `contained`: it has an image. Raises
-    `Complaint`."""
+    `CliError`."""
     if args.venv and contained:
-        raise Complaint("is for processes: a container has the environment of its image", field="--venv", status=2)
+        raise CliError("is for processes: a container has the environment of its image", field="--venv", status=2)
     own = venv_of(environment) if args.venv else {}
     return {**own, **dict(env_of(pair, environment) for pair in args.env)}
 
@@ -60,19 +60,19 @@ def env_along(args: argparse.Namespace, environment: Mapping[str, str], *, conta
 def env_of(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
     name, given, value = pair.partition("=")
     if not given and name not in environment:
-        raise Complaint(f"{name} is not set here: say {name}=VALUE", field="--env")
+        raise CliError(f"{name} is not set here: say {name}=VALUE", field="--env")
     return name, value if given else environment[name]
 
 
 def venv_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """PATH and VIRTUAL_ENV of the virtual environment that is active in this shell. Raises `Complaint`."""
+    """PATH and VIRTUAL_ENV of the virtual environment that is active in this shell. Raises `CliError`."""
     folder = environment.get("VIRTUAL_ENV", "")
     if not folder:
         why = "no virtual environment is active here: VIRTUAL_ENV is not set (`. .venv/bin/activate` sets it)"
-        raise Complaint(why, field="--venv")
+        raise CliError(why, field="--venv")
     programs = os.path.join(os.path.abspath(folder), "bin")
     if not os.access(f"{programs}/python", os.X_OK):
-        raise Complaint(f"VIRTUAL_ENV is {folder}, where there is no bin/python", field="--venv")
+        raise CliError(f"VIRTUAL_ENV is {folder}, where there is no bin/python", field="--venv")
     others = [each for each in environment.get("PATH", os.defpath).split(":") if each not in ("", programs)]
     return {"VIRTUAL_ENV": os.path.abspath(folder), "PATH": ":".join([programs, *others])}
 
@@ -80,7 +80,7 @@ def venv_of(environment: Mapping[str, str]) -> dict[str, str]:
 def read_with_env(
     body: bytes, content: str, args: argparse.Namespace, environment: Mapping[str, str], *, context: str | None = None
 ) -> JobSpec:
-    """The specification in a job file, with what goes along added to its own. Raises `Complaint`.
+    """The specification in a job file, with what goes along added to its own. Raises `CliError`.
 
     `context`: the digest of packed files.
     """
@@ -98,4 +98,4 @@ def read_with_env(
         return decode_spec(msgspec.json.encode(added))
     except SpecError as error:
         more = "".join(f"\n  also {field}: {reason}" for field, reason in error.mistakes[1:])
-        raise Complaint(error.reason + more, field=error.field) from error
+        raise CliError(error.reason + more, field=error.field) from error

@@ -12,7 +12,7 @@ from weft.domain.selection import is_pattern
 from weft.domain.text import plural
 from weft.messages.http import ArrayAsked, ArrayView, JobView
 from weftd.cli import page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.look import Look, fitting, plain, state_text, table
 from weftd.cli.words import clean, number, span
 
@@ -36,7 +36,7 @@ async def the_array(client: Client, wanted: str) -> tuple[str, str] | None:
     try:
         array, indices = split_elements(wanted)
     except IndicesError as error:
-        raise Complaint(f"{wanted[:100]}: {error}", status=2) from error
+        raise CliError(f"{wanted[:100]}: {error}", status=2) from error
     if indices is not None:
         return array, indices_text(indices)
     if wanted.startswith(ARRAY_PREFIX):
@@ -103,7 +103,7 @@ async def requeue(client: Client, wanted: str, *, failed: bool) -> ArrayAsked | 
     """Run the elements again that the text names; None: it names a job."""
     found = await the_array(client, wanted)
     if found is None and failed:
-        raise Complaint(f"{wanted[:100]} is no array: --failed is for the elements of one")
+        raise CliError(f"{wanted[:100]} is no array: --failed is for the elements of one")
     return None if found is None else await client.requeue_array(found[0], indices=found[1], failed=failed)
 
 

@@ -4,7 +4,7 @@ import importlib
 from types import ModuleType
 from typing import NamedTuple
 
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 
 class Command(NamedTuple):
@@ -111,11 +111,11 @@ COMMANDS = {**_RUN, **_SEE, **_ACT, **_ENTER, **_SERVE, **_CLUSTER, **_STUDY, **
 
 
 def load(name: str) -> ModuleType:
-    """Import the module of a command. Raises Complaint if the installation lacks the extra of the command."""
+    """Import the module of a command. Raises CliError if the installation lacks the extra of the command."""
     command = COMMANDS[name]
     try:
         return importlib.import_module(command.module)
     except ModuleNotFoundError as error:
         if not command.extra or error.name is None or error.name.partition(".")[0] in ("weft", "weftd"):
             raise
-        raise Complaint(f"{name} needs more than the client: pip install 'weft-gpu[{command.extra}]'") from error
+        raise CliError(f"{name} needs more than the client: pip install 'weft-gpu[{command.extra}]'") from error

@@ -13,8 +13,8 @@ import shtab
 
 from weft.client import Client, ClientError
 from weftd.cli import connection
+from weftd.cli.cli_error import CliError
 from weftd.cli.commands import COMMANDS, load
-from weftd.cli.complaint import Complaint
 from weftd.cli.parsing import Parser
 from weftd.cli.words import clean
 
@@ -40,7 +40,7 @@ async def completion(args: argparse.Namespace) -> int:
     if args.names is not None:
         return await _names(args)
     if args.shell is None:
-        raise Complaint(f"say which shell: {', '.join(SHELLS)}", status=2)
+        raise CliError(f"say which shell: {', '.join(SHELLS)}", status=2)
     print(script(args.shell))
     return 0
 
@@ -52,7 +52,7 @@ def script(shell: str) -> str:
     commands = parser.add_subparsers(parser_class=Parser)
     names = {command.module: name for name, command in COMMANDS.items()}
     for name in names.values():
-        with suppress(Complaint):  # this installation cannot run it
+        with suppress(CliError):  # this installation cannot run it
             load(name).add(commands)
     _complete_values(parser)
     text: str = shtab.complete(parser, shell)
@@ -80,7 +80,7 @@ async def _names(args: argparse.Namespace) -> int:
             Client(place.url, place.token, retry_seconds=0.0, first_seconds=0.0, ca_file=place.ca_file) as client,
         ):
             found = await _found(client, args.names)
-    except (Complaint, ClientError, TimeoutError):
+    except (CliError, ClientError, TimeoutError):
         return 1
     for name in found:
         print(clean(name))

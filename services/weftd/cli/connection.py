@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from weft.client import Client, ClientError, Refused, Unreachable
 from weft.client import place as places
 from weft.client.place import QUICK_SECONDS, RESTART_SECONDS, Place, Ways
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.parsing import meant
 
 _MISSING = re.compile(r"no job has the id or the name (?P<job>[a-z0-9-]{1,63})|there is no node (?P<node>\S{1,63})$")
@@ -33,12 +33,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Place:
-    """The place from the options, else the environment, else the files of `weft up`. Raises `Complaint`."""
+    """The place from the options, else the environment, else the files of `weft up`. Raises `CliError`."""
     ways = Ways(url="give --url, or set WEFT_URL", token="give --token, or set WEFT_TOKEN")
     try:
         return places.find_place(environment, url=args.url or "", token=args.token or "", ways=ways)
     except ClientError as error:
-        raise Complaint(str(error)) from error
+        raise CliError(str(error)) from error
 
 
 @asynccontextmanager
@@ -113,14 +113,14 @@ def complaint_of(error: BaseException, place: Place) -> BaseException:
     """The client's error as one line for a person; any other error stays as it is."""
     match error:
         case Refused(status=401):
-            return Complaint(f"{error.reason} (the token is from {place.token_from})")
+            return CliError(f"{error.reason} (the token is from {place.token_from})")
         case Refused():
             more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
-            return Complaint(error.reason + more)  # its field is a name of the API, which the user did not type
+            return CliError(error.reason + more)  # its field is a name of the API, which the user did not type
         case Unreachable():
-            return Complaint(f"no answer from {_why_none(error, place)}; is the cluster up? `weft up` starts one here")
+            return CliError(f"no answer from {_why_none(error, place)}; is the cluster up? `weft up` starts one here")
         case ClientError():
-            return Complaint(str(error))
+            return CliError(str(error))
         case _:
             return error
 

@@ -11,7 +11,7 @@ from weft.client.job_name import job_name
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
 from weftd.cli.along import env_along, secret_files_along, secrets_along
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 _OPTIONS = {  # the field of the specification → the option that the user wrote
     "name": "--name",
@@ -62,14 +62,14 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
 def spec_of(
     args: argparse.Namespace, *, cwd: str, environment: Mapping[str, str], context: str | None = None
 ) -> JobSpec:
-    """The specification from these options. Raises `Complaint`, naming the option.
+    """The specification from these options. Raises `CliError`, naming the option.
 
     `context`: the digest of the packed files that go along.
     """
     try:
         return decode_spec(msgspec.json.encode(_asked(args, cwd, environment, context)))
     except SpecError as error:
-        raise Complaint(error.reason, field=option_of(error.field)) from error
+        raise CliError(error.reason, field=option_of(error.field)) from error
 
 
 def option_of(field: str) -> str:
@@ -83,7 +83,7 @@ def option_of(field: str) -> str:
 def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], context: str | None) -> dict[str, Any]:
     command = list(args.command)
     if not command and args.image is None:
-        raise Complaint("what to run is missing: weft run [options] -- command, or --image", status=2)
+        raise CliError("what to run is missing: weft run [options] -- command, or --image", status=2)
     workdir = args.workdir or (None if args.image or context else cwd)
     asked = {
         "name": args.job_name or job_name(command, args.image),
@@ -124,7 +124,7 @@ def _after(text: str) -> dict[str, Any]:
     each = words[:1] == ["each"]
     when = words[int(each) :]
     if len(when) > 1 or not job:
-        raise Complaint(f"expected JOB, ok:JOB or each:ok:JOB, not {text[:100]!r}", field="--after", status=2)
+        raise CliError(f"expected JOB, ok:JOB or each:ok:JOB, not {text[:100]!r}", field="--after", status=2)
     return _said({"job": job, "when": when[0] if when else None, "element_wise": True if each else None})
 
 
@@ -169,9 +169,7 @@ def volume_of(text: str, cwd: str) -> dict[str, Any]:
         rest = ["", rest[0]]
     target, mode, *more = [*rest, "", ""][: max(2, len(rest))]
     if more or not source or mode not in ("", "ro", "rw") or not (target or (is_name and not text.endswith(":"))):
-        raise Complaint(
-            f"expected NAME, NAME:TARGET, FOLDER:TARGET, each also with :ro, got {text!r}", field="--volume"
-        )
+        raise CliError(f"expected NAME, NAME:TARGET, FOLDER:TARGET, each also with :ro, got {text!r}", field="--volume")
     if is_name:
         named = {"name": source, "target": target, "read_only": mode == "ro"}
         return {field: value for field, value in named.items() if value}

@@ -18,7 +18,7 @@ from weft.messages.http_tenants import EXPIRES_SECONDS_MAX, TenantWanted, TokenM
 from weft.messages.webhooks import WebhookMade, WebhookWanted
 from weftd.cli import connection, page
 from weftd.cli.admin.secret import secret_value
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing import administration as drawing
 from weftd.cli.drawing.look import Look
 from weftd.cli.words import clock, zone_name
@@ -37,7 +37,7 @@ def option(*names: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 class Verb(NamedTuple):
-    """`request` makes the request of the command line, or raises `Complaint` before a cluster is looked for."""
+    """`request` makes the request of the command line, or raises `CliError` before a cluster is looked for."""
 
     help: str
     request: Callable[[argparse.Namespace], Request]
@@ -101,7 +101,7 @@ def _change_tenant(args: argparse.Namespace) -> Request:
         may_be_unpreemptible=_chosen(args.unpreemptible, _yes, "--unpreemptible"),
     )
     if wanted == TenantWanted():
-        raise Complaint("what to change is missing: see `weft tenant set --help`", status=2)
+        raise CliError("what to change is missing: see `weft tenant set --help`", status=2)
     return lambda client: client.change_tenant(args.tenant, wanted)
 
 
@@ -114,7 +114,7 @@ def _chosen(text: str | None, read: Callable[[str], T], name: str) -> T | UnsetT
     try:
         return read(text)
     except ValueError as error:
-        raise Complaint(f"{error}, or `{DEFAULT}`", field=name, status=2) from None
+        raise CliError(f"{error}, or `{DEFAULT}`", field=name, status=2) from None
 
 
 def _size(text: str) -> int:
@@ -152,7 +152,7 @@ def _show_quotas(args: argparse.Namespace, found: QuotasView) -> None:
 
 def _change_quota(args: argparse.Namespace) -> Request:
     if args.guaranteed is args.limit is args.weight is args.group is None and not args.is_group:
-        raise Complaint("what to set is missing: see `weft quota set --help`", status=2)
+        raise CliError("what to set is missing: see `weft quota set --help`", status=2)
     changed: dict[str, Any] = {}
     for name, bounds in (("guaranteed", args.guaranteed), ("limit", args.limit)):
         if bounds is not None:
@@ -190,10 +190,10 @@ def _bounds(name: str, given: list[str]) -> dict[str, float]:
             gpus = -1.0
         if not 0 <= gpus <= GPUS_MAX:
             expected = f"expected a number of GPUs, MODEL=NUMBER or `{NONE}`, got {text!r}"
-            raise Complaint(expected, field=name, status=2)
+            raise CliError(expected, field=name, status=2)
         if model in found:
             what = f"GPUs of {model}" if model else "GPUs of all models"
-            raise Complaint(f"{what} are given twice", field=name, status=2)
+            raise CliError(f"{what} are given twice", field=name, status=2)
         found[model] = gpus
     return found
 

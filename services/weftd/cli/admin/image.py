@@ -21,7 +21,7 @@ from rich.table import Table
 from weft.domain.quantity import size_text
 from weft.messages.images import OWN_HOST, ImageDeleted, ImageView, registry_image
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.look import Look, plain, table
 
 _has_host = re.compile(r"(?:localhost|[^/]*[.:][^/]*)/").match
@@ -61,13 +61,13 @@ async def push(args: argparse.Namespace) -> int:
                     args.engine, "push", target, environ={"DOCKER_CONFIG": folder, "REGISTRY_AUTH_FILE": file}
                 )
         finally:
-            with suppress(Complaint):
+            with suppress(CliError):
                 await _engine(args.engine, "rmi", target)
         kept = next(
             (one for one in (await client.images()).images if name in {f"{one.name}:{tag}" for tag in one.tags}), None
         )
     if kept is None:
-        raise Complaint(f"{name} was pushed, and another push or `weft image delete` took it away")
+        raise CliError(f"{name} was pushed, and another push or `weft image delete` took it away")
     page.answered(args, kept, f"{name} is in the registry: jobs of this tenant name it so")
     return 0
 
@@ -86,7 +86,7 @@ async def list_(args: argparse.Namespace) -> int:
 
 async def delete(args: argparse.Namespace) -> int:
     if bool(args.name) == args.untagged:
-        raise Complaint("name an image, or give --untagged", field="IMAGE")
+        raise CliError("name an image, or give --untagged", field="IMAGE")
     gone: list[str] = []
     async with connection.connected(args) as client:
         names = [args.name]
@@ -100,14 +100,14 @@ async def delete(args: argparse.Namespace) -> int:
 
 
 def _stored_name(name: str, prefix: str) -> str:
-    """The name of a local image in the registry: without the host that it is from. Raises `Complaint`."""
+    """The name of a local image in the registry: without the host that it is from. Raises `CliError`."""
     host = _has_host(name)
     found = f"{prefix}{name[host.end() if host else 0 :]}"
     with suppress(ValueError):
         image = registry_image(found)
         if image is not None and not image.digest:
             return str(image)
-    raise Complaint(f"{name} is no name of an image with a tag that can be stored as {found}", field="IMAGE")
+    raise CliError(f"{name} is no name of an image with a tag that can be stored as {found}", field="IMAGE")
 
 
 def _host(url: str) -> str:
@@ -132,9 +132,9 @@ def _write_config(folder: Path, host: str, token: str, environ: Mapping[str, str
 
 
 async def _engine(engine: str, *words: str, environ: Mapping[str, str] | None = None) -> None:
-    """Run a command of the engine. Raises `Complaint`."""
+    """Run a command of the engine. Raises `CliError`."""
     if words[-1].startswith("-") or words[1].startswith("-"):
-        raise Complaint(f"{words[1]} is no name of an image", field="IMAGE")
+        raise CliError(f"{words[1]} is no name of an image", field="IMAGE")
     shown = sys.stderr if sys.stderr.isatty() and words[0] == "push" else asyncio.subprocess.DEVNULL
     try:
         running = await asyncio.create_subprocess_exec(
@@ -146,13 +146,13 @@ async def _engine(engine: str, *words: str, environ: Mapping[str, str] | None = 
             env={**os.environ, **(environ or {})},
         )
     except OSError as error:
-        raise Complaint(f"{engine} cannot be run here: {error.strerror}", field="--engine") from error
+        raise CliError(f"{engine} cannot be run here: {error.strerror}", field="--engine") from error
     _, said = await running.communicate()
     if running.returncode:
         lines = said.decode(errors="replace").strip().splitlines()
         why = lines[-1] if lines else f"status {running.returncode}"
         hint = ": the engine must trust the gateway's certificate, docs/images.md" if _is_trust(why) else ""
-        raise Complaint(f"{engine} {' '.join(words)}: {why}{hint}")
+        raise CliError(f"{engine} {' '.join(words)}: {why}{hint}")
 
 
 def _is_trust(why: str) -> bool:

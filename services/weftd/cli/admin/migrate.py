@@ -18,7 +18,7 @@ from weft.service.config import SettingsError
 from weft.service.keys import client_tls
 from weft.store import StoreError
 from weft.store.migrate import ROLES, migrate
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 BETWEEN_TRIES_SECONDS = 0.5
 NOT_YET = (
@@ -48,7 +48,7 @@ async def run(args: argparse.Namespace) -> int:
     try:
         ran = await _migrated(args.wait)
     except (*NEVER, *NOT_YET) as error:
-        raise Complaint(f"{error}" or type(error).__name__) from error
+        raise CliError(f"{error}" or type(error).__name__) from error
     print(f"migrated: {', '.join(ran)}" if ran else "the database is up to date")
     return 0
 

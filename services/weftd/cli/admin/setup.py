@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 
 from weft.credentials import CredentialsError, provision
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -33,7 +33,7 @@ async def setup(args: argparse.Namespace) -> int:
             provision, args.into, nodes=args.nodes, nats_servers=args.nats_servers, mode=args.mode
         )
     except (ValueError, OSError, CredentialsError) as error:
-        raise Complaint(str(error)) from error
+        raise CliError(str(error)) from error
     nodes = ", ".join(credentials.nodes()) or "none yet"
     print(f"the secrets of this cluster are in {credentials.folder} (nodes: {nodes})")
     return 0

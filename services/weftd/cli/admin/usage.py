@@ -11,7 +11,7 @@ import time
 from weft.domain.quantity import duration_seconds
 from weft.messages.accounts import By
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.usage import usage_page
 from weftd.cli.jobs.moments import moment
 
@@ -36,14 +36,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def usage(args: argparse.Namespace) -> int:
     if args.csv and args.json:
-        raise Complaint("choose one of --csv and --json", status=2)
+        raise CliError("choose one of --csv and --json", status=2)
     by, label = _by(args.by)
     now = time.time()
     until = None if args.until is None else _time(args.until, "--until", now)
     begins = _time(args.since, "--since", now)
     seconds = round((now if until is None else until) - begins)
     if seconds < 1:
-        raise Complaint("it ends before it begins", field="--until" if args.until else "--since", status=2)
+        raise CliError("it ends before it begins", field="--until" if args.until else "--since", status=2)
     async with connection.connected(args) as client:
         wanted = {"by": by, "label": label, "tenant": args.tenant, "seconds": max(60, seconds), "limit": args.limit}
         if args.csv:
@@ -59,9 +59,9 @@ def _by(text: str) -> tuple[By, str]:
     try:
         by = By(name)
     except ValueError:
-        raise Complaint(f"expected {WHAT}, not {text!r}", field="--by", status=2) from None
+        raise CliError(f"expected {WHAT}, not {text!r}", field="--by", status=2) from None
     if (by is By.LABEL) != bool(colon and label):
-        raise Complaint(f"expected {WHAT}, not {text!r}", field="--by", status=2)
+        raise CliError(f"expected {WHAT}, not {text!r}", field="--by", status=2)
     return by, label
 
 
@@ -72,8 +72,8 @@ def _time(text: str, option: str, now: float) -> float:
         pass
     try:
         at = float(moment(text, now=now))
-    except (Complaint, ValueError):
+    except (CliError, ValueError):
         at = math.nan
     if not 0 <= at <= TIME_MAX:
-        raise Complaint(f"expected a time such as 12h, 30d, 14:57 or 2026-01-31, got {text!r}", field=option, status=2)
+        raise CliError(f"expected a time such as 12h, 30d, 14:57 or 2026-01-31, got {text!r}", field=option, status=2)
     return at

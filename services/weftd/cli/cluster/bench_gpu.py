@@ -12,7 +12,7 @@ from weft.domain.text import plural
 from weft.messages.http import GpuView, NodeView, Submitted
 from weft.samples.benchmark_job import EMULATED_SECONDS, SECONDS, benchmark_spec
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.benchmarks import Benched, benchmarks_table
 from weftd.cli.jobs.following import status_of
 from weftd.cli.words import indexes
@@ -53,25 +53,25 @@ async def bench_gpu(args: argparse.Namespace) -> int:
 
 
 def chosen(nodes: tuple[NodeView, ...], node_id: str | None, index: int | None) -> list[Place]:
-    """The GPUs to measure. Raises `Complaint`."""
+    """The GPUs to measure. Raises `CliError`."""
     if node_id is None:
         idle = [(node, gpu) for node in nodes for gpu in _idle(node)]
         if not idle:
-            raise Complaint("no GPU is idle" if any(node.gpus for node in nodes) else "there are no GPUs")
+            raise CliError("no GPU is idle" if any(node.gpus for node in nodes) else "there are no GPUs")
         return idle
     node = next((node for node in nodes if node.id == node_id), None)
     if node is None:
-        raise Complaint(f"there is no node {node_id}")
+        raise CliError(f"there is no node {node_id}")
     if not node.ready or node.drained:
-        raise Complaint(f"{node_id} is {'drained' if node.ready else 'lost'} and starts no jobs")
+        raise CliError(f"{node_id} is {'drained' if node.ready else 'lost'} and starts no jobs")
     if index is None:
         if not (found := [(node, gpu) for gpu in _idle(node)]):
-            raise Complaint(f"no GPU of {node_id} is idle" if node.gpus else f"{node_id} has no GPUs")
+            raise CliError(f"no GPU of {node_id} is idle" if node.gpus else f"{node_id} has no GPUs")
         return found
     gpu = next((gpu for gpu in node.gpus if gpu.index == index), None)
     if gpu is None:
         has = f"its GPUs are {indexes(tuple(gpu.index for gpu in node.gpus))}" if node.gpus else "it has none"
-        raise Complaint(f"{node_id} has no GPU {index}; {has}")
+        raise CliError(f"{node_id} has no GPU {index}; {has}")
     return [(node, gpu)]
 
 
@@ -83,7 +83,7 @@ def _spec(place: Place, args: argparse.Namespace) -> JobSpec:
     node, gpu = place
     contained = node.runtime == "docker"
     if contained and not args.image:
-        raise Complaint(f"{node.id} runs jobs in containers: name Weft's image with --image")
+        raise CliError(f"{node.id} runs jobs in containers: name Weft's image with --image")
     return benchmark_spec(
         Gpu(index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory=gpu.memory, emulated=gpu.emulated),
         node_id=node.id,

@@ -8,7 +8,7 @@ import argparse
 
 from weft.messages.http import GpusView
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.gpus import table_of_gpus
 from weftd.cli.words import natural
 
@@ -25,7 +25,7 @@ async def gpus(args: argparse.Namespace) -> int:
         view = await client.gpus(node=args.node[0] if len(args.node) == 1 else "")
     found = tuple(gpu for gpu in view.gpus if not args.node or gpu.node_id in args.node)
     if missing := sorted(set(args.node) - {gpu.node_id for gpu in found}):
-        raise Complaint(f"there is no node {', '.join(missing)} with GPUs")
+        raise CliError(f"there is no node {', '.join(missing)} with GPUs")
     none = "" if found else "no GPUs yet: a node joins by starting its executor and telemetry"
     in_order = sorted(found, key=lambda gpu: (natural(gpu.node_id), gpu.index))
     page.drawn(args, GpusView(gpus=found), lambda look: table_of_gpus(in_order, look), none)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from weft.messages.http import NodesView, NodeView
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.look import Look, plain
 from weftd.cli.drawing.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
 from weftd.cli.words import natural
@@ -47,5 +47,5 @@ def drawn(nodes: tuple[NodeView, ...], look: Look, *, gpus: bool) -> RenderableT
 def _wanted(nodes: tuple[NodeView, ...], names: list[str]) -> tuple[NodeView, ...]:
     unknown = set(names) - {node.id for node in nodes}
     if unknown:
-        raise Complaint(connection.no_node(min(unknown), [node.id for node in nodes]))
+        raise CliError(connection.no_node(min(unknown), [node.id for node in nodes]))
     return tuple(node for node in nodes if not names or node.id in names)

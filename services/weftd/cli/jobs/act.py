@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from weft.client import Client, Refused
 from weft.messages.http import Accepted, ArrayAsked
 from weftd.cli import arrays, connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.selection import ID_BEGINS
 from weftd.cli.words import clean
 
@@ -96,7 +96,7 @@ async def scale(args: argparse.Namespace) -> int:
 
 async def share(args: argparse.Namespace) -> int:
     if args.request is None and args.limit is None:
-        raise Complaint("say --request, --limit or both", status=2)
+        raise CliError("say --request, --limit or both", status=2)
     async with connection.connected(args) as client:
         job = await the_job(client, args.job)
         accepted = await client.share(job, request=args.request, limit=args.limit, role=args.role)
@@ -113,9 +113,9 @@ def _size(words: Sequence[str]) -> dict[str, int]:
     for word in words:
         role, given, count = word.partition("=")
         if not (role and given):
-            raise Complaint(f"expected ROLE=N, such as worker=4, not {word[:100]!r}", status=2)
+            raise CliError(f"expected ROLE=N, such as worker=4, not {word[:100]!r}", status=2)
         if role in size:
-            raise Complaint(f"role {role[:100]} is given twice", status=2)
+            raise CliError(f"role {role[:100]} is given twice", status=2)
         size[role] = _count(count)
     return size
 
@@ -123,17 +123,17 @@ def _size(words: Sequence[str]) -> dict[str, int]:
 async def _size_of_one_role(client: Client, job: str, words: Sequence[str]) -> dict[str, int]:
     """`4` as replicas of the job's one role."""
     if len(words) > 1:
-        raise Complaint(f"expected ROLE=N, such as worker=4, not {words[0][:100]!r}", status=2)
+        raise CliError(f"expected ROLE=N, such as worker=4, not {words[0][:100]!r}", status=2)
     count = _count(words[0])
     roles = list((await client.job(job)).size)
     if len(roles) != 1:
-        raise Complaint(f"it has several roles: say which, such as {' '.join(f'{role}={count}' for role in roles)}")
+        raise CliError(f"it has several roles: say which, such as {' '.join(f'{role}={count}' for role in roles)}")
     return {roles[0]: count}
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
-        raise Complaint(f"expected a number of replicas, not {text[:100]!r}", status=2)
+        raise CliError(f"expected a number of replicas, not {text[:100]!r}", status=2)
     return int(text)
 
 
@@ -149,7 +149,7 @@ async def named_job(client: Client, wanted: str) -> str | None:
     named = (await client.jobs(name=wanted, limit=100)).jobs
     still_open = [job.id for job in named if not job.state.final]
     if len(still_open) > 1:
-        raise Complaint(f"{len(still_open)} open jobs have the name {wanted}: {', '.join(still_open)}")
+        raise CliError(f"{len(still_open)} open jobs have the name {wanted}: {', '.join(still_open)}")
     if still_open:
         return still_open[0]
     return wanted if named else None
@@ -194,13 +194,13 @@ async def each(
     return 1 if refused else 0
 
 
-async def _answers(client: Client, group: Sequence[str], one: Ask) -> list[Accepted | ArrayAsked | Refused | Complaint]:
+async def _answers(client: Client, group: Sequence[str], one: Ask) -> list[Accepted | ArrayAsked | Refused | CliError]:
     """The answers to requests that are sent at once, in the order of the group."""
 
-    async def answer(wanted: str) -> Accepted | ArrayAsked | Refused | Complaint:
+    async def answer(wanted: str) -> Accepted | ArrayAsked | Refused | CliError:
         try:
             return await one(client, wanted)
-        except (Refused, Complaint) as error:
+        except (Refused, CliError) as error:
             return error
 
     async with asyncio.TaskGroup() as tasks:

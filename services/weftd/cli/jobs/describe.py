@@ -14,7 +14,7 @@ from weft.client.failure import last_words
 from weft.messages.http import ClusterView, EventView, JobView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.cluster import cluster_screen
 from weftd.cli.drawing.jobs import description, emulated_gpus_of, silences
 from weftd.cli.drawing.story import happened_at
@@ -81,7 +81,7 @@ async def _job(client: Client, wanted: str, at: str) -> JobView:
             raise
     job, look = await client.job(wanted), page.look()
     age = span(look.now - job.submitted_at)
-    raise Complaint(
+    raise CliError(
         f"{job.name} is younger than that: it was submitted at {look.clock(job.submitted_at)}, {age} ago"
     ) from None
 

@@ -10,7 +10,7 @@ from weft.client.place import PATIENT_SECONDS
 from weft.messages.http import ArrayView, EventView
 from weftd.cli import connection, page
 from weftd.cli.arrays import whole_array
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.story import event_line, happened_at
 from weftd.cli.words import clean
 
@@ -65,7 +65,7 @@ async def _of_array(client: Client, array: ArrayView, args: argparse.Namespace) 
     stream for each element would be more than the gateway opens."""
     if array.elements > ELEMENTS_MAX:
         few = f"events shows no more than {ELEMENTS_MAX} at once: say which, such as {clean(array.name)}_3"
-        raise Complaint(f"{clean(array.name)} has {array.elements} elements, and {few}")
+        raise CliError(f"{clean(array.name)} has {array.elements} elements, and {few}")
     newest = await client.events(limit=1)  # read before the stories: what happens while they are read is followed
     ids = [job.id for job in (await client.elements(array.id, limit=ELEMENTS_MAX)).jobs]
     stories = [await client.story(each, limit=args.limit) for each in ids] if args.limit != 0 else []

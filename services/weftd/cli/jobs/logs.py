@@ -18,7 +18,7 @@ from weft.domain.selection import is_pattern
 from weft.domain.terminal import TerminalText
 from weft.messages.http import ArrayView, EventView, JobView
 from weftd.cli import arrays, connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.jobs import failure_text
 from weftd.cli.jobs import selection
 from weftd.cli.words import clean
@@ -52,7 +52,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def logs(args: argparse.Namespace) -> int:
     if args.follow and args.tail is not None:
-        raise Complaint("--tail and --follow do not go together", status=2)
+        raise CliError("--tail and --follow do not go together", status=2)
     patience = PATIENT_SECONDS if args.follow else None
     async with connection.connected(args, patience=patience) as client:
         jobs = await _jobs(client, args)
@@ -98,19 +98,19 @@ async def _jobs(client: Client, args: argparse.Namespace) -> Sequence[JobView]:
         found = await arrays.job_or_array(client, args.jobs[0])
         return await _elements(client, found) if isinstance(found, ArrayView) else [found]
     if wanted.is_empty and not args.jobs:
-        raise Complaint("say which job: by its id, its name, or an option such as --name 'train-*'", status=2)
+        raise CliError("say which job: by its id, its name, or an option such as --name 'train-*'", status=2)
     matching = (await selection.matching(client, wanted, args.jobs, states=(), limit=JOBS_MAX + 1)).jobs
     if not matching:
-        raise Complaint(selection.nothing_matches(wanted, args.jobs, ()))
+        raise CliError(selection.nothing_matches(wanted, args.jobs, ()))
     if len(matching) > JOBS_MAX:
-        raise Complaint(f"more than {JOBS_MAX} jobs match: logs shows no more at once")
+        raise CliError(f"more than {JOBS_MAX} jobs match: logs shows no more at once")
     return [await client.job(job.id) for job in matching]
 
 
 async def _elements(client: Client, array: ArrayView) -> Sequence[JobView]:
     """All elements of an array, if these are few."""
     if array.elements > JOBS_MAX:
-        raise Complaint(
+        raise CliError(
             f"{array.name} has {array.elements} elements, and logs shows no more than {JOBS_MAX} at once: say which,"
             f" such as {array.name}_3"
         )

@@ -12,7 +12,7 @@ from weft.domain.job import HOLDING, JobState
 from weft.domain.selection import is_pattern
 from weft.messages.http import Accepted, ArrayAsked
 from weftd.cli import arrays, connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs import selection
 from weftd.cli.jobs.act import EACH_SHOWN_MAX, Ask, each, named_job
 
@@ -70,9 +70,9 @@ async def _each(args: argparse.Namespace, one: Ask, deed: str, sentence: str, *,
     """Do it to each job that is meant. `states`: of the jobs that a pattern or an option means, if it says none."""
     wanted = selection.filter_of(args, now=time.time())
     if args.all and args.ids:
-        raise Complaint("say JOB or --all, not both", status=2)
+        raise CliError("say JOB or --all, not both", status=2)
     if not (args.ids or args.all) and wanted.is_empty:
-        raise Complaint(
+        raise CliError(
             f"say which jobs: by id, name or pattern, by an option such as --name '{deed}-*', or --all", status=2
         )
     async with connection.connected(args) as client:
@@ -80,7 +80,7 @@ async def _each(args: argparse.Namespace, one: Ask, deed: str, sentence: str, *,
             return await each(client, args, args.ids, one, sentence, summary=_SUMMARIES[deed])
         found = (await selection.matching(client, wanted, args.ids, states=states)).jobs
         if not found:
-            raise Complaint(selection.nothing_matches(wanted, args.ids, states))
+            raise CliError(selection.nothing_matches(wanted, args.ids, states))
         if args.all or _means_all(args.ids, wanted):
             selection.confirm(found, deed, yes=args.yes)
         ids = [job.id for job in found]

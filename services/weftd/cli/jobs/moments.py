@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from weft.domain.quantity import duration_seconds
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.words import clean
 
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
@@ -15,7 +15,7 @@ HELP = (
 
 
 def moment(text: str, *, now: float, field: str = "--at") -> str:
-    """The API's parameter for it. Raises `Complaint` if it is no moment."""
+    """The API's parameter for it. Raises `CliError` if it is no moment."""
     if text.startswith("@"):
         return text[1:]
     head, dash, tail = text.partition("-")
@@ -31,7 +31,7 @@ def moment(text: str, *, now: float, field: str = "--at") -> str:
     try:
         return repr(datetime.fromisoformat(text).timestamp())  # without a zone: the one of this machine
     except (ValueError, OverflowError):
-        raise Complaint(
+        raise CliError(
             f"expected a time such as 10m, 14:57, 2026-01-31T12:00 or @1769860800, got {clean(text[:100])}", field=field
         ) from None
 

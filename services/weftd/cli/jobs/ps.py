@@ -17,7 +17,7 @@ from weft.messages.eta import Estimate
 from weft.messages.http import ArrayView, JobsView, NodesView
 from weftd.cli import connection, page
 from weftd.cli.arrays import arrays_table, whole_array
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.jobs import held_emulated, jobs_table, silences
 from weftd.cli.jobs import selection
 from weftd.cli.words import clean
@@ -46,7 +46,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def ps(args: argparse.Namespace) -> int:
     if args.json and args.quiet:
-        raise Complaint("choose one of --json and --quiet", status=2)
+        raise CliError("choose one of --json and --quiet", status=2)
     wanted = selection.filter_of(args, now=time.time())
     states = () if args.all or args.jobs else selection.OPEN
     meant = bool(args.benchmarks or args.jobs or wanted.name or any(BENCHMARK_LABEL in each for each in wanted.labels))

@@ -15,7 +15,7 @@ from weft.client.place import PATIENT_SECONDS
 from weft.domain.spec import Kind, ResizeHow, TuningMode
 from weftd.cli import connection, page
 from weftd.cli.along import env_option, secret_option, venv_option
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.following import follow, submitted_line
 from weftd.cli.jobs.following_array import follow_array
 from weftd.cli.jobs.sync import pack, store, sync_option
@@ -146,7 +146,7 @@ def _serves(parser: argparse.ArgumentParser) -> None:
 
 async def run(args: argparse.Namespace) -> int:
     if args.json and args.follow:
-        raise Complaint("a log is no JSON: say --json or --follow", status=2)
+        raise CliError("a log is no JSON: say --json or --follow", status=2)
     packed = pack(args.sync) if args.sync is not None else None
     context = None if packed is None else packed.digest
     spec = spec_of(args, cwd=os.getcwd(), environment=os.environ, context=context)
@@ -156,7 +156,7 @@ async def run(args: argparse.Namespace) -> int:
         try:
             submitted = await client.submit(spec, key=args.key)
         except Refused as error:
-            raise Complaint(error.reason, field=option_of(error.field)) from error
+            raise CliError(error.reason, field=option_of(error.field)) from error
         page.answered(args, submitted, submitted.id) if not args.follow else None
         page.notes_on(args, submitted.notes)
         if _ignores_input(args, sys.stdin):

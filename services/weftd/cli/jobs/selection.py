@@ -14,7 +14,7 @@ from weft.domain.selection import is_pattern, simplified
 from weft.domain.spec import Kind
 from weft.domain.text import listed, plural
 from weft.messages.http import JobsView, JobView
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.moments import moment
 from weftd.cli.words import clean
 
@@ -94,10 +94,10 @@ def sure(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def filter_of(args: argparse.Namespace, *, now: float) -> Filter:
-    """The filter of these options. Raises `Complaint`."""
+    """The filter of these options. Raises `CliError`."""
     for label in args.label:
         if "," in label:
-            raise Complaint("jobs cannot be selected by a label with a comma", field="--label", status=2)
+            raise CliError("jobs cannot be selected by a label with a comma", field="--label", status=2)
     return Filter(
         states=tuple(dict.fromkeys(JobState(state) for state in args.state)),
         name=simplified(args.name),
@@ -129,7 +129,7 @@ async def matching(
     found: dict[str, JobView] = {}
     for word in words:
         if wanted.name:
-            raise Complaint("say JOB or --name, not both", status=2)
+            raise CliError("say JOB or --name, not both", status=2)
         for job in await _meant(client, word, limit, asked):
             found[job.id] = job
     newest = sorted(found.values(), key=lambda job: -job.seq)
@@ -164,15 +164,15 @@ def nothing_matches(wanted: Filter, words: Sequence[str], states: Sequence[JobSt
 
 
 def confirm(jobs: Sequence[JobView], deed: str, *, yes: bool) -> None:
-    """Ask before a deed to all of these jobs. Raises `Complaint` unless a person agrees."""
+    """Ask before a deed to all of these jobs. Raises `CliError` unless a person agrees."""
     if yes:
         return
     names = listed([f"{clean(job.name)} {clean(job.id)}" for job in jobs], _NAMED_MAX)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Complaint(f"this would {deed} {plural(len(jobs), 'job')} ({names}): add --yes if you mean it", status=2)
+        raise CliError(f"this would {deed} {plural(len(jobs), 'job')} ({names}): add --yes if you mean it", status=2)
     print(f"{deed} {plural(len(jobs), 'job')}: {names}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Complaint("nothing was changed")
+        raise CliError("nothing was changed")
 
 
 def _since(text: str, now: float) -> float:
@@ -182,7 +182,7 @@ def _since(text: str, now: float) -> float:
     except ValueError:
         since = float("nan")
     if not 0 <= since < 2**40:
-        raise Complaint(
+        raise CliError(
             f"expected a time such as 10m, 14:57 or 2026-01-31T12:00, got {clean(text[:100])}", field="--since"
         )
     return since

@@ -17,7 +17,7 @@ from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_
 from weft.domain.spec import JobSpec
 from weftd.cli import connection, page
 from weftd.cli.along import env_option, read_with_env, secret_option, venv_option
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.following import follow, submitted_line
 from weftd.cli.jobs.following_array import follow_array
 from weftd.cli.jobs.sync import pack, store, sync_option
@@ -39,7 +39,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def submit(args: argparse.Namespace) -> int:
     if args.json and args.follow:
-        raise Complaint("a log is no JSON: say --json or --follow", status=2)
+        raise CliError("a log is no JSON: say --json or --follow", status=2)
     given = read_spec(args.file)
     content = content_of(args.file, given)
     adds = args.env or args.venv or args.secret or args.sync
@@ -54,7 +54,7 @@ async def submit(args: argparse.Namespace) -> int:
             submitted = await client.submit(body, key=args.key, content=content)
         except Refused as error:
             more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
-            raise Complaint(error.reason + more, field=error.field) from error  # a field of the file
+            raise CliError(error.reason + more, field=error.field) from error  # a field of the file
         page.notes_on(args, submitted.notes)
         if args.follow:
             is_array = submitted.id.startswith(ARRAY_PREFIX)
@@ -97,7 +97,7 @@ def read_spec(name: str) -> bytes:
             with open(name, "rb") as file:
                 body = file.read(SPEC_BYTES_MAX + 1)
     except OSError as error:
-        raise Complaint(f"cannot read {name}: {error.strerror}") from error
+        raise CliError(f"cannot read {name}: {error.strerror}") from error
     if len(body) > SPEC_BYTES_MAX:
-        raise Complaint(f"{name} is larger than {SPEC_BYTES_MAX} bytes")
+        raise CliError(f"{name} is larger than {SPEC_BYTES_MAX} bytes")
     return body

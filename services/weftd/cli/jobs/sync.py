@@ -24,7 +24,7 @@ from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.contexts import DEPTH_MAX, FILES_MAX, NAME_BYTES_MAX, PACKED_BYTES_MAX, UNPACKED_BYTES_MAX
 from weftd.cli import page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 IGNORES = ".weftignore"
 GIT_IGNORES = ".gitignore"
@@ -60,9 +60,9 @@ def sync_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> 
 
 
 def pack(folder: str) -> PackedFiles:
-    """Raises `Complaint`."""
+    """Raises `CliError`."""
     if not os.path.isdir(folder):
-        raise Complaint(f"{folder} is not a folder", field="--sync", status=2)
+        raise CliError(f"{folder} is not a folder", field="--sync", status=2)
     walk = _Walk(folder, _Ignores(folder))
     file = tempfile.TemporaryFile(prefix="weft-sync-")  # noqa: SIM115 - what is packed is sent later
     try:
@@ -70,8 +70,8 @@ def pack(folder: str) -> PackedFiles:
             return _packed(file, walk)
     except OSError as error:
         file.close()
-        raise Complaint(f"cannot read {error.filename}: {error.strerror}", field="--sync") from error
-    except Complaint:
+        raise CliError(f"cannot read {error.filename}: {error.strerror}", field="--sync") from error
+    except CliError:
         file.close()
         raise
 
@@ -90,7 +90,7 @@ def _packed(file: IO[bytes], walk: "_Walk") -> PackedFiles:
         most = f"{size_text(PACKED_BYTES_MAX)} at most go along"
         raise _too_much(f"has {size_text(size)} when it is packed; {most}", walk)
     if not walk.files:
-        raise Complaint(f"{walk.folder} has no files, or {GIT_IGNORES} and {IGNORES} name them all", field="--sync")
+        raise CliError(f"{walk.folder} has no files, or {GIT_IGNORES} and {IGNORES} name them all", field="--sync")
     file.seek(0)
     hashed = hashlib.sha256()
     while piece := file.read(READ_BYTES):
@@ -100,7 +100,7 @@ def _packed(file: IO[bytes], walk: "_Walk") -> PackedFiles:
 
 
 async def store(client: Client, packed: PackedFiles) -> None:
-    """Store what was packed, unless the gateway has it. Raises `Complaint`."""
+    """Store what was packed, unless the gateway has it. Raises `CliError`."""
     try:
         if await client.context(packed.digest) is not None:
             page.note(sent_sentence(packed, client.url, sent=False))
@@ -108,7 +108,7 @@ async def store(client: Client, packed: PackedFiles) -> None:
         with packed.file as file:
             await client.set_context(packed.digest, file.read())
     except Refused as error:
-        raise Complaint(error.reason, field="--sync") from error
+        raise CliError(error.reason, field="--sync") from error
     page.note(sent_sentence(packed, client.url, sent=True))
 
 
@@ -151,16 +151,16 @@ class _Walk:
 
 
 def _add(archive: zipfile.ZipFile, path: str, name: str) -> int:
-    """Add one file, and return its bytes. Raises OSError, `Complaint`."""
+    """Add one file, and return its bytes. Raises OSError, `CliError`."""
     mode = os.lstat(path).st_mode
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise Complaint(f"the name of {name!r} is no UTF-8", field="--sync") from None
+        raise CliError(f"the name of {name!r} is no UTF-8", field="--sync") from None
     if size > NAME_BYTES_MAX:
-        raise Complaint(f"{name[:100]}… has a path of more than {NAME_BYTES_MAX} bytes", field="--sync")
+        raise CliError(f"{name[:100]}… has a path of more than {NAME_BYTES_MAX} bytes", field="--sync")
     if name.removesuffix("/").count("/") >= DEPTH_MAX:
-        raise Complaint(f"{name[:100]}… is more than {DEPTH_MAX} folders deep", field="--sync")
+        raise CliError(f"{name[:100]}… is more than {DEPTH_MAX} folders deep", field="--sync")
     info = zipfile.ZipInfo(name, WHEN)
     info.create_system = 3  # Unix: the mode is in `external_attr`
     info.compress_type = zipfile.ZIP_DEFLATED
@@ -179,14 +179,14 @@ def _add(archive: zipfile.ZipFile, path: str, name: str) -> int:
         while piece := source.read(READ_BYTES):
             size += len(piece)
             if size > UNPACKED_BYTES_MAX:
-                raise Complaint(f"{name} has more than {size_text(UNPACKED_BYTES_MAX)}", field="--sync")
+                raise CliError(f"{name} has more than {size_text(UNPACKED_BYTES_MAX)}", field="--sync")
             file.write(piece)
     return size
 
 
 class _Ignores:
     """The patterns of files that never go along, of `.gitignore`, and of `.weftignore`, which may take back what those
-    before it name. The folder may come from another person, who made the patterns to do harm. Raises `Complaint`."""
+    before it name. The folder may come from another person, who made the patterns to do harm. Raises `CliError`."""
 
     def __init__(self, folder: str) -> None:
         self._left = MATCHING_SECONDS_MAX
@@ -196,7 +196,7 @@ class _Ignores:
                 named = [*_lines(folder, GIT_IGNORES), *_lines(folder, IGNORES)]
                 self._spec = pathspec.GitIgnoreSpec.from_lines([*NEVER, *named])
         except (ValueError, re.error, OverflowError, RecursionError) as error:
-            raise Complaint(f"{GIT_IGNORES} or {IGNORES}: {error}", field="--sync") from error
+            raise CliError(f"{GIT_IGNORES} or {IGNORES}: {error}", field="--sync") from error
 
     def names(self, name: str) -> bool:
         """Whether a pattern names the file. To be called within `_interruptible`, which ends a pattern that takes too
@@ -218,11 +218,11 @@ def _mode(mode: int) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Within it, the timer of `_Ignores` raises `Complaint`, also in the midst of a regular expression."""
+    """Within it, the timer of `_Ignores` raises `CliError`, also in the midst of a regular expression."""
 
     def over(number: int, frame: FrameType | None) -> NoReturn:
         which = f"{GIT_IGNORES} and {IGNORES}"
-        raise Complaint(f"the patterns in {which} take too long: have fewer `*` in each", field="--sync")
+        raise CliError(f"the patterns in {which} take too long: have fewer `*` in each", field="--sync")
 
     before = signal.signal(signal.SIGPROF, over)
     try:
@@ -232,24 +232,24 @@ def _interruptible() -> Iterator[None]:
 
 
 def _lines(folder: str, name: str) -> list[str]:
-    """The lines of the file, none if there is no such file. All of it or `Complaint`: a part would let files go along
+    """The lines of the file, none if there is no such file. All of it or `CliError`: a part would let files go along
     that are to stay."""
     path = os.path.join(folder, name)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise Complaint(f"{name} is no file", field="--sync")
+            raise CliError(f"{name} is no file", field="--sync")
         with open(path, encoding="utf-8-sig", newline="\n") as file:
             text = file.read(IGNORES_BYTES_MAX + 1)
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise Complaint(f"cannot read {name}: {error}", field="--sync") from error
+        raise CliError(f"cannot read {name}: {error}", field="--sync") from error
     if len(text) > IGNORES_BYTES_MAX:
-        raise Complaint(f"{name} has more than {size_text(IGNORES_BYTES_MAX)}", field="--sync")
+        raise CliError(f"{name} has more than {size_text(IGNORES_BYTES_MAX)}", field="--sync")
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
-def _too_much(why: str, walk: _Walk) -> Complaint:
+def _too_much(why: str, walk: _Walk) -> CliError:
     largest = ", ".join(f"{name} ({size_text(size)})" for size, name in walk.largest)
     hint = f"; the largest are {largest}" if largest else ""
-    return Complaint(f"the folder {why}{hint}; name in {IGNORES} what is to stay here", field="--sync")
+    return CliError(f"the folder {why}{hint}; name in {IGNORES} what is to stay here", field="--sync")

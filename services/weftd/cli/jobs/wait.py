@@ -14,7 +14,7 @@ from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import duration_seconds
 from weft.messages.http import ArrayView, JobView
 from weftd.cli import arrays, connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.jobs import ended_line
 from weftd.cli.jobs.following import exit_status_of
 
@@ -44,7 +44,7 @@ async def wait(args: argparse.Namespace) -> int:
                 await _until(client, known, statuses, args)
         except TimeoutError:
             late = [each.name for each in known if each.id not in statuses]
-            raise Complaint(f"not over after {args.timeout:g} s: {', '.join(late)}", status=TIMED_OUT) from None
+            raise CliError(f"not over after {args.timeout:g} s: {', '.join(late)}", status=TIMED_OUT) from None
     return max(statuses.values())
 
 

@@ -6,7 +6,7 @@ import os
 from weft.client.place import weft_home
 from weft.emulation.slowdowns import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
 from weftd.cli import connection
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.local import ClusterHome
 from weftd.cli.words import natural
 
@@ -29,20 +29,20 @@ async def emulate(args: argparse.Namespace) -> int:
         nodes = {node.id: node for node in (await client.nodes()).nodes}
     node = nodes.get(args.node)
     if node is None:
-        raise Complaint(connection.no_node(args.node, list(nodes)))
+        raise CliError(connection.no_node(args.node, list(nodes)))
     gpu = next((gpu for gpu in node.gpus if gpu.index == args.gpu), None)
     if gpu is None:
-        raise Complaint(f"{args.node} has no GPU {args.gpu}")
+        raise CliError(f"{args.node} has no GPU {args.gpu}")
     if not gpu.emulated:
-        raise Complaint(f"GPU {args.gpu} of {args.node} is real, and as fast as it is")
+        raise CliError(f"GPU {args.gpu} of {args.node} is real, and as fast as it is")
     home = ClusterHome(weft_home(os.environ))
     folder = home.node(args.node) / "emulated"
     if not folder.is_dir():
-        raise Complaint(_no_folder(home, args))
+        raise CliError(_no_folder(home, args))
     try:
         slow_down(folder, args.gpu, args.slowdown)
     except OSError as error:
-        raise Complaint(f"cannot write {folder / str(args.gpu)}: {error.strerror}") from error
+        raise CliError(f"cannot write {folder / str(args.gpu)}: {error.strerror}") from error
     print(f"emulated GPU {args.gpu} of {args.node} has a slowdown of {args.slowdown:g} from now on")
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from weft.client.place import weft_home
 from weft.domain.spec import TuningMode
 from weft.gpus import inventory_in_time
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.local import AlreadyRunsError, ClusterHome, ClusterState, LocalCluster, LocalError, Options
 from weftd.cli.local.signals import Stops, stops_on_signals
 from weftd.cli.words import clean_lines
@@ -56,7 +56,7 @@ async def up(args: argparse.Namespace) -> int:
     except AlreadyRunsError:
         return await _attach(home)
     except (LocalError, ValueError) as error:
-        raise Complaint(str(error)) from error
+        raise CliError(str(error)) from error
     return 0
 
 
@@ -150,15 +150,15 @@ async def _attach(home: ClusterHome) -> int:
 
 
 async def _ready_state(home: ClusterHome) -> ClusterState:
-    """Wait while the other process starts it. Raises Complaint."""
+    """Wait while the other process starts it. Raises CliError."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ATTACH_SECONDS_MAX):
             while (state := _current(home)) is None or state.phase == "starting":  # noqa: ASYNC110 -- another process
                 await asyncio.sleep(ATTACH_POLL_SECONDS)
             if state.phase == "ready":
                 return state
-            raise Complaint(f"the cluster of {home.root} is {state.phase}; try again when it has ended")
-    raise Complaint(f"the cluster of {home.root} has been starting for {ATTACH_SECONDS_MAX:g} s")
+            raise CliError(f"the cluster of {home.root} is {state.phase}; try again when it has ended")
+    raise CliError(f"the cluster of {home.root} has been starting for {ATTACH_SECONDS_MAX:g} s")
 
 
 def _current(home: ClusterHome) -> ClusterState | None:

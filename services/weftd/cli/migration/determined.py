@@ -8,7 +8,7 @@ import msgspec
 
 from weft.domain.decoding.yaml_reader import DocumentError, read_yaml
 from weft.domain.spec import ENV_NAME_PATTERN, IMAGE_PATTERN
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.migration.determined_search import searched
 from weftd.cli.migration.written import Remark, Translated, name_of
 
@@ -91,13 +91,13 @@ class _Config:
 
 
 def from_determined(body: bytes, *, path: str, folder: str) -> Translated:
-    """`folder`: where the code lies, which Determined would have packed. Raises `Complaint` for what is no YAML."""
+    """`folder`: where the code lies, which Determined would have packed. Raises `CliError` for what is no YAML."""
     try:
         document = read_yaml(body)
     except DocumentError as error:
-        raise Complaint(error.reason, field=error.field) from error
+        raise CliError(error.reason, field=error.field) from error
     if not isinstance(document, dict) or not document:
-        raise Complaint(f"{path} has no configuration: expected names and values, such as entrypoint")
+        raise CliError(f"{path} has no configuration: expected names and values, such as entrypoint")
     config = _Config(document)
     name = name_of(config.text("name") or path.rpartition("/")[2].rpartition(".")[0] or "job")
     spec: dict[str, Any] = {"name": name, "kind": "training"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from weft.domain.spec import TOKEN_PATTERN, Kind
 from weftd.cli import page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.migration.written import quoted
 from weftd.cli.words import clean
 
@@ -78,7 +78,7 @@ async def init(args: argparse.Namespace) -> int:
     folder = Path.cwd()
     name = args.name or re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:63].strip("-") or "job"
     if re.match(TOKEN_PATTERN, name) is None:
-        raise Complaint("expected lower-case letters, digits and '-', at most 63, no dots", field="--name", status=2)
+        raise CliError("expected lower-case letters, digits and '-', at most 63, no dots", field="--name", status=2)
     text = template(name, Kind(args.kind), workdir=str(folder), file=args.file)
     if args.file == "-":
         page.text(text.encode())
@@ -108,12 +108,12 @@ def template(name: str, kind: Kind, *, workdir: str, file: str = "job.yaml") -> 
 
 
 def write_new(path: Path, text: str, *, replace: bool) -> None:
-    """Write a file that is not there yet, or with `replace` in place of it. Raises `Complaint`."""
+    """Write a file that is not there yet, or with `replace` in place of it. Raises `CliError`."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
     try:
         with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
     except FileExistsError:
-        raise Complaint(f"{path} is there already: --force replaces it") from None
+        raise CliError(f"{path} is there already: --force replaces it") from None
     except (OSError, ValueError) as error:
-        raise Complaint(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise CliError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error

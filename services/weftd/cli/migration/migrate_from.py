@@ -12,7 +12,7 @@ import msgspec
 
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weftd.cli import page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.submit import read_spec
 from weftd.cli.migration.determined import from_determined
 from weftd.cli.migration.init import write_new
@@ -57,9 +57,9 @@ def _translated(args: argparse.Namespace, body: bytes) -> Translated:
     here = os.getcwd() if args.file == "-" else str(Path(args.file).resolve().parent)
     path = "job" if args.file == "-" else args.file
     if b"\0" in body:
-        raise Complaint(f"{clean(args.file)} is no text: it has a NUL character")
+        raise CliError(f"{clean(args.file)} is no text: it has a NUL character")
     if args.system == "determined":
         return from_determined(body, path=path, folder=here)
     if not re.search(rb"\A#!|^#SBATCH", body, re.MULTILINE):
-        raise Complaint(f"{clean(args.file)} is no batch script: it does not begin with #!, and has no line #SBATCH")
+        raise CliError(f"{clean(args.file)} is no batch script: it does not begin with #!, and has no line #SBATCH")
     return from_slurm(body.decode(errors="replace"), path=path, folder=here)

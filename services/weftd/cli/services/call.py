@@ -22,7 +22,7 @@ from weft.client.place import Place
 from weft.messages.http import ErrorView
 from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.logs import Writer, terminal_text
 from weftd.cli.jobs.wait import seconds
 from weftd.cli.services.endpoints import SERVICE_HELP
@@ -81,14 +81,14 @@ async def call(args: argparse.Namespace) -> int:
     path, headers, body = checked_path(args.path), checked_headers(args.header), await _body(args.data)
     method = args.method or ("GET" if body is None else "POST")
     if not _METHOD.fullmatch(method):
-        raise Complaint(f"expected a method such as GET or POST, not {clean(method[:100])!r}", field="-X", status=2)
+        raise CliError(f"expected a method such as GET or POST, not {clean(method[:100])!r}", field="-X", status=2)
     if body is not None and not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", _content(body)))
     place = connection.find_place(args, os.environ)
     async with connection.connected(args) as client:
         view = await client.endpoints(args.job)
     if not view.url:
-        raise Complaint("this cluster has no router: GATEWAY_ROUTER_URL is not set at its gateway")
+        raise CliError("this cluster has no router: GATEWAY_ROUTER_URL is not set at its gateway")
     if view.token:
         headers.append(("Authorization", f"Bearer {place.token}"))
     url = URL(view.url.rstrip("/") + path, encoded=True)
@@ -97,39 +97,39 @@ async def call(args: argparse.Namespace) -> int:
 
 
 def checked_path(text: str) -> str:
-    """The path as it is sent: what no URL may have is percent-encoded. Raises `Complaint`."""
+    """The path as it is sent: what no URL may have is percent-encoded. Raises `CliError`."""
     if not text.startswith("/"):
-        raise Complaint(f"expected a path that begins with /, not {clean(text[:100])!r}", status=2)
+        raise CliError(f"expected a path that begins with /, not {clean(text[:100])!r}", status=2)
     place = next((place for place, char in enumerate(text) if ord(char) < 32 or 127 <= ord(char) < 160), None)
     if place is not None:
-        raise Complaint(f"the path has a control character, its character {place + 1}", status=2)
+        raise CliError(f"the path has a control character, its character {place + 1}", status=2)
     if "#" in text or "\\" in text:
-        raise Complaint("the path has a character that no path may have: write # as %23, \\ as %5C", status=2)
+        raise CliError("the path has a character that no path may have: write # as %23, \\ as %5C", status=2)
     encoded = quote(os.fsencode(text), safe=_AS_IT_IS)
     if len(encoded) > PATH_BYTES_MAX:
-        raise Complaint(f"the path has {len(encoded)} bytes; at most {PATH_BYTES_MAX}", status=2)
+        raise CliError(f"the path has {len(encoded)} bytes; at most {PATH_BYTES_MAX}", status=2)
     if {".", ".."} & set(unquote(encoded.partition("?")[0]).replace("\\", "/").split("/")):
-        raise Complaint("the path has a part . or .., which could lead out of the service", status=2)
+        raise CliError("the path has a part . or .., which could lead out of the service", status=2)
     return encoded
 
 
 def checked_headers(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """`Name: value` pairs. Raises `Complaint`."""
+    """`Name: value` pairs. Raises `CliError`."""
     if len(texts) > HEADERS_MAX:
-        raise Complaint(f"{len(texts)} headers; at most {HEADERS_MAX}", field="-H", status=2)
+        raise CliError(f"{len(texts)} headers; at most {HEADERS_MAX}", field="-H", status=2)
     headers = []
     for text in texts:
         name, given, value = text.partition(":")
         value = value.strip(" \t")
         shown = clean(name[:100])
         if not given or not _HEADER.fullmatch(name):
-            raise Complaint(f"expected 'NAME: VALUE', not {clean(text[:100])!r}", field="-H", status=2)
+            raise CliError(f"expected 'NAME: VALUE', not {clean(text[:100])!r}", field="-H", status=2)
         if name.lower() in _OURS or name.lower().startswith("x-weft-"):
-            raise Complaint(f"{shown} is set by weft itself", field="-H", status=2)
+            raise CliError(f"{shown} is set by weft itself", field="-H", status=2)
         if not (value.replace("\t", " ").isprintable() and value.isascii()):
-            raise Complaint(f"the value of {shown} has a character that is not printable ASCII", field="-H", status=2)
+            raise CliError(f"the value of {shown} has a character that is not printable ASCII", field="-H", status=2)
         if len(value) > HEADER_BYTES_MAX:
-            raise Complaint(f"the value of {shown} has {len(value)} bytes; at most {HEADER_BYTES_MAX}", field="-H")
+            raise CliError(f"the value of {shown} has {len(value)} bytes; at most {HEADER_BYTES_MAX}", field="-H")
         headers.append((name, value))
     return headers
 
@@ -143,7 +143,7 @@ async def _body(data: str | None) -> bytes | None:
         return await asyncio.to_thread(_read, data[1:])
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise Complaint(f"cannot read {clean(data[1:])}: {why}", field="-d") from error
+        raise CliError(f"cannot read {clean(data[1:])}: {why}", field="-d") from error
 
 
 def _read(path: str) -> bytes:
@@ -180,13 +180,13 @@ async def _sent(
         ):
             yield response
     except aiohttp.ClientConnectorCertificateError as error:
-        raise Complaint(f"{shown}: its certificate is not to be believed: {error.certificate_error}") from error
+        raise CliError(f"{shown}: its certificate is not to be believed: {error.certificate_error}") from error
     except aiohttp.ClientConnectorError as error:
-        raise Complaint(f"no answer from the router at {shown}: {error.strerror or error}") from error
+        raise CliError(f"no answer from the router at {shown}: {error.strerror or error}") from error
     except TimeoutError as error:
-        raise Complaint(f"{view.name}: nothing came for {timeout:g} s") from error
+        raise CliError(f"{view.name}: nothing came for {timeout:g} s") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise Complaint(f"{view.name}: the connection broke: {clean(str(error)) or type(error).__name__}") from error
+        raise CliError(f"{view.name}: the connection broke: {clean(str(error)) or type(error).__name__}") from error
 
 
 async def _shown(response: aiohttp.ClientResponse, view: EndpointsView, *, include: bool) -> int:
@@ -212,7 +212,7 @@ async def _as_json(response: aiohttp.ClientResponse, view: EndpointsView) -> int
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
-            raise Complaint(f"the answer has more than {BODY_BYTES_MAX} bytes, too many for --json")
+            raise CliError(f"the answer has more than {BODY_BYTES_MAX} bytes, too many for --json")
     text = body.decode(errors="replace")
     page.json_line(CallAnswer(status=response.status, headers=dict(response.headers), body=text))
     return _ended(response, view, body)
@@ -224,7 +224,7 @@ def _ended(response: aiohttp.ClientResponse, view: EndpointsView, body: bytes) -
     later = response.headers.get("Retry-After", "")
     again = f"; ask again in {later} s" if later.isascii() and later.isdigit() and len(later) < 6 else ""
     words = clean(f"{response.status} {response.reason or ''}".strip())
-    raise Complaint(f"{view.name} answered {words}{_reason(body)}{again}", status=HTTP_ERROR)
+    raise CliError(f"{view.name} answered {words}{_reason(body)}{again}", status=HTTP_ERROR)
 
 
 def _reason(body: bytes) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.services import endpoints_table
 
 SERVICE_HELP = "its id, or its name: then the newest of that name that has, or had, a ready replica"
@@ -50,13 +50,13 @@ async def open_service(args: argparse.Namespace) -> int:
     if not any(each.ready for each in view.endpoints):
         page.remark(f"note: no replica of {view.name} is ready; its router waits for one")
     if args.browser and not webbrowser.open(url):
-        raise Complaint(f"no browser was found here; open {url} yourself")
+        raise CliError(f"no browser was found here; open {url} yourself")
     page.answered(args, {"url": url}, url)
     return 0
 
 
 def address(view: EndpointsView, token: str) -> str:
-    """The URL of a service, with the token if it asks for one. Raises `Complaint` where there is no router."""
+    """The URL of a service, with the token if it asks for one. Raises `CliError` where there is no router."""
     if not view.url:
-        raise Complaint("this cluster has no router: GATEWAY_ROUTER_URL is not set at its gateway")
+        raise CliError("this cluster has no router: GATEWAY_ROUTER_URL is not set at its gateway")
     return f"{view.url}?{TOKEN_PARAMETER}={quote(token, safe='')}" if view.token else view.url

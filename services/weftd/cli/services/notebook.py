@@ -23,7 +23,7 @@ from weft.messages.http import JobView, Submitted
 from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.along import env_along, env_option, secret_files_along, secret_option, secrets_along, venv_option
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.jobs import failure_text
 from weftd.cli.jobs.sync import pack, store, sync_option
 from weftd.cli.jobs.wait import seconds
@@ -119,7 +119,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def notebook(args: argparse.Namespace) -> int:
     if (args.share is None) != (args.gpu_memory is None):
-        raise Complaint("say --share and --gpu-memory together", status=2)
+        raise CliError("say --share and --gpu-memory together", status=2)
     packed = pack(args.sync) if args.sync is not None else None
     context = None if packed is None else packed.digest
     spec = notebook_spec(args, cwd=os.getcwd(), jupyter=shutil.which("jupyter") or "", context=context)
@@ -130,7 +130,7 @@ async def notebook(args: argparse.Namespace) -> int:
         try:
             submitted = await client.submit(spec)
         except Refused as error:
-            raise Complaint(error.reason, field=option_of(error.field)) from error
+            raise CliError(error.reason, field=option_of(error.field)) from error
         page.notes_on(args, submitted.notes)
         view = await _answering(client, submitted, args.wait)
     url = address(view, place.token)
@@ -141,7 +141,7 @@ async def notebook(args: argparse.Namespace) -> int:
 
 def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str, context: str | None = None) -> JobSpec:
     """The job that these options ask for; `jupyter`: the program as this shell finds it; `context`: the digest of
-    packed files. Raises `Complaint`."""
+    packed files. Raises `CliError`."""
     share = None if args.share is None else {"request": args.share, "memory": args.gpu_memory}
     worker = {"gpus": args.gpus, "share": share, "cpus": args.cpus, "memory": args.memory}
     asked: dict[str, Any] = {
@@ -172,7 +172,7 @@ def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str, context: 
     try:
         return decode_spec(msgspec.json.encode(_given(asked)))
     except SpecError as error:
-        raise Complaint(error.reason, field=option_of(error.field)) from error
+        raise CliError(error.reason, field=option_of(error.field)) from error
 
 
 def _given(asked: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _given(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _answering(client: Client, submitted: Submitted, wait: float) -> EndpointsView:
-    """The endpoints of the notebook once it takes requests. Raises `Complaint` if it ends before, or `wait` is over."""
+    """The endpoints of the notebook once it takes requests. Raises `CliError` if it ends before, or `wait` is over."""
     told = ""
     loop = asyncio.get_running_loop()
     until = loop.time() + wait
@@ -190,10 +190,10 @@ async def _answering(client: Client, submitted: Submitted, wait: float) -> Endpo
             return view
         job = await client.job(submitted.id)
         if job.state.final:
-            raise Complaint(await _why_ended(client, job))
+            raise CliError(await _why_ended(client, job))
         if loop.time() >= until:
             why = _state(job)
-            raise Complaint(
+            raise CliError(
                 f"{job.name} ({job.id}) did not answer within {span(wait)}: {why}; `weft open {job.id}` prints its URL"
             )
         if told != (told := _state(job)):

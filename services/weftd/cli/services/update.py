@@ -9,7 +9,7 @@ import os
 from weft.client import Refused
 from weftd.cli import connection, page
 from weftd.cli.along import env_of
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.act import the_job
 
 _OPTIONS = {"image": "--image", "env": "--env", "command": "the command after --"}
@@ -38,14 +38,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def update(args: argparse.Namespace) -> int:
     if args.image is None and not args.env and not args.command:
-        raise Complaint("what to change is missing: say --image, --env or a command after --", status=2)
+        raise CliError("what to change is missing: say --image, --env or a command after --", status=2)
     env = dict(env_of(pair, os.environ) for pair in args.env)
     async with connection.connected(args) as client:
         job = await the_job(client, args.job)
         try:
             accepted = await client.update(job, image=args.image, command=args.command or None, env=env or None)
         except Refused as error:
-            raise Complaint(error.reason, field=_option(error.field)) from error
+            raise CliError(error.reason, field=_option(error.field)) from error
     page.answered(args, accepted, f"{accepted.id} will run that, replica by replica (it is {accepted.state})")
     page.note(f"`weft explain {accepted.id}` shows how far it is")
     return 0

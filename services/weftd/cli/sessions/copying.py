@@ -20,7 +20,7 @@ from weft.client.sessions import RunSession
 from weft.domain.quantity import size_bytes, size_text
 from weft.messages.sessions import SessionKind
 from weftd.cli import page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.parsing import shown
 from weftd.cli.sessions.packing import Packed, Unpacking
 from weftd.cli.sessions.shell import opened, run_options
@@ -88,15 +88,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def copy(args: argparse.Namespace) -> int:
     source, target = args.source, args.target
     if bool(source.job) == bool(target.job):
-        raise Complaint("one of the two is JOB:PATH, and the other a path here", status=2)
+        raise CliError("one of the two is JOB:PATH, and the other a path here", status=2)
     try:
         size_max = size_bytes(args.size_max)
     except ValueError as error:
-        raise Complaint(f"expected a size such as 20GiB: {error}", field="--size-max", status=2) from None
+        raise CliError(f"expected a size such as 20GiB: {error}", field="--size-max", status=2) from None
     args.job = source.job or target.job
     for beside in (source, target):
         if len(os.fsencode(beside.path)) > PATH_BYTES_MAX:
-            raise Complaint(f"{_named(beside.path)} has more than {PATH_BYTES_MAX} bytes", status=2)
+            raise CliError(f"{_named(beside.path)} has more than {PATH_BYTES_MAX} bytes", status=2)
     async with opened(args) as (client, job):
         if source.job:
             copied = await _fetch(client, job, args, source.path, target.path, size_max)
@@ -127,14 +127,14 @@ def _target(path: str, named: str) -> tuple[Path, bool]:
             folder = False
             name = posixpath.basename(path.rstrip("/"))
             if name in ("", ".", ".."):
-                raise Complaint(f"{_named(path)} has no name of its own: name the target whole", status=2)
+                raise CliError(f"{_named(path)} has no name of its own: name the target whole", status=2)
             target = target / name
         elif not target.parent.is_dir():
-            raise Complaint(f"there is no folder {_named(target.parent)}")
+            raise CliError(f"there is no folder {_named(target.parent)}")
         if target.exists() and not target.is_file() and not target.is_dir():
-            raise Complaint(f"{_named(target)} is no file and no folder")
+            raise CliError(f"{_named(target)} is no file and no folder")
     except (OSError, ValueError) as error:
-        raise Complaint(f"{_named(target)}: {_words(error)}") from error
+        raise CliError(f"{_named(target)}: {_words(error)}") from error
     return target, folder
 
 
@@ -144,12 +144,12 @@ def _taking(source: Path) -> tuple[str, str, str]:
         status = source.stat()
         name = source.name if source.name not in ("", "..") else source.resolve().name or "root"
     except (OSError, ValueError) as error:
-        raise Complaint(f"{_named(source)}: {_words(error)}") from error
+        raise CliError(f"{_named(source)}: {_words(error)}") from error
     if stat.S_ISDIR(status.st_mode):
         return _TAKE_FOLDER, name, ""
     if stat.S_ISREG(status.st_mode):
         return _TAKE_FILE, name, f"{stat.S_IMODE(status.st_mode) & 0o777:o}"
-    raise Complaint(f"{_named(source)} is no file and no folder")
+    raise CliError(f"{_named(source)} is no file and no folder")
 
 
 async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, named: str, size_max: int) -> int:
@@ -166,7 +166,7 @@ async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, 
                         await asyncio.to_thread(into.feed, data)
             await asyncio.to_thread(into.finish, whole=session.status == 0)
         except (OSError, ValueError) as error:
-            raise Complaint(f"{_named(target)}: {_words(error)}") from error
+            raise CliError(f"{_named(target)}: {_words(error)}") from error
         finally:
             await asyncio.to_thread(into.close)
     _check(session, errors, path)
@@ -187,7 +187,7 @@ async def _send(client: Client, job: str, args: argparse.Namespace, source: Path
             await session.close_input()
             await reading
         except (OSError, ValueError) as error:
-            raise Complaint(f"{_named(source)}: {_words(error)}") from error
+            raise CliError(f"{_named(source)}: {_words(error)}") from error
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -236,7 +236,7 @@ def _check(session: RunSession, errors: bytearray, path: str) -> None:
     words = clean(errors.decode(errors="replace").strip().partition("\n")[0])
     words = words if len(words) <= 300 else f"…{words[-300:]}"  # a long path comes before the reason
     why = words or clean(session.reason) or f"its side ended with status {session.status}"
-    raise Complaint(f"{_named(path)}: {why}")
+    raise CliError(f"{_named(path)}: {why}")
 
 
 def _named(path: object) -> str:

@@ -11,7 +11,7 @@ from weft.client import Client, ClientError
 from weft.client.sessions import RunSession
 from weft.messages.sessions import SessionKind
 from weftd.cli import page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.sessions.shell import opened, which_run
 from weftd.cli.words import clean
 
@@ -44,7 +44,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def forward(args: argparse.Namespace) -> int:
     if len(args.ports) > PORTS_MAX:
-        raise Complaint(f"{len(args.ports)} ports; at most {PORTS_MAX}", status=2)
+        raise CliError(f"{len(args.ports)} ports; at most {PORTS_MAX}", status=2)
     async with opened(args) as (client, job), AsyncExitStack() as stack:
         found = await client.job(job)
         places = asyncio.Semaphore(AT_ONCE)
@@ -54,7 +54,7 @@ async def forward(args: argparse.Namespace) -> int:
                 server = await asyncio.start_server(door.serve, HERE, one.local)
             except OSError as error:
                 why = "it is in use here" if error.errno == errno.EADDRINUSE else error.strerror
-                raise Complaint(f"port {one.local}: {why}; LOCAL:PORT takes another") from error
+                raise CliError(f"port {one.local}: {why}; LOCAL:PORT takes another") from error
             await stack.enter_async_context(server)
             at = server.sockets[0].getsockname()[1]
             print(f"{HERE}:{at} is port {one.port} of rank {args.rank} of {clean(found.name)}", flush=True)

@@ -17,7 +17,7 @@ from weft.client.place import PATIENT_SECONDS
 from weft.client.sessions import RunSession
 from weft.messages.sessions import SessionKind
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.act import the_job
 from weftd.cli.sessions.console import RawTerminal, piped_input
 from weftd.cli.words import clean
@@ -63,7 +63,7 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 
 async def shell(args: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Complaint("a shell needs a terminal; `weft exec JOB -- COMMAND` needs none", status=2)
+        raise CliError("a shell needs a terminal; `weft exec JOB -- COMMAND` needs none", status=2)
     async with opened(args) as (client, job):
         with RawTerminal() as terminal:
             session = client.enter(
@@ -87,7 +87,7 @@ async def shell(args: argparse.Namespace) -> int:
 
 async def execute(args: argparse.Namespace) -> int:
     if not args.command:
-        raise Complaint("the command is missing: weft exec JOB -- COMMAND", status=2)
+        raise CliError("the command is missing: weft exec JOB -- COMMAND", status=2)
     async with opened(args) as (client, job):
         session = client.enter(job, SessionKind.EXEC, command=args.command, rank=args.rank, role=args.role)
         async with session:
@@ -104,7 +104,7 @@ async def execute(args: argparse.Namespace) -> int:
 async def opened(args: argparse.Namespace) -> AsyncIterator[tuple[Client, str]]:
     """A client, and the job that is meant."""
     if args.json:
-        raise Complaint("a session has no answer to show as JSON", field="--json", status=2)
+        raise CliError("a session has no answer to show as JSON", field="--json", status=2)
     async with connection.connected(args, patience=PATIENT_SECONDS) as client:
         yield client, await the_job(client, args.job)
 

@@ -9,7 +9,7 @@ import argparse
 from weft.domain.quantity import duration_seconds
 from weft.domain.text import plural
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,7 +26,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 async def export(args: argparse.Namespace) -> int:
     if args.json:
-        raise Complaint("a trace is CSV, no JSON: leave --json out", status=2)
+        raise CliError("a trace is CSV, no JSON: leave --json out", status=2)
     async with connection.connected(args) as client:
         trace = await client.trace(seconds=_seconds(args.since), pool=args.pool)
     page.text(trace)
@@ -39,4 +39,4 @@ def _seconds(text: str) -> int:
     try:
         return max(1, round(duration_seconds(text)))
     except ValueError as error:
-        raise Complaint(str(error), field="--since", status=2) from error
+        raise CliError(str(error), field="--since", status=2) from error

@@ -20,7 +20,7 @@ from weft.domain.spec import JobSpec
 from weft.domain.text import plural
 from weft.messages.history import Record
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.words import clean
 from weftd.scheduler.thinking.record.replay import Difference, Replay, Unread
 from weftd.scheduler.thinking.state.pool import NodeChange
@@ -73,7 +73,7 @@ async def replay(args: argparse.Namespace) -> int:
                     made.specify({line.job_id: line.spec})
     if not made.records and made.difference is None:
         unread = f"; {unread_text(made.unread[0])}" if made.unread else ""
-        raise Complaint(f"no history of pool {args.pool} is recorded" + (unread and f" that can be read{unread}"))
+        raise CliError(f"no history of pool {args.pool} is recorded" + (unread and f" that can be read{unread}"))
     _say(made, args)
     return 0 if made.difference is None else 1
 
@@ -106,9 +106,9 @@ def _read(path: Path) -> Iterator[Line]:
             for line in file:
                 yield (_SPECIFICATION if line.startswith(b'{"job_id":') else _RECORD).decode(line)
     except OSError as error:
-        raise Complaint(f"cannot read {path}: {error.strerror}") from error
+        raise CliError(f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise Complaint(f"{path} is no history that was saved: {error}") from error
+        raise CliError(f"{path} is no history that was saved: {error}") from error
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def _kept(path: Path | None) -> Iterator[TextIO | None]:
     try:
         opened = path.open("w")
     except OSError as error:
-        raise Complaint(f"cannot write {path}: {error.strerror}") from error
+        raise CliError(f"cannot write {path}: {error.strerror}") from error
     with opened:
         yield opened
 

@@ -13,7 +13,7 @@ from weft.simulator.model import Cluster
 from weft.simulator.outcome import Outcome
 from weft.simulator.report import ReportError, check_drawable, write_report
 from weftd.cli import page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.study.simulation.inputs import cluster_of, services_of, workload_of
 from weftd.cli.study.simulation.options import SEED, STDOUT, add_options
 from weftd.cli.study.simulation.plan import plans_of
@@ -83,14 +83,14 @@ def _check_outputs(args: argparse.Namespace) -> None:
     """Check the output files before the hours that a simulation may take."""
     for path in (args.json, args.report):
         if path is not None and path != STDOUT and not path.parent.is_dir():
-            raise Complaint(f"cannot write {path}: there is no folder {path.parent}")
+            raise CliError(f"cannot write {path}: there is no folder {path.parent}")
     if args.report is not None:
         if args.trace is None and args.generate is None:
-            raise Complaint("--report draws jobs, and there are none: add --trace or --generate", status=2)
+            raise CliError("--report draws jobs, and there are none: add --trace or --generate", status=2)
         try:
             check_drawable(args.report)
         except ReportError as error:
-            raise Complaint(str(error)) from error
+            raise CliError(str(error)) from error
 
 
 def _write(args: argparse.Namespace, outcomes: Sequence[Outcome], cluster: Cluster) -> None:
@@ -102,11 +102,11 @@ def _write(args: argparse.Namespace, outcomes: Sequence[Outcome], cluster: Clust
         try:
             write_report(outcomes, args.report, scores=cluster.scores)
         except OSError as error:
-            raise Complaint(f"cannot write {args.report}: {error.strerror}") from error
+            raise CliError(f"cannot write {args.report}: {error.strerror}") from error
 
 
 def _written(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise Complaint(f"cannot write {path}: {error.strerror}") from error
+        raise CliError(f"cannot write {path}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.quantity import duration_seconds
 from weft.messages.whatif import WhatIfView, WhatIfWanted
 from weftd.cli import connection, page
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.drawing.what_if import what_if_page
 from weftd.cli.jobs.submit import content_of, read_spec
 
@@ -60,7 +60,7 @@ def _wanted(args: argparse.Namespace) -> WhatIfWanted:
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
         option = path.strip("`").removeprefix("$.").partition("[")[0].replace("_", "-")
-        raise Complaint(reason.replace("`", ""), field=f"--{_OPTIONS.get(option, option)}", status=2) from error
+        raise CliError(reason.replace("`", ""), field=f"--{_OPTIONS.get(option, option)}", status=2) from error
 
 
 _OPTIONS = {"seconds-max": "ahead"}
@@ -71,14 +71,14 @@ def _specification(name: str) -> Any:
     try:
         return msgspec.to_builtins(decode_spec(body, content=content_of(name, body)))
     except SpecError as error:
-        raise Complaint(error.reason, field=f"{Path(name).name}: {error.field}".removesuffix(": ")) from error
+        raise CliError(error.reason, field=f"{Path(name).name}: {error.field}".removesuffix(": ")) from error
 
 
 def _seconds(text: str) -> int:
     try:
         return round(duration_seconds(text))
     except ValueError as error:
-        raise Complaint(str(error), field="--ahead", status=2) from error
+        raise CliError(str(error), field="--ahead", status=2) from error
 
 
 def _say(view: WhatIfView, args: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ from weft.simulator.serving.file import read_services
 from weft.simulator.serving.service import Services
 from weft.simulator.traces import read
 from weft.simulator.workload import Elastic, InputError, TraceJob, Workload, with_checkpoints
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.study.simulation.options import SEED
 
 NODES, GPUS_PER_NODE = 16, 4
@@ -40,9 +40,9 @@ def workload_of(args: argparse.Namespace, gpus: int) -> Workload:
             found = _elastic(args, found, gpus)
         check_fits(found, gpus, file=None if args.trace is None else str(args.trace))
     except InputError as error:
-        raise Complaint(str(error)) from error
+        raise CliError(str(error)) from error
     except ValueError as error:
-        raise Complaint(str(error), status=2) from error
+        raise CliError(str(error), status=2) from error
     return found
 
 
@@ -52,7 +52,7 @@ def services_of(args: argparse.Namespace) -> Services | None:
     try:
         return read_services(args.services, lasts_s=(args.hours or HOURS) * 3600.0)
     except InputError as error:
-        raise Complaint(str(error)) from error
+        raise CliError(str(error)) from error
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
@@ -69,19 +69,19 @@ def _check_source(args: argparse.Namespace) -> None:
     """Refuse options of one source together with the other."""
     if args.trace is None and args.generate is None:
         if args.services is None:
-            raise Complaint("one of the arguments --trace --generate --services is required", status=2)
+            raise CliError("one of the arguments --trace --generate --services is required", status=2)
         for name in OF_JOBS:
             if getattr(args, name) is not None:
-                raise Complaint(f"--{name} goes with --trace or --generate only: there are no jobs", status=2)
+                raise CliError(f"--{name} goes with --trace or --generate only: there are no jobs", status=2)
     wrong, source = (
         (("jobs", "rate", "durations"), "--generate") if args.trace is not None else (("format", "limit"), "--trace")
     )
     for name in wrong:
         if getattr(args, name) is not None:
-            raise Complaint(f"--{name} goes with {source} only", status=2)
+            raise CliError(f"--{name} goes with {source} only", status=2)
     for name in ("exponent", "resize", "resize_cost"):
         if getattr(args, name) is not None and args.elastic is None:
-            raise Complaint(f"--{name.replace('_', '-')} goes with --elastic only", status=2)
+            raise CliError(f"--{name.replace('_', '-')} goes with --elastic only", status=2)
 
 
 def _read(args: argparse.Namespace) -> Workload:
@@ -110,7 +110,7 @@ def _scores(path: Path, nodes: int, gpus_per_node: int) -> Mapping[str, tuple[fl
     try:
         return scores_for(read_profile(path), nodes, gpus_per_node)
     except ProfileError as error:
-        raise Complaint(str(error)) from error
+        raise CliError(str(error)) from error
 
 
 def made_elastic(

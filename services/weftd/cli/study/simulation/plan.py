@@ -11,7 +11,7 @@ from weft.serving.policies import OURS
 from weft.simulator.model import World
 from weft.simulator.run import PRESETS
 from weft.simulator.sizing import Partitioning
-from weftd.cli.complaint import Complaint
+from weftd.cli.cli_error import CliError
 from weftd.cli.study.simulation.options import SEED
 
 
@@ -32,9 +32,9 @@ class Planned(Struct, frozen=True, kw_only=True):
 
 
 def plans_of(args: argparse.Namespace) -> list[Planned]:
-    """The runs; all are compared with the first. A Complaint if they make no sense."""
+    """The runs; all are compared with the first. A CliError if they make no sense."""
     if args.preset is not None and args.preset not in PRESETS:
-        raise Complaint(f"--preset: no such preset as {args.preset!r}; there are {', '.join(PRESETS)}", status=2)
+        raise CliError(f"--preset: no such preset as {args.preset!r}; there are {', '.join(PRESETS)}", status=2)
     start = Policy() if args.preset is None else PRESETS[args.preset]
     names = (args.order or [start.order], args.placement or [start.placement], args.backfill or [start.backfill])
     world, scores, seed = world_of(args), args.scores or "oracle", SEED if args.seed is None else args.seed
@@ -44,10 +44,10 @@ def plans_of(args: argparse.Namespace) -> list[Planned]:
         try:
             policy = Policy(order, placement, backfill)
         except ValueError as error:
-            raise Complaint(str(error), status=2) from error
+            raise CliError(str(error), status=2) from error
         if partitioning is not None and policy.placing.moves == ALWAYS:
             sentence = f"--placement {placement} places running jobs anew, which a partition does not allow"
-            raise Complaint(sentence, status=2)
+            raise CliError(sentence, status=2)
         plans.append(
             Planned(policy=policy, world=world, scores=scores, seed=seed, partitioning=partitioning, autoscaler=scaler)
         )
@@ -65,7 +65,7 @@ def partitioning_of(args: argparse.Namespace, name: str) -> Partitioning | None:
     try:
         return partitionings.partitioning_of(name, Rules(**said))
     except ValueError as error:
-        raise Complaint(f"--{error}, none", status=2) from error
+        raise CliError(f"--{error}, none", status=2) from error
 
 
 def autoscalers_of(args: argparse.Namespace) -> Sequence[str | None]:
@@ -73,11 +73,11 @@ def autoscalers_of(args: argparse.Namespace) -> Sequence[str | None]:
     if args.services is None:
         for name in ("autoscaler", "hours"):
             if getattr(args, name) is not None:
-                raise Complaint(f"--{name} goes with --services only", status=2)
+                raise CliError(f"--{name} goes with --services only", status=2)
         return (None,)
     for name in args.autoscaler or ():
         if name not in OURS:
-            raise Complaint(f"--autoscaler: no such autoscaler as {name!r}; there are {', '.join(OURS)}", status=2)
+            raise CliError(f"--autoscaler: no such autoscaler as {name!r}; there are {', '.join(OURS)}", status=2)
     return args.autoscaler or ("weft",)
 
 

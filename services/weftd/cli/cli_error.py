@@ -1,7 +1,7 @@
 """The one error that a command shows to a person."""
 
 
-class Complaint(Exception):  # noqa: N818 -- it is what the user hears, not a fault of the program
+class CliError(Exception):
     """An error for a person, one line for each reason; `status` is the exit status of `weft`."""
 
     def __init__(self, reason: str, *, field: str = "", status: int = 1) -> None:
