@@ -7,13 +7,13 @@ from datetime import UTC
 from rich.console import Console, RenderableType
 
 from tests.support.views import NOW
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.context import RenderContext
 
-TERMINAL = Look(now=NOW, width=120, bars=True, zone=UTC)
-PIPE = Look(now=NOW, width=10_000, bars=False, zone=UTC)
+TERMINAL = RenderContext(now=NOW, width=120, bars=True, zone=UTC)
+PIPE = RenderContext(now=NOW, width=10_000, bars=False, zone=UTC)
 
 
-def seen(drawn: RenderableType, look: Look = TERMINAL) -> list[str]:
+def seen(drawn: RenderableType, look: RenderContext = TERMINAL) -> list[str]:
     """The lines as they stand on the screen, without the blanks at their ends."""
     screen = Console(file=io.StringIO(), record=True, width=look.width, force_terminal=look.bars, no_color=True)
     screen.print(drawn)

@@ -15,8 +15,8 @@ from weft.domain.job import JobState
 from weft.messages.http import NodesView, Submitted
 from weft.samples.benchmark_result import progress_line
 from weftd.cli.__main__ import main
-from weftd.cli.drawing.benchmarks import Benched, benchmarks_table
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.benchmarks import Benched, benchmarks_table
+from weftd.cli.rendering.context import RenderContext
 from weftd.executor.logs.progress import pairs
 
 Said = pytest.CaptureFixture[str]
@@ -99,14 +99,14 @@ def test_what_was_measured_is_shown_against_the_others_of_its_model() -> None:
         return Benched(node_id="node-1", gpu=gpu_view(index), job=job_view(state=state, progress=told))
 
     three = [benched(0, 1.0), benched(1, 1.331), benched(2, 1.0)]
-    text = drawn_text(benchmarks_table([*three, benched(3, 1.0, JobState.FAILED)], Look(now=0.0, bars=False)))
+    text = drawn_text(benchmarks_table([*three, benched(3, 1.0, JobState.FAILED)], RenderContext(now=0.0, bars=False)))
     rows = text.splitlines()
     assert "Emulated GPU" in rows[1]
     assert rows[2].split()[-4:] == ["1.33x", "compute,", "1.00x", "memory"]
     assert "1331 ms" in rows[2]
     assert "failed" in rows[4]
     assert "see weft logs" in rows[4]
-    few = drawn_text(benchmarks_table(three[:2], Look(now=0.0, bars=False)))
+    few = drawn_text(benchmarks_table(three[:2], RenderContext(now=0.0, bars=False)))
     assert [row.split()[-1] for row in few.splitlines()[1:]] == ["-", "-"]
 
 

@@ -10,9 +10,9 @@ from weft.messages.http import GpuScoreView, GpuView, LimitsView, RunView
 from weft.messages.nodes import Pace
 from weft.messages.signals import CurvePoint, Finding, GpuSample, RankVerdict
 from weftd.cli.cluster.nodes import drawn as nodes_page
-from weftd.cli.drawing.gpus import known_text, scores_text, table_of_gpus, worries
-from weftd.cli.drawing.jobs import description
-from weftd.cli.drawing.tuned import pace_text, tuned_text
+from weftd.cli.rendering.gpus import known_text, scores_text, table_of_gpus, worries
+from weftd.cli.rendering.jobs import description
+from weftd.cli.rendering.tuned import pace_text, tuned_text
 
 
 def score(value: float, job_class: str = "compute", **fields: Any) -> GpuScoreView:

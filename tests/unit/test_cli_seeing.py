@@ -27,8 +27,8 @@ from weft.messages.http import (
 )
 from weft.messages.signals import Finding, RankVerdict
 from weft.planning.reasons.explain import Explanation
-from weftd.cli.drawing.failure import hint
 from weftd.cli.jobs.logs import LineWriter, last_lines
+from weftd.cli.rendering.failure import hint
 
 Said = pytest.CaptureFixture[str]
 

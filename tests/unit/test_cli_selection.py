@@ -12,8 +12,8 @@ from weft.messages.asks import AskKind
 from weft.messages.eta import Basis, Estimate, EtaOf
 from weft.messages.http import Accepted, ArraysView, JobsView, NodesView
 from weft.messages.live import QueueRow, QueueView
-from weftd.cli.drawing.jobs import when_text
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.context import RenderContext
+from weftd.cli.rendering.jobs import when_text
 
 Said = pytest.CaptureFixture[str]
 OPEN = "state=queued,placed,starting,running,stopping"
@@ -199,7 +199,7 @@ def estimate(basis: Basis = Basis.LEARNT, **fields: Any) -> Estimate:
 
 
 def test_when_a_job_starts_is_told_in_a_word() -> None:
-    look = Look(now=NOW)
+    context = RenderContext(now=NOW)
     told = [
         estimate(basis=Basis.ROOM, likely=NOW, latest=NOW + 1),
         estimate(earliest=NOW + 60, likely=NOW + 125, latest=NOW + 300),
@@ -209,13 +209,17 @@ def test_when_a_job_starts_is_told_in_a_word() -> None:
         estimate(),
     ]
     words = ["now", "in 2m5s", "1m0s to 1h0m", "within 2h0m", "after 2h0m", "?"]
-    assert [when_text(each, look) for each in told] == words
+    assert [when_text(each, context) for each in told] == words
 
 
 def test_a_start_that_is_overdue_is_no_start_now() -> None:
     """`STARTS now` stood there for minutes: the estimate was past, and the job waited."""
     overdue = estimate(earliest=NOW, likely=NOW, latest=NOW + 30)
-    assert [when_text(overdue, Look(now=NOW + later)) for later in (0, 29, 31)] == ["within 30s", "within 1s", "?"]
+    assert [when_text(overdue, RenderContext(now=NOW + later)) for later in (0, 29, 31)] == [
+        "within 30s",
+        "within 1s",
+        "?",
+    ]
 
 
 async def test_ps_tells_when_what_waits_starts(gateway: ToldGateway, capsys: Said) -> None:

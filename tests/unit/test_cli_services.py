@@ -24,13 +24,13 @@ from weft.messages.http_services import (
 from weft.planning.reasons.explain import Explanation
 from weftd.cli.__main__ import parse
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.look import Look
-from weftd.cli.drawing.services import host, service_lines, service_short
+from weftd.cli.rendering.context import RenderContext
+from weftd.cli.rendering.services import host, service_lines, service_short
 from weftd.cli.spec import spec_of
 
 Said = pytest.CaptureFixture[str]
 UPDATED = Accepted(id=JOB, ask=AskKind.UPDATE, state="running")
-LOOK = Look(now=NOW, width=200, bars=False)
+LOOK = RenderContext(now=NOW, width=200, bars=False)
 
 
 # update

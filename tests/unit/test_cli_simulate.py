@@ -17,7 +17,7 @@ from weft.simulator.outcome import JobOutcome, Outcome, Spell
 from weft.simulator.report.compared import COLUMNS
 from weftd.cli.__main__ import INTERRUPTED, main, parse
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.context import RenderContext
 from weftd.cli.study.simulate import told_settings
 from weftd.cli.study.simulation.plan import Planned, plans_of
 from weftd.cli.study.simulation.results import document, drawing
@@ -63,7 +63,7 @@ def ran(policy: str = "fifo+packed+none", *, ends: float = 100.0) -> Outcome:
 def text_of(*outcomes: Outcome, width: int, bars: bool = True) -> list[str]:
     console = Console(width=width, record=True, file=None, quiet=False)
     with console.capture() as captured:
-        console.print(drawing(outcomes, Look(now=0.0, width=width, bars=bars)))
+        console.print(drawing(outcomes, RenderContext(now=0.0, width=width, bars=bars)))
     return captured.get().splitlines()
 
 

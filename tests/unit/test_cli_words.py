@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.context import RenderContext
 from weftd.cli.words import ago, clean, clock, emulated_gpus, indexes, number, span
 
 
@@ -42,9 +42,9 @@ def test_a_time_of_another_day_has_its_day() -> None:
 
 
 def test_a_time_is_shown_with_its_zone_where_it_stands_alone() -> None:
-    look = Look(now=1_700_000_000.0, zone=ZoneInfo("Europe/Berlin"))
-    assert look.zoned(look.now) == "23:13:20 CET"
-    assert Look(now=look.now, zone=UTC).zoned(look.now) == "22:13:20 UTC"
+    context = RenderContext(now=1_700_000_000.0, zone=ZoneInfo("Europe/Berlin"))
+    assert context.zoned(context.now) == "23:13:20 CET"
+    assert RenderContext(now=context.now, zone=UTC).zoned(context.now) == "22:13:20 UTC"
 
 
 @pytest.mark.parametrize(("value", "text"), [(3.0, "3"), (0.3123456, "0.3123"), (1e-5, "1e-05"), (1e20, "1e+20")])

@@ -8,8 +8,8 @@ from rich.console import Console
 from tests.support.builders import GIB, job, node
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Loan, Placement, Revision
 from weft.planning.reasons.explain import Explanation, explain
-from weftd.cli.drawing.explanation import explanation
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.context import RenderContext
+from weftd.cli.rendering.explanation import explanation
 
 
 def held(job_id: str, gpus: list[int], *, wants: int, extra: int = 0, leaving: int = 0, **fields: Any) -> Job:
@@ -55,7 +55,7 @@ def why(about: Job, *others: Job) -> Explanation:
 def drawn(told: Explanation) -> str:
     console = Console(width=160, color_system=None)
     with console.capture() as capture:
-        console.print(explanation(told, Look(now=60.0), emulated={}))
+        console.print(explanation(told, RenderContext(now=60.0), emulated={}))
     return capture.get()
 
 

@@ -7,7 +7,7 @@ from tests.support.steps import placement
 from weft.domain.job import JobState
 from weft.messages.nodes import ProgressSeen, RunProgressed
 from weft.messages.signals import NOT_TUNED, Finding, PoolReviewed, RankVerdict
-from weftd.cli.drawing.tuned import told_once
+from weftd.cli.rendering.tuned import told_once
 from weftd.gateway.readmodel.cluster import JOBS_PER_NODE_MAX, LiveCluster
 
 JOB = job("j-1", replicas=2, state=JobState.RUNNING, epoch=3, placement=placement(("node-1", 0), ("node-2", 0)))

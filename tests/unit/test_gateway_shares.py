@@ -12,7 +12,7 @@ from weft.domain.shares import Share
 from weft.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
 from weft.planning.reasons.explain import BesideSeen, ShareSeen
 from weft.store.tenants import Access
-from weftd.cli.drawing.shares import share_lines
+from weftd.cli.rendering.shares import share_lines
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.shares import SHOWN_MAX, shares_seen
 

@@ -23,9 +23,9 @@ from weft.planning.eta.learnt import Lasted, learn
 from weft.planning.eta.starts import TICK_S, PoolToCome
 from weft.planning.eta.told import agreed, ends_of, to_come
 from weft.planning.reasons.explain import Explanation, explain
-from weftd.cli.drawing.explanation import explanation
-from weftd.cli.drawing.jobs import when_text
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.context import RenderContext
+from weftd.cli.rendering.explanation import explanation
+from weftd.cli.rendering.jobs import when_text
 
 WORLDS = 6  # of each test
 LOOKS = 3
@@ -111,7 +111,9 @@ def contradictions(life: Seen, planted: Planted = lambda told: told) -> list[str
 def _inside(told: Explanation, life: Seen) -> list[str]:
     """Sentences against sentences, and against the numbers beside them."""
     found: list[str] = []
-    lines = [line.strip() for line in seen(explanation(told, Look(now=life.world.now, width=200), emulated={}))]
+    lines = [
+        line.strip() for line in seen(explanation(told, RenderContext(now=life.world.now, width=200), emulated={}))
+    ]
     sentences = [line for line in lines if len(line.split()) > 3]
     found += [f"said twice: {line}" for line in set(sentences) if sentences.count(line) > 1]
     if told.state is JobState.QUEUED and told.code not in HELD_FOR:
@@ -133,7 +135,7 @@ def _estimate(eta: Estimate, job_id: str, life: Seen) -> list[str]:
     if in_words != (eta.likely is not None and eta.basis is not Basis.ROOM) and not is_bound:
         found.append(f"a moment in words alone, or in numbers alone: {eta}")
     tells = eta.likely is not None or eta.latest is not None or (eta.earliest or 0.0) > life.world.now
-    if (when_text(eta, Look(now=life.world.now)) != "?") != tells:
+    if (when_text(eta, RenderContext(now=life.world.now)) != "?") != tells:
         found.append(f"STARTS and the sentence differ: {eta}")
     reports = {one.id for one in life.holding() if life.heard.get(one.id, Steps(0, 0)).steps and _runs(one)}
     if "reports no steps" in eta.sentence and job_id in reports:

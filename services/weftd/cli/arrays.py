@@ -13,7 +13,7 @@ from weft.domain.text import plural
 from weft.messages.http import ArrayAsked, ArrayView, JobView
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.look import Look, fitting, plain, state_text, table
+from weftd.cli.rendering.context import RenderContext, fitting, plain, state_text, table
 from weftd.cli.words import clean, number, span
 
 _SHOWN = (
@@ -83,7 +83,7 @@ async def show_instead(client: Client, wanted: str, *, json: bool) -> bool:
     if json:
         page.json_line(found)
     else:
-        page.show(arrays_table([found], page.look(), tenants=False))
+        page.show(arrays_table([found], page.context(), tenants=False))
         page.note(f"its elements: `weft ps --elements --name '{clean(found.name)}-*'`; of one: `{clean(found.name)}_0`")
     return True
 
@@ -112,13 +112,13 @@ def asked_sentence(asked: ArrayAsked) -> str:
     return f"{plural(asked.elements, 'element')} of {asked.id} {what}"
 
 
-def arrays_table(arrays: Sequence[ArrayView], look: Look, *, tenants: bool) -> Table:
+def arrays_table(arrays: Sequence[ArrayView], context: RenderContext, *, tenants: bool) -> Table:
     """One line for each array, with how many of its elements are in each state."""
     columns: dict[str, Callable[[ArrayView], Text | str]] = {
         "ARRAY": lambda each: plain(each.id),
         "NAME": lambda each: plain(each.name),
         "TENANT": lambda each: plain(each.tenant),
-        "FOR": lambda each: span((each.ended_at or look.now) - each.submitted_at),
+        "FOR": lambda each: span((each.ended_at or context.now) - each.submitted_at),
         "GPUS": lambda each: number(each.gpus) if each.gpus else "-",
         "AT ONCE": lambda each: "-" if each.at_once is None else str(each.at_once),
         "ELEMENTS": states_text,
@@ -126,8 +126,8 @@ def arrays_table(arrays: Sequence[ArrayView], look: Look, *, tenants: bool) -> T
     if not tenants:
         del columns["TENANT"]
     cells = {title: [cell(each) for each in arrays] for title, cell in columns.items()}
-    shown = fitting(cells, look, drop=("GPUS", "AT ONCE", "TENANT", "FOR"), flexible="ELEMENTS")
-    made = table(*shown, look=look, right=("AT ONCE",), flexible="ELEMENTS", one_line=look.tiny)
+    shown = fitting(cells, context, drop=("GPUS", "AT ONCE", "TENANT", "FOR"), flexible="ELEMENTS")
+    made = table(*shown, context=context, right=("AT ONCE",), flexible="ELEMENTS", one_line=context.tiny)
     for row in zip(*(cells[title] for title in shown), strict=True):
         made.add_row(*row)
     return made

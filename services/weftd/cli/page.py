@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from weft.domain.terminal import cleaned
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.context import RenderContext
 from weftd.cli.words import clean_lines
 
 _PLAIN_WIDTH = 10_000  # a pipe has no width: nothing is broken or cut
@@ -36,10 +36,10 @@ class Screen(Console):
             yield segment._replace(text=clean_lines(segment.text)) if harms else segment
 
 
-def look(stream: TextIO | None = None) -> Look:
+def context(stream: TextIO | None = None) -> RenderContext:
     """The look of this stream, now."""
     screen = console(stream or sys.stdout)
-    return Look(now=time.time(), width=screen.width, bars=screen.is_terminal)
+    return RenderContext(now=time.time(), width=screen.width, bars=screen.is_terminal)
 
 
 def console(stream: TextIO) -> Screen:
@@ -123,14 +123,16 @@ def answered(args: argparse.Namespace, value: object, text: str) -> None:
         print(clean_lines(text), flush=True)
 
 
-def drawn(args: argparse.Namespace, value: object, draw: Callable[[Look], RenderableType], none: str = "") -> None:
+def drawn(
+    args: argparse.Namespace, value: object, draw: Callable[[RenderContext], RenderableType], none: str = ""
+) -> None:
     """Print the API's answer to a question: as JSON, drawn, or, of an empty one, the note `none`."""
     if args.json:
         json_line(value)
     elif none:
         note(none)
     else:
-        show(draw(look()))
+        show(draw(context()))
 
 
 def _lookalikes(error: UnicodeError) -> tuple[str, int]:

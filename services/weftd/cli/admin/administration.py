@@ -19,8 +19,8 @@ from weft.messages.webhooks import WebhookMade, WebhookWanted
 from weftd.cli import connection, page
 from weftd.cli.admin.secret import secret_value
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing import administration as drawing
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering import administration as drawing
+from weftd.cli.rendering.context import RenderContext
 from weftd.cli.words import clock, zone_name
 
 T = TypeVar("T")
@@ -77,11 +77,11 @@ def _command(verb: Verb) -> Callable[[argparse.Namespace], Awaitable[int]]:
     return command
 
 
-def _rows(rows: Callable[[Any], Sequence[Any]], draw: Callable[[Any, Look], Table], none: str = "") -> Show:
+def _rows(rows: Callable[[Any], Sequence[Any]], draw: Callable[[Any, RenderContext], Table], none: str = "") -> Show:
     """Print a table; `none`: the note in place of an empty one."""
 
     return lambda args, answer: page.drawn(
-        args, answer, lambda look: draw(rows(answer), look), "" if rows(answer) else none
+        args, answer, lambda context: draw(rows(answer), context), "" if rows(answer) else none
     )
 
 

@@ -22,7 +22,7 @@ from weft.domain.quantity import size_text
 from weft.messages.images import OWN_HOST, ImageDeleted, ImageView, registry_image
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.look import Look, plain, table
+from weftd.cli.rendering.context import RenderContext, plain, table
 
 _has_host = re.compile(r"(?:localhost|[^/]*[.:][^/]*)/").match
 _NOT_TRUSTED = ("server gave HTTP response to HTTPS client", "x509:", "certificate")
@@ -78,7 +78,7 @@ async def list_(args: argparse.Namespace) -> int:
     if args.json:
         page.json_line(found)
     elif found.images:
-        page.show(image_table(found.images, page.look()))
+        page.show(image_table(found.images, page.context()))
     else:
         page.note("no images; `weft image push IMAGE` stores one")
     return 0
@@ -159,9 +159,9 @@ def _is_trust(why: str) -> bool:
     return any(words in why for words in _NOT_TRUSTED)
 
 
-def image_table(images: Sequence[ImageView], look: Look) -> Table:
+def image_table(images: Sequence[ImageView], context: RenderContext) -> Table:
     """A row for each tag; an image that has none any more is shown by its whole digest, by which it can be deleted."""
-    made = table("NAME", "SIZE", "DIGEST", look=look, right=("SIZE",), flexible="NAME")
+    made = table("NAME", "SIZE", "DIGEST", context=context, right=("SIZE",), flexible="NAME")
     for one in images:
         names = [f"{one.name}:{tag}" for tag in one.tags] or [f"{one.name}@{one.digest}"]
         for name in names:

@@ -12,8 +12,8 @@ from weft.domain.quantity import duration_seconds
 from weft.messages.accounts import By
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.usage import usage_page
 from weftd.cli.jobs.moments import moment
+from weftd.cli.rendering.usage import usage_page
 
 DAY = 86_400
 TIME_MAX = 253_402_300_800.0  # the year 10000

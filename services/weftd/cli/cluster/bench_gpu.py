@@ -13,8 +13,8 @@ from weft.messages.http import GpuView, NodeView, Submitted
 from weft.samples.benchmark_job import EMULATED_SECONDS, SECONDS, benchmark_spec
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.benchmarks import Benched, benchmarks_table
 from weftd.cli.jobs.following import status_of
+from weftd.cli.rendering.benchmarks import Benched, benchmarks_table
 from weftd.cli.words import indexes
 
 SECONDS_MAX = 3600.0
@@ -118,7 +118,7 @@ async def _measure(client: Client, specs: list[tuple[Place, JobSpec]], args: arg
         for asked in by_node.values():
             tasks.create_task(one_node(asked))
     if not args.json:
-        page.show(benchmarks_table(benched, page.look()))
+        page.show(benchmarks_table(benched, page.context()))
     return max(status_of(one.job) for one in benched)
 
 

@@ -9,7 +9,7 @@ import argparse
 from weft.messages.http import GpusView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.gpus import table_of_gpus
+from weftd.cli.rendering.gpus import table_of_gpus
 from weftd.cli.words import natural
 
 

@@ -8,8 +8,8 @@ from rich.text import Text
 from weft.messages.http import NodesView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.look import Look, plain
-from weftd.cli.drawing.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
+from weftd.cli.rendering.context import RenderContext, plain
+from weftd.cli.rendering.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
 from weftd.cli.words import natural
 
 _FEW = 8  # nodes of which each GPU is shown unasked
@@ -29,15 +29,15 @@ async def nodes(args: argparse.Namespace) -> int:
     wanted = _wanted(view.nodes, args.node)
     none = "" if wanted else "no nodes yet: one joins by starting its executor and telemetry"
     gpus = args.gpus or len(wanted) <= _FEW
-    page.drawn(args, NodesView(nodes=wanted), lambda look: drawn(wanted, look, gpus=gpus), none)
+    page.drawn(args, NodesView(nodes=wanted), lambda context: drawn(wanted, context, gpus=gpus), none)
     return 0
 
 
-def drawn(nodes: tuple[NodeView, ...], look: Look, *, gpus: bool) -> RenderableType:
+def drawn(nodes: tuple[NodeView, ...], context: RenderContext, *, gpus: bool) -> RenderableType:
     nodes = tuple(sorted(nodes, key=lambda node: natural(node.id)))
-    parts: list[RenderableType] = [nodes_table(nodes, look)]
+    parts: list[RenderableType] = [nodes_table(nodes, context)]
     if gpus and any(node.gpus for node in nodes):
-        parts += [Text(), gpus_table(nodes, look)]
+        parts += [Text(), gpus_table(nodes, context)]
     parts += [plain(line, "bold red") for line in full_disks(nodes)]
     if lines := [*volumes_offered(nodes), *not_enforced(nodes)]:
         parts += [Text(), *(Text(line, "dim") for line in lines)]

@@ -17,8 +17,8 @@ from weft.client.place import QUICK_SECONDS
 from weft.domain.job import FINAL
 from weft.messages.http import ClusterView, JobView
 from weftd.cli import connection, page
-from weftd.cli.drawing.cluster import cluster_screen
-from weftd.cli.drawing.look import Look
+from weftd.cli.rendering.cluster import cluster_screen
+from weftd.cli.rendering.context import RenderContext
 from weftd.cli.words import span
 
 _ENDED_SHOWN = 5
@@ -76,7 +76,7 @@ async def _again(client: Client, seen: TopView, done: asyncio.Event) -> tuple[To
         await asyncio.wait({looking, ending}, return_when=asyncio.FIRST_COMPLETED)
         return (await looking, "") if looking.done() else (seen, "")
     except Unreachable:
-        return seen, f"the gateway does not answer; this is how it was {span(page.look().now - seen.view.at)} ago"
+        return seen, f"the gateway does not answer; this is how it was {span(page.context().now - seen.view.at)} ago"
     finally:
         looking.cancel()
         ending.cancel()
@@ -95,9 +95,9 @@ def ended_lately(jobs: tuple[JobView, ...], *, now: float) -> tuple[JobView, ...
     return tuple(sorted(lately, key=lambda job: -(job.ended_at or 0.0))[:_ENDED_SHOWN])
 
 
-def _look_of(seen: TopView) -> Look:
+def _look_of(seen: TopView) -> RenderContext:
     """By the gateway's clock: this machine's may differ."""
-    return msgspec.structs.replace(page.look(), now=seen.view.at)
+    return msgspec.structs.replace(page.context(), now=seen.view.at)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from weft.messages.http import JobView
 from weftd.cli.demo import parts
 from weftd.cli.demo.board import LOOK_SECONDS, Board
 from weftd.cli.demo.burst import send
-from weftd.cli.drawing.services import latency_text
+from weftd.cli.rendering.services import latency_text
 from weftd.cli.words import number
 
 READY_SECONDS_MAX = 60.0

@@ -15,10 +15,10 @@ from weft.messages.http import ClusterView, EventView, JobView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.cluster import cluster_screen
-from weftd.cli.drawing.jobs import description, emulated_gpus_of, silences
-from weftd.cli.drawing.story import happened_at
 from weftd.cli.jobs.moments import HELP, moment
+from weftd.cli.rendering.cluster import cluster_screen
+from weftd.cli.rendering.jobs import description, emulated_gpus_of, silences
+from weftd.cli.rendering.story import happened_at
 from weftd.cli.words import span
 
 _NAMED_MAX = 5  # other jobs whose names are requested
@@ -60,17 +60,17 @@ async def describe(args: argparse.Namespace) -> int:
     if args.json:
         page.json_line(Described(job=job, events=story))
     else:
-        look = page.look()
+        context = page.context()
         if at:
-            look = structs.replace(look, now=happened_at(story[-1]) if "-" in at else float(at))
+            context = structs.replace(context, now=happened_at(story[-1]) if "-" in at else float(at))
         silent = {} if at else silences(nodes)
         emulated = emulated_gpus_of(nodes)
-        page.show(description(job, story, look, emulated=emulated, silent=silent, words=words, names=names))
+        page.show(description(job, story, context, emulated=emulated, silent=silent, words=words, names=names))
     return 0
 
 
 def _show_cluster(view: ClusterView, args: argparse.Namespace) -> None:
-    page.drawn(args, view, lambda look: cluster_screen(view, structs.replace(look, now=view.at)))
+    page.drawn(args, view, lambda context: cluster_screen(view, structs.replace(context, now=view.at)))
 
 
 async def _job(client: Client, wanted: str, at: str) -> JobView:
@@ -79,10 +79,10 @@ async def _job(client: Client, wanted: str, at: str) -> JobView:
     except Refused as error:
         if not (at and error.status == 404 and error.field == "at"):
             raise
-    job, look = await client.job(wanted), page.look()
-    age = span(look.now - job.submitted_at)
+    job, context = await client.job(wanted), page.context()
+    age = span(context.now - job.submitted_at)
     raise CliError(
-        f"{job.name} is younger than that: it was submitted at {look.clock(job.submitted_at)}, {age} ago"
+        f"{job.name} is younger than that: it was submitted at {context.clock(job.submitted_at)}, {age} ago"
     ) from None
 
 

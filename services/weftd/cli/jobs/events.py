@@ -11,7 +11,7 @@ from weft.messages.http import ArrayView, EventView
 from weftd.cli import connection, page
 from weftd.cli.arrays import whole_array
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.story import event_line, happened_at
+from weftd.cli.rendering.story import event_line, happened_at
 from weftd.cli.words import clean
 
 _SHOWN = 50

@@ -9,9 +9,9 @@ from weft.domain.job import JobState
 from weft.messages.http import JobView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
-from weftd.cli.drawing.explanation import explanation, tuned_lines
-from weftd.cli.drawing.failure import hint
-from weftd.cli.drawing.jobs import held_emulated
+from weftd.cli.rendering.explanation import explanation, tuned_lines
+from weftd.cli.rendering.failure import hint
+from weftd.cli.rendering.jobs import held_emulated
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,9 +36,9 @@ async def explain(args: argparse.Namespace) -> int:
         job = await client.job(told.job_id) if told.state is JobState.FAILED else None
         words = await last_words(client, job) if job is not None else None
         holding = await _present(client, told.job_id) if told.state.holding else None
-    look = page.look()
-    tuned = tuned_lines(holding, look) if holding is not None else ()
-    page.show(explanation(told, look, emulated=held_emulated(nodes), words=words, tuned=tuned))
+    context = page.context()
+    tuned = tuned_lines(holding, context) if holding is not None else ()
+    page.show(explanation(told, context, emulated=held_emulated(nodes), words=words, tuned=tuned))
     if job is not None and (advice := hint(job, words)):
         page.note(advice)
     return 0

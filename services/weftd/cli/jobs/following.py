@@ -10,10 +10,10 @@ from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.job import FINAL, JobState
 from weft.messages.http import JobView, Submitted
 from weftd.cli import page
-from weftd.cli.drawing.failure import hint
-from weftd.cli.drawing.jobs import ended_line, last_words_text
-from weftd.cli.drawing.story import event_line, happened
 from weftd.cli.jobs.logs import Writer, gap_text, terminal_text
+from weftd.cli.rendering.failure import hint
+from weftd.cli.rendering.jobs import ended_line, last_words_text
+from weftd.cli.rendering.story import event_line, happened
 
 FOLLOWED_RANK = 0
 
@@ -68,7 +68,7 @@ async def _tell(client: Client, job_id: str) -> None:
     async with aclosing(client.follow_events(job=job_id)) as events:
         async for event in events:
             if happened(event) not in _FINAL_EVENTS:
-                screen.print(event_line(event, page.look(sys.stderr), named=False))
+                screen.print(event_line(event, page.context(sys.stderr), named=False))
 
 
 async def _copy_log(client: Client, job_id: str) -> None:

@@ -18,8 +18,8 @@ from weft.messages.http import ArrayView, JobsView, NodesView
 from weftd.cli import connection, page
 from weftd.cli.arrays import arrays_table, whole_array
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.jobs import held_emulated, jobs_table, silences
 from weftd.cli.jobs import selection
+from weftd.cli.rendering.jobs import held_emulated, jobs_table, silences
 from weftd.cli.words import clean
 
 _PAGE = 100
@@ -82,10 +82,12 @@ async def ps(args: argparse.Namespace) -> int:
     tenants = len({job.tenant for job in view.jobs}) > 1
     emulated, silent = held_emulated(nodes.nodes), silences(nodes.nodes)
     if view.jobs:
-        page.show(jobs_table(view.jobs, page.look(), emulated=emulated, silent=silent, tenants=tenants, starts=starts))
+        page.show(
+            jobs_table(view.jobs, page.context(), emulated=emulated, silent=silent, tenants=tenants, starts=starts)
+        )
     if arrays:
         several = len({job.tenant for job in view.jobs} | {array.tenant for array in arrays}) > 1
-        page.show(arrays_table(arrays, page.look(), tenants=several))
+        page.show(arrays_table(arrays, page.context(), tenants=several))
     if view.before is not None:
         page.note(f"there are older ones: --limit {2 * args.limit}")
     return 0

@@ -15,8 +15,8 @@ from weft.domain.quantity import duration_seconds
 from weft.messages.http import ArrayView, JobView
 from weftd.cli import arrays, connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.jobs import ended_line
 from weftd.cli.jobs.following import exit_status_of
+from weftd.cli.rendering.jobs import ended_line
 
 TIMED_OUT = 124  # as timeout(1) has it
 _PAGE = 1000  # elements in one answer

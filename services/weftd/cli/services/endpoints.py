@@ -8,7 +8,7 @@ from urllib.parse import quote
 from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.services import endpoints_table
+from weftd.cli.rendering.services import endpoints_table
 
 SERVICE_HELP = "its id, or its name: then the newest of that name that has, or had, a ready replica"
 TOKEN_PARAMETER = "weft_token"  # the router takes it once, for a cookie

@@ -41,7 +41,7 @@ async def simulate(args: argparse.Namespace) -> int:
     with interruptible():
         _write(args, outcomes, cluster)
     if args.json != STDOUT:
-        page.show(drawing(outcomes, page.look()))
+        page.show(drawing(outcomes, page.context()))
     return 0
 
 

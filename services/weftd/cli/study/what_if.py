@@ -16,8 +16,8 @@ from weft.domain.quantity import duration_seconds
 from weft.messages.whatif import WhatIfView, WhatIfWanted
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.drawing.what_if import what_if_page
 from weftd.cli.jobs.submit import content_of, read_spec
+from weftd.cli.rendering.what_if import what_if_page
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -85,6 +85,6 @@ def _say(view: WhatIfView, args: argparse.Namespace) -> None:
     if args.json:
         page.json_line(view)
         return
-    page.show(what_if_page(view, page.look()))
+    page.show(what_if_page(view, page.context()))
     if view.jobs_left_out:
         page.note(f"{view.jobs_left_out:,} more jobs, of which less changes, are not shown; --json has the counts")

@@ -29,7 +29,7 @@ from weft.simulator.report.compared import (
 )
 from weft.simulator.report.sizes import HEADER, is_elastic, size_rows
 from weft.simulator.sized import SizeMetrics, size_metrics
-from weftd.cli.drawing.look import Look, plain, table
+from weftd.cli.rendering.context import RenderContext, plain, table
 
 # The columns for a terminal of 80 characters, with their names there.
 NARROW = {
@@ -124,11 +124,11 @@ def _job_told(job: JobOutcome) -> JobResult:
 # for a person
 
 
-def drawing(outcomes: Sequence[Outcome], look: Look) -> RenderableType:
+def drawing(outcomes: Sequence[Outcome], context: RenderContext) -> RenderableType:
     parts: list[RenderableType] = [plain(subject(outcomes[0]), "bold")]
     if outcomes[0].jobs:
-        parts += _jobs(outcomes, look)
-    services = services_table(outcomes, look)
+        parts += _jobs(outcomes, context)
+    services = services_table(outcomes, context)
     if services is not None:
         parts += [Text(), services]
     notes = list(dict.fromkeys(note for outcome in outcomes for note in outcome.notes))
@@ -137,14 +137,14 @@ def drawing(outcomes: Sequence[Outcome], look: Look) -> RenderableType:
     return Group(*parts)
 
 
-def _jobs(outcomes: Sequence[Outcome], look: Look) -> list[RenderableType]:
+def _jobs(outcomes: Sequence[Outcome], context: RenderContext) -> list[RenderableType]:
     runs = runs_of(outcomes)
     parts: list[RenderableType] = []
     if told := settings_text(runs):
         parts.append(plain(told, "dim"))
-    parts += [Text(), _one(runs[0]) if len(runs) == 1 else _several(runs, look)]
+    parts += [Text(), _one(runs[0]) if len(runs) == 1 else _several(runs, context)]
     if rows := size_rows(runs):
-        parts += [Text(), _sizes(rows, look)]
+        parts += [Text(), _sizes(rows, context)]
     return parts
 
 
@@ -184,23 +184,23 @@ def _percent(part: float | None) -> str:
     return "not known" if part is None else f"{significant(part * 100)} %"
 
 
-def _sizes(rows: Sequence[Sequence[str]], look: Look) -> RenderableType:
+def _sizes(rows: Sequence[Sequence[str]], context: RenderContext) -> RenderableType:
     heads = [title.upper() for title in HEADER]
-    made = table(*heads, look=look, right=tuple(heads[1:]), flexible=heads[0])
+    made = table(*heads, context=context, right=tuple(heads[1:]), flexible=heads[0])
     for row in rows:
         made.add_row(*(plain(text) for text in row))
     return made
 
 
-def _several(runs: Sequence[Contender], look: Look) -> RenderableType:
+def _several(runs: Sequence[Contender], context: RenderContext) -> RenderableType:
     """A run is a row; the ratio is that of the mean waiting time to the first run's."""
-    narrow = look.bars and look.width < WIDE
+    narrow = context.bars and context.width < WIDE
     columns = [column for column in COLUMNS if not narrow or column.title in NARROW]
     units = {column.title: unit_of(column, runs) for column in columns}
     names = {column.title: NARROW[column.title] if narrow else column.title.upper() for column in columns}
     between = "\n" if narrow else " "
     heads = [between.join(word for word in (names[title], unit.name) if word) for title, unit in units.items()]
-    made = table("RUN", heads[0], "RATIO", *heads[1:], look=look, right=(*heads, "RATIO"), flexible="RUN")
+    made = table("RUN", heads[0], "RATIO", *heads[1:], context=context, right=(*heads, "RATIO"), flexible="RUN")
     best = best_of(runs)
     for run in runs:
         cells = [cell(column, run, units[column.title]) for column in columns]
@@ -211,12 +211,12 @@ def _several(runs: Sequence[Contender], look: Look) -> RenderableType:
     return made
 
 
-def services_table(outcomes: Sequence[Outcome], look: Look) -> RenderableType | None:
+def services_table(outcomes: Sequence[Outcome], context: RenderContext) -> RenderableType | None:
     """A row for each service of each run; None if there are no services."""
     if not any(outcome.services for outcome in outcomes):
         return None
     heads = (*HEADS, *MORE)
-    made = table(*heads, look=look, right=heads[2:], flexible="RUN")
+    made = table(*heads, context=context, right=heads[2:], flexible="RUN")
     for label, outcome in zip(labels_of(outcomes), outcomes, strict=True):
         for place, service in enumerate(outcome.services):
             made.add_row(plain("" if place else label), *(plain(text) for text in _row(service)))

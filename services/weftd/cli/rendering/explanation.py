@@ -15,12 +15,12 @@ from weft.messages.eta import Estimate
 from weft.messages.http import JobView
 from weft.planning.borrowing import gpu_text
 from weft.planning.reasons.explain import Explanation, HolderSeen
-from weftd.cli.drawing.jobs import last_words_text, when_text
-from weftd.cli.drawing.look import Look, plain, state_text, table
-from weftd.cli.drawing.services import service_lines
-from weftd.cli.drawing.shares import share_lines
-from weftd.cli.drawing.sizes import size_sentence
-from weftd.cli.drawing.tuned import NOTHING_TO_DO, verdict_lines
+from weftd.cli.rendering.context import RenderContext, plain, state_text, table
+from weftd.cli.rendering.jobs import last_words_text, when_text
+from weftd.cli.rendering.services import service_lines
+from weftd.cli.rendering.shares import share_lines
+from weftd.cli.rendering.sizes import size_sentence
+from weftd.cli.rendering.tuned import NOTHING_TO_DO, verdict_lines
 from weftd.cli.words import clean, number, span
 
 BORROWERS_SHOWN = 5
@@ -40,7 +40,7 @@ _IN_THE_SENTENCE = frozenset(
 
 def explanation(
     told: Explanation,
-    look: Look,
+    context: RenderContext,
     *,
     emulated: Mapping[str, float],
     words: LastWords | None = None,
@@ -48,29 +48,29 @@ def explanation(
 ) -> RenderableType:
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
-    parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
+    parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, context)) if line]
     if told.noted is not None:
         parts.append(Text.assemble((str(told.noted.code), "yellow"), ": ", plain(told.noted.sentence)))
     parts += tuned
     parts += [Text(line) for line in _size(told)]
-    parts += [Text(line) for line in _lent(told, look)]
+    parts += [Text(line) for line in _lent(told, context)]
     parts += [Text(line) for line in _quota(told)]
     parts += [Text(line) for line in share_lines(told.shares)]
     if told.service is not None and not told.state.final:
-        parts += [Text(f"{name}: {line}") for name, line in service_lines(told.service, look)]
-    parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, look), _policy(told)) if line]
-    parts += [Text(line) for line in _to_come(told, look)]
+        parts += [Text(f"{name}: {line}") for name, line in service_lines(told.service, context)]
+    parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, context), _policy(told)) if line]
+    parts += [Text(line) for line in _to_come(told, context)]
     if words is not None:
         parts += [Text(), last_words_text(words)]
     if told.holders:
-        parts += [Text(), Text("what it needs is held by", "bold"), _holders(told.holders, look, emulated)]
+        parts += [Text(), Text("what it needs is held by", "bold"), _holders(told.holders, context, emulated)]
     return Group(*parts)
 
 
-def tuned_lines(job: JobView, look: Look) -> list[Text]:
+def tuned_lines(job: JobView, context: RenderContext) -> list[Text]:
     """What holds a job back, what it leaves unused, what is proposed for it, and its limits that were changed."""
     told = structs.replace(job, verdicts=tuple(one for one in job.verdicts if one.code not in NOTHING_TO_DO))
-    return [Text.assemble(f"{title}: " if title else "", line) for title, line in verdict_lines(told, look)]
+    return [Text.assemble(f"{title}: " if title else "", line) for title, line in verdict_lines(told, context)]
 
 
 def _stopped(told: Explanation) -> str:
@@ -109,11 +109,11 @@ def _quota(told: Explanation) -> list[str]:
     return [line, f"  borrowed by others: {', '.join(others)}"] if others else [line]
 
 
-def _lent(told: Explanation, look: Look) -> list[str]:
+def _lent(told: Explanation, context: RenderContext) -> list[str]:
     """What it lent to services, and that it gets that back."""
     lines = [
         f"  {gpu_text(lent.gpus)} to {clean(' '.join(part for part in (lent.name, f'({lent.service})') if part))},"
-        f" for {span(look.now - lent.since)}" + ("" if lent.ranks else ": all of it gave way")
+        f" for {span(context.now - lent.since)}" + ("" if lent.ranks else ": all of it gave way")
         for lent in told.lent
     ]
     return ["lent to services, and taken back once there is room again:", *lines] if lines else []
@@ -123,10 +123,10 @@ def _cause(cause: Cause) -> str:
     return clean(f"{cause.code}{': ' * bool(cause.sentence)}{cause.sentence}")
 
 
-def _drains(told: Explanation, look: Look) -> list[str]:
+def _drains(told: Explanation, context: RenderContext) -> list[str]:
     """The drained nodes that have room for it, with the author and the time of each drain."""
     return [
-        f"{clean(each.node_id)} was drained{f' by {clean(each.by)}' if each.by else ''} at {look.clock(each.since)}"
+        f"{clean(each.node_id)} was drained{f' by {clean(each.by)}' if each.by else ''} at {context.clock(each.since)}"
         for each in told.closed
         if each.drained and each.since is not None
     ]
@@ -157,22 +157,22 @@ def _place(numbers: dict[str, float]) -> list[str]:
     return parts
 
 
-def _to_come(told: Explanation, look: Look) -> list[str]:
+def _to_come(told: Explanation, context: RenderContext) -> list[str]:
     """When it starts or ends, how well such estimates held, and what would let it start sooner."""
     eta = told.eta
-    lines = [] if eta is None else [f"{clean(eta.sentence)}{_clocks(eta, look)}", *_record(eta)]
+    lines = [] if eta is None else [f"{clean(eta.sentence)}{_clocks(eta, context)}", *_record(eta)]
     if told.sooner:
         lines += ["what would help:", *(f"  {clean(one.sentence)}" for one in told.sooner)]
     return lines
 
 
-def _clocks(eta: Estimate, look: Look) -> str:
+def _clocks(eta: Estimate, context: RenderContext) -> str:
     """The range by the clock."""
     if eta.latest is None:
         return ""
     if eta.earliest is None:
-        return f" (by {look.clock(eta.latest)})"
-    return f" ({look.clock(eta.earliest)} to {look.clock(eta.latest)})"
+        return f" (by {context.clock(eta.latest)})"
+    return f" ({context.clock(eta.earliest)} to {context.clock(eta.latest)})"
 
 
 def _record(eta: Estimate) -> list[str]:
@@ -182,7 +182,7 @@ def _record(eta: Estimate) -> list[str]:
     return [f"  of {plural(record.estimates, 'such estimate')} before, {record.inside} held what came true"]
 
 
-def _queue(told: Explanation, look: Look) -> str:
+def _queue(told: Explanation, context: RenderContext) -> str:
     if told.state is not JobState.QUEUED or told.code in HELD_FOR:
         return ""
     ahead = f"{plural(told.ahead, 'job')} ahead of it" if told.ahead else "first in the queue"
@@ -190,7 +190,7 @@ def _queue(told: Explanation, look: Look) -> str:
         return ahead
     if told.estimate_at is None:
         return f"{ahead}; nobody can tell when it starts: no time limit is set" if told.holders else ahead
-    return f"{ahead}; starts in {span(told.estimate_at - look.now)} at the latest, as far as time limits tell"
+    return f"{ahead}; starts in {span(told.estimate_at - context.now)} at the latest, as far as time limits tell"
 
 
 def _policy(told: Explanation) -> str:
@@ -199,11 +199,11 @@ def _policy(told: Explanation) -> str:
     return f"order {parts[0]}, placement {parts[1]}, backfill {parts[2]}" if len(parts) == 3 else ""
 
 
-def _limit(held: HolderSeen, look: Look) -> str:
-    return "?" if held.ends_at is None else f"within {span(held.ends_at - look.now)}"
+def _limit(held: HolderSeen, context: RenderContext) -> str:
+    return "?" if held.ends_at is None else f"within {span(held.ends_at - context.now)}"
 
 
-def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, float]) -> Table:
+def _holders(holders: Sequence[HolderSeen], context: RenderContext, emulated: Mapping[str, float]) -> Table:
     columns: dict[str, Callable[[HolderSeen], Text | str]] = {
         "ID": lambda held: plain(held.job_id),
         "NAME": lambda held: plain(held.name),
@@ -211,13 +211,13 @@ def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, f
         "STATE": lambda held: state_text(held.state),
         "GPUS": lambda held: f"{held.gpus:g}{' emulated' if emulated.get(held.job_id, 0) >= held.gpus > 0 else ''}",
         "PRIO": lambda held: number(held.priority),
-        "FOR": lambda held: span(look.now - held.since),
-        "ENDS": lambda held: when_text(held.eta, look) if held.eta is not None else _limit(held, look),
+        "FOR": lambda held: span(context.now - held.since),
+        "ENDS": lambda held: when_text(held.eta, context) if held.eta is not None else _limit(held, context),
         "ON": lambda held: plain(", ".join(held.nodes)),
     }
-    if look.narrow:
+    if context.narrow:
         del columns["TENANT"], columns["STATE"]
-    made = table(*columns, look=look, right=("PRIO",), flexible="ON")
+    made = table(*columns, context=context, right=("PRIO",), flexible="ON")
     for held in holders:
         made.add_row(*(cell(held) for cell in columns.values()))
     return made

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from weft.messages.accounts import OWN_TENANT, AccountRow, By, CapacityView
 from weft.messages.series import UsageView
-from weftd.cli.drawing.look import Look, plain, table
+from weftd.cli.rendering.context import RenderContext, plain, table
 
 HOUR = 3600.0
 KWH = 3.6e6  # joules
@@ -22,20 +22,20 @@ CENT = Decimal("0.01")
 AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,12})?")
 
 
-def usage_page(found: UsageView, look: Look) -> RenderableType:
-    parts: list[RenderableType] = [_rows(found, look)]
+def usage_page(found: UsageView, context: RenderContext) -> RenderableType:
+    parts: list[RenderableType] = [_rows(found, context)]
     if found.left_out:
         parts.append(Text(f"{found.left_out} more are in the total alone: --limit shows more"))
     if found.capacity:
-        parts += [Text(""), _capacity(found.capacity, look)]
+        parts += [Text(""), _capacity(found.capacity, context)]
     if found.whole_since is not None:
         parts.append(
-            Text(f"whole since {look.zoned(found.whole_since)}: jobs that ended earlier may have been deleted")
+            Text(f"whole since {context.zoned(found.whole_since)}: jobs that ended earlier may have been deleted")
         )
     return Group(*parts)
 
 
-def _rows(found: UsageView, look: Look) -> Table:
+def _rows(found: UsageView, context: RenderContext) -> Table:
     by = By.TENANT if found.by is None else found.by
     heads = {By.JOB: ("JOB", "NAME"), By.EPOCH: ("EPOCH", "NAME")}.get(by, (HEADS.get(by, by.name),))
     numbers = ["GPU HOURS", "USED", "LOST"]
@@ -43,7 +43,7 @@ def _rows(found: UsageView, look: Look) -> Table:
     numbers += [found.currency] if costs else []
     numbers += ["kWh"] if energy else []
     last = ("ENDED",) if by is By.EPOCH else ("JOBS",)
-    made = table(*heads, *numbers, *last, look=look, right=[*numbers, "JOBS"], flexible=heads[-1])
+    made = table(*heads, *numbers, *last, context=context, right=[*numbers, "JOBS"], flexible=heads[-1])
     for row in (*_benchmarks_in_one(found.rows), *(() if found.total is None else (found.total,))):
         total = row is found.total
         names = [row.key or NO_NAME, row.name][: len(heads)]
@@ -91,9 +91,9 @@ def _exact(amount: str | None) -> Decimal | None:
     return Decimal(amount) if amount is not None and AMOUNT.fullmatch(amount) else None
 
 
-def _capacity(pools: tuple[CapacityView, ...], look: Look) -> Table:
+def _capacity(pools: tuple[CapacityView, ...], context: RenderContext) -> Table:
     names = ("HELD", "IDLE", "PLANNED", "DRAINED", "DOWN", "CAPACITY")
-    made = table("POOL", *names, look=look, right=names)
+    made = table("POOL", *names, context=context, right=names)
     for pool in pools[1:] if len(pools) == 2 else (*pools[1:], *pools[:1]):
         figures = (pool.held - pool.gone, pool.idle, pool.planned, pool.drained, pool.down, pool.capacity)
         made.add_row(plain(pool.pool or "total"), *(hours(figure) for figure in figures))

@@ -16,10 +16,10 @@ from weft.domain.spec import JobSpec, Role, Tuning, Volume
 from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate
 from weft.messages.http import EventView, JobView, NodeView, RunView
-from weftd.cli.drawing.look import (
+from weftd.cli.rendering.context import (
     NO_SILENCE,
     Emulated,
-    Look,
+    RenderContext,
     fitting,
     job_colour,
     other_progress,
@@ -28,10 +28,10 @@ from weftd.cli.drawing.look import (
     state_text,
     table,
 )
-from weftd.cli.drawing.services import service_lines, service_short
-from weftd.cli.drawing.sizes import is_sized, size_sentence, size_short
-from weftd.cli.drawing.story import NO_NAMES, story_table
-from weftd.cli.drawing.tuned import curve_table, tuning_lines
+from weftd.cli.rendering.services import service_lines, service_short
+from weftd.cli.rendering.sizes import is_sized, size_sentence, size_short
+from weftd.cli.rendering.story import NO_NAMES, story_table
+from weftd.cli.rendering.tuned import curve_table, tuning_lines
 from weftd.cli.words import NAMED_MAX, ago, clean, emulated_gpus, indexes, number, share_text, span
 
 NO_STARTS: Mapping[str, Estimate] = {}
@@ -59,7 +59,7 @@ def silences(nodes: Sequence[NodeView]) -> dict[str, float]:
 
 def jobs_table(
     jobs: Sequence[JobView],
-    look: Look,
+    context: RenderContext,
     *,
     emulated: Mapping[str, float],
     silent: Mapping[str, float] = NO_SILENCE,
@@ -74,52 +74,52 @@ def jobs_table(
     """
     columns: dict[str, Callable[[JobView], Text | str]] = {
         "ID": lambda job: plain(job.id),
-        "NAME": lambda job: _marked_name(job, look) if screen and look.bars else _name(job, look),
+        "NAME": lambda job: _marked_name(job, context) if screen and context.bars else _name(job, context),
         "TENANT": lambda job: plain(job.tenant),
         "STATE": lambda job: state_text(job.state),
-        "FOR": lambda job: how_long(job, look),
-        "STARTS": lambda job: when_text(starts.get(job.id), look),
+        "FOR": lambda job: how_long(job, context),
+        "STARTS": lambda job: when_text(starts.get(job.id), context),
         "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
-        "SIZE": lambda job: plain(size_short(job.size, holding=job.state.holding, narrow=look.narrow)),
+        "SIZE": lambda job: plain(size_short(job.size, holding=job.state.holding, narrow=context.narrow)),
         "PRIO": lambda job: number(job.priority),
-        "WHAT NOW": lambda job: what_now(job, look, silent=silent),
+        "WHAT NOW": lambda job: what_now(job, context, silent=silent),
     }
     if not any(job.id in starts for job in jobs):
         del columns["STARTS"]
-    for title in _left_out(jobs, look, tenants=tenants, screen=screen):
+    for title in _left_out(jobs, context, tenants=tenants, screen=screen):
         del columns[title]
     cells = {title: [cell(job) for job in jobs] for title, cell in columns.items()}
-    shown = fitting(cells, look, drop=("PRIO", "TENANT", "SIZE", "STARTS", "ID", "FOR"), flexible="WHAT NOW")
-    made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen or look.tiny)
+    shown = fitting(cells, context, drop=("PRIO", "TENANT", "SIZE", "STARTS", "ID", "FOR"), flexible="WHAT NOW")
+    made = table(*shown, context=context, right=("PRIO",), flexible="WHAT NOW", one_line=screen or context.tiny)
     for row in zip(*(cells[title] for title in shown), strict=True):
         made.add_row(*row)
     return made
 
 
-def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: bool) -> set[str]:
+def _left_out(jobs: Sequence[JobView], context: RenderContext, *, tenants: bool, screen: bool) -> set[str]:
     """The columns that a narrow terminal leaves out, even if there is room."""
     left_out = set() if tenants else {"TENANT"}
     if not any(is_sized(job.size) for job in jobs):
         left_out.add("SIZE")
-    if look.narrow and not any(job.priority for job in jobs):
+    if context.narrow and not any(job.priority for job in jobs):
         left_out.add("PRIO")
-    if look.tiny or (look.narrow and screen):
+    if context.tiny or (context.narrow and screen):
         left_out.add("ID")
     return left_out
 
 
-def _name(job: JobView, look: Look) -> Text:
+def _name(job: JobView, context: RenderContext) -> Text:
     """The job's name, on a terminal cut to leave room for the other columns."""
     name = plain(job.name)
-    if look.bars:
-        name.truncate(max(12, look.width // 4), overflow="ellipsis")
+    if context.bars:
+        name.truncate(max(12, context.width // 4), overflow="ellipsis")
     return name
 
 
-def _marked_name(job: JobView, look: Look) -> Text:
+def _marked_name(job: JobView, context: RenderContext) -> Text:
     """With the colour that its GPUs have."""
     holds = job.gpus > 0 and job.state.holding
-    return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", _name(job, look))
+    return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", _name(job, context))
 
 
 def gpus_wanted(job: JobView, emulated: float) -> str:
@@ -129,53 +129,55 @@ def gpus_wanted(job: JobView, emulated: float) -> str:
     return number(job.gpus) if job.gpus else "-"
 
 
-def when_text(estimate: Estimate | None, look: Look) -> str:
+def when_text(estimate: Estimate | None, context: RenderContext) -> str:
     """`now` (there is room), `in 3m`, `2m to 35m` or `within 2h` where no moment is known, `after 2h`; `?` if nobody
     can tell, and once the time that was foreseen is past."""
     if estimate is None:
         return "-"
-    if estimate.basis is Basis.ROOM and estimate.likely is not None and estimate.likely <= look.now + 1:
+    if estimate.basis is Basis.ROOM and estimate.likely is not None and estimate.likely <= context.now + 1:
         return "now"
     if estimate.latest is None:
-        far = estimate.earliest is not None and estimate.earliest > look.now
-        return f"after {span(estimate.earliest - look.now)}" if estimate.earliest is not None and far else "?"
-    if estimate.latest <= look.now:
+        far = estimate.earliest is not None and estimate.earliest > context.now
+        return f"after {span(estimate.earliest - context.now)}" if estimate.earliest is not None and far else "?"
+    if estimate.latest <= context.now:
         return "?"
-    if estimate.likely is not None and estimate.likely >= look.now + 1:
-        return f"in {span(estimate.likely - look.now)}"
-    if estimate.likely is None and estimate.earliest is not None and estimate.earliest >= look.now + 1:
-        return f"{span(estimate.earliest - look.now)} to {span(estimate.latest - look.now)}"
-    return f"within {span(estimate.latest - look.now)}"
+    if estimate.likely is not None and estimate.likely >= context.now + 1:
+        return f"in {span(estimate.likely - context.now)}"
+    if estimate.likely is None and estimate.earliest is not None and estimate.earliest >= context.now + 1:
+        return f"{span(estimate.earliest - context.now)} to {span(estimate.latest - context.now)}"
+    return f"within {span(estimate.latest - context.now)}"
 
 
-def how_long(job: JobView, look: Look) -> str:
+def how_long(job: JobView, context: RenderContext) -> str:
     """How long the job has been in this state; after its end, how long it ran in all its epochs."""
     if job.state.final and job.epoch and job.held_seconds:
         return span(job.held_seconds)
     if job.state.final:
         return span(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-"
-    return span(look.now - job.since)
+    return span(context.now - job.since)
 
 
-def what_now(job: JobView, look: Look, *, bar_width: int = 16, silent: Mapping[str, float] = NO_SILENCE) -> Text:
+def what_now(
+    job: JobView, context: RenderContext, *, bar_width: int = 16, silent: Mapping[str, float] = NO_SILENCE
+) -> Text:
     """The most useful fact about the job: why it waits, how far it is, or how it ended."""
     match job.state:
         case JobState.QUEUED:
-            return waiting_text(job, look)
+            return waiting_text(job, context)
         case JobState.STOPPING if job.stopping_for:
             return _cause_text(job.stopping_for)
         case JobState.PLACED | JobState.STARTING | JobState.RUNNING | JobState.STOPPING:
             where = silence_text(job.nodes, silent) or plain(listed(job.nodes, NAMED_MAX), "dim")
-            done = progress_text(job.progress, look, width=8 if look.narrow else bar_width)
+            done = progress_text(job.progress, context, width=8 if context.narrow else bar_width)
             serves = plain(service_short(job.service)) if job.service is not None else None
             return Text(" · ", "dim").join([part for part in (serves, done, where) if part])
         case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
-            return ending_text(job, look)
+            return ending_text(job, context)
 
 
-def waiting_text(job: JobView, look: Look) -> Text:
-    if job.not_before and job.not_before > look.now:
-        return Text(f"try {job.attempts + 1} in {span(job.not_before - look.now)}", "yellow")
+def waiting_text(job: JobView, context: RenderContext) -> Text:
+    if job.not_before and job.not_before > context.now:
+        return Text(f"try {job.attempts + 1} in {span(job.not_before - context.now)}", "yellow")
     return _cause_text(job.waiting_for) if job.waiting_for else Text("not looked at yet", "dim")
 
 
@@ -185,10 +187,10 @@ def silence_text(nodes: Sequence[str], silent: Mapping[str, float]) -> Text | No
     return plain(listed(told, 2), "yellow") if told else None
 
 
-def ending_text(job: JobView, look: Look) -> Text:
+def ending_text(job: JobView, context: RenderContext) -> Text:
     """How it ended and when."""
     why = f"{failure_text(job)}, " if job.state is JobState.FAILED and failure_text(job) else ""
-    return Text.assemble(plain(why), (ago(look.now - (job.ended_at or job.since)), "dim"))
+    return Text.assemble(plain(why), (ago(context.now - (job.ended_at or job.since)), "dim"))
 
 
 def failure_text(job: JobView) -> str:
@@ -233,7 +235,7 @@ def _cause_text(cause: Cause) -> Text:
 def description(
     job: JobView,
     story: Sequence[EventView],
-    look: Look,
+    context: RenderContext,
     *,
     emulated: Emulated,
     silent: Mapping[str, float] = NO_SILENCE,
@@ -241,58 +243,58 @@ def description(
     names: Mapping[str, str] = NO_NAMES,
 ) -> RenderableType:
     """One job: what it is, what it asks for, where it runs, and everything that happened to it."""
-    parts: list[RenderableType] = [_headline(job, look)]
+    parts: list[RenderableType] = [_headline(job, context)]
     if (silence := silence_text(job.nodes, silent)) is not None and job.state.holding:
         parts.append(silence)
-    parts.append(_facts(job, look))
+    parts.append(_facts(job, context))
     if words is not None:
         parts += [Text(), last_words_text(words)]
     if job.runs:
-        parts += [Text(), _runs_table(job.runs, look, emulated)]
+        parts += [Text(), _runs_table(job.runs, context, emulated)]
     if job.curve:
-        parts += [Text(), Text("how fast it was at each size", "bold"), curve_table(job.curve, look)]
+        parts += [Text(), Text("how fast it was at each size", "bold"), curve_table(job.curve, context)]
     if story:
         parts += [
             Text(),
             Text("what happened to it", "bold"),
-            story_table(story, look, start=job.submitted_at, emulated=emulated, names=names),
+            story_table(story, context, start=job.submitted_at, emulated=emulated, names=names),
         ]
     return Group(*parts)
 
 
-def _headline(job: JobView, look: Look) -> Text:
+def _headline(job: JobView, context: RenderContext) -> Text:
     line = Text.assemble(plain(job.name, "bold"), "  ", plain(job.id, "dim"), "  ", state_text(job.state))
     if job.state.final:
-        return line.append(f" {ago(look.now - (job.ended_at or job.since))}")
-    return line.append(f" for {span(look.now - job.since)}")
+        return line.append(f" {ago(context.now - (job.ended_at or job.since))}")
+    return line.append(f" for {span(context.now - job.since)}")
 
 
-def _facts(job: JobView, look: Look) -> Table:
+def _facts(job: JobView, context: RenderContext) -> Table:
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
-    for name, fact in _fact_lines(job, look):
+    for name, fact in _fact_lines(job, context):
         made.add_row(name, fact)
     return made
 
 
-def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
+def _fact_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]:
     """The facts of a job, the most wanted first."""
     spec = job.spec
     may_stop = "may be pre-empted" if job.preemptible else "is never pre-empted"
     lines = [
         ("tenant", plain(f"{job.tenant}, pool {job.pool}")),
         ("kind", plain(f"{job.kind}, priority {job.priority}, {may_stop}")),
-        ("submitted", Text(f"{look.zoned(job.submitted_at)}, {ago(look.now - job.submitted_at)}")),
+        ("submitted", Text(f"{context.zoned(job.submitted_at)}, {ago(context.now - job.submitted_at)}")),
     ]
     if job.state is JobState.QUEUED:
-        lines.append(("waits for", waiting_text(job, look)))
+        lines.append(("waits for", waiting_text(job, context)))
     if is_sized(job.size):
         lines.append(("size", plain(size_sentence(job.size, job.resize, holding=job.state.holding))))
     if job.stopping_for:
         lines.append(("stops for", _cause_text(job.stopping_for)))
     if job.started_at:
-        ran = span((job.ended_at or look.now) - job.started_at)
+        ran = span((job.ended_at or context.now) - job.started_at)
         lines.append(("ran" if job.ended_at else "runs for", Text(ran)))
     if job.state is JobState.FAILED and job.ended_for is not None and job.ended_for.sentence:
         lines.append(("failed", plain(job.ended_for.sentence, "red")))
@@ -302,11 +304,11 @@ def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
         most = f" of {spec.retries.max + 1}" if spec else ""
         lines.append(("epoch", Text(f"{job.epoch}, failed tries {job.attempts}{most if job.attempts else ''}")))
     if job.progress:
-        told = progress_text(job.progress, look, width=24)
+        told = progress_text(job.progress, context, width=24)
         lines.append(("progress", Text(" ").join([told, plain(other_progress(job.progress), "dim")])))
     if job.service is not None and not job.state.final:
-        lines += [(name, plain(fact)) for name, fact in service_lines(job.service, look)]
-    lines += tuning_lines(job, look)
+        lines += [(name, plain(fact)) for name, fact in service_lines(job.service, context)]
+    lines += tuning_lines(job, context)
     if spec:
         lines += _spec_lines(spec)
     if job.placement and job.placement.why:
@@ -370,9 +372,18 @@ def _wanted(role: Role, model: str | None) -> str:
     return ", ".join(wanted)
 
 
-def _runs_table(runs: Sequence[RunView], look: Look, emulated: Emulated) -> Table:
+def _runs_table(runs: Sequence[RunView], context: RenderContext, emulated: Emulated) -> Table:
     made = table(
-        "RANK", "ROLE", "NODE", "GPUS", "CPUS", "MEMORY", "PROGRESS", look=look, right=("RANK",), flexible="PROGRESS"
+        "RANK",
+        "ROLE",
+        "NODE",
+        "GPUS",
+        "CPUS",
+        "MEMORY",
+        "PROGRESS",
+        context=context,
+        right=("RANK",),
+        flexible="PROGRESS",
     )
     for run in runs:
         made.add_row(
@@ -382,7 +393,7 @@ def _runs_table(runs: Sequence[RunView], look: Look, emulated: Emulated) -> Tabl
             held_gpus(run, emulated),
             _used(run.cpus, run.use.cpus_used if run.use else None, number),
             _used(run.memory, run.use.memory_used if run.use else None, size_text),
-            progress_text(run.progress, look, width=10),
+            progress_text(run.progress, context, width=10),
         )
     return made
 

@@ -10,14 +10,14 @@ from weft.domain.shares import Share
 from weft.messages.http import GpuHeldBy, GpuView, RunView
 from weft.messages.signals import Finding, GpuSample, HostSample
 from weftd.cli.cluster.nodes import drawn as nodes_page
-from weftd.cli.drawing.cluster import cluster_screen, gpu_blocks
-from weftd.cli.drawing.gpus import table_of_gpus
-from weftd.cli.drawing.jobs import (
+from weftd.cli.rendering.cluster import cluster_screen, gpu_blocks
+from weftd.cli.rendering.context import RenderContext, job_colour
+from weftd.cli.rendering.gpus import table_of_gpus
+from weftd.cli.rendering.jobs import (
     gpus_wanted,
     held_emulated,
     held_gpus,
 )
-from weftd.cli.drawing.look import Look, job_colour
 
 # nodes
 
@@ -114,7 +114,9 @@ def test_a_lost_and_a_drained_node_are_marked() -> None:
 # the cluster
 
 
-def cluster_lines(look: Look = TERMINAL, height: int | None = None, note: str = "", jobs: int = 2) -> list[str]:
+def cluster_lines(
+    context: RenderContext = TERMINAL, height: int | None = None, note: str = "", jobs: int = 2
+) -> list[str]:
     train = job_view(gpus=3, progress={"step": 1.0, "steps": 4.0}, nodes=("node-1",))
     use = HostSample(cpus=16.0, cpus_used=1.6, memory_total=64 * GIB, memory_used=8 * GIB)
     nodes = (
@@ -126,7 +128,7 @@ def cluster_lines(look: Look = TERMINAL, height: int | None = None, note: str = 
         for number in range(jobs - 1)
     )
     view = cluster_view(*nodes, running=(train,), queued=queued)
-    return seen(cluster_screen(view, look, height=height, note=note), look)
+    return seen(cluster_screen(view, context, height=height, note=note), context)
 
 
 def test_the_cluster_shows_its_sums_first() -> None:
@@ -168,8 +170,8 @@ def test_the_queue_is_in_order_with_reasons() -> None:
 @pytest.mark.parametrize("jobs", [1, 5, 40])
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_the_screen_is_never_higher_than_the_terminal(height: int, jobs: int, width: int) -> None:
-    look = msgspec.structs.replace(TERMINAL, width=width)
-    lines = cluster_lines(look, height=height, note="the gateway does not answer", jobs=jobs)
+    context = msgspec.structs.replace(TERMINAL, width=width)
+    lines = cluster_lines(context, height=height, note="the gateway does not answer", jobs=jobs)
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     assert lines[-1] == "the gateway does not answer"

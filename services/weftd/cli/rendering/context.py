@@ -38,7 +38,7 @@ TINY = 80  # columns of a terminal below which a row is cut rather than broken i
 WIDE = 100  # columns of a terminal from which on there is room for everything
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class RenderContext(Struct, frozen=True, kw_only=True):
     """The look of an output. `bars`: bars and colours, for a terminal; else the same in words, for search and cut."""
 
     now: float
@@ -62,12 +62,14 @@ class Look(Struct, frozen=True, kw_only=True):
         return f"{self.clock(at)} {zone_name(at, self.zone)}"
 
 
-def table(*columns: str, look: Look, right: Iterable[str] = (), flexible: str = "", one_line: bool = False) -> Table:
+def table(
+    *columns: str, context: RenderContext, right: Iterable[str] = (), flexible: str = "", one_line: bool = False
+) -> Table:
     """A table without lines. Where the terminal is too narrow, only the `flexible` column gives way.
 
     It is broken into lines, or with `one_line` cut, so that a screen knows how many rows it has.
     """
-    cut = one_line and look.bars
+    cut = one_line and context.bars
     made = Table(box=None, header_style="bold dim", pad_edge=False, padding=(0, 2, 0, 0), expand=cut)
     for column in columns:
         gives_way = column == flexible
@@ -81,7 +83,9 @@ def table(*columns: str, look: Look, right: Iterable[str] = (), flexible: str = 
     return made
 
 
-def fitting(cells: Mapping[str, Sequence[Text | str]], look: Look, *, drop: Sequence[str], flexible: str) -> list[str]:
+def fitting(
+    cells: Mapping[str, Sequence[Text | str]], context: RenderContext, *, drop: Sequence[str], flexible: str
+) -> list[str]:
     """The columns that fit, without as many of `drop` as are necessary; a pipe has room for all."""
     shown = list(cells)
 
@@ -89,8 +93,8 @@ def fitting(cells: Mapping[str, Sequence[Text | str]], look: Look, *, drop: Sequ
         widest = max(len(title), *(cell_len(str(cell)) for cell in cells[title])) if cells[title] else len(title)
         return min(widest, FLEXIBLE_MIN) if title == flexible else widest
 
-    for title in drop if look.bars else ():
-        if sum(width(each) + 2 for each in shown) - 2 <= look.width:
+    for title in drop if context.bars else ():
+        if sum(width(each) + 2 for each in shown) - 2 <= context.width:
             break
         if title in shown:
             shown.remove(title)
@@ -128,14 +132,14 @@ def done_part(progress: dict[str, float]) -> float | None:
     return min(1.0, max(0.0, found[0] / found[1]))
 
 
-def progress_text(progress: dict[str, float], look: Look, *, width: int = 16) -> Text:
+def progress_text(progress: dict[str, float], context: RenderContext, *, width: int = 16) -> Text:
     """`━━━━━━───  40 % 120/300 loss 0.31`; empty without progress."""
     text = Text()
     part = done_part(progress)
     if part is not None:
-        if look.bars:
+        if context.bars:
             text.append_text(bar(part, width)).append(" ")
-        text.append(f"{part:4.0%} " if look.bars else f"{part:.0%} ")
+        text.append(f"{part:4.0%} " if context.bars else f"{part:.0%} ")
     found = _step_of(progress)
     if found is not None:
         step, total = found

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from weft.messages.http import GpuView, JobView
 from weft.samples.benchmark_result import Measurement, measurement_of
-from weftd.cli.drawing.look import STATE_STYLES, Look, plain, table
-from weftd.cli.drawing.nodes import model_text
+from weftd.cli.rendering.context import STATE_STYLES, RenderContext, plain, table
+from weftd.cli.rendering.nodes import model_text
 from weftd.cli.words import number
 
 ALIKE_MIN = 3  # GPUs of one model, for a meaningful median
@@ -28,10 +28,10 @@ class Benched(Struct, frozen=True, kw_only=True):
         return measurement_of(self.job.progress)
 
 
-def benchmarks_table(benched: Sequence[Benched], look: Look) -> Table:
+def benchmarks_table(benched: Sequence[Benched], context: RenderContext) -> Table:
     made = table(
         *("NODE", "GPU", "MODEL", "COMPUTE", "± ", "MEMORY", "±", "CLOCK", "POWER", "OF MEDIAN"),
-        look=look,
+        context=context,
         right=("GPU", "COMPUTE", "± ", "MEMORY", "±", "CLOCK", "POWER"),
         flexible="MODEL",
     )

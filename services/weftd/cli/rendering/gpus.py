@@ -9,15 +9,15 @@ from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.http import GpuView
 from weft.messages.signals import GpuSample
-from weftd.cli.drawing.look import Look, fitting, plain, table
-from weftd.cli.drawing.nodes import holder_text, model_text, score_style
+from weftd.cli.rendering.context import RenderContext, fitting, plain, table
+from weftd.cli.rendering.nodes import holder_text, model_text, score_style
 from weftd.cli.words import clean, number, span
 
 _DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # on a narrow terminal
 ORDINARY = frozenset({"idle", "applications-clocks"})  # harmless reasons for low clocks
 
 
-def table_of_gpus(gpus: Sequence[GpuView], look: Look) -> Table:
+def table_of_gpus(gpus: Sequence[GpuView], context: RenderContext) -> Table:
     columns: dict[str, Callable[[GpuView], Text | str]] = {
         "NODE": lambda gpu: plain(gpu.node_id),
         "GPU": lambda gpu: number(gpu.index),
@@ -28,7 +28,7 @@ def table_of_gpus(gpus: Sequence[GpuView], look: Look) -> Table:
         "POWER": lambda gpu: _told(gpu.use, lambda use: use.power_watts, "{:.0f} W"),
         "CLOCK": lambda gpu: _told(gpu.use, lambda use: use.sm_clock_mhz, "{:.0f} MHz"),
         "SCORES": scores_text,
-        "KNOWN": lambda gpu: known_text(gpu, look),
+        "KNOWN": lambda gpu: known_text(gpu, context),
         "WORRIES": worries,
         "HELD BY": holder_text,
     }
@@ -37,10 +37,10 @@ def table_of_gpus(gpus: Sequence[GpuView], look: Look) -> Table:
     if not any(worries(gpu).plain for gpu in gpus):
         del columns["WORRIES"]
     cells = {title: [cell(gpu) for gpu in gpus] for title, cell in columns.items()}
-    shown = fitting(cells, look, drop=_DROPPED_FIRST, flexible="HELD BY")
+    shown = fitting(cells, context, drop=_DROPPED_FIRST, flexible="HELD BY")
     if "MODEL" not in shown:  # an emulated GPU is called so in every table
         cells["GPU"] = [f"{gpu.index}{' emulated' * gpu.emulated}" for gpu in gpus]
-    made = table(*shown, look=look, right=("GPU",), flexible="HELD BY")
+    made = table(*shown, context=context, right=("GPU",), flexible="HELD BY")
     for row in zip(*(cells[title] for title in shown), strict=True):
         made.add_row(*row)
     return made
@@ -52,7 +52,7 @@ def scores_text(gpu: GpuView) -> Text:
     return Text(" · ", "dim").join(told) if told else Text("-", "dim")
 
 
-def known_text(gpu: GpuView, look: Look) -> str:
+def known_text(gpu: GpuView, context: RenderContext) -> str:
     """The confidence, the samples, the age and the source of the score that is furthest from typical."""
     if not gpu.scores:
         return "-"
@@ -64,8 +64,8 @@ def known_text(gpu: GpuView, look: Look) -> str:
         parts.append(f"{span(furthest.age_seconds)} old")
     if furthest.source:
         parts.append(clean(furthest.source))
-    if furthest.quarantined_until is not None and furthest.quarantined_until > look.now:
-        parts.append(f"not forgiven for {span(furthest.quarantined_until - look.now)}")
+    if furthest.quarantined_until is not None and furthest.quarantined_until > context.now:
+        parts.append(f"not forgiven for {span(furthest.quarantined_until - context.now)}")
     return ", ".join(parts)
 
 

@@ -11,7 +11,7 @@ from weft.domain.quantity import size_text
 from weft.domain.text import listed
 from weft.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
 from weft.messages.signals import HostSample
-from weftd.cli.drawing.look import Look, fitting, plain, table
+from weftd.cli.rendering.context import RenderContext, fitting, plain, table
 from weftd.cli.words import NAMED_MAX, ago, clean, indexes, number, share_text, span
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ _FREE_PART_MIN = 0.02
 _SLOW = 0.05  # slower than typical by this part is shown as slow
 
 
-def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
+def nodes_table(nodes: Sequence[NodeView], context: RenderContext) -> Table:
     columns: dict[str, Callable[[NodeView], Text | str]] = {
         "NODE": lambda node: plain(node.id, "bold"),
         "POOL": lambda node: plain(node.pool),
@@ -30,15 +30,17 @@ def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
         "HELD": lambda node: f"{held(node)}/{len(node.gpus)}",
         "CPUS": lambda node: f"{number(round(node.cpus_allocated, 1))}/{number(node.cpus)}",
         "MEMORY": lambda node: f"{size_text(node.memory_allocated)}/{size_text(node.memory)}",
-        "SEEN": lambda node: ago(look.now - node.seen_at),
+        "SEEN": lambda node: ago(context.now - node.seen_at),
         "SLOWEST": lambda node: slowest_text(node.slowest),
     }
     if not any(node.slowest for node in nodes):
         del columns["SLOWEST"]
-    return _table_of(nodes, columns, look, drop=("RUNTIME", "POOL", "SLOWEST", "SEEN", "MEMORY", "CPUS"), gives="GPUS")
+    return _table_of(
+        nodes, columns, context, drop=("RUNTIME", "POOL", "SLOWEST", "SEEN", "MEMORY", "CPUS"), gives="GPUS"
+    )
 
 
-def gpus_table(nodes: Sequence[NodeView], look: Look) -> Table:
+def gpus_table(nodes: Sequence[NodeView], context: RenderContext) -> Table:
     """Each GPU of these nodes, and its job; GPUs of other tenants that are alike in one row."""
     columns: dict[str, Callable[[tuple[NodeView, Sequence[GpuView]]], Text | str]] = {
         "NODE": lambda each: plain(each[0].id),
@@ -48,21 +50,21 @@ def gpus_table(nodes: Sequence[NodeView], look: Look) -> Table:
         "USED": lambda each: gpu_use(each[1][0]) if len(each[1]) == 1 else "-",
         "HELD BY": lambda each: holders_text(each[1]),
     }
-    return _table_of(_each_gpu(nodes), columns, look, drop=("MEMORY", "USED"), gives="HELD BY")
+    return _table_of(_each_gpu(nodes), columns, context, drop=("MEMORY", "USED"), gives="HELD BY")
 
 
 def _table_of(
     things: Sequence[T],
     columns: Mapping[str, Callable[[T], Text | str]],
-    look: Look,
+    context: RenderContext,
     *,
     drop: Sequence[str],
     gives: str,
 ) -> Table:
     """A row for each node; on a narrow terminal without as many columns of `drop` as are necessary."""
     cells = {title: [cell(each) for each in things] for title, cell in columns.items()}
-    shown = fitting(cells, look, drop=drop, flexible=gives)
-    made = table(*shown, look=look, right=("GPU",), flexible=gives)
+    shown = fitting(cells, context, drop=drop, flexible=gives)
+    made = table(*shown, context=context, right=("GPU",), flexible=gives)
     for row in zip(*(cells[title] for title in shown), strict=True):
         made.add_row(*row)
     return made

@@ -11,9 +11,9 @@ from weft.domain.job import JobState
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.http import ClusterView, GpuView, JobView, NodeView
-from weftd.cli.drawing.jobs import held_emulated, jobs_table, silences
-from weftd.cli.drawing.look import STATE_STYLES, Look, bar, job_colour, plain
-from weftd.cli.drawing.nodes import gpus_text, held, model_text, node_state
+from weftd.cli.rendering.context import STATE_STYLES, RenderContext, bar, job_colour, plain
+from weftd.cli.rendering.jobs import held_emulated, jobs_table, silences
+from weftd.cli.rendering.nodes import gpus_text, held, model_text, node_state
 from weftd.cli.words import clean, emulated_gpus, indexes, natural, number
 
 _CELL_MIN, _CELL_MAX = 3, 12  # columns per GPU; with less than three there is no room for a name
@@ -23,17 +23,22 @@ _FIXED_ROWS = 7  # title, blank, heading, blank, heading, blank, footer
 
 
 def cluster_screen(
-    view: ClusterView, look: Look, *, ended: Sequence[JobView] = (), height: int | None = None, note: str = ""
+    view: ClusterView,
+    context: RenderContext,
+    *,
+    ended: Sequence[JobView] = (),
+    height: int | None = None,
+    note: str = "",
 ) -> RenderableType:
     """The whole screen; `height` rows at most, if it is a terminal. `ended`: jobs that ended lately."""
     jobs = [*view.running, *view.queued, *ended]
     rows = _rows(len(view.nodes), len(jobs), height)
     shown_jobs = jobs[: rows[1]]
     nodes = sorted(view.nodes, key=lambda node: natural(node.id))
-    parts: list[RenderableType] = [_title(view, look), Text(), _nodes(nodes[: rows[0]], look)]
+    parts: list[RenderableType] = [_title(view, context), Text(), _nodes(nodes[: rows[0]], context)]
     if rows[0] < len(view.nodes):
         parts.append(Text(f"and {plural(len(view.nodes) - rows[0], 'more node')}", "dim"))
-    parts += [Text(), _jobs(shown_jobs, view, look)]
+    parts += [Text(), _jobs(shown_jobs, view, context)]
     hidden = _jobs_in_all(view) + len(ended) - len(shown_jobs)
     if hidden > 0:
         parts.append(Text(f"and {plural(hidden, 'more job')}", "dim"))
@@ -54,10 +59,10 @@ def _rows(nodes: int, jobs: int, height: int | None) -> tuple[int, int]:
     return for_nodes, min(jobs, left if jobs <= left else left - 1)
 
 
-def _title(view: ClusterView, look: Look) -> Table:
+def _title(view: ClusterView, context: RenderContext) -> Table:
     totals = view.totals
     away = sum(not node.ready for node in view.nodes)
-    version = f" {clean(view.version)}" if view.version and not look.narrow else ""
+    version = f" {clean(view.version)}" if view.version and not context.narrow else ""
     line = Text.assemble(("weft", "bold"), (version, "dim"), "   ", plural(totals.nodes, "node"))
     if away:
         line.append(f" ({away} lost)", "bold red")
@@ -65,19 +70,19 @@ def _title(view: ClusterView, look: Look) -> Table:
     for state in _IN_ORDER:
         if view.states.get(state):
             line.append("   ").append(f"{view.states[state]} {state}", STATE_STYLES[state])
-    made = Table.grid(expand=look.bars)
-    made.add_column(no_wrap=look.bars, overflow="ellipsis")
+    made = Table.grid(expand=context.bars)
+    made.add_column(no_wrap=context.bars, overflow="ellipsis")
     made.add_column(justify="right", no_wrap=True)
-    made.add_row(line, Text("" if look.narrow else f"   {look.zoned(look.now)}", "dim"))
+    made.add_row(line, Text("" if context.narrow else f"   {context.zoned(context.now)}", "dim"))
     return made
 
 
-def _jobs(jobs: Sequence[JobView], view: ClusterView, look: Look) -> RenderableType:
+def _jobs(jobs: Sequence[JobView], view: ClusterView, context: RenderContext) -> RenderableType:
     if not jobs:
         return Text("no jobs; `weft run -- command` makes one", "dim")
     tenants = len({job.tenant for job in jobs}) > 1
     silent = silences(view.nodes)
-    return jobs_table(jobs, look, emulated=held_emulated(view.nodes), silent=silent, tenants=tenants, screen=True)
+    return jobs_table(jobs, context, emulated=held_emulated(view.nodes), silent=silent, tenants=tenants, screen=True)
 
 
 def _jobs_in_all(view: ClusterView) -> int:
@@ -92,20 +97,20 @@ def _findings(view: ClusterView) -> list[str]:
 # nodes
 
 
-def _nodes(nodes: Sequence[NodeView], look: Look) -> RenderableType:
+def _nodes(nodes: Sequence[NodeView], context: RenderContext) -> RenderableType:
     if not nodes:
         return Text("no nodes yet", "dim")
     made = Table(box=None, header_style="bold dim", pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("NODE", "GPUS", "", "CPUS", "MEMORY"):
         made.add_column(column, no_wrap=True, overflow="ellipsis")
-    room = _room_for_gpus(nodes, look)
+    room = _room_for_gpus(nodes, context)
     for node in nodes:
         made.add_row(
             _name(node),
-            gpu_blocks(node.gpus, room) if look.bars else plain(_gpus_in_words(node)),
+            gpu_blocks(node.gpus, room) if context.bars else plain(_gpus_in_words(node)),
             _gpu_sum(node),
-            _load(_used_cpus(node), node.cpus_allocated, node.cpus, look, text=_cpus_text(node)),
-            _load(_used_memory(node), node.memory_allocated, node.memory, look, text=_memory_text(node)),
+            _load(_used_cpus(node), node.cpus_allocated, node.cpus, context, text=_cpus_text(node)),
+            _load(_used_memory(node), node.memory_allocated, node.memory, context, text=_memory_text(node)),
         )
     return made
 
@@ -117,11 +122,11 @@ def _name(node: NodeView) -> Text:
     return name
 
 
-def _room_for_gpus(nodes: Sequence[NodeView], look: Look) -> int:
+def _room_for_gpus(nodes: Sequence[NodeView], context: RenderContext) -> int:
     """The width that is left for one node's GPUs."""
     beside = max(_name(node).cell_len + _gpu_sum(node).cell_len for node in nodes)
     loads = max(len(_cpus_text(node)) + len(_memory_text(node)) for node in nodes)
-    return look.width - beside - loads - (0 if look.narrow else 2 * (_BAR + 1)) - 10
+    return context.width - beside - loads - (0 if context.narrow else 2 * (_BAR + 1)) - 10
 
 
 def gpu_blocks(gpus: Sequence[GpuView], room: int) -> Text:
@@ -178,9 +183,9 @@ def _gpu_sum(node: NodeView) -> Text:
     return line.append(f" {sum(busy) / len(busy):.0%}", "green") if busy else line
 
 
-def _load(used: float | None, given: float, most: float, look: Look, *, text: str) -> Text:
+def _load(used: float | None, given: float, most: float, context: RenderContext, *, text: str) -> Text:
     """A bar of the used part, bright, and the part that jobs hold; in words if there is no room."""
-    if not look.bars or look.narrow:
+    if not context.bars or context.narrow:
         return Text(text)
     most = most or 1.0
     part = given if used is None else used

@@ -9,7 +9,7 @@ from rich.text import Text
 from weft.domain.job import Cause, JobState, Placement
 from weft.domain.text import listed
 from weft.messages.http import EventData, EventView
-from weftd.cli.drawing.look import STATE_STYLES, Emulated, Look, plain, table
+from weftd.cli.rendering.context import STATE_STYLES, Emulated, RenderContext, plain, table
 from weftd.cli.words import NAMED_MAX, indexes, number
 
 NO_NAMES: Mapping[str, str] = {}
@@ -39,20 +39,25 @@ def happened_at(event: EventView) -> float:
 
 
 def story_table(
-    events: Sequence[EventView], look: Look, *, start: float, emulated: Emulated, names: Mapping[str, str] = NO_NAMES
+    events: Sequence[EventView],
+    context: RenderContext,
+    *,
+    start: float,
+    emulated: Emulated,
+    names: Mapping[str, str] = NO_NAMES,
 ) -> Table:
     """Every event of a job: when, how long after the submission, what, why, and by whose action (`names`: of jobs)."""
-    last = ("WHY", "BY") if look.bars else ("BY", "WHY")  # in a pipe the long column comes last
-    made = table("TIME", "AFTER", "EVENT", "EPOCH", *last, look=look, right=("AFTER", "EPOCH"), flexible="WHY")
+    last = ("WHY", "BY") if context.bars else ("BY", "WHY")  # in a pipe the long column comes last
+    made = table("TIME", "AFTER", "EVENT", "EPOCH", *last, context=context, right=("AFTER", "EPOCH"), flexible="WHY")
     for event in events:
         why = _why(event, places=_gpus(event.data.placement, emulated))
         by = plain(_by(event, names))
         made.add_row(
-            look.clock(happened_at(event)),
+            context.clock(happened_at(event)),
             _after(happened_at(event) - start),
             Text(happened(event), _EVENT_STYLES.get(happened(event), "")),
             number(event.data.epoch),
-            *((why, by) if look.bars else (by, why)),
+            *((why, by) if context.bars else (by, why)),
         )
     return made
 
@@ -63,10 +68,10 @@ def _by(event: EventView, names: Mapping[str, str]) -> str:
     return f"{names[by]} ({by})" if by in names else by
 
 
-def event_line(event: EventView, look: Look, *, named: bool = True) -> Text:
+def event_line(event: EventView, context: RenderContext, *, named: bool = True) -> Text:
     """One event of any job or node, in one line; `named`: with its subject."""
     what = happened(event)
-    parts = [Text(look.clock(happened_at(event)), "dim")]
+    parts = [Text(context.clock(happened_at(event)), "dim")]
     if named:
         parts.append(_name(event))
     parts += [Text(what, _EVENT_STYLES.get(what, "")), _why(event, places=_nodes(event.data.placement))]

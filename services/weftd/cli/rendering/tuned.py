@@ -10,7 +10,7 @@ from weft.domain.text import plural
 from weft.messages.http import JobView, LimitsView, RunView
 from weft.messages.nodes import Pace
 from weft.messages.signals import NOT_TUNED, CurvePoint, RankVerdict
-from weftd.cli.drawing.look import Look, plain, table
+from weftd.cli.rendering.context import RenderContext, plain, table
 from weftd.cli.words import clean, number, span
 
 WELL = "healthy"
@@ -19,7 +19,7 @@ UNUSED = "over-provisioned"
 NOTHING_TO_DO = frozenset({WELL, UNKNOWN})
 
 
-def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
+def tuning_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]:
     """Facts of a job, the most wanted first."""
     lines: list[tuple[str, Text]] = []
     paces = [run.pace for run in job.runs if run.pace is not None]
@@ -28,12 +28,12 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if disbelieved := sum(run.disbelieved for run in job.runs):
         told = f"it told {plural(disbelieved, 'value')} that make{'s' * (disbelieved == 1)} no sense, not believed"
         lines.append(("", Text(told, "yellow")))
-    return lines + verdict_lines(job, look)
+    return lines + verdict_lines(job, context)
 
 
-def verdict_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
+def verdict_lines(job: JobView, context: RenderContext) -> list[tuple[str, Text]]:
     """The verdicts on a job, what is proposed for it, and its limits that were changed."""
-    lines = [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
+    lines = [(_holds(one), _verdict(one, context)) for one in told_once(job.verdicts)]
     for finding in job.findings:
         label = "tuner says" if finding.code == NOT_TUNED else "to improve"
         lines.append((label, plain(finding.sentence.removeprefix(f"{job.name}: "))))
@@ -91,16 +91,16 @@ def _rate(egress: int | None) -> str:
     return "no limit" if egress is None else f"{size_text(egress)}/s"
 
 
-def _verdict(verdict: RankVerdict, look: Look) -> Text:
+def _verdict(verdict: RankVerdict, context: RenderContext) -> Text:
     whose = "" if verdict.rank < 0 else f"rank {verdict.rank} "
-    since = f" for {span(look.now - verdict.since)}" if verdict.since else ""
+    since = f" for {span(context.now - verdict.since)}" if verdict.since else ""
     style = "green" if verdict.code == WELL else "yellow"
     sentence = f": {verdict.sentence}" if verdict.sentence else ""
     return Text.assemble(plain(whose), plain(verdict.code, style), plain(sentence), plain(since, "dim"))
 
 
-def curve_table(points: Sequence[CurvePoint], look: Look) -> Table:
-    made = table("REPLICAS", "CPUS", "SPEED", "SPREAD", "WINDOWS", look=look, right=("REPLICAS", "CPUS", "SPEED"))
+def curve_table(points: Sequence[CurvePoint], context: RenderContext) -> Table:
+    made = table("REPLICAS", "CPUS", "SPEED", "SPREAD", "WINDOWS", context=context, right=("REPLICAS", "CPUS", "SPEED"))
     for point in sorted(points, key=lambda point: (point.replicas, point.cpus)):
         made.add_row(
             number(point.replicas),

@@ -15,7 +15,7 @@ from weft.messages.http_services import (
     UnreadyView,
 )
 from weft.planning.borrowing import gpu_text
-from weftd.cli.drawing.look import Look, plain, table
+from weftd.cli.rendering.context import RenderContext, plain, table
 from weftd.cli.words import ago, clean, number, span
 
 _LOANS_SHOWN = 5
@@ -42,33 +42,33 @@ def ready_text(view: ServiceView) -> str:
     return f"{'?' if view.ready is None else view.ready}/{view.wanted} ready"
 
 
-def service_lines(view: ServiceView, look: Look) -> list[tuple[str, str]]:
+def service_lines(view: ServiceView, context: RenderContext) -> list[tuple[str, str]]:
     """The facts of a service by name, the most wanted first."""
     lines = [("url", view.url + (" (public)" if view.public else ""))] if view.url else []
     lines.append(("replicas", _replicas(view)))
     if view.sized_for is not None:
         lines.append(("sized for", _cause(view.sized_for)))
     if view.update is not None:
-        lines.append(("update", _update(view, look)))
+        lines.append(("update", _update(view, context)))
     elif view.revision:
         lines.append(("revision", number(view.revision)))
     if view.requests is not None:
         lines.append(("requests", requests_text(view.requests)))
     if view.objective is not None:
         lines.append(("objective", _objective(view, view.objective)))
-    lines += [("not ready", unready_text(one, look)) for one in view.unready]
+    lines += [("not ready", unready_text(one, context)) for one in view.unready]
     if view.unattainable:
         lines.append(("out of reach", clean(view.unattainable)))
     if view.shedding:
         lines.append(("sheds", clean(view.shedding)))
     if view.loans:
-        lines.append(("borrowed", _loans(view.loans, look)))
+        lines.append(("borrowed", _loans(view.loans, context)))
     return lines
 
 
-def unready_text(one: UnreadyView, look: Look) -> str:
+def unready_text(one: UnreadyView, context: RenderContext) -> str:
     """`replica 0 for 12s: connection refused at port 62285; it listens on port 8000`."""
-    waits = f" for {span(max(0.0, look.now - one.since))}" if one.since is not None else ""
+    waits = f" for {span(max(0.0, context.now - one.since))}" if one.since is not None else ""
     return clean(f"replica {one.rank}{waits}: {one.why}")
 
 
@@ -80,14 +80,14 @@ def _replicas(view: ServiceView) -> str:
     return ", ".join(parts)
 
 
-def _update(view: ServiceView, look: Look) -> str:
+def _update(view: ServiceView, context: RenderContext) -> str:
     assert view.update is not None, "only an update under way is told"
     update = view.update
     told = f"{update.replaced} of {plural(update.replicas, 'replica')} run revision {update.revision}"
     back = "" if update.back_to is None else f"; if none of it becomes ready, revision {update.back_to} comes back"
     alone = view.granted == 1 and not update.replaced
     room = "; the only replica stays until a new one beside it is ready, which needs room" if alone else ""
-    return f"{told}, asked for {ago(look.now - update.since)}{room}{back}"
+    return f"{told}, asked for {ago(context.now - update.since)}{room}{back}"
 
 
 def requests_text(requests: RequestsView) -> str:
@@ -114,16 +114,16 @@ def _objective(view: ServiceView, objective: Objective) -> str:
     return f"{promise}: {'kept' if view.kept else 'not kept'} in the last minute{took}"
 
 
-def _loans(loans: tuple[LoanView, ...], look: Look) -> str:
-    told = [_loan(loan, look) for loan in loans[:_LOANS_SHOWN]]
+def _loans(loans: tuple[LoanView, ...], context: RenderContext) -> str:
+    told = [_loan(loan, context) for loan in loans[:_LOANS_SHOWN]]
     more = f" and {len(loans) - _LOANS_SHOWN} more" if len(loans) > _LOANS_SHOWN else ""
     return "; ".join(told) + more
 
 
-def _loan(loan: LoanView, look: Look) -> str:
+def _loan(loan: LoanView, context: RenderContext) -> str:
     lender = f"{clean(loan.name)} ({clean(loan.lender)})" if loan.name else clean(loan.lender)
     gave = f"{plural(loan.ranks, 'rank')} of it left" if loan.ranks else "which waits meanwhile"
-    since = f", {ago(look.now - loan.since)}" if loan.since else ""
+    since = f", {ago(context.now - loan.since)}" if loan.since else ""
     return f"{gpu_text(loan.gpus)} of {lender}, {gave}{since}"
 
 
@@ -138,17 +138,17 @@ def _cause(cause: Cause) -> str:
     return clean(f"{cause.code}{': ' * bool(cause.sentence)}{cause.sentence}")
 
 
-def endpoints_table(view: EndpointsView, look: Look) -> RenderableType:
+def endpoints_table(view: EndpointsView, context: RenderContext) -> RenderableType:
     """The URL, and a line for each replica that listens."""
     name, url = plain(view.name, "bold"), plain(view.url) if view.url else Text("no router", "dim")
     head = Text.assemble(name, "  ", plain(view.job_id, "dim"), "  ", url)
     if not view.endpoints:
         return Group(head, Text("no replica listens now", "dim"))
     made = table(
-        "RANK", "STATE", "ADDRESS", "NODE", "REVISION", "SINCE", look=look, right=("RANK",), flexible="ADDRESS"
+        "RANK", "STATE", "ADDRESS", "NODE", "REVISION", "SINCE", context=context, right=("RANK",), flexible="ADDRESS"
     )
     for each in view.endpoints:
-        since = "-" if each.since is None else ago(look.now - each.since)
+        since = "-" if each.since is None else ago(context.now - each.since)
         made.add_row(
             number(each.rank),
             _state(each),

@@ -10,12 +10,12 @@ from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner, TrackRecord
 from weft.messages.http import RunView
 from weft.messages.signals import RunSample
 from weft.planning.reasons.explain import ClosedSeen, Explanation, HolderSeen
-from weftd.cli.drawing.explanation import explanation
-from weftd.cli.drawing.jobs import (
+from weftd.cli.rendering.explanation import explanation
+from weftd.cli.rendering.jobs import (
     description,
     emulated_gpus_of,
 )
-from weftd.cli.drawing.story import event_line
+from weftd.cli.rendering.story import event_line
 
 # one job
 

@@ -11,13 +11,13 @@ from weft.messages.http_quotas import QuotaView
 from weft.messages.http_tenants import TenantView, TokenView
 from weft.messages.secrets import SecretView
 from weft.messages.webhooks import WebhookView
-from weftd.cli.drawing.look import Look, plain, table
+from weftd.cli.rendering.context import RenderContext, plain, table
 from weftd.cli.words import ago, span
 
 
-def tenant_table(tenants: Sequence[TenantView], look: Look) -> Table:
+def tenant_table(tenants: Sequence[TenantView], context: RenderContext) -> Table:
     """One line per tenant; a limit that an administrator has set has a star."""
-    made = table("TENANT", "JOBS", "SPECIFICATIONS", "PRIORITY", "UNPREEMPTIBLE", "CREATED", look=look)
+    made = table("TENANT", "JOBS", "SPECIFICATIONS", "PRIORITY", "UNPREEMPTIBLE", "CREATED", context=context)
     for tenant in tenants:
         jobs = f"{tenant.jobs_open} of {tenant.jobs_open_max}"
         specs = f"{size_text(tenant.spec_bytes)} of {size_text(tenant.spec_bytes_max)}"
@@ -27,7 +27,7 @@ def tenant_table(tenants: Sequence[TenantView], look: Look) -> Table:
             specs + _star(tenant, "spec_bytes_max"),
             f"to {tenant.priority_max}" + _star(tenant, "priority_max"),
             ("yes" if tenant.may_be_unpreemptible else "no") + _star(tenant, "may_be_unpreemptible"),
-            ago(look.now - tenant.created_at),
+            ago(context.now - tenant.created_at),
         )
     return made
 
@@ -36,17 +36,17 @@ def _star(tenant: TenantView, limit: str) -> str:
     return " *" if limit in tenant.chosen else ""
 
 
-def token_table(tokens: Sequence[TokenView], look: Look) -> Table:
-    made = table("TENANT", "LABEL", "MAY", "STATE", "CREATED", "USED", "EXPIRES", look=look, flexible="LABEL")
+def token_table(tokens: Sequence[TokenView], context: RenderContext) -> Table:
+    made = table("TENANT", "LABEL", "MAY", "STATE", "CREATED", "USED", "EXPIRES", context=context, flexible="LABEL")
     for token in tokens:
         made.add_row(
             plain(token.tenant, "bold"),
             plain(token.label),
             "everything" if token.admin else "its own jobs",
             _state_of_token(token),
-            ago(look.now - token.created_at),
-            "never" if token.used_at is None else ago(look.now - token.used_at),
-            _expiry(token, look),
+            ago(context.now - token.created_at),
+            "never" if token.used_at is None else ago(context.now - token.used_at),
+            _expiry(token, context),
         )
     return made
 
@@ -57,16 +57,16 @@ def _state_of_token(token: TokenView) -> Text:
     return Text("in force", "green") if token.in_force else Text("expired", "dim")
 
 
-def _expiry(token: TokenView, look: Look) -> str:
+def _expiry(token: TokenView, context: RenderContext) -> str:
     if token.expires_at is None:
         return "never"
-    left = token.expires_at - look.now
+    left = token.expires_at - context.now
     return f"in {span(left)}" if left > 0 else ago(-left)
 
 
-def quota_table(quotas: Sequence[QuotaView], look: Look) -> Table:
+def quota_table(quotas: Sequence[QuotaView], context: RenderContext) -> Table:
     """One line per quota: a group, then its members below it."""
-    made = table("NAME", "GUARANTEED", "LIMIT", "WEIGHT", "HOLDS", "BORROWS", look=look)
+    made = table("NAME", "GUARANTEED", "LIMIT", "WEIGHT", "HOLDS", "BORROWS", context=context)
     for depth, quota in _nested(quotas):
         name = f"{'  ' * depth}{quota.name}{'/' if quota.is_group else ''}"
         made.add_row(
@@ -99,15 +99,15 @@ def _nested(quotas: Sequence[QuotaView]) -> Iterable[tuple[int, QuotaView]]:
     return below("", 0)
 
 
-def webhook_table(webhooks: Sequence[WebhookView], look: Look) -> Table:
-    made = table("ID", "TENANT", "EVENTS", "DELIVERED", "STATE", "URL", look=look, flexible="URL")
+def webhook_table(webhooks: Sequence[WebhookView], context: RenderContext) -> Table:
+    made = table("ID", "TENANT", "EVENTS", "DELIVERED", "STATE", "URL", context=context, flexible="URL")
     for one in webhooks:
         events = ", ".join(one.events) or "all"
         made.add_row(
             plain(one.id, "bold"),
             one.tenant + (" (all tenants)" if one.all_tenants else ""),
             events if len(events) < 30 else f"{events[:29]}…",
-            str(one.delivered) + (f", {ago(look.now - one.delivered_at)}" if one.delivered_at is not None else ""),
+            str(one.delivered) + (f", {ago(context.now - one.delivered_at)}" if one.delivered_at is not None else ""),
             plain(_state_of_webhook(one), "red" if one.off or one.failures else ""),
             plain(one.url),
         )
@@ -120,9 +120,9 @@ def _state_of_webhook(one: WebhookView) -> str:
     return f"{plural(one.failures, 'try')} failed: {one.error}".replace("trys", "tries") if one.failures else "on"
 
 
-def secret_table(secrets: Sequence[SecretView], look: Look) -> Table:
-    made = table("NAME", "STORED", "REPLACED", look=look, flexible="NAME")
+def secret_table(secrets: Sequence[SecretView], context: RenderContext) -> Table:
+    made = table("NAME", "STORED", "REPLACED", context=context, flexible="NAME")
     for one in secrets:
-        replaced = ago(look.now - one.updated_at) if one.updated_at > one.created_at else ""
-        made.add_row(plain(one.name, "bold"), ago(look.now - one.created_at), replaced)
+        replaced = ago(context.now - one.updated_at) if one.updated_at > one.created_at else ""
+        made.add_row(plain(one.name, "bold"), ago(context.now - one.created_at), replaced)
     return made

@@ -12,18 +12,18 @@ from weft.messages.http import GpuScoreView, RunView
 from weft.messages.signals import GpuSample
 from weft.planning.reasons.explain import Explanation
 from weftd.cli.cluster.nodes import drawn as nodes_page
-from weftd.cli.drawing.cluster import cluster_screen
-from weftd.cli.drawing.explanation import explanation
-from weftd.cli.drawing.gpus import table_of_gpus
-from weftd.cli.drawing.jobs import (
+from weftd.cli.rendering.cluster import cluster_screen
+from weftd.cli.rendering.context import bar, progress_text
+from weftd.cli.rendering.explanation import explanation
+from weftd.cli.rendering.gpus import table_of_gpus
+from weftd.cli.rendering.jobs import (
     description,
     ended_line,
     held_emulated,
     jobs_table,
     silences,
 )
-from weftd.cli.drawing.look import bar, progress_text
-from weftd.cli.drawing.story import story_table
+from weftd.cli.rendering.story import story_table
 
 # jobs
 

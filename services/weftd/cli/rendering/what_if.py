@@ -7,7 +7,7 @@ from rich.text import Text
 from weft.domain.quantity import duration_text
 from weft.domain.text import plural
 from weft.messages.whatif import WhatIfJob, WhatIfView
-from weftd.cli.drawing.look import Look, plain, table
+from weftd.cli.rendering.context import RenderContext, plain, table
 
 SHOWN_MAX = 20
 BASES = {
@@ -19,11 +19,11 @@ BASES = {
 }
 
 
-def what_if_page(view: WhatIfView, look: Look) -> RenderableType:
-    parts: list[RenderableType] = [plain(view.sentence, "bold"), _sides(view, look)]
+def what_if_page(view: WhatIfView, context: RenderContext) -> RenderableType:
+    parts: list[RenderableType] = [plain(view.sentence, "bold"), _sides(view, context)]
     changed = [job for job in view.jobs if job.gains_seconds or (job.gains_seconds is None and job.starts_other)]
     if changed:
-        parts += [Text(), _jobs(changed[:SHOWN_MAX], look)]
+        parts += [Text(), _jobs(changed[:SHOWN_MAX], context)]
     if len(changed) > SHOWN_MAX or (view.jobs_left_out and len(changed) == len(view.jobs)):
         parts.append(Text(f"… those of which most changes, of {plural(view.gained + view.lost, 'job')}", "dim"))
     told = ", ".join(f"{number:,} {BASES.get(basis, basis)}" for basis, number in sorted(view.assumed.items()))
@@ -32,33 +32,35 @@ def what_if_page(view: WhatIfView, look: Look) -> RenderableType:
     return Group(*parts)
 
 
-def _sides(view: WhatIfView, look: Look) -> Table:
-    made = table("", "POLICY", "GPUs", "JOBS THAT WAIT NOW WAIT", look=look, right=("GPUs", "JOBS THAT WAIT NOW WAIT"))
+def _sides(view: WhatIfView, context: RenderContext) -> Table:
+    made = table(
+        "", "POLICY", "GPUs", "JOBS THAT WAIT NOW WAIT", context=context, right=("GPUs", "JOBS THAT WAIT NOW WAIT")
+    )
     for name, side, waited in (("now", view.base, view.waited_base), ("then", view.other, view.waited_other)):
         wait = f"{duration_text(waited)} more" if view.waiting else "–"
         made.add_row(name, plain(side.policy), f"{side.gpus:,}", wait)
     return made
 
 
-def _jobs(jobs: list[WhatIfJob], look: Look) -> Table:
+def _jobs(jobs: list[WhatIfJob], context: RenderContext) -> Table:
     heads = ("JOB", "TENANT", "NAME", "STARTS NOW", "STARTS THEN", "ENDS NOW", "ENDS THEN", "CHANGE")
-    made = table(*heads, look=look, right=("CHANGE",), flexible="NAME")
+    made = table(*heads, context=context, right=("CHANGE",), flexible="NAME")
     for job in jobs:
         made.add_row(
             plain(job.id),
             plain(job.tenant),
             plain(job.name),
-            _at(job.starts_base, look),
-            _at(job.starts_other, look),
-            _at(job.ends_base, look),
-            _at(job.ends_other, look),
+            _at(job.starts_base, context),
+            _at(job.starts_other, context),
+            _at(job.ends_base, context),
+            _at(job.ends_other, context),
             _change(job),
         )
     return made
 
 
-def _at(moment: float | None, look: Look) -> str:
-    return "–" if moment is None else look.clock(moment)
+def _at(moment: float | None, context: RenderContext) -> str:
+    return "–" if moment is None else context.clock(moment)
 
 
 def _change(job: WhatIfJob) -> Text:
