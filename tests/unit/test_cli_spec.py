@@ -7,7 +7,7 @@ import pytest
 from weft.client.job_name import job_name
 from weft.domain.spec import Checkpointing, JobSpec, Kind, Progress, Tuning, TuningMode, Volume
 from weftd.cli.__main__ import parse
-from weftd.cli.along import read_with_env
+from weftd.cli.attachments import read_with_env
 from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.submit import content_of
 from weftd.cli.spec import option_of, spec_of

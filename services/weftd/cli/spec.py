@@ -10,7 +10,7 @@ import msgspec
 from weft.client.job_name import job_name
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.spec import JobSpec
-from weftd.cli.along import env_along, secret_files_along, secrets_along
+from weftd.cli.attachments import env_along, secret_files_along, secrets_along
 from weftd.cli.cli_error import CliError
 
 _OPTIONS = {  # the field of the specification → the option that the user wrote

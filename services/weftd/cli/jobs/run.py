@@ -14,7 +14,7 @@ from weft.client import Refused
 from weft.client.place import PATIENT_SECONDS
 from weft.domain.spec import Kind, ResizeHow, TuningMode
 from weftd.cli import connection, page
-from weftd.cli.along import env_option, secret_option, venv_option
+from weftd.cli.attachments import env_option, secret_option, venv_option
 from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.following import follow, submitted_line
 from weftd.cli.jobs.following_array import follow_array

@@ -16,7 +16,7 @@ from weft.domain.arrays import ARRAY_PREFIX
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX, SpecError, decode_spec
 from weft.domain.spec import JobSpec
 from weftd.cli import connection, page
-from weftd.cli.along import env_option, read_with_env, secret_option, venv_option
+from weftd.cli.attachments import env_option, read_with_env, secret_option, venv_option
 from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.following import follow, submitted_line
 from weftd.cli.jobs.following_array import follow_array

@@ -22,7 +22,7 @@ from weft.domain.spec import JobSpec
 from weft.messages.http import JobView, Submitted
 from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
-from weftd.cli.along import env_along, env_option, secret_files_along, secret_option, secrets_along, venv_option
+from weftd.cli.attachments import env_along, env_option, secret_files_along, secret_option, secrets_along, venv_option
 from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.sync import pack, store, sync_option
 from weftd.cli.jobs.wait import seconds

@@ -8,7 +8,7 @@ import os
 
 from weft.client import Refused
 from weftd.cli import connection, page
-from weftd.cli.along import env_of
+from weftd.cli.attachments import env_of
 from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.act import the_job
 
