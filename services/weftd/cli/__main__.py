@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from weftd.cli.cli_error import CliError
 from weftd.cli.commands import COMMANDS, FAMILIES, load
+from weftd.cli.formatting import clean_lines
 from weftd.cli.parsing import Parser, names_of, nothing_given, place_of, typed, unknown_options
-from weftd.cli.words import clean_lines
 
 _VARIABLES = {"--url": "WEFT_URL", "--token": "WEFT_TOKEN"}
 INTERRUPTED = 130

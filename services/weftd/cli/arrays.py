@@ -13,8 +13,8 @@ from weft.domain.text import plural
 from weft.messages.http import ArrayAsked, ArrayView, JobView
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, fitting, plain, state_text, table
-from weftd.cli.words import clean, number, span
 
 _SHOWN = (
     JobState.RUNNING,

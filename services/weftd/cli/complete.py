@@ -15,8 +15,8 @@ from weft.client import Client, ClientError
 from weftd.cli import connection
 from weftd.cli.cli_error import CliError
 from weftd.cli.commands import COMMANDS, load
+from weftd.cli.formatting import clean
 from weftd.cli.parsing import Parser
-from weftd.cli.words import clean
 
 JOBS, NODES = "jobs", "nodes"
 SHELLS = ("bash", "fish", "zsh")

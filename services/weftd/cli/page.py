@@ -18,8 +18,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from weft.domain.terminal import cleaned
+from weftd.cli.formatting import clean_lines
 from weftd.cli.rendering.context import RenderContext
-from weftd.cli.words import clean_lines
 
 _PLAIN_WIDTH = 10_000  # a pipe has no width: nothing is broken or cut
 _LOOKALIKES = {"━": "#", "╸": "=", "─": "-", "·": ".", "■": "#", "▐": "[", "▌": "]", "…": "~", "×": "x"}

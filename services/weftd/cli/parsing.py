@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from weftd.cli.words import clean
+from weftd.cli.formatting import clean
 
 SHOWN_MAX = 100  # characters of a mistake that are shown
 _CHOICE = re.compile(r"argument (?P<what>.+?): invalid choice: (?P<given>.*) \(choose from (?P<known>.*)\)", re.DOTALL)

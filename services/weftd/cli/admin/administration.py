@@ -19,9 +19,9 @@ from weft.messages.webhooks import WebhookMade, WebhookWanted
 from weftd.cli import connection, page
 from weftd.cli.admin.secret import secret_value
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clock, zone_name
 from weftd.cli.rendering import administration as drawing
 from weftd.cli.rendering.context import RenderContext
-from weftd.cli.words import clock, zone_name
 
 T = TypeVar("T")
 Request = Callable[[Client], Awaitable[Any]]

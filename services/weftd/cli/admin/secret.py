@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from weft.messages.secrets import VALUE_BYTES_MAX
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
-from weftd.cli.words import clean
+from weftd.cli.formatting import clean
 
 TYPED_BYTES_MAX = 4094  # the kernel drops the rest of a longer line
 

@@ -13,9 +13,9 @@ from weft.messages.http import GpuView, NodeView, Submitted
 from weft.samples.benchmark_job import EMULATED_SECONDS, SECONDS, benchmark_spec
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import indexes
 from weftd.cli.jobs.following import status_of
 from weftd.cli.rendering.benchmarks import Benched, benchmarks_table
-from weftd.cli.words import indexes
 
 SECONDS_MAX = 3600.0
 

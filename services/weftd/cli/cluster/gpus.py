@@ -9,8 +9,8 @@ import argparse
 from weft.messages.http import GpusView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import natural
 from weftd.cli.rendering.gpus import table_of_gpus
-from weftd.cli.words import natural
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -8,9 +8,9 @@ from rich.text import Text
 from weft.messages.http import NodesView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import natural
 from weftd.cli.rendering.context import RenderContext, plain
 from weftd.cli.rendering.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
-from weftd.cli.words import natural
 
 _FEW = 8  # nodes of which each GPU is shown unasked
 

@@ -17,9 +17,9 @@ from weft.client.place import QUICK_SECONDS
 from weft.domain.job import FINAL
 from weft.messages.http import ClusterView, JobView
 from weftd.cli import connection, page
+from weftd.cli.formatting import span
 from weftd.cli.rendering.cluster import cluster_screen
 from weftd.cli.rendering.context import RenderContext
-from weftd.cli.words import span
 
 _ENDED_SHOWN = 5
 _ENDED_SECONDS = 600.0  # jobs that ended earlier are not shown

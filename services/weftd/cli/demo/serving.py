@@ -10,8 +10,8 @@ from weft.messages.http import JobView
 from weftd.cli.demo import parts
 from weftd.cli.demo.board import LOOK_SECONDS, Board
 from weftd.cli.demo.burst import send
+from weftd.cli.formatting import number
 from weftd.cli.rendering.services import latency_text
-from weftd.cli.words import number
 
 READY_SECONDS_MAX = 60.0
 GROWN_SECONDS_MAX = 15.0  # the burst goes on no longer, even if the service has not grown

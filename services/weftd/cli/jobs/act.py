@@ -10,8 +10,8 @@ from weft.client import Client, Refused
 from weft.messages.http import Accepted, ArrayAsked
 from weftd.cli import arrays, connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs.selection import ID_BEGINS
-from weftd.cli.words import clean
 
 EACH_SHOWN_MAX = 20  # of more, one line is printed in place of a line each
 AT_ONCE_MAX = 8  # requests: as many as the gateway answers at once for one tenant

@@ -15,11 +15,11 @@ from weft.messages.http import ClusterView, EventView, JobView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.arrays import show_instead
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import span
 from weftd.cli.jobs.moments import HELP, moment
 from weftd.cli.rendering.cluster import cluster_screen
 from weftd.cli.rendering.jobs import description, emulated_gpus_of, silences
 from weftd.cli.rendering.story import happened_at
-from weftd.cli.words import span
 
 _NAMED_MAX = 5  # other jobs whose names are requested
 

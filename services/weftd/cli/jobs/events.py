@@ -11,8 +11,8 @@ from weft.messages.http import ArrayView, EventView
 from weftd.cli import connection, page
 from weftd.cli.arrays import whole_array
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.rendering.story import event_line, happened_at
-from weftd.cli.words import clean
 
 _SHOWN = 50
 ELEMENTS_MAX = 50  # of an array whose events are shown as one story

@@ -19,9 +19,9 @@ from weft.domain.terminal import TerminalText
 from weft.messages.http import ArrayView, EventView, JobView
 from weftd.cli import arrays, connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs import selection
 from weftd.cli.rendering.jobs import failure_text
-from weftd.cli.words import clean
 
 EVERY_RANK = "all"
 JOBS_MAX = 20  # whose logs are shown at once

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from weft.domain.quantity import duration_seconds
 from weftd.cli.cli_error import CliError
-from weftd.cli.words import clean
+from weftd.cli.formatting import clean
 
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 HELP = (

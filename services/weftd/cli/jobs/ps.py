@@ -18,9 +18,9 @@ from weft.messages.http import ArrayView, JobsView, NodesView
 from weftd.cli import connection, page
 from weftd.cli.arrays import arrays_table, whole_array
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs import selection
 from weftd.cli.rendering.jobs import held_emulated, jobs_table, silences
-from weftd.cli.words import clean
 
 _PAGE = 100
 _STARTS_MAX = 200  # of the jobs that wait, those whose start is asked for

@@ -15,8 +15,8 @@ from weft.domain.spec import Kind
 from weft.domain.text import listed, plural
 from weft.messages.http import JobsView, JobView
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs.moments import moment
-from weftd.cli.words import clean
 
 OPEN = tuple(state for state in JobState if state not in FINAL)
 ENDED = tuple(state for state in JobState if state in FINAL)

@@ -7,8 +7,8 @@ from weft.client.place import weft_home
 from weft.emulation.slowdowns import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
 from weftd.cli import connection
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import natural
 from weftd.cli.local import ClusterHome
-from weftd.cli.words import natural
 
 _NODES_SHOWN = 8
 

@@ -11,9 +11,9 @@ from weft.client.place import weft_home
 from weft.domain.spec import TuningMode
 from weft.gpus import inventory_in_time
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean_lines
 from weftd.cli.local import AlreadyRunsError, ClusterHome, ClusterState, LocalCluster, LocalError, Options
 from weftd.cli.local.signals import Stops, stops_on_signals
-from weftd.cli.words import clean_lines
 
 ATTACH_SECONDS_MAX = 120.0
 ATTACH_POLL_SECONDS = 0.1

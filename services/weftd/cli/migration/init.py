@@ -8,8 +8,8 @@ from pathlib import Path
 from weft.domain.spec import TOKEN_PATTERN, Kind
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.migration.written import quoted
-from weftd.cli.words import clean
 
 _HEAD = """\
 # A job of Weft: `weft submit {file}`. Every field: docs/job-file.md

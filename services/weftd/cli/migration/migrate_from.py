@@ -13,12 +13,12 @@ import msgspec
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs.submit import read_spec
 from weftd.cli.migration.determined import from_determined
 from weftd.cli.migration.init import write_new
 from weftd.cli.migration.slurm import from_slurm
 from weftd.cli.migration.written import Translated, page_of
-from weftd.cli.words import clean
 
 _SYSTEMS = ("slurm", "determined")
 

@@ -11,8 +11,8 @@ from weft.messages.http_quotas import QuotaView
 from weft.messages.http_tenants import TenantView, TokenView
 from weft.messages.secrets import SecretView
 from weft.messages.webhooks import WebhookView
+from weftd.cli.formatting import ago, span
 from weftd.cli.rendering.context import RenderContext, plain, table
-from weftd.cli.words import ago, span
 
 
 def tenant_table(tenants: Sequence[TenantView], context: RenderContext) -> Table:

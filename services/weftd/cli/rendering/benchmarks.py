@@ -9,9 +9,9 @@ from rich.text import Text
 
 from weft.messages.http import GpuView, JobView
 from weft.samples.benchmark_result import Measurement, measurement_of
+from weftd.cli.formatting import number
 from weftd.cli.rendering.context import STATE_STYLES, RenderContext, plain, table
 from weftd.cli.rendering.nodes import model_text
-from weftd.cli.words import number
 
 ALIKE_MIN = 3  # GPUs of one model, for a meaningful median
 

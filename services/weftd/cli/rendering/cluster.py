@@ -11,10 +11,10 @@ from weft.domain.job import JobState
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.http import ClusterView, GpuView, JobView, NodeView
+from weftd.cli.formatting import clean, emulated_gpus, indexes, natural, number
 from weftd.cli.rendering.context import STATE_STYLES, RenderContext, bar, job_colour, plain
 from weftd.cli.rendering.jobs import held_emulated, jobs_table, silences
 from weftd.cli.rendering.nodes import gpus_text, held, model_text, node_state
-from weftd.cli.words import clean, emulated_gpus, indexes, natural, number
 
 _CELL_MIN, _CELL_MAX = 3, 12  # columns per GPU; with less than three there is no room for a name
 _BAR = 10

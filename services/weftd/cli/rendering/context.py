@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.domain.job import JobState
-from weftd.cli.words import clean, clock, number, zone_name
+from weftd.cli.formatting import clean, clock, number, zone_name
 
 STATE_STYLES = {
     JobState.QUEUED: "yellow",

@@ -15,13 +15,13 @@ from weft.messages.eta import Estimate
 from weft.messages.http import JobView
 from weft.planning.borrowing import gpu_text
 from weft.planning.reasons.explain import Explanation, HolderSeen
+from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, plain, state_text, table
 from weftd.cli.rendering.jobs import last_words_text, when_text
 from weftd.cli.rendering.services import service_lines
 from weftd.cli.rendering.shares import share_lines
 from weftd.cli.rendering.sizes import size_sentence
 from weftd.cli.rendering.tuned import NOTHING_TO_DO, verdict_lines
-from weftd.cli.words import clean, number, span
 
 BORROWERS_SHOWN = 5
 _OF_EARLY_STOPS = frozenset({"value", "step", "better", "of", "go_on"})  # likewise

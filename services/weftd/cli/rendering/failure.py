@@ -5,7 +5,7 @@ import os
 from weft.client.failure import LastWords
 from weft.domain.job import JobState
 from weft.messages.http import JobView
-from weftd.cli.words import clean
+from weftd.cli.formatting import clean
 
 
 def hint(job: JobView, words: LastWords | None) -> str:

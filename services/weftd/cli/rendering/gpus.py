@@ -9,9 +9,9 @@ from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.http import GpuView
 from weft.messages.signals import GpuSample
+from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, fitting, plain, table
 from weftd.cli.rendering.nodes import holder_text, model_text, score_style
-from weftd.cli.words import clean, number, span
 
 _DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # on a narrow terminal
 ORDINARY = frozenset({"idle", "applications-clocks"})  # harmless reasons for low clocks

@@ -16,6 +16,7 @@ from weft.domain.spec import JobSpec, Role, Tuning, Volume
 from weft.domain.text import listed, plural
 from weft.messages.eta import Basis, Estimate
 from weft.messages.http import EventView, JobView, NodeView, RunView
+from weftd.cli.formatting import NAMED_MAX, ago, clean, emulated_gpus, indexes, number, share_text, span
 from weftd.cli.rendering.context import (
     NO_SILENCE,
     Emulated,
@@ -32,7 +33,6 @@ from weftd.cli.rendering.services import service_lines, service_short
 from weftd.cli.rendering.sizes import is_sized, size_sentence, size_short
 from weftd.cli.rendering.story import NO_NAMES, story_table
 from weftd.cli.rendering.tuned import curve_table, tuning_lines
-from weftd.cli.words import NAMED_MAX, ago, clean, emulated_gpus, indexes, number, share_text, span
 
 NO_STARTS: Mapping[str, Estimate] = {}
 

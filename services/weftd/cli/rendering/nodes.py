@@ -11,8 +11,8 @@ from weft.domain.quantity import size_text
 from weft.domain.text import listed
 from weft.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
 from weft.messages.signals import HostSample
+from weftd.cli.formatting import NAMED_MAX, ago, clean, indexes, number, share_text, span
 from weftd.cli.rendering.context import RenderContext, fitting, plain, table
-from weftd.cli.words import NAMED_MAX, ago, clean, indexes, number, share_text, span
 
 T = TypeVar("T")
 

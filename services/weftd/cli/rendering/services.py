@@ -15,8 +15,8 @@ from weft.messages.http_services import (
     UnreadyView,
 )
 from weft.planning.borrowing import gpu_text
+from weftd.cli.formatting import ago, clean, number, span
 from weftd.cli.rendering.context import RenderContext, plain, table
-from weftd.cli.words import ago, clean, number, span
 
 _LOANS_SHOWN = 5
 

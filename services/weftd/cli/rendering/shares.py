@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.planning.reasons.explain import BesideSeen, ShareSeen
-from weftd.cli.words import clean, share_text
+from weftd.cli.formatting import clean, share_text
 
 NOTABLE = 0.005  # of the GPU's time: less is shown as nothing
 UNCOUNTED_NOTABLE = 64 << 20  # bytes: a driver rounds allocations up, and a context may be larger than is reckoned

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from weft.domain.sizes import RoleSize
 from weft.domain.spec import ResizeHow
 from weft.domain.text import plural
-from weftd.cli.words import clean
+from weftd.cli.formatting import clean
 
 _HOW = {
     ResizeHow.LIVE: "grows and shrinks live",

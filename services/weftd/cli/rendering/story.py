@@ -9,8 +9,8 @@ from rich.text import Text
 from weft.domain.job import Cause, JobState, Placement
 from weft.domain.text import listed
 from weft.messages.http import EventData, EventView
+from weftd.cli.formatting import NAMED_MAX, indexes, number
 from weftd.cli.rendering.context import STATE_STYLES, Emulated, RenderContext, plain, table
-from weftd.cli.words import NAMED_MAX, indexes, number
 
 NO_NAMES: Mapping[str, str] = {}
 _EVENT_STYLES = {

@@ -10,8 +10,8 @@ from weft.domain.text import plural
 from weft.messages.http import JobView, LimitsView, RunView
 from weft.messages.nodes import Pace
 from weft.messages.signals import NOT_TUNED, CurvePoint, RankVerdict
+from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, plain, table
-from weftd.cli.words import clean, number, span
 
 WELL = "healthy"
 UNKNOWN = "unknown"

@@ -23,10 +23,10 @@ from weft.messages.http import ErrorView
 from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs.logs import Writer, terminal_text
 from weftd.cli.jobs.wait import seconds
 from weftd.cli.services.endpoints import SERVICE_HELP
-from weftd.cli.words import clean
 
 HTTP_ERROR = 22  # as curl's
 CONNECT_SECONDS_MAX = 5.0

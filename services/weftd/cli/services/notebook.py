@@ -24,12 +24,12 @@ from weft.messages.http_services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.attachments import env_along, env_option, secret_files_along, secret_option, secrets_along, venv_option
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean, span
 from weftd.cli.jobs.sync import pack, store, sync_option
 from weftd.cli.jobs.wait import seconds
 from weftd.cli.rendering.jobs import failure_text
 from weftd.cli.services.endpoints import address
 from weftd.cli.spec import option_of, volume_of
-from weftd.cli.words import clean, span
 
 LOOK_SECONDS = 0.5
 WAIT_SECONDS_MAX = 600.0

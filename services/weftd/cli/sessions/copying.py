@@ -21,10 +21,10 @@ from weft.domain.quantity import size_bytes, size_text
 from weft.messages.sessions import SessionKind
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.parsing import shown
 from weftd.cli.sessions.packing import Packed, Unpacking
 from weftd.cli.sessions.shell import opened, run_options
-from weftd.cli.words import clean
 
 SIZE_MAX = "100GiB"
 ERRORS_BYTES_MAX = 4096

@@ -12,8 +12,8 @@ from weft.client.sessions import RunSession
 from weft.messages.sessions import SessionKind
 from weftd.cli import page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.sessions.shell import opened, which_run
-from weftd.cli.words import clean
 
 HERE = "127.0.0.1"
 AT_ONCE = 64

@@ -18,9 +18,9 @@ from weft.client.sessions import RunSession
 from weft.messages.sessions import SessionKind
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
+from weftd.cli.formatting import clean
 from weftd.cli.jobs.act import the_job
 from weftd.cli.sessions.console import RawTerminal, piped_input
-from weftd.cli.words import clean
 
 TERM = "xterm-256color"
 

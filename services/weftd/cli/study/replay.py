@@ -21,7 +21,7 @@ from weft.domain.text import plural
 from weft.messages.history import Record
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
-from weftd.cli.words import clean
+from weftd.cli.formatting import clean
 from weftd.scheduler.thinking.record.replay import Difference, Replay, Unread
 from weftd.scheduler.thinking.state.pool import NodeChange
 

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from weftd.cli.formatting import ago, clean, clock, emulated_gpus, indexes, number, span
 from weftd.cli.rendering.context import RenderContext
-from weftd.cli.words import ago, clean, clock, emulated_gpus, indexes, number, span
 
 
 @pytest.mark.parametrize(
