@@ -10,8 +10,8 @@ from random import Random
 
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
-from weft.simulator.agenda import Agenda, What
 from weft.simulator.deciding import Deciding
+from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
@@ -48,7 +48,7 @@ class Simulation:
         self._world = world
         self._progress = progress
         self._jobs = [SimulatedJob(number, trace) for number, trace in enumerate(workload.jobs)]
-        self._agenda = Agenda()
+        self._event_queue = EventQueue()
         dice = Random(seed)
         truth = Truth(cluster, world, belief=scores, dice=dice)
         self._lives = Lives(
@@ -57,14 +57,14 @@ class Simulation:
             running=Running(
                 cluster.gpus, policy.ordering, durations_known=world.durations_known, minimum_run=world.minimum_run
             ),
-            agenda=self._agenda,
+            event_queue=self._event_queue,
             order=policy.ordering,
             world=world,
             truth=truth,
             foreseen=policy.backfill != "none",
             keep_spells=keep_spells,
         )
-        self._troubles = Troubles(self._lives, truth, self._agenda, cluster=cluster, world=world, dice=dice)
+        self._troubles = Troubles(self._lives, truth, self._event_queue, cluster=cluster, world=world, dice=dice)
         by_id = {job.trace.id: job for job in self._jobs}
         self._partitioning = partitioning
         self._sizing = (
@@ -77,7 +77,7 @@ class Simulation:
                 cluster=cluster,
                 policy=policy,
                 world=world,
-                agenda=self._agenda,
+                event_queue=self._event_queue,
             )
         )
         self._deciding = Deciding(
@@ -95,7 +95,7 @@ class Simulation:
             else ServicesOverTime(
                 serving,
                 lives=self._lives,
-                agenda=self._agenda,
+                event_queue=self._event_queue,
                 jobs=by_id,
                 sizing=self._sizing,
                 preempts=policy.ordering.tier is not None,
@@ -105,7 +105,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         for job in self._jobs:
-            self._agenda.add(job.trace.arrival_s, What.ARRIVES, job.number)
+            self._event_queue.add(job.trace.arrival_s, What.ARRIVES, job.number)
         self._troubles.begin(min((job.trace.arrival_s for job in self._jobs), default=0.0))
         if self._serving is not None:
             self._serving.begin()
@@ -113,12 +113,12 @@ class Simulation:
         next_decision = 0.0
         every = self._world.decide_every_s
         while len(self._lives.ended) < len(self._jobs) or (self._serving is not None and self._serving.are_open):
-            now = self._agenda.next_at
+            now = self._event_queue.next_at
             if every and due and now > next_decision:
                 now = next_decision
             assert now < inf, "jobs wait, and nothing will ever happen"
-            while self._agenda.next_at <= now:
-                due |= self._happens(*self._agenda.take())
+            while self._event_queue.next_at <= now:
+                due |= self._happens(*self._event_queue.take())
             if not due:
                 continue
             if every and now < next_decision:

@@ -6,7 +6,7 @@ from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.order import Order
 from weft.planning.queue import Queue
-from weft.simulator.agenda import Agenda, What
+from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.model import World
 from weft.simulator.outcome import JobOutcome, Spell
@@ -19,7 +19,7 @@ FLOAT_ERROR = 0.01  # in grains
 
 
 class Lives:
-    """Keeps room, queue, running jobs and agenda in agreement about each job."""
+    """Keeps room, queue, running jobs and event queue in agreement about each job."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Lives:
         free_capacity: FreeCapacity,
         queue: Queue,
         running: Running,
-        agenda: Agenda,
+        event_queue: EventQueue,
         order: Order,
         world: World,
         truth: Truth,
@@ -37,7 +37,7 @@ class Lives:
         self.free_capacity, self.queue, self.running = free_capacity, queue, running
         self.ended: dict[int, JobOutcome] = {}
         self.spells: list[Spell] = []
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._order = order
         self._world = world
         self._truth = truth
@@ -50,7 +50,7 @@ class Lives:
         self.queue.add(standing, job.group(self._order, backfills=self._foreseen))
         after = self._order.promotes_after_s(standing)
         if after is not None:
-            self._agenda.add(now + after, What.IS_PROMOTED, job.number, job.version)
+            self._event_queue.add(now + after, What.IS_PROMOTED, job.number, job.version)
 
     def promote(self, job: SimulatedJob, now: float) -> None:
         """The job waited so long that its attained time is forgotten."""
@@ -82,7 +82,7 @@ class Lives:
         """Foresee when the job has run for long enough to be evicted."""
         for until in sorted(self.running.may_leave_at(job)):
             if until > now:
-                self._agenda.add(until, What.MAY_LEAVE, job.number, job.version)
+                self._event_queue.add(until, What.MAY_LEAVE, job.number, job.version)
 
     def goes_on(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...], *, since: float) -> None:
         """The job holds these GPUs since before the simulation begins: it begins nothing, and loses nothing."""
@@ -143,7 +143,7 @@ class Lives:
         job.leaves = True
         job.version += 1
         self.running.leave(job, now + self._world.stop_s)
-        self._agenda.add(now + self._world.stop_s, What.IS_GONE, job.number, job.version)
+        self._event_queue.add(now + self._world.stop_s, What.IS_GONE, job.number, job.version)
 
     def end(self, job: SimulatedJob, now: float) -> None:
         self._leave(job, now)
@@ -154,14 +154,14 @@ class Lives:
         changes_at = self.running.rank(job, now)
         if changes_at is not None:
             at = round(ceil(changes_at / GRAIN_S - FLOAT_ERROR) * GRAIN_S, 6)
-            self._agenda.add(max(at, now + GRAIN_S), What.CHANGES, job.number, job.version)
+            self._event_queue.add(max(at, now + GRAIN_S), What.CHANGES, job.number, job.version)
 
     def _expect(self, job: SimulatedJob) -> None:
         """Foresee its end, or the change of its place in the order."""
         job.version += 1
         if self._foreseen:
             self.running.foresee(job)
-        self._agenda.add(job.ends_at(), What.ENDS, job.number, job.version)
+        self._event_queue.add(job.ends_at(), What.ENDS, job.number, job.version)
         self.rank(job, job.since)
 
     def _leave(self, job: SimulatedJob, now: float) -> None:

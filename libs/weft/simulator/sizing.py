@@ -21,7 +21,7 @@ from weft.planning.queue import place_of
 from weft.planning.resizing import grow, shrink
 from weft.planning.resource_request import RoleRequest
 from weft.planning.scores import GpuKey
-from weft.simulator.agenda import Agenda, What
+from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
@@ -68,7 +68,7 @@ class SizesOverTime:
         cluster: Cluster,
         policy: Policy,
         world: World,
-        agenda: Agenda,
+        event_queue: EventQueue,
     ) -> None:
         self.planned: list[PartitionPlan] = []
         self.next_at = inf
@@ -80,7 +80,7 @@ class SizesOverTime:
         self._cluster = cluster
         self._order = policy.ordering
         self._world = world
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._planned_at = -inf
         self._in_vain = 0
         self.serving: Callable[[float], Mapping[str, int]] = lambda _: {}  # GPUs by node that services keep from jobs
@@ -117,7 +117,7 @@ class SizesOverTime:
     def _plan_at(self, at: float) -> None:
         if at < self.next_at:
             self.next_at = at
-            self._agenda.add(at, What.PARTITIONS)
+            self._event_queue.add(at, What.PARTITIONS)
 
     # what the planner is told
 

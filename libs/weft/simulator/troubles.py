@@ -4,7 +4,7 @@ from math import inf
 from random import Random
 
 from weft.planning.scores import GpuKey
-from weft.simulator.agenda import Agenda, What
+from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
 from weft.simulator.pool import node_id
@@ -16,11 +16,11 @@ AGE_S = 1800.0  # between two looks at the age of scores
 
 class Troubles:
     def __init__(
-        self, lives: Lives, truth: Truth, agenda: Agenda, *, cluster: Cluster, world: World, dice: Random
+        self, lives: Lives, truth: Truth, event_queue: EventQueue, *, cluster: Cluster, world: World, dice: Random
     ) -> None:
         self._lives = lives
         self._truth = truth
-        self._agenda = agenda
+        self._event_queue = event_queue
         self._cluster = cluster
         self._world = world
         self._dice = dice
@@ -29,9 +29,9 @@ class Troubles:
     def begin(self, now: float) -> None:
         world = self._world
         if world.drift_s:
-            self._agenda.add(now + world.drift_s, What.DRIFTS)
+            self._event_queue.add(now + world.drift_s, What.DRIFTS)
         if self._truth.learns:
-            self._agenda.add(now + world.sample_s, What.IS_MEASURED)
+            self._event_queue.add(now + world.sample_s, What.IS_MEASURED)
         if world.failures_per_node_day:
             for number in range(self._cluster.nodes):
                 self._expect_failure(now, number)
@@ -52,7 +52,7 @@ class Troubles:
 
     def _expect_failure(self, now: float, node: int) -> None:
         after = self._dice.expovariate(self._world.failures_per_node_day / DAY_S)
-        self._agenda.add(now + after, What.FAILS, node)
+        self._event_queue.add(now + after, What.FAILS, node)
 
     def _fail(self, now: float, node: int) -> None:
         name = node_id(node)
@@ -61,7 +61,7 @@ class Troubles:
             self._lives.evict(job, now, stopped=False)
         self._lives.free_capacity.close([name])
         running.free -= self._gpus_of(node)
-        self._agenda.add(now + self._world.repair_s, What.IS_REPAIRED, node)
+        self._event_queue.add(now + self._world.repair_s, What.IS_REPAIRED, node)
 
     def _gpus_of(self, node: int) -> int:
         return len(self._lives.free_capacity.nodes[node_id(node)].gpus.models)
@@ -72,7 +72,7 @@ class Troubles:
             self._lives.free_capacity.rescore(name, scores)
         for job in self._lives.running.jobs.values():
             self._lives.drifted(job, now)
-        self._agenda.add(now + self._world.drift_s, What.DRIFTS)
+        self._event_queue.add(now + self._world.drift_s, What.DRIFTS)
 
     def _measure(self, now: float) -> bool:
         free_capacity = self._lives.free_capacity
@@ -93,5 +93,5 @@ class Troubles:
             self._aged_at = now
             for name, scores in self._truth.aged(now).items():
                 free_capacity.rescore(name, scores)
-        self._agenda.add(now + self._world.sample_s, What.IS_MEASURED)
+        self._event_queue.add(now + self._world.sample_s, What.IS_MEASURED)
         return bool(changed)

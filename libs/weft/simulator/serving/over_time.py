@@ -26,8 +26,8 @@ from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey
 from weft.serving.loads import Autoscaler, Goal
 from weft.serving.policies import autoscaler
-from weft.simulator.agenda import Agenda, What
 from weft.simulator.counted import Counted, Course
+from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.serving.rates import arrivals_of, drawn
@@ -67,7 +67,7 @@ class ServicesOverTime:
         serving: Serving,
         *,
         lives: Lives,
-        agenda: Agenda,
+        event_queue: EventQueue,
         jobs: Mapping[str, SimulatedJob],
         sizing: SizesOverTime | None,
         preempts: bool,
@@ -76,7 +76,7 @@ class ServicesOverTime:
         services = self._how = serving.services
         self.name = serving.name
         self._lives, self._free_capacity = lives, lives.free_capacity
-        self._agenda, self._jobs = agenda, jobs
+        self._event_queue, self._jobs = event_queue, jobs
         self._sizing = sizing
         self._preempts = preempts
         self._returned: list[tuple[float, str]] = []  # when which node got a GPU back from a service
@@ -100,7 +100,7 @@ class ServicesOverTime:
                 self._take(allocation)
                 service.begin_ready(allocation, 0.0, score=self._score(allocation))
                 self._divide([allocation])
-            self._agenda.add(0.0, What.SERVES, number)
+            self._event_queue.add(0.0, What.SERVES, number)
 
     def outcomes(self) -> tuple[Counted, ...]:
         return tuple(service.outcome() for service in self.served)
@@ -121,7 +121,7 @@ class ServicesOverTime:
         soon = now + self._how.every_s
         if not service.staying and now < service.requests.next_at < soon:
             soon = service.requests.next_at  # the first request for a service without replicas is news
-        self._agenda.add(min(soon, self._how.lasts_s), What.SERVES, number)
+        self._event_queue.add(min(soon, self._how.lasts_s), What.SERVES, number)
         return changed
 
     def node_fails(self, now: float, node_id: str) -> None:

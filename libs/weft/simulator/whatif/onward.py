@@ -20,8 +20,8 @@ from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.resource_request import ResourceRequest, smallest
 from weft.planning.scheduling_pass import Demand
 from weft.planning.scores import Scores
-from weft.simulator.agenda import Agenda, What
 from weft.simulator.cluster import SimulatedCluster
+from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
@@ -101,7 +101,7 @@ class Onward:
         for node in present.nodes:
             self._free_capacity.add(node)
         gpus = sum(len(node.capacity.gpus) for node in present.nodes)
-        self._agenda = Agenda()
+        self._event_queue = EventQueue()
         self._quotas = QuotasInForce(present.quotas, {node.id: node for node in present.nodes})
         self._queue = Queue(self._order, by_tenant=self._quotas.on)
         world = World(move_s=0.0)
@@ -112,7 +112,7 @@ class Onward:
             free_capacity=self._free_capacity,
             queue=self._queue,
             running=self._running,
-            agenda=self._agenda,
+            event_queue=self._event_queue,
             order=self._order,
             world=world,
             truth=Truth(Cluster(nodes=0, gpus_per_node=0), world, belief="oracle", dice=Random(0)),
@@ -130,13 +130,13 @@ class Onward:
         """What becomes of each job, by its id."""
         self._begin()
         due, next_decision = True, 0.0
-        while due or self._agenda.next_at < inf:
-            now = min(self._agenda.next_at, next_decision) if due else self._agenda.next_at
+        while due or self._event_queue.next_at < inf:
+            now = min(self._event_queue.next_at, next_decision) if due else self._event_queue.next_at
             if now > self._until_s:
                 break
             self._running.now = now
-            while self._agenda.next_at <= now:
-                due |= self._happens(*self._agenda.take())
+            while self._event_queue.next_at <= now:
+                due |= self._happens(*self._event_queue.take())
             if due and now >= next_decision:
                 self._decide(now)
                 due, next_decision = False, now * (1 + self._grain)
@@ -154,7 +154,7 @@ class Onward:
             if job.now.held:
                 continue
             if job.now.not_before_s > 0:
-                self._agenda.add(job.now.not_before_s, What.ARRIVES, job.number)
+                self._event_queue.add(job.now.not_before_s, What.ARRIVES, job.number)
             else:
                 self._lives.wait(job, 0.0)
 

@@ -22,7 +22,7 @@ class What(IntEnum):
     SERVES = 11
 
 
-class Agenda:
+class EventQueue:
     """The events to come. `number` is a job's or a node's; a job's event counts while its `version` is current."""
 
     def __init__(self) -> None:
