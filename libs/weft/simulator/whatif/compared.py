@@ -6,7 +6,7 @@ from statistics import fmean
 from msgspec import Struct
 
 from weft.planning.policy import Policy
-from weft.simulator.whatif.onward import Fate
+from weft.simulator.whatif.look_ahead import WhatIfOutcome
 from weft.simulator.whatif.present import JobNow
 
 SAME_S = 1.0  # a smaller difference is none
@@ -20,8 +20,8 @@ class JobCompared(Struct, frozen=True, kw_only=True):
     in one of the two only, or in neither within the time that was looked at."""
 
     id: str
-    base: Fate
-    other: Fate
+    base: WhatIfOutcome
+    other: WhatIfOutcome
     gains_s: float | None
 
 
@@ -49,7 +49,7 @@ def grain_for(policies: Sequence[Policy], jobs: int) -> float:
 
 
 def compared(
-    jobs: Sequence[JobNow], base: Mapping[str, Fate], other: Mapping[str, Fate], *, until_s: float
+    jobs: Sequence[JobNow], base: Mapping[str, WhatIfOutcome], other: Mapping[str, WhatIfOutcome], *, until_s: float
 ) -> FatesCompared:
     """`jobs`: all that are there in either. Those whose fate differs come first, the largest difference first."""
     found = [_compared(job, base.get(job.id), other.get(job.id), until_s) for job in jobs]
@@ -69,12 +69,12 @@ def compared(
     )
 
 
-def _compared(job: JobNow, base: Fate | None, other: Fate | None, until_s: float) -> JobCompared:
+def _compared(job: JobNow, base: WhatIfOutcome | None, other: WhatIfOutcome | None, until_s: float) -> JobCompared:
     gains = None if base is None or other is None else _gains(base, other, until_s, holds=bool(job.held))
-    return JobCompared(id=job.id, base=base or Fate(), other=other or Fate(), gains_s=gains)
+    return JobCompared(id=job.id, base=base or WhatIfOutcome(), other=other or WhatIfOutcome(), gains_s=gains)
 
 
-def _gains(base: Fate, other: Fate, until_s: float, *, holds: bool) -> float | None:
+def _gains(base: WhatIfOutcome, other: WhatIfOutcome, until_s: float, *, holds: bool) -> float | None:
     before, after = base.ends_s, other.ends_s
     if before is None and after is None:
         before, after = (None, None) if holds else (base.starts_s, other.starts_s)

@@ -10,7 +10,7 @@ import sys
 import msgspec
 from msgspec import Struct
 
-from weft.simulator.whatif.onward import Fate, Onward
+from weft.simulator.whatif.look_ahead import LookAhead, WhatIfOutcome
 from weft.simulator.whatif.present import Present
 
 NICE = 10  # whatever else the machine has to do comes first
@@ -26,13 +26,13 @@ def encoded(task: Task) -> bytes:
     return pickle.dumps(task, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def fates_of(answer: bytes) -> dict[str, Fate]:
-    return msgspec.msgpack.decode(answer, type=dict[str, Fate])
+def outcomes_of(answer: bytes) -> dict[str, WhatIfOutcome]:
+    return msgspec.msgpack.decode(answer, type=dict[str, WhatIfOutcome])
 
 
 def main() -> None:
     os.nice(NICE)
     task = pickle.load(sys.stdin.buffer)
     assert isinstance(task, Task), "only the process that started this one writes to it"
-    fates = Onward(task.present, until_s=task.until_s, grain=task.grain).fates()
-    sys.stdout.buffer.write(msgspec.msgpack.encode(fates))
+    outcomes = LookAhead(task.present, until_s=task.until_s, grain=task.grain).outcomes()
+    sys.stdout.buffer.write(msgspec.msgpack.encode(outcomes))

@@ -21,9 +21,9 @@ from weft.planning.policy import Policy
 from weft.planning.scores import GpuKey
 from weft.simulator.whatif.compared import FatesCompared, compared, grain_for
 from weft.simulator.whatif.durations import Assumptions
-from weft.simulator.whatif.onward import Fate
+from weft.simulator.whatif.look_ahead import WhatIfOutcome
 from weft.simulator.whatif.present import JobNow, Present, Supposition, job_of, jobs_now, policy_of, supposed
-from weft.simulator.whatif.worker import Task, encoded, fates_of
+from weft.simulator.whatif.worker import Task, encoded, outcomes_of
 from weft.store.tenants import Access
 from weftd.gateway.allowances import check
 from weftd.gateway.errors import RejectedError
@@ -65,8 +65,8 @@ async def what_if(call: Call[NoQuery]) -> web.StreamResponse:
     call.turn.end()  # it has turns of its own, and may wait long for one: other requests go on meanwhile
     async with gateway.supposing.one(call.who.tenant):
         asked = await _asked(gateway, call.who, wanted)
-        fates = await _fates(asked)
-        view = await asyncio.to_thread(_view, asked, *fates, call.who)
+        outcomes = await _outcomes(asked)
+        view = await asyncio.to_thread(_view, asked, *outcomes, call.who)
     return answer(view)
 
 
@@ -147,7 +147,7 @@ def _scores(scores: Sequence[GpuScore]) -> dict[str, dict[GpuKey, float]]:
 # the work
 
 
-async def _fates(asked: WhatIfAsked) -> tuple[dict[str, Fate], dict[str, Fate]]:
+async def _outcomes(asked: WhatIfAsked) -> tuple[dict[str, WhatIfOutcome], dict[str, WhatIfOutcome]]:
     grain = grain_for([asked.base.policy, asked.other.policy], len(asked.other.jobs))
     tasks = [Task(present=side, until_s=asked.until_s, grain=grain) for side in (asked.base, asked.other)]
     try:
@@ -159,7 +159,7 @@ async def _fates(asked: WhatIfAsked) -> tuple[dict[str, Fate], dict[str, Fate]]:
     return base.result(), other.result()
 
 
-async def _worked(task: Task) -> dict[str, Fate]:
+async def _worked(task: Task) -> dict[str, WhatIfOutcome]:
     """The work in a process of its own, which is ended when the caller goes away or the time is up."""
     question = await asyncio.to_thread(encoded, task)
     process = await asyncio.create_subprocess_exec(
@@ -174,13 +174,15 @@ async def _worked(task: Task) -> dict[str, Fate]:
             await process.wait()
     if process.returncode != 0:
         raise RuntimeError(f"a what-if ended with status {process.returncode}")
-    return await asyncio.to_thread(fates_of, answered)
+    return await asyncio.to_thread(outcomes_of, answered)
 
 
 # the answer
 
 
-def _view(asked: WhatIfAsked, base: dict[str, Fate], other: dict[str, Fate], who: Access) -> WhatIfView:
+def _view(
+    asked: WhatIfAsked, base: dict[str, WhatIfOutcome], other: dict[str, WhatIfOutcome], who: Access
+) -> WhatIfView:
     found = compared(asked.other.jobs, base, other, until_s=asked.until_s)
     shown = [job for job in found.jobs if job.gains_s or (job.gains_s is None and _is_new(asked, job.id))]
     own = [job for job in found.jobs if not job.gains_s and not _is_new(asked, job.id)]
@@ -259,7 +261,7 @@ def _words(asked: WhatIfAsked) -> str:
     return ", ".join(parts) or "nothing different"
 
 
-def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, Fate]) -> str:
+def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, WhatIfOutcome]) -> str:
     """`With order las instead of fifo: 12 jobs end sooner, 3 later; …`"""
     words = _words(asked)
     parts = [f"With {words}: {plural(found.gained, 'job')} sooner, {found.lost:,} later"]
@@ -276,7 +278,7 @@ def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, Fate]) 
     return "; ".join(parts)
 
 
-def _start(asked: WhatIfAsked, job: JobNow, other: dict[str, Fate]) -> str:
+def _start(asked: WhatIfAsked, job: JobNow, other: dict[str, WhatIfOutcome]) -> str:
     starts = other[job.id].starts_s
     if starts is None:
         return f"does not start within {duration_text(asked.until_s)}"

@@ -27,13 +27,13 @@ from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
 from weft.simulator.running import Running
 from weft.simulator.truth import Truth
-from weft.simulator.whatif.going import GoingJob, GoingLives
 from weft.simulator.whatif.present import Present
+from weft.simulator.whatif.running_job import GoingLives, RunningJob
 
 DAY_S = 86400.0
 
 
-class Fate(Struct, frozen=True, kw_only=True):
+class WhatIfOutcome(Struct, frozen=True, kw_only=True):
     """What becomes of a job, in seconds from now; None: not within the time that was looked at. Of a job that runs
     now, `starts_s` is None."""
 
@@ -43,7 +43,7 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 class _PoolOnward(SimulatedCluster):
     def __init__(
-        self, lives: Lives, jobs: Mapping[str, GoingJob], order: Order, *, quotas: QuotasInForce, empty: FreeCapacity
+        self, lives: Lives, jobs: Mapping[str, RunningJob], order: Order, *, quotas: QuotasInForce, empty: FreeCapacity
     ) -> None:
         super().__init__(lives, jobs, order, known=False)
         self._going = jobs
@@ -86,7 +86,7 @@ class _PoolOnward(SimulatedCluster):
         self._quotas.let_go(job.trace.id)
 
 
-class Onward:
+class LookAhead:
     """One look ahead; `fates` it once. `grain`: the time between two decisions, as a part of how
     far ahead they are; 0: after each event."""
 
@@ -96,7 +96,7 @@ class Onward:
         self._until_s, self._grain = until_s, grain
         backfills = policy.backfill != "none"
         every = sorted(present.jobs, key=lambda job: (job.seq, job.id))
-        self._jobs = [GoingJob(number, job, backfills=backfills) for number, job in enumerate(every)]
+        self._jobs = [RunningJob(number, job, backfills=backfills) for number, job in enumerate(every)]
         self._free_capacity = FreeCapacity(Scores(present.scores), placer=policy.placing.placer)
         for node in present.nodes:
             self._free_capacity.add(node)
@@ -126,7 +126,7 @@ class Onward:
         self._cycle = Cycle(self._pool, policy, patience_s=PATIENCE_SECONDS)
         self.decisions = 0
 
-    def fates(self) -> Mapping[str, Fate]:
+    def outcomes(self) -> Mapping[str, WhatIfOutcome]:
         """What becomes of each job, by its id."""
         self._begin()
         due, next_decision = True, 0.0
@@ -181,7 +181,7 @@ class Onward:
         for decision in self._cycle.decide(now):
             self._pool.apply(decision)
 
-    def _fate(self, job: GoingJob) -> Fate:
+    def _fate(self, job: RunningJob) -> WhatIfOutcome:
         ended = self._lives.ended.get(job.number)
         starts = None if job.now.held else job.begun
-        return Fate(starts_s=starts, ends_s=None if ended is None else ended.completed_s)
+        return WhatIfOutcome(starts_s=starts, ends_s=None if ended is None else ended.completed_s)

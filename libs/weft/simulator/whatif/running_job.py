@@ -10,7 +10,7 @@ from weft.simulator.whatif.present import JobNow
 from weft.simulator.workload import TraceJob
 
 
-class GoingJob(SimulatedJob):
+class RunningJob(SimulatedJob):
     """Times are seconds from now. `wants`: what it asks of a walk. With fewer GPUs than it asks for it works as much
     more slowly."""
 
@@ -74,7 +74,7 @@ class GoingLives(Lives):
     """A job lasts as long wherever it is: what is assumed of it is no better known than that."""
 
     def rank(self, job: SimulatedJob, now: float) -> None:
-        if isinstance(job, GoingJob) and job.now.gives_way:
+        if isinstance(job, RunningJob) and job.now.gives_way:
             super().rank(job, now)
 
     def _slowdown(self, job: SimulatedJob) -> float:
