@@ -45,7 +45,7 @@ class Counted(Struct, frozen=True, kw_only=True):
     unattainable: str = ""
 
 
-class Course(Struct, frozen=True, kw_only=True):
+class Trajectory(Struct, frozen=True, kw_only=True):
     """How one service went. `wanted`: from each time on, how many replicas its autoscaler wants, and the thousandths of
     a GPU for each. `held`: replicas that it has, and how many of these are borrowed."""
 

@@ -179,7 +179,7 @@ class Simulation:
             workload=self._workload.name,
             policy=self._name,
             services=() if self._serving is None else self._serving.outcomes(),
-            courses=() if self._serving is None else self._serving.courses(),
+            trajectories=() if self._serving is None else self._serving.trajectories(),
             nodes=self._cluster.nodes,
             gpus_per_node=self._cluster.gpus_per_node,
             jobs=tuple(self._lives.ended[number] for number in range(len(self._jobs))),

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from weft.planning.shares import NOTHING, Amounts
-from weft.simulator.counted import Counted, Course
+from weft.simulator.counted import Counted, Trajectory
 from weft.simulator.workload import Elastic, TraceJob
 
 Gpu = tuple[int, int]
@@ -114,7 +114,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     amounts: Amounts = NOTHING
     partitions: tuple[PartitionPlan, ...] = ()  # by time
     services: tuple[Counted, ...] = ()
-    courses: tuple[Course, ...] = ()  # of the services, in their order
+    trajectories: tuple[Trajectory, ...] = ()  # of the services, in their order
 
     @property
     def gpus(self) -> int:

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from tests.bench.figures import Aim
 from tests.bench.serving.rules import Totals, by_name, fixed, maker, rate_of_day, totals
 from weft.planning.policy import Policy
-from weft.simulator.counted import Counted, Course
+from weft.simulator.counted import Counted, Trajectory
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome
 from weft.simulator.partitionings import partitioning_of
@@ -54,7 +54,7 @@ class Run(Struct, frozen=True, kw_only=True):
     work_per_hour: float
     gpu_s: float
     lost: float
-    courses: tuple[Course, ...]
+    trajectories: tuple[Trajectory, ...]
 
 
 def services_of(day_s: float, *, whole: bool) -> tuple[TraceService, ...]:
@@ -148,7 +148,7 @@ def run_of(outcome: Outcome) -> Run:
         work_per_hour=sum(job.work_s * job.gpus for job in jobs) / ends,
         gpu_s=sum(each.gpu_s for each in served),
         lost=sum(each.loan_lost_gpu_s for each in served) / held,
-        courses=outcome.courses,
+        trajectories=outcome.trajectories,
     )
 
 

@@ -307,7 +307,7 @@ def constant(seed: int, *, quick: bool) -> dict[str, Aim]:
             want=3,
         )
         outcome = ran("weft", (service,), Day(lasts_s=hours * 3600, days=1, burst_every_s=1.0), seed)
-        sizes = [(at, size) for at, size, _ in outcome.courses[0].wanted]
+        sizes = [(at, size) for at, size, _ in outcome.trajectories[0].wanted]
         found = outcome.services[0]
         later = [size for at, size in sizes if at > 600]
         settled = [size for at, size in sizes if at <= 600][-1:]
@@ -342,7 +342,7 @@ def bursts(seed: int, *, quick: bool) -> dict[str, Aim]:
             want=4,
         )
         outcome = ran("weft", (service,), Day(lasts_s=begin + 60.0, days=1, burst_every_s=1.0), seed)
-        wanted = outcome.courses[0].wanted
+        wanted = outcome.trajectories[0].wanted
         before = [size for at, size, _ in wanted if at <= int(begin)][-1]
         up = [at for at, size, _ in wanted if at > int(begin) and size > before]
         took.append(up[0] - int(begin) if up else 60.0)

@@ -26,7 +26,7 @@ from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey
 from weft.serving.loads import Autoscaler, Goal
 from weft.serving.policies import autoscaler
-from weft.simulator.counted import Counted, Course
+from weft.simulator.counted import Counted, Trajectory
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -105,8 +105,8 @@ class ServicesOverTime:
     def outcomes(self) -> tuple[Counted, ...]:
         return tuple(service.outcome() for service in self.served)
 
-    def courses(self) -> tuple[Course, ...]:
-        return tuple(service.course() for service in self.served)
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        return tuple(service.trajectory() for service in self.served)
 
     def look(self, now: float, number: int) -> bool:
         """Look at one service; whether the room of jobs changed."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weft.domain.job import Allocation
 from weft.serving.loads import Autoscaler, ReplicaLoad, ServiceLoad, Sized
-from weft.simulator.counted import Counted, Course
+from weft.simulator.counted import Counted, Trajectory
 from weft.simulator.serving.queueing import Requests
 from weft.simulator.serving.rates import Times
 from weft.simulator.serving.service import TraceService
@@ -237,8 +237,8 @@ class SimulatedService:
             self._count(replica, now)
         self._note(now)
 
-    def course(self) -> Course:
-        return Course(name=self.trace.name, wanted=tuple(self._demand), held=tuple(self._held))
+    def trajectory(self) -> Trajectory:
+        return Trajectory(name=self.trace.name, wanted=tuple(self._demand), held=tuple(self._held))
 
     def outcome(self) -> Counted:
         requests, trace = self.requests, self.trace
