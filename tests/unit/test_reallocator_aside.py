@@ -16,7 +16,7 @@ from tests.support.steps import go
 from weft.domain.job import Job, JobEvent, Placement
 from weft.domain.lease import Lease
 from weft.domain.spec import TuningMode
-from weft.serving.autoscaler import Weft
+from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.store import StoreUnavailableError
 from weftd.reallocator.aside import ASIDE_SECONDS, Aside
 from weftd.reallocator.service import Review
@@ -168,7 +168,7 @@ async def test_a_store_that_is_away_leaves_no_job_out(monkeypatch: pytest.Monkey
 async def test_a_rule_that_fails_is_blamed_on_its_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """The innermost frame is the rule's, which knows no job: the frame that called it does."""
     w = await World.begun()
-    monkeypatch.setattr(Weft, "decide", lambda rule, load: 1 // 0)
+    monkeypatch.setattr(PredictiveAutoscaler, "decide", lambda rule, load: 1 // 0)
     await w.seconds(2)
     assert w.mistakes == 2.0
     assert w.aside.without(w.jobs) == []

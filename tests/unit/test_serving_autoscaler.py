@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.served import Served, bucket
-from weft.serving.autoscaler import Weft
+from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad
 from weft.serving.rules import ScalingRules
 
@@ -32,7 +32,7 @@ def served(
     def constant(at: float) -> float:
         return rate if isinstance(rate, float) else rate(at)
 
-    rule = Weft(goal, at=AT, rules=rules, start=20.0)
+    rule = PredictiveAutoscaler(goal, at=AT, rules=rules, start=20.0)
     return Served(rule, goal, rate=constant, service=service, wanted=wanted, seed=seed, at=AT, **fields)  # type: ignore[arg-type]
 
 
@@ -99,7 +99,7 @@ def test_complaint_1_replicas_that_start_count_so_that_nothing_is_asked_for_twic
 def test_complaint_1_a_replica_that_does_not_start_is_replaced_by_another_after_one_and_a_half_times_the_usual() -> (
     None
 ):
-    rule = Weft(GOAL, at=AT, start=20.0)
+    rule = PredictiveAutoscaler(GOAL, at=AT, start=20.0)
     wanted = []
     for second in range(120):
         at = AT + second
@@ -129,7 +129,7 @@ def test_complaint_5_no_traffic_is_zero_and_not_unknown() -> None:
 
 
 def test_complaint_5_only_a_silent_router_is_unknown_and_then_nothing_shrinks() -> None:
-    rule = Weft(structs.replace(GOAL, least=0), at=AT - 10_000.0)
+    rule = PredictiveAutoscaler(structs.replace(GOAL, least=0), at=AT - 10_000.0)
     for second in range(2000):
         load = ServiceLoad(at=AT + second, replicas=(replica(0), replica(1)), wanted=2, silent=True)
         assert rule.decide(load).replicas == 2
@@ -137,7 +137,7 @@ def test_complaint_5_only_a_silent_router_is_unknown_and_then_nothing_shrinks() 
 
 def test_complaint_7_a_request_that_waits_starts_a_replica_at_once_and_a_starting_one_is_not_taken_back() -> None:
     goal = structs.replace(GOAL, least=0)
-    rule = Weft(goal, at=AT, start=20.0)
+    rule = PredictiveAutoscaler(goal, at=AT, start=20.0)
     assert rule.decide(ServiceLoad(at=AT, replicas=(), wanted=0)).replicas == 0
     woken = rule.decide(ServiceLoad(at=AT + 0.2, replicas=(), wanted=0, arrived=1, queued=1))
     assert woken.replicas == 1
@@ -149,7 +149,7 @@ def test_complaint_7_a_request_that_waits_starts_a_replica_at_once_and_a_startin
 
 def test_from_zero_with_nothing_known_replicas_double_once_for_each_time_that_a_start_takes() -> None:
     goal = structs.replace(GOAL, least=0, most=8)
-    rule = Weft(goal, at=AT, start=20.0)
+    rule = PredictiveAutoscaler(goal, at=AT, start=20.0)
     wanted = [rule.decide(ServiceLoad(at=AT, replicas=(), wanted=0, arrived=10, queued=10)).replicas]
     for second in range(1, 100):
         there = tuple(replica(rank, ready=False, began=AT) for rank in range(wanted[-1]))
@@ -228,7 +228,7 @@ def test_a_service_without_an_objective_keeps_no_reserve() -> None:
 
 
 def test_a_size_that_failed_at_a_rate_is_not_tried_again_at_that_rate() -> None:
-    rule = Weft(GOAL, at=AT - 10_000.0, start=20.0)
+    rule = PredictiveAutoscaler(GOAL, at=AT - 10_000.0, start=20.0)
     there = tuple(replica(rank, began=AT - 1000.0) for rank in range(6))
     sizes = []
     for second in range(1500):
@@ -250,7 +250,7 @@ def test_a_size_that_failed_at_a_rate_is_not_tried_again_at_that_rate() -> None:
 
 @pytest.mark.parametrize(("borrowed", "second"), [(False, 60), (True, 30)])
 def test_borrowed_replicas_are_returned_sooner_than_own_ones(borrowed: bool, second: int) -> None:
-    rule = Weft(GOAL, at=AT - 10_000.0, start=10.0)
+    rule = PredictiveAutoscaler(GOAL, at=AT - 10_000.0, start=10.0)
     wanted, shrank = 6, 0
     began, grew = AT - 1000.0, 0
     for now in range(400):
@@ -325,7 +325,7 @@ def test_a_restart_forgets_the_past_and_shrinks_nothing_for_a_window() -> None:
 
 
 def test_slow_first_answers_of_a_fresh_replica_do_not_spoil_what_is_known() -> None:
-    rule = Weft(GOAL, at=AT)
+    rule = PredictiveAutoscaler(GOAL, at=AT)
     counts: dict[int, int] = {}
     for second in range(200):
         at, warm = AT + second, second < 100
@@ -372,7 +372,7 @@ def test_when_one_request_alone_takes_too_long_a_larger_share_shortens_it_and_re
 
 def test_a_share_that_is_not_given_is_not_waited_for() -> None:
     goal = structs.replace(GOAL, share=200, share_most=1000, latency=1.0, percentile=95.0)
-    rule = Weft(goal, at=AT, start=20.0)
+    rule = PredictiveAutoscaler(goal, at=AT, start=20.0)
     asked, wanted = [], 2
     for second in range(120):
         rate = 2 if second < 60 else 16
@@ -394,7 +394,7 @@ def test_a_share_that_is_not_given_is_not_waited_for() -> None:
 
 
 def unattainable(goal: Goal, seconds: float, rate: int, *, replicas: int = 2, for_seconds: int = 100) -> str:
-    rule = Weft(goal, at=AT)
+    rule = PredictiveAutoscaler(goal, at=AT)
     said = ""
     for second in range(for_seconds):
         there = tuple(replica(rank, share=goal.share) for rank in range(replicas))  # type: ignore[arg-type]
@@ -450,7 +450,7 @@ def test_an_objective_whose_rate_its_maximum_cannot_bear_is_said_before_it_is_br
 )
 def test_whatever_is_told_the_size_stays_within_its_bounds(odd: ServiceLoad) -> None:
     goal = structs.replace(GOAL, share=100, share_most=900, least=0, most=7)
-    rule = Weft(goal, at=AT)
+    rule = PredictiveAutoscaler(goal, at=AT)
     for second in range(50):
         rule.decide(
             ServiceLoad(at=AT + second / 10, replicas=(replica(0),), wanted=1, arrived=second, services={30: second})
@@ -464,7 +464,7 @@ def test_whatever_is_told_the_size_stays_within_its_bounds(odd: ServiceLoad) -> 
 def test_a_hundred_thousand_odd_loads_in_a_row_raise_nothing() -> None:
     random = Random(11)
     goal = structs.replace(GOAL, least=0, most=50, share=200, share_most=1000)
-    rule = Weft(goal, at=AT)
+    rule = PredictiveAutoscaler(goal, at=AT)
     at, arrived = AT, 0
     counts: dict[int, int] = {}
     for _ in range(3000):
@@ -498,7 +498,7 @@ def shrinks_at(seconds: int, *, queued: int = 0, silent: range = range(0)) -> in
     """The second in which six replicas that serve one request a second become fewer; None: they do not.
 
     `queued`: requests that wait all the time; `silent`: the seconds in which no router reports."""
-    rule = Weft(structs.replace(GOAL, rate=None), at=AT, start=20.0)
+    rule = PredictiveAutoscaler(structs.replace(GOAL, rate=None), at=AT, start=20.0)
     there = tuple(replica(rank, began=AT - 1000.0) for rank in range(6))
     for second in range(seconds):
         load = ServiceLoad(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.bench.serving.baselines import NAMES, WEFTS, compared
 from tests.support.served import Served
-from weft.serving.autoscaler import Weft
+from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
 from weft.serving.policies import QUICK
 from weftd.reallocator.thinking.serving import TURNS_MAX, Steady
@@ -102,7 +102,7 @@ def test_whatever_a_rule_says_the_size_turns_back_at_most_thirty_times_an_hour()
 
     class Flaps:
         def decide(self, load: ServiceLoad) -> Sized:
-            weft = Weft(Goal(least=0, most=9, concurrency=1), at=AT).decide(load)
+            weft = PredictiveAutoscaler(Goal(least=0, most=9, concurrency=1), at=AT).decide(load)
             return Sized(replicas=0 if load.wanted else 4, cause=weft.cause)
 
     rule, wanted, changes, asked = Steady(Flaps()), 0, [], ""
@@ -122,7 +122,7 @@ def test_bursts_of_the_past_start_no_replica_for_a_service_that_nobody_asks() ->
     """The reserve for bursts counted on the way up and not on the way down to zero: 0, 4, 0, 4 for ever."""
     goal = Goal(least=0, most=4, concurrency=1, latency=1.0, percentile=99.0)
     run = Served(
-        Weft(goal, at=AT, start=5.0),
+        PredictiveAutoscaler(goal, at=AT, start=5.0),
         goal,
         rate=lambda at: 0.0 if at > 75.0 else 40.0 if at > 60.0 else 4.0,
         service=lambda random: random.expovariate(2.0),
@@ -139,7 +139,7 @@ def test_bursts_of_the_past_start_no_replica_for_a_service_that_nobody_asks() ->
 def test_a_service_that_failed_to_answer_is_not_woken_by_a_rate_that_is_no_replica_worth() -> None:
     """Two days with one request in a slot, none of which was answered: a forecast that is not zero is no request."""
     goal = Goal(least=0, most=4, concurrency=1)
-    rule = Weft(goal, at=AT, start=2.0, day=1440.0)
+    rule = PredictiveAutoscaler(goal, at=AT, start=2.0, day=1440.0)
     wanted, changes, arrived = 0, 0, 0
     for second in range(5 * 1440):
         arrived += second < 3 * 1440 and second % 1440 == 700

@@ -7,7 +7,7 @@ from time import process_time
 import pytest
 
 from tests.support.served import Served, bucket
-from weft.serving.autoscaler import Weft
+from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.bursts import PastBursts
 from weft.serving.demand import ServiceDemand
 from weft.serving.forecast import SLOTS_A_DAY, Forecast
@@ -38,7 +38,7 @@ def test_the_part_that_waits_is_erlang_s_c_to_a_few_hundredths(servers: int, bus
 @pytest.mark.parametrize(("servers", "rate"), [(1, 1.4), (4, 6.4), (10, 17.0)])
 def test_the_late_part_that_is_predicted_is_what_a_queue_shows(servers: int, rate: float) -> None:
     goal = Goal(least=servers, most=servers, concurrency=1, latency=1.5, percentile=99.0)
-    rule = Weft(goal, at=AT)
+    rule = PredictiveAutoscaler(goal, at=AT)
     run = Served(
         rule, goal, rate=lambda at: rate, service=lambda random: random.gammavariate(4.0, 0.125), wanted=servers
     )
@@ -91,7 +91,7 @@ def test_whether_too_many_are_late_is_answered_early_and_as_the_whole_computatio
 
 def test_the_fewest_replicas_are_found_wherever_the_search_begins() -> None:
     goal = Goal(least=0, most=64, concurrency=1, latency=1.0, percentile=99.0)
-    rule = Weft(goal, at=AT)
+    rule = PredictiveAutoscaler(goal, at=AT)
     there = (ReplicaLoad(rank=0, ready=True, started_at=AT - 200.0, ready_at=AT - 100.0),)
     counts = {bucket(0.1): 60, bucket(0.2): 30, bucket(0.8): 2}
     rule.decide(ServiceLoad(at=AT, replicas=there, wanted=1))
@@ -190,7 +190,7 @@ def test_a_forecast_starts_replicas_before_the_load_of_every_day_comes() -> None
     wanted = {}
     for day in (1800.0, 1e9):
         run = Served(
-            Weft(goal, at=AT - AT % 1800.0, start=40.0, day=day),
+            PredictiveAutoscaler(goal, at=AT - AT % 1800.0, start=40.0, day=day),
             goal,
             rate=rate,
             service=lambda random: random.expovariate(4.0),
@@ -223,7 +223,7 @@ def test_replicas_that_work_on_several_requests_at_once_are_learnt_to_slow_down(
 
 def test_a_decision_on_a_thousand_services_takes_little_time_of_the_processor() -> None:
     goal = Goal(least=0, most=64, concurrency=1, latency=1.0, percentile=99.0, rate=20.0)
-    rules = [Weft(goal, at=AT) for _ in range(1000)]
+    rules = [PredictiveAutoscaler(goal, at=AT) for _ in range(1000)]
     replicas = tuple(ReplicaLoad(rank=rank, ready=True, started_at=AT, ready_at=AT + 9.0) for rank in range(8))
     spent = []
     for second in range(70):

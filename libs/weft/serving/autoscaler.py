@@ -29,7 +29,7 @@ REGRET_SECONDS = 300.0  # what is asked for again so soon after was given up too
 WAIT_SECONDS = 4.0  # stands for the latency of a service without an objective
 
 
-class Weft:
+class PredictiveAutoscaler:
     """As `Autoscaler`. `start`: seconds that a start takes, as far as the workload tells; `day`: how long a day is."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from weft.serving.autoscaler import Weft
+from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.forecast import DAY_SECONDS
 from weft.serving.loads import Autoscaler, Goal
 from weft.serving.rules import ScalingRules
@@ -30,4 +30,4 @@ def autoscaler(name: str, goal: Goal, *, at: float, start: float | None = None, 
     to start, as far as is known; `day`: seconds after which load repeats. Raises ValueError: no rule of that name."""
     if name not in OURS:
         raise ValueError(f"there is no autoscaler {name}, there are {', '.join(OURS)}")
-    return Weft(goal, at=at, rules=OURS[name], start=start, day=day)
+    return PredictiveAutoscaler(goal, at=at, rules=OURS[name], start=start, day=day)

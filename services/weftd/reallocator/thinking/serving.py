@@ -16,7 +16,7 @@ from weft.domain.quantity import duration_seconds
 from weft.messages.asks import Reshare, Scale
 from weft.messages.serving import EndpointsSeen, ServicesServed
 from weft.messages.signals import Finding, GpuScore
-from weft.serving.autoscaler import Weft
+from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.loads import Autoscaler, Goal, ReplicaLoad, ServiceLoad, Sized
 from weft.serving.policies import autoscaler
 from weftd.reallocator.thinking.routed import Routed, SeenEndpoints
@@ -198,7 +198,7 @@ class ServiceScaler:
         found: list[ServiceStatus] = []
         for service in list(self._services.values())[:most]:
             rule, predicted, rate = service.rule, None, 0.0
-            if isinstance(rule, Weft):
+            if isinstance(rule, PredictiveAutoscaler):
                 rate, predicted = rule.demand.rate, rule.predicted(service.ready)
             found.append(
                 ServiceStatus(
@@ -223,7 +223,7 @@ class ServiceScaler:
         load = self._load(service, now, silent)
         service.ready = sum(one.ready and not one.draining for one in load.replicas)
         service.sized = sized = service.steady.decide(load)
-        if isinstance(service.rule, Weft) and service.rule.starts.measured:
+        if isinstance(service.rule, PredictiveAutoscaler) and service.rule.starts.measured:
             self._starts.pop(service.workload, None)
             self._starts[service.workload] = service.rule.starts.seconds
             while len(self._starts) > WORKLOADS_MAX:

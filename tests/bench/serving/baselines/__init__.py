@@ -8,7 +8,7 @@ from tests.bench.serving.baselines.dynamo import Dynamo
 from tests.bench.serving.baselines.fixed import Fixed
 from tests.bench.serving.baselines.knative import Knative
 from tests.bench.serving.baselines.ray import Ray
-from weft.serving.autoscaler import Weft
+from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.forecast import DAY_SECONDS
 from weft.serving.loads import Autoscaler, Goal
 from weft.serving.policies import OURS
@@ -36,4 +36,4 @@ def compared(name: str, goal: Goal, *, at: float, start: float | None = None, da
     """As `weft.serving.policies.autoscaler`, with every name of NAMES."""
     if name in OTHERS:
         return OTHERS[name](goal, at)
-    return Weft(goal, at=at, rules=WEFTS[name], start=start, day=day)
+    return PredictiveAutoscaler(goal, at=at, rules=WEFTS[name], start=start, day=day)
