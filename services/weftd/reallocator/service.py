@@ -25,8 +25,8 @@ from weftd.reallocator.aside import Aside
 from weftd.reallocator.serving import ServiceReview
 from weftd.reallocator.settings import ReallocatorSettings
 from weftd.reallocator.sizes import Sizes
+from weftd.reallocator.thinking.asha import Asha
 from weftd.reallocator.thinking.core import FINDINGS_MAX, Known, Reallocator, TuningDecision
-from weftd.reallocator.thinking.halving import Halving
 from weftd.reallocator.thinking.partitioning import SizePlanner
 from weftd.reallocator.thinking.serving import ServiceScaler
 from weftd.reallocator.thinking.sharing import ShareTuner
@@ -135,7 +135,7 @@ async def run(
 
 class EarlyStops:
     def __init__(self, *, pool: str, bus: Bus, store: ReviewStore, registry: CollectorRegistry) -> None:
-        self._halving = Halving()
+        self._asha = Asha()
         self._pool, self._bus, self._store = pool, bus, store
         self._watched: dict[str, str] = {}  # elements that run, with the metric that is compared
         self._newest: dict[str, tuple[int, Mapping[str, float]]] = {}  # by job: of the lowest rank that reports it
@@ -156,19 +156,19 @@ class EarlyStops:
         self._watched = {job.id: job.spec.early_stop.metric for job in jobs if job.spec.early_stop is not None}
         self._newest = {job_id: newest for job_id, newest in self._newest.items() if job_id in self._watched}
         arrays = {job.spec.element.array for job in jobs if job.spec.element is not None}
-        self._halving.forget_others(arrays)
-        if new := sorted(array for array in arrays if not self._halving.knows(array)):
-            self._halving.learn(new, await self._store.rungs(new))
-        judged = self._halving.judge(jobs, {job_id: progress for job_id, (_, progress) in self._newest.items()})
+        self._asha.forget_others(arrays)
+        if new := sorted(array for array in arrays if not self._asha.knows(array)):
+            self._asha.learn(new, await self._store.rungs(new))
+        judged = self._asha.judge(jobs, {job_id: progress for job_id, (_, progress) in self._newest.items()})
         stopped = 0
         try:
             for one in judged:
                 if not await self._store.reach_rung(one.reached, pool=self._pool, why=one.why, at=now):
-                    self._halving.forget_others(())  # another reallocator was there first
+                    self._asha.forget_others(())  # another reallocator was there first
                     break
                 stopped += one.why is not None
         except StoreUnavailableError:
-            self._halving.forget_others(())  # what was not stored is judged again
+            self._asha.forget_others(())  # what was not stored is judged again
             raise
         finally:
             self._stopped.inc(stopped)

@@ -13,7 +13,7 @@ from tests.bench.figures import Aim
 from tests.support.builders import spec
 from weft.domain.decoding.elements import elements_of
 from weft.domain.job import Job, JobState
-from weftd.reallocator.thinking.halving import Halving
+from weftd.reallocator.thinking.asha import Asha
 
 SWEEPS, QUICK_SWEEPS = 40, 10
 ELEMENTS, GPUS = 64, 8  # each element has one GPU
@@ -77,8 +77,8 @@ def sweep(chance: Random) -> Swept:
         for number, (job_id, one) in enumerate(elements_of(swept, "a-1"))
     ]
     curves = {job.id: curve(chance) for job in jobs}
-    halving = Halving()
-    halving.learn(["a-1"], [])
+    asha = Asha()
+    asha.learn(["a-1"], [])
     waiting, running, done = list(jobs), dict[str, int](), dict[str, int]()  # steps, by job
     by_id = {job.id: job for job in jobs}
     seconds = stopped = 0
@@ -88,7 +88,7 @@ def sweep(chance: Random) -> Swept:
         seconds += len(running)
         running = {job_id: steps + 1 for job_id, steps in running.items()}
         told = {job_id: progress(curves[job_id], steps, chance) for job_id, steps in running.items()}
-        judged = halving.judge([by_id[job_id] for job_id in running], told)
+        judged = asha.judge([by_id[job_id] for job_id in running], told)
         over = {one.reached.job_id for one in judged if one.why is not None}
         stopped += len(over)
         over |= {job_id for job_id, steps in running.items() if steps == STEPS}

@@ -35,7 +35,7 @@ from weft.planning.quota.tree import due_of
 from weft.planning.scores import GpuKey, Scores
 from weft.planning.shares import NOTHING, Amounts
 from weft.variability.curves import EXPONENT_USUAL, speed_at
-from weftd.reallocator.thinking.halving import STEP
+from weftd.reallocator.thinking.asha import STEP
 
 JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
 RESTARTS_IN_COOL_DOWN = 10.0

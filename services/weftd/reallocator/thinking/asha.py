@@ -23,7 +23,7 @@ class AtRung(Struct, frozen=True, kw_only=True):
     why: Cause | None = None
 
 
-class Halving:
+class Asha:
     def __init__(self) -> None:
         self._values: dict[str, dict[int, dict[str, float]]] = {}  # by array, rung and job
 

@@ -24,7 +24,7 @@ from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import ProgressSeen, RunProgressed
 from weft.store import StoreUnavailableError
 from weftd.reallocator.service import EarlyStops
-from weftd.reallocator.thinking.halving import AtRung, Halving
+from weftd.reallocator.thinking.asha import Asha, AtRung
 
 RULE = {"metric": "loss", "after": 10, "factor": 4}
 
@@ -37,18 +37,18 @@ def elements(count: int, **rule: object) -> list[Job]:
     ]
 
 
-def fresh() -> Halving:
-    halving = Halving()
-    halving.learn(["a-1"], [])
-    return halving
+def fresh() -> Asha:
+    asha = Asha()
+    asha.learn(["a-1"], [])
+    return asha
 
 
-def came(halving: Halving, jobs: Sequence[Job], values: Sequence[float], step: float = 10) -> list[AtRung]:
+def came(asha: Asha, jobs: Sequence[Job], values: Sequence[float], step: float = 10) -> list[AtRung]:
     """One after the other."""
     return [
         judged
         for job, value in zip(jobs, values, strict=True)
-        for judged in halving.judge([job], {job.id: {"step": step, "loss": value}})
+        for judged in asha.judge([job], {job.id: {"step": step, "loss": value}})
     ]
 
 
@@ -76,13 +76,13 @@ def test_equal_values_all_go_on() -> None:
 
 
 def test_an_element_that_comes_to_several_rungs_at_once_is_compared_at_each_until_it_is_stopped() -> None:
-    halving, jobs = fresh(), elements(5)
+    asha, jobs = fresh(), elements(5)
     for job, value in zip(jobs[:4], (1, 2, 3, 0.5), strict=True):
-        halving.judge([job], {job.id: {"step": 10, "loss": value}})
-    last = halving.judge(jobs[4:], {jobs[4].id: {"step": 700, "loss": 0.1}})
+        asha.judge([job], {job.id: {"step": 10, "loss": value}})
+    last = asha.judge(jobs[4:], {jobs[4].id: {"step": 700, "loss": 0.1}})
     assert [(one.reached.rung, one.why) for one in last] == [(0, None), (1, None), (2, None), (3, None)]
     worse = elements(6)[5]
-    assert [one.reached.rung for one in halving.judge([worse], {worse.id: {"step": 700, "loss": 9}})] == [0]
+    assert [one.reached.rung for one in asha.judge([worse], {worse.id: {"step": 700, "loss": 9}})] == [0]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_best_so_far_always_goes_on_and_a_reallocator_that_begins_anew_decid
         else:
             on = math.ceil((number + 1) / factor)
             assert (one.why is not None) == (sum(other < values[number] for other in before) >= on)
-    anew = Halving()
+    anew = Asha()
     anew.learn(["a-1"], [one.reached for one in judged[:cut]])
     assert came(anew, jobs, values) == judged[cut:]
 
