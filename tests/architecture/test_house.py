@@ -59,7 +59,7 @@ MAY_CATCH_ALL = {
     "libs/weft/bus/nats_client.py",  # a reconnect
     "services/weftd/gateway/app.py",  # one request: 500
     "services/weftd/scheduler/scheduler_loop.py",  # one cycle, if one job, ask or node is at fault
-    "services/weftd/reallocator/aside.py",  # one beat, where the mistake is about one job: else it is raised
+    "services/weftd/reallocator/quarantine.py",  # one beat, where the mistake is about one job: else it is raised
     "services/weftd/executor/actions.py",  # one action on one run: the node's other runs depend on this process
     "services/weftd/executor/guard/__main__.py",  # one look: nobody would fence in its place
 }

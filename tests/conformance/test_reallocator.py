@@ -23,7 +23,7 @@ from weft.messages.asks import AskKind, AskStored
 from weft.messages.http import EventData
 from weft.messages.signals import PoolReviewed
 from weft.store import GatewayStore, ReviewStore, SchedulerStore
-from weftd.reallocator.aside import Aside
+from weftd.reallocator.quarantine import Quarantine
 from weftd.reallocator.service import Review
 from weftd.reallocator.thinking.core import Reallocator
 
@@ -99,8 +99,10 @@ class Pool:
     def reviewer(self, *, growth: float = 4.0) -> tuple[Reallocator, Review]:
         core = Reallocator(tuning=TuningMode.ON, growth=growth)
         registry = CollectorRegistry()
-        aside = Aside(clock=lambda: self.now, registry=registry)
-        review = Review(core, self.bus, self.world.reallocator, lambda: self.now, 5.0, registry=registry, aside=aside)
+        quarantine = Quarantine(clock=lambda: self.now, registry=registry)
+        review = Review(
+            core, self.bus, self.world.reallocator, lambda: self.now, 5.0, registry=registry, quarantine=quarantine
+        )
         return core, review
 
     async def run(self, seconds: int, *reviewers: tuple[Reallocator, Review]) -> None:

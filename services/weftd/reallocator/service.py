@@ -21,7 +21,7 @@ from weft.planning.partition.weft import weft
 from weft.service.run import Every, Listen, serve
 from weft.store import ReviewStore, StoreUnavailableError
 from weft.store.tuning import Envelope
-from weftd.reallocator.aside import Aside
+from weftd.reallocator.quarantine import Quarantine
 from weftd.reallocator.serving import ServiceReview
 from weftd.reallocator.settings import ReallocatorSettings
 from weftd.reallocator.sizes import Sizes
@@ -55,7 +55,7 @@ async def run(
         cool_down_seconds=settings.plans.cool_down_seconds,
     )
     registry = CollectorRegistry(auto_describe=True)
-    aside = Aside(clock=clock, registry=registry)
+    quarantine = Quarantine(clock=clock, registry=registry)
     sizes = Sizes(
         partitioning,
         pool=settings.pool,
@@ -63,7 +63,7 @@ async def run(
         bus=bus,
         store=store,
         registry=registry,
-        decided_about=aside.without,
+        decided_about=quarantine.without,
     )
     tuner = ShareTuner(pool=settings.pool, tuning=settings.tuning)
     shares = ShareReview(tuner, pool=settings.pool, bus=bus, store=store, registry=registry)
@@ -77,7 +77,7 @@ async def run(
         store=store,
         clock=clock,
         registry=registry,
-        aside=aside,
+        quarantine=quarantine,
     )
     review = Review(
         reallocator,
@@ -86,7 +86,7 @@ async def run(
         clock,
         settings.review_seconds,
         registry=registry,
-        aside=aside,
+        quarantine=quarantine,
         sizes=sizes,
         shares=shares,
         services=services,
@@ -217,7 +217,7 @@ class Review:
         review_seconds: float,
         *,
         registry: CollectorRegistry,
-        aside: Aside,
+        quarantine: Quarantine,
         sizes: Sizes | None = None,
         shares: ShareReview | None = None,
         services: ServiceReview | None = None,
@@ -225,7 +225,7 @@ class Review:
     ) -> None:
         self._core, self._bus, self._store, self._clock = core, bus, store, clock
         self._review_seconds = review_seconds
-        self._aside = aside
+        self._quarantine = quarantine
         self._recalled = False
         self._looked_at = -review_seconds
         self._sizes, self._shares, self._services, self._early = sizes, shares, services, early
@@ -244,7 +244,7 @@ class Review:
         refused.set_function(lambda: core.arrivals.refused + core.gathering.disbelieved)
 
     async def beat(self) -> None:
-        if not await self._aside.done(self._review):
+        if not await self._quarantine.done(self._review):
             self._looked_at = -self._review_seconds  # the next beat reads the jobs again, without the one left out
 
     async def _review(self) -> None:
@@ -267,7 +267,7 @@ class Review:
             for stored in await self._store.envelopes(pool=self._core.pool):
                 self._core.recall(stored.job_id, epoch=stored.epoch, state=stored.state, now=now)
         pool = self._core.pool
-        jobs = self._aside.without(await self._store.holding_jobs(pool=pool))
+        jobs = self._quarantine.without(await self._store.holding_jobs(pool=pool))
         nodes = await self._store.nodes(pool=pool)
         self._core.learn(jobs=jobs, nodes=nodes, now=now)
         self._recalled, self._looked_at = True, now
@@ -319,7 +319,7 @@ class Review:
         planned = self._sizes.findings if self._sizes is not None else ()
         shared = self._shares.findings if self._shares is not None else ()
         served = self._services.findings() if self._services is not None else ()
-        findings = (*self._aside.findings(), *served, *decided.findings, *planned, *shared)[:FINDINGS_MAX]
+        findings = (*self._quarantine.findings(), *served, *decided.findings, *planned, *shared)[:FINDINGS_MAX]
         for finding in findings:
             self._found.labels(finding.code).inc()
         self._verdicts.clear()

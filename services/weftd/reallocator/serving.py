@@ -13,7 +13,7 @@ from weft.messages.asks import AskStored
 from weft.messages.serving import EndpointsSeen, ServicesServed
 from weft.messages.signals import Finding
 from weft.store import ReviewStore
-from weftd.reallocator.aside import Aside
+from weftd.reallocator.quarantine import Quarantine
 from weftd.reallocator.thinking.serving import ServiceScaler, SizedServices
 
 SCORES_SECONDS = 30.0
@@ -33,11 +33,11 @@ class ServiceReview:
         store: ReviewStore,
         clock: Callable[[], float],
         registry: CollectorRegistry,
-        aside: Aside,
+        quarantine: Quarantine,
     ) -> None:
         self._scaler, self._pool, self._mode = scaler, pool, mode
         self._bus, self._store, self._clock = bus, store, clock
-        self._aside = aside
+        self._quarantine = quarantine
         self._jobs: dict[str, Job] = {}
         self._scored_at = self._told_at = -inf
         self.wake = asyncio.Event()
@@ -67,7 +67,7 @@ class ServiceReview:
 
     async def beat(self) -> None:
         """Read the services, decide, and ask for what follows: all sizes in one statement, all shares in another."""
-        await self._aside.done(self._review)
+        await self._quarantine.done(self._review)
 
     async def _review(self) -> None:
         now = self._clock()
@@ -76,7 +76,7 @@ class ServiceReview:
         scores = None
         if found and now - self._scored_at >= SCORES_SECONDS:
             scores, self._scored_at = await self._store.scores(pool=self._pool), now
-        self._scaler.learn(self._aside.without(found), now=now, scores=scores)
+        self._scaler.learn(self._quarantine.without(found), now=now, scores=scores)
         with self._seconds.time():
             decided = await self._decided(now)
         if self._mode is TuningMode.ON:

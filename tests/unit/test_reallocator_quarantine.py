@@ -18,7 +18,7 @@ from weft.domain.lease import Lease
 from weft.domain.spec import TuningMode
 from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.store import StoreUnavailableError
-from weftd.reallocator.aside import ASIDE_SECONDS, Aside
+from weftd.reallocator.quarantine import ASIDE_SECONDS, Quarantine
 from weftd.reallocator.service import Review
 from weftd.reallocator.serving import ServiceReview
 from weftd.reallocator.thinking.core import Reallocator
@@ -34,7 +34,7 @@ class World:
         self.now, self.seq = 10_000.0, 0
         self.store, self.lease, self.jobs = store, lease, jobs
         self.registry = CollectorRegistry()
-        self.aside = Aside(clock=lambda: self.now, registry=self.registry)
+        self.quarantine = Quarantine(clock=lambda: self.now, registry=self.registry)
         self.scaler = ServiceScaler()
         self.services = ServiceReview(
             self.scaler,
@@ -44,11 +44,11 @@ class World:
             store=store,
             clock=lambda: self.now,
             registry=self.registry,
-            aside=self.aside,
+            quarantine=self.quarantine,
         )
         self.core = Reallocator(tuning=TuningMode.ON)
         self.review = Review(
-            self.core, MemoryBus(), store, lambda: self.now, 5.0, registry=self.registry, aside=self.aside
+            self.core, MemoryBus(), store, lambda: self.now, 5.0, registry=self.registry, quarantine=self.quarantine
         )
 
     @classmethod
@@ -134,7 +134,7 @@ async def test_a_job_that_cannot_be_reviewed_is_left_out_and_the_review_goes_on(
         w.now += 1.0
         await w.review.beat()
     assert w.mistakes == 1.0
-    (finding,) = w.aside.findings()
+    (finding,) = w.quarantine.findings()
     assert (finding.code, finding.job_id) == ("left-out", BAD)
     assert "ZeroDivisionError in" in finding.sentence
     assert (w.core.state_of(BAD), w.core.state_of(GOOD) is None) == (None, False)
@@ -162,7 +162,7 @@ async def test_a_store_that_is_away_leaves_no_job_out(monkeypatch: pytest.Monkey
         with pytest.raises(StoreUnavailableError):
             await w.seconds(20)
     assert w.mistakes == 0.0
-    assert len(w.aside.without(w.jobs)) == 2
+    assert len(w.quarantine.without(w.jobs)) == 2
 
 
 async def test_a_rule_that_fails_is_blamed_on_its_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,4 +171,4 @@ async def test_a_rule_that_fails_is_blamed_on_its_service(monkeypatch: pytest.Mo
     monkeypatch.setattr(PredictiveAutoscaler, "decide", lambda rule, load: 1 // 0)
     await w.seconds(2)
     assert w.mistakes == 2.0
-    assert w.aside.without(w.jobs) == []
+    assert w.quarantine.without(w.jobs) == []

@@ -28,7 +28,7 @@ class _LeftOut(NamedTuple):
     why: str
 
 
-class Aside:
+class Quarantine:
     def __init__(self, *, clock: Callable[[], float], registry: CollectorRegistry) -> None:
         self._clock = clock
         self._left_out: dict[str, _LeftOut] = {}
