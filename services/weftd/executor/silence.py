@@ -13,7 +13,7 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Struct)
 
 
-class Nothing:
+class SilentSubscription:
     """A subscription without messages."""
 
     async def drain(self) -> None:
@@ -39,8 +39,8 @@ class SilentBus:
         at_once: int = 64,
         apart_seconds: float = 0.0,
         **tokens: str,
-    ) -> Nothing:
-        return Nothing()
+    ) -> SilentSubscription:
+        return SilentSubscription()
 
     async def answer(
         self,
@@ -50,13 +50,13 @@ class SilentBus:
         group: str = "",
         at_once: int = 64,
         **tokens: str,
-    ) -> Nothing:
-        return Nothing()
+    ) -> SilentSubscription:
+        return SilentSubscription()
 
     async def answer_raw(
         self, subject: str, handler: Callable[[RawRequest], Awaitable[Struct]], *, group: str = "", at_once: int = 64
-    ) -> Nothing:
-        return Nothing()
+    ) -> SilentSubscription:
+        return SilentSubscription()
 
     async def ensure_stream(self) -> str:
         raise NoAnswerError("there is no bus")
