@@ -8,7 +8,7 @@ from weft.planning.finding import find
 from weft.planning.locality import Locality
 from weft.planning.placement.unscored import packed
 from weft.planning.placement.weft_best import weft_best
-from weft.planning.reasons.why import Why, why_there
+from weft.planning.reasons.why import PlacementExplanation, why_there
 from weft.planning.resource_request import PlacementRequest, resource_request_of
 from weft.planning.scores import GpuKey, Scores
 
@@ -24,7 +24,7 @@ def told(
     asked: PlacementRequest = COMPUTE,
     gpus: int = 1,
     replicas: int = 1,
-) -> Why:
+) -> PlacementExplanation:
     by_class = {"compute": scores, "memory": {}}
     free_capacity = FreeCapacity(Scores(by_class), placer=placer, locality=Locality(across_nodes=1.5))
     for number in range(1, nodes + 1):

@@ -22,7 +22,7 @@ NODES_NAMED = 3
 NONE_SLOW = SlowGpus({}, 0.0)
 
 
-class Why(Struct, frozen=True):
+class PlacementExplanation(Struct, frozen=True):
     """Of the `numbers`, `slowdown` is the score of the slowest GPU (`slowest`) times `locality`."""
 
     sentence: str
@@ -37,17 +37,17 @@ def why_there(
     *,
     placement: str,
     slow: SlowGpus = NONE_SLOW,
-) -> Why:
+) -> PlacementExplanation:
     """Of a place that is still free in the room. `placement` is the name of the placement; `slow`: scores of GPUs."""
     gpus, shared = gpus_in(allocations), [one for one in allocations if one.share is not None]
     nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
     pinned = is_pinned(resource_request)
     if not gpus and pinned:
-        return Why(f"pinned to {nodes[0]}, where its CPUs and memory are free", {})
+        return PlacementExplanation(f"pinned to {nodes[0]}, where its CPUs and memory are free", {})
     if not gpus:
         together = " together" if len(allocations) > 1 else ""
         sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
-        return Why(sentence, {})
+        return PlacementExplanation(sentence, {})
     slowest = max(
         free_capacity.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus
     )
@@ -78,7 +78,7 @@ def why_there(
             sentence += f"; left aside: {avoided}"
     if named := slow.taken(sorted(taken)):
         sentence += f"; taken although {named}"
-    return Why(sentence, numbers)
+    return PlacementExplanation(sentence, numbers)
 
 
 def _what(allocations: Sequence[Allocation]) -> str:
