@@ -11,7 +11,7 @@ import asyncpg
 from msgspec import Struct
 
 from weft.client import Client
-from weft.messages.accounts import By
+from weft.messages.accounts import UsageGrouping
 from weft.messages.series import UsageView
 
 INSTALL = """
@@ -82,7 +82,7 @@ def added_up(rows: Iterable[asyncpg.Record], begins: int, ends: int) -> dict[str
 
 async def accounted(client: Client, connection: asyncpg.Connection, *, seconds: int, until: float) -> Accounted:
     """Both accounts of one time."""
-    view = await client.usage(by=By.JOB, seconds=seconds, until=until, limit=100_000)
+    view = await client.usage(by=UsageGrouping.JOB, seconds=seconds, until=until, limit=100_000)
     by_weft = {row.key: round(row.gpu_seconds_held * NANO) for row in view.rows if row.gpu_seconds_held}
     by_slots = await slot_seconds(connection, round(view.begins * 1e6), round(view.ends * 1e6))
     return Accounted(by_weft=by_weft, by_slots=by_slots, capacity=_apart(view))

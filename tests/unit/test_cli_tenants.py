@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NOW
-from weft.messages.accounts import AccountRow, By, CapacityView
+from weft.messages.accounts import AccountRow, CapacityView, UsageGrouping
 from weft.messages.http_tenants import TenantsView, TenantView, TokenMade, TokensRevoked, TokensView, TokenView
 from weft.messages.series import UsageView
 from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView
@@ -112,7 +112,7 @@ ACCOUNT = UsageView(
     step_seconds=3600.0,
     gpu_seconds=28_800.0,
     gpu_seconds_idle=21_600.0,
-    by=By.TENANT,
+    by=UsageGrouping.TENANT,
     total=AccountRow(key="total", gpu_seconds_held=7200.0, cost="4.980000", jobs=2),
     rows=(AccountRow(key="alice", gpu_seconds_held=7200.0, gpu_seconds_used=3600.0, lost_moved=360.0, jobs=2),),
     capacity=(
@@ -147,7 +147,7 @@ async def test_benchmarks_are_one_row_of_the_usage_by_job_and_money_is_in_cents(
         row("j-3", "bench-node-1-1", "weft", "0.001"),
         row("j-4", "short", "alice", "0.000400"),
     )
-    gateway.answers["GET /v1/usage"] = msgspec.structs.replace(ACCOUNT, by=By.JOB, rows=rows)
+    gateway.answers["GET /v1/usage"] = msgspec.structs.replace(ACCOUNT, by=UsageGrouping.JOB, rows=rows)
     assert await weft(gateway, "usage", "--by", "job") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:4] == [
@@ -159,7 +159,7 @@ async def test_benchmarks_are_one_row_of_the_usage_by_job_and_money_is_in_cents(
 
 async def test_the_days_of_a_usage_say_their_zone(gateway: ToldGateway, capsys: Said) -> None:
     rows = (AccountRow(key="2023-11-14", gpu_seconds_held=3600.0),)
-    gateway.answers["GET /v1/usage"] = msgspec.structs.replace(ACCOUNT, by=By.DAY, rows=rows)
+    gateway.answers["GET /v1/usage"] = msgspec.structs.replace(ACCOUNT, by=UsageGrouping.DAY, rows=rows)
     assert await weft(gateway, "usage", "--by", "day") == 0
     assert capsys.readouterr().out.startswith("DAY (UTC)")
 

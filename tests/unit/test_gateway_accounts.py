@@ -9,7 +9,7 @@ from tests.support.doubles.store import MemoryStore
 from tests.support.held_story import tell_at_random
 from tests.support.lives import Life
 from tests.support.tier import some
-from weft.messages.accounts import By
+from weft.messages.accounts import UsageGrouping
 from weftd.gateway.accounting.accounts import account_of, usage_of
 from weftd.gateway.accounting.billing import billed
 from weftd.gateway.thinking.accounting.prices import read_prices
@@ -41,12 +41,12 @@ async def test_every_way_to_cut_an_account_adds_up_to_what_was_held_and_to_the_c
         assert parts == pool.capacity + pool.gone
         assert min(pool.held, pool.idle, pool.planned, pool.drained, pool.down, pool.gone) >= 0
     assert sum(pool.held for pool in split.values()) == sum(held.values())
-    for by in By:
+    for by in UsageGrouping:
         view = billed(
             account,
             by,
             only=None,
-            label="team" if by is By.LABEL else "",
+            label="team" if by is UsageGrouping.LABEL else "",
             limit=10_000,
             prices=PRICES,
             ledger=UsedLedger(),

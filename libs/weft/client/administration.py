@@ -5,7 +5,7 @@ import msgspec
 from weft.client.errors import Refused
 from weft.client.paths import path_part, without_empty
 from weft.client.wire import JSON_HEADERS, Wire
-from weft.messages.accounts import By
+from weft.messages.accounts import UsageGrouping
 from weft.messages.contexts import ContextView
 from weft.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from weft.messages.http_tenants import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView
@@ -65,7 +65,7 @@ class AdministrationRequests:
     async def usage(
         self,
         *,
-        by: By,
+        by: UsageGrouping,
         seconds: int,
         until: float | None = None,
         label: str = "",
@@ -79,7 +79,7 @@ class AdministrationRequests:
     async def usage_csv(
         self,
         *,
-        by: By,
+        by: UsageGrouping,
         seconds: int,
         until: float | None = None,
         label: str = "",
@@ -147,6 +147,8 @@ class AdministrationRequests:
         return await self._wire.ask("DELETE", f"/v1/secrets/{path_part(name)}", SecretDeleted, once=True)
 
 
-def _account(by: By, seconds: int, until: float | None, label: str, tenant: str, limit: int) -> dict[str, str]:
+def _account(
+    by: UsageGrouping, seconds: int, until: float | None, label: str, tenant: str, limit: int
+) -> dict[str, str]:
     asked = {"by": by.value, "seconds": str(seconds), "until": "" if until is None else repr(until)}
     return without_empty({**asked, "label": label, "tenant": tenant, "limit": str(limit)})

@@ -15,7 +15,7 @@ Amount = Annotated[str, Meta(description="An exact decimal in the currency of th
 OWN_TENANT = "weft"  # the tenant of jobs that Weft's own services submit: benchmarks of GPUs
 
 
-class By(StrEnum):
+class UsageGrouping(StrEnum):
     """What rows of an account are about. `epoch`: one try of a job; days and hours are those of UTC."""
 
     TENANT = "tenant"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from weft.messages.accounts import AccountRow, By, CapacityView
+from weft.messages.accounts import AccountRow, CapacityView, UsageGrouping
 from weft.messages.http import Seconds
 
 Steps = Annotated[tuple[float | None, ...], Meta(description="A value for each step, oldest first; null: not known.")]
@@ -64,7 +64,7 @@ class UsageView(Struct, frozen=True, kw_only=True):
     gpu_seconds_idle: float
     tenants: tuple[TenantUsage, ...] = ()
     left_out: int = 0
-    by: By | None = None
+    by: UsageGrouping | None = None
     total: AccountRow | None = None
     rows: tuple[AccountRow, ...] = ()
     capacity: tuple[CapacityView, ...] = ()

@@ -11,7 +11,7 @@ from tests.chaos.run import Asked, chaos
 from tests.support import postgres
 from tests.support.filled import CAUSE, EVENTS_OF, PLACEMENT, fill_ended
 from tests.support.postgres import Stores
-from weft.messages.accounts import By
+from weft.messages.accounts import UsageGrouping
 from weftd.gateway.accounting.accounts import account_of
 from weftd.gateway.accounting.billing import billed
 from weftd.gateway.thinking.accounting.used import UsedLedger
@@ -42,7 +42,15 @@ async def _large(home: Path, jobs: int) -> dict[str, Aim]:
         began = time.perf_counter()
         account = await account_of(stores.gateway, now - (DAYS + 1) * 86_400.0, now)
         view = await asyncio.to_thread(
-            billed, account, By.DAY, only=None, label="", limit=100, prices=None, ledger=UsedLedger(), capacity=True
+            billed,
+            account,
+            UsageGrouping.DAY,
+            only=None,
+            label="",
+            limit=100,
+            prices=None,
+            ledger=UsedLedger(),
+            capacity=True,
         )
         lasted = time.perf_counter() - began
         looking.cancel()

@@ -9,7 +9,7 @@ import math
 import time
 
 from weft.domain.quantity import duration_seconds
-from weft.messages.accounts import By
+from weft.messages.accounts import UsageGrouping
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.moments import moment
@@ -17,7 +17,7 @@ from weftd.cli.rendering.usage import usage_page
 
 DAY = 86_400
 TIME_MAX = 253_402_300_800.0  # the year 10000
-WHAT = ", ".join(by.value for by in By if by is not By.LABEL) + ", label:NAME"
+WHAT = ", ".join(by.value for by in UsageGrouping if by is not UsageGrouping.LABEL) + ", label:NAME"
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -54,13 +54,13 @@ async def usage(args: argparse.Namespace) -> int:
     return 0
 
 
-def _by(text: str) -> tuple[By, str]:
+def _by(text: str) -> tuple[UsageGrouping, str]:
     name, colon, label = text.partition(":")
     try:
-        by = By(name)
+        by = UsageGrouping(name)
     except ValueError:
         raise CliError(f"expected {WHAT}, not {text!r}", field="--by", status=2) from None
-    if (by is By.LABEL) != bool(colon and label):
+    if (by is UsageGrouping.LABEL) != bool(colon and label):
         raise CliError(f"expected {WHAT}, not {text!r}", field="--by", status=2)
     return by, label
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weft.messages.accounts import OWN_TENANT, AccountRow, By, CapacityView
+from weft.messages.accounts import OWN_TENANT, AccountRow, CapacityView, UsageGrouping
 from weft.messages.series import UsageView
 from weftd.cli.rendering.context import RenderContext, plain, table
 
@@ -16,7 +16,7 @@ HOUR = 3600.0
 KWH = 3.6e6  # joules
 UNKNOWN = "unknown"
 NO_NAME = "–"
-HEADS = {By.DAY: "DAY (UTC)", By.HOUR: "HOUR (UTC)"}
+HEADS = {UsageGrouping.DAY: "DAY (UTC)", UsageGrouping.HOUR: "HOUR (UTC)"}
 BENCHMARKS = "benchmarks"
 CENT = Decimal("0.01")
 AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{1,12})?")
@@ -36,13 +36,15 @@ def usage_page(found: UsageView, context: RenderContext) -> RenderableType:
 
 
 def _rows(found: UsageView, context: RenderContext) -> Table:
-    by = By.TENANT if found.by is None else found.by
-    heads = {By.JOB: ("JOB", "NAME"), By.EPOCH: ("EPOCH", "NAME")}.get(by, (HEADS.get(by, by.name),))
+    by = UsageGrouping.TENANT if found.by is None else found.by
+    heads = {UsageGrouping.JOB: ("JOB", "NAME"), UsageGrouping.EPOCH: ("EPOCH", "NAME")}.get(
+        by, (HEADS.get(by, by.name),)
+    )
     numbers = ["GPU HOURS", "USED", "LOST"]
     costs, energy = bool(found.currency), any(row.joules for row in found.rows)
     numbers += [found.currency] if costs else []
     numbers += ["kWh"] if energy else []
-    last = ("ENDED",) if by is By.EPOCH else ("JOBS",)
+    last = ("ENDED",) if by is UsageGrouping.EPOCH else ("JOBS",)
     made = table(*heads, *numbers, *last, context=context, right=[*numbers, "JOBS"], flexible=heads[-1])
     for row in (*_benchmarks_in_one(found.rows), *(() if found.total is None else (found.total,))):
         total = row is found.total
@@ -50,7 +52,7 @@ def _rows(found: UsageView, context: RenderContext) -> Table:
         cells = [hours(row.gpu_seconds_held), hours(row.gpu_seconds_used), hours(_lost(row))]
         cells += [money(row.cost)] if costs else []
         cells += [_kwh(row)] if energy else []
-        cells.append(_ended(row, total=total or row.key == BENCHMARKS) if by is By.EPOCH else str(row.jobs))
+        cells.append(_ended(row, total=total or row.key == BENCHMARKS) if by is UsageGrouping.EPOCH else str(row.jobs))
         made.add_row(*(plain(name, "bold" if total else "") for name in names), *cells)
     return made
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from weft.messages.accounts import By, JobFacts
+from weft.messages.accounts import JobFacts, UsageGrouping
 from weft.messages.events import Event
 from weft.store import GatewayStore
 from weftd.gateway.errors import RejectedError
@@ -131,7 +131,7 @@ def usage_of(account: GpuAccount, ledger: UsedLedger) -> Usage:
     """The account by tenant and by step. May take a second: for a thread."""
     window = window_of(account.begins, account.ends)
     there, tenants = by_tenant(account.stretches, account.waits, account.nodes, window)
-    _, rows = rows_of(account.stretches, By.TENANT, Books(nodes=account.nodes, prices=None, ledger=ledger))
+    _, rows = rows_of(account.stretches, UsageGrouping.TENANT, Books(nodes=account.nodes, prices=None, ledger=ledger))
     used = {row.key: row.gpu_seconds_used for row in rows}
     return Usage(window=window, there=there, tenants=tenants, used=used)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from weft.messages.accounts import AccountRow, By, CapacityView
+from weft.messages.accounts import AccountRow, CapacityView, UsageGrouping
 from weft.messages.series import UsageView
 from weft.service import SettingsError
 from weftd.gateway.accounting.accounts import GpuAccount
@@ -25,7 +25,7 @@ BYTES_MAX = 1 << 20
 
 def billed(
     found: GpuAccount,
-    by: By,
+    by: UsageGrouping,
     *,
     only: str | None,
     label: str,

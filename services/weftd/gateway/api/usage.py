@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from weft.domain.spec import LABEL_NAME_PATTERN, TOKEN_PATTERN
-from weft.messages.accounts import By
+from weft.messages.accounts import UsageGrouping
 from weft.messages.series import TenantUsage, UsageView
 from weftd.gateway.accounting.accounts import Usage
 from weftd.gateway.accounting.billing import CSV, billed, csv_of
@@ -28,7 +28,7 @@ NO_ROWS = "CSV has rows: say by=tenant, job, label, …"
 class UsageQuery(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[int, Meta(ge=60, le=SECONDS_MAX, description="Of the last so many seconds.")] = 86_400
     tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Of one tenant.")] | None = None
-    by: Annotated[By, Meta(description="Rows by this, in place of `tenants`.")] | None = None
+    by: Annotated[UsageGrouping, Meta(description="Rows by this, in place of `tenants`.")] | None = None
     label: Annotated[str, Meta(pattern=LABEL_NAME_PATTERN, description="With `by=label`: the label's name.")] = ""
     until: (
         Annotated[
@@ -69,10 +69,10 @@ async def usage(call: Call[UsageQuery]) -> web.StreamResponse:
     return answer(await asyncio.to_thread(_view, found, only))
 
 
-async def _billed(call: Call[UsageQuery], by: By, only: str | None) -> web.StreamResponse:
+async def _billed(call: Call[UsageQuery], by: UsageGrouping, only: str | None) -> web.StreamResponse:
     gateway, query = call.gateway, call.query
-    if (by is By.LABEL) != bool(query.label):
-        reason = "say which, such as label=team" if by is By.LABEL else "is for by=label alone"
+    if (by is UsageGrouping.LABEL) != bool(query.label):
+        reason = "say which, such as label=team" if by is UsageGrouping.LABEL else "is for by=label alone"
         raise RejectedError(400, "label", reason)
     if query.until is not None and query.until > gateway.now():
         raise RejectedError(400, "until", "is in the future")

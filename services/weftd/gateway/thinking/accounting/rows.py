@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec import Struct, field, structs
 
-from weft.messages.accounts import AccountRow, By
+from weft.messages.accounts import AccountRow, UsageGrouping
 from weftd.gateway.thinking.accounting.capacity import NodesPast
 from weftd.gateway.thinking.accounting.lost import kind_of, lost_since
 from weftd.gateway.thinking.accounting.prices import Prices, cost
@@ -15,7 +15,7 @@ from weftd.gateway.thinking.accounting.stretches import EpochStretch, Held, Part
 from weftd.gateway.thinking.accounting.used import Used, UsedLedger, UsedSum
 
 NANO = 1e-9
-STEPS = {By.DAY: 86_400 * 1_000_000, By.HOUR: 3_600 * 1_000_000}
+STEPS = {UsageGrouping.DAY: 86_400 * 1_000_000, UsageGrouping.HOUR: 3_600 * 1_000_000}
 TOTAL = "total"
 TIMES_KEPT = 1_024  # days and hours, as texts
 
@@ -65,7 +65,7 @@ class _Sum(Struct):
 
 
 def rows_of(
-    stretches: Iterable[EpochStretch], by: By, books: Books, *, label: str = ""
+    stretches: Iterable[EpochStretch], by: UsageGrouping, books: Books, *, label: str = ""
 ) -> tuple[AccountRow, list[AccountRow]]:
     """The total, and a row for each key: the one that held most first; over time, in order of time."""
     sums: dict[str, _Sum] = defaultdict(_Sum)
@@ -85,30 +85,30 @@ def rows_of(
     return _row(TOTAL, everything, books), made
 
 
-def _key(by: By, label: str) -> Callable[[EpochStretch], str]:
+def _key(by: UsageGrouping, label: str) -> Callable[[EpochStretch], str]:
     """What a stretch counts for. Empty: for something without a name, such as jobs without the label."""
-    keys: dict[By, Callable[[EpochStretch], str]] = {
-        By.TENANT: lambda stretch: stretch.job.tenant,
-        By.JOB: lambda stretch: stretch.job.id,
-        By.EPOCH: lambda stretch: f"{stretch.job.id}/{stretch.epoch}",
-        By.KIND: lambda stretch: stretch.job.kind,
-        By.POOL: lambda stretch: stretch.job.pool,
-        By.LABEL: lambda stretch: stretch.job.labels.get(label, ""),
+    keys: dict[UsageGrouping, Callable[[EpochStretch], str]] = {
+        UsageGrouping.TENANT: lambda stretch: stretch.job.tenant,
+        UsageGrouping.JOB: lambda stretch: stretch.job.id,
+        UsageGrouping.EPOCH: lambda stretch: f"{stretch.job.id}/{stretch.epoch}",
+        UsageGrouping.KIND: lambda stretch: stretch.job.kind,
+        UsageGrouping.POOL: lambda stretch: stretch.job.pool,
+        UsageGrouping.LABEL: lambda stretch: stretch.job.labels.get(label, ""),
     }
     return keys.get(by, lambda _: "")
 
 
 def _pieces(
-    stretch: EpochStretch, by: By, key: Callable[[EpochStretch], str], nodes: NodesPast
+    stretch: EpochStretch, by: UsageGrouping, key: Callable[[EpochStretch], str], nodes: NodesPast
 ) -> dict[tuple[str, str], _Piece]:
     """By the name of its row and the model."""
     found: dict[tuple[str, str], _Piece] = {}
     step, (since, _) = STEPS.get(by, 0), lost_since(stretch)
-    named = "" if step or by is By.MODEL else key(stretch)
+    named = "" if step or by is UsageGrouping.MODEL else key(stretch)
     for part in stretch.parts:
         for begins, ends in _cut(part, step):
             for model, weight in _by_model(part.held, nodes, begins).items():
-                name = _time_text(begins // step * step, by) if step else model if by is By.MODEL else named
+                name = _time_text(begins // step * step, by) if step else model if by is UsageGrouping.MODEL else named
                 piece = found.get((name, model))
                 if piece is None:
                     piece = found[name, model] = _Piece(begins, ends)
@@ -137,9 +137,9 @@ def _by_model(held: Held, nodes: NodesPast, at: int) -> dict[str, int]:
 
 
 @lru_cache(maxsize=TIMES_KEPT)
-def _time_text(at: int, by: By) -> str:
+def _time_text(at: int, by: UsageGrouping) -> str:
     moment = datetime.fromtimestamp(at // 1_000_000, UTC)
-    return moment.strftime("%Y-%m-%d" if by is By.DAY else "%Y-%m-%dT%H:00Z")
+    return moment.strftime("%Y-%m-%d" if by is UsageGrouping.DAY else "%Y-%m-%dT%H:00Z")
 
 
 def _row(key: str, found: _Sum, books: Books) -> AccountRow:
@@ -160,13 +160,13 @@ def _row(key: str, found: _Sum, books: Books) -> AccountRow:
     )
 
 
-def _detailed(row: AccountRow, found: _Sum, by: By) -> AccountRow:
+def _detailed(row: AccountRow, found: _Sum, by: UsageGrouping) -> AccountRow:
     """Of a job and of an epoch: whose it is; of an epoch also when it was, and how it ended."""
-    if by not in (By.JOB, By.EPOCH) or found.last is None:
+    if by not in (UsageGrouping.JOB, UsageGrouping.EPOCH) or found.last is None:
         return row
     job = found.last.job
     row = structs.replace(row, job=job.id, name=job.name, tenant=job.tenant)
-    if by is By.JOB:
+    if by is UsageGrouping.JOB:
         return row
     last = found.last
     return structs.replace(
