@@ -166,7 +166,7 @@ class _Size:
                 await self.store.save_node(lease, node(f"node-{index:04d}", gpus=GPUS), event="joined", cause="bench")
 
         await asyncio.gather(*(join(index) for index in range(NODES)))
-        await self.scheduler_loop.turn()
+        await self.scheduler_loop.cycle()
         _report_all(self.core)
         await self._placements()
         await self._blocked()
@@ -177,7 +177,7 @@ class _Size:
         began = time.perf_counter()
         while self._placed() < QUEUED:
             self.scheduler_loop.asked()
-            await self.scheduler_loop.turn()
+            await self.scheduler_loop.cycle()
         took = time.perf_counter() - began
         self.figures.add(
             f"durable placements, {NODES} emulated nodes × {GPUS} GPUs, {QUEUED} queued",
@@ -271,9 +271,9 @@ class _Size:
     async def _settle(self) -> None:
         """Turns until nothing new comes of them."""
         self.scheduler_loop.asked()
-        await self.scheduler_loop.turn()
+        await self.scheduler_loop.cycle()
         while self.core.cluster_state.waitlist.unexplained or self.scheduler_loop.wake.is_set():
-            await self.scheduler_loop.turn()
+            await self.scheduler_loop.cycle()
 
     def _placed(self) -> int:
         return len(self.core.cluster_state.pool.runs.holding)

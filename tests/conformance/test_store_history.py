@@ -17,7 +17,9 @@ _E, _S = JobEvent, JobState
 
 def record(number: int, *, begins: bool = False, size: int = 10, at: float = AT, epoch: int = 1) -> Record:
     body = bytes([number]) * size
-    return Record(epoch=epoch, number=number, format=1, begins=begins, at=at, until=at + 1, turns=2, steps=3, body=body)
+    return Record(
+        epoch=epoch, number=number, format=1, begins=begins, at=at, until=at + 1, cycles=2, steps=3, body=body
+    )
 
 
 async def numbers(world: World, **fields: Any) -> list[int]:

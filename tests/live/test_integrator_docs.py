@@ -48,7 +48,7 @@ async def test_the_examples_for_integrators_do_as_they_are_printed(world: World)
         assert job.id in first
         assert "'created': True" in first
         assert first.replace("'created': True", "'created': False") == again
-        await OutboxPublisher(store=world.place.stores.scheduler, bus=bus, clock=time.time).turn()
+        await OutboxPublisher(store=world.place.stores.scheduler, bus=bus, clock=time.time).cycle()
     told = f"weft.jobs.submitted {job.id} 1"
     assert told in await says(world, by_number)
     assert told in await says(world, by_consumer)

@@ -78,13 +78,13 @@ class Pool:
             allowance=allowance,
         )
 
-    async def turn(self) -> float:
+    async def cycle(self) -> float:
         """How long it took."""
         self.now += 1.0
         await self.leadership.beat()
         self.scheduler_loop.asked()
         began = time.perf_counter()
-        await self.scheduler_loop.turn()
+        await self.scheduler_loop.cycle()
         return time.perf_counter() - began
 
     async def placed(self) -> float:
@@ -92,7 +92,7 @@ class Pool:
         job_id = await self.submit()
         began = time.perf_counter()
         for _ in range(TURNS):
-            await self.turn()
+            await self.cycle()
             job = await self.stores.gateway.job(job_id)
             assert job is not None
             if job.state is JobState.PLACED:
@@ -102,7 +102,7 @@ class Pool:
     async def sync(self) -> None:
         waiting = asyncio.ensure_future(self.scheduler_loop.report(self.node.report()))
         await asyncio.sleep(0)
-        await self.turn()
+        await self.cycle()
         answered = await waiting
         assert answered is not None
         assert not answered.refused
@@ -128,7 +128,7 @@ def large_environment() -> dict[str, str]:
 async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
     async with postgres.embedded(tmp_path) as server, postgres.stores(server) as stores:
         made = Pool(stores, JournalPace(begin_bytes=100_000))
-        await made.turn()
+        await made.cycle()
         for _ in range(3):
             await made.sync()
         yield made
@@ -140,7 +140,7 @@ async def test_a_queue_of_large_specifications_delays_nobody_and_fills_no_histor
         await pool.submit(large=True)
     before = await pool.history_bytes()
     for _ in range(LARGE // 10):
-        await pool.turn()
+        await pool.cycle()
     beside = sorted([await pool.placed() for _ in range(10)])[5]
     assert await pool.history_bytes() - before < ENVIRONMENT_BYTES, "the history holds specifications"
     assert beside < max(5 * at_rest, 0.2), f"{beside:.3f} s beside them, {at_rest:.3f} s at rest"
@@ -150,11 +150,11 @@ async def test_a_queue_of_large_specifications_delays_nobody_and_fills_no_histor
 async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(pool: Pool) -> None:
     large = [await pool.submit(large=True) for _ in range(LARGE)]
     for _ in range(LARGE // 10):
-        await pool.turn()
+        await pool.cycle()
     another = Pool(pool.stores)
     another.now = pool.now
     await pool.leadership.resign()
-    await another.turn()
+    await another.cycle()
     assert set(large) <= another.scheduler_loop.core.cluster_state.jobs.keys()
     assert len(await pool.stores.scheduler.open_jobs(pool="default")) == len(large)
 
@@ -163,13 +163,13 @@ async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(po
 async def test_updates_of_services_are_stored_once_and_delay_nobody(pool: Pool) -> None:
     at_rest = sorted([await pool.placed() for _ in range(10)])[5]
     services = [await pool.service() for _ in range(LARGE)]
-    await pool.turn()
+    await pool.cycle()
     before = await pool.history_bytes()
     for job_id in services:
         await pool.update(job_id)
     async with asyncio.timeout(60):
         while await pool.bytes_of("asks.update"):
-            await pool.turn()
+            await pool.cycle()
             await asyncio.sleep(0.02)  # after each large update others go first
     beside = sorted([await pool.placed() for _ in range(10)])[5]
     updates = LARGE * ENVIRONMENT_BYTES
@@ -181,7 +181,7 @@ async def test_updates_of_services_are_stored_once_and_delay_nobody(pool: Pool) 
 
 async def test_updates_beyond_what_a_tenant_may_have_are_refused_and_a_leader_loads_the_others(pool: Pool) -> None:
     services = [await pool.service() for _ in range(4)]
-    await pool.turn()
+    await pool.cycle()
     most = Allowance(spec_bytes_max=9 * ENVIRONMENT_BYTES // 2)
     refused = 0
     for number in range(LARGE):
@@ -189,14 +189,14 @@ async def test_updates_beyond_what_a_tenant_may_have_are_refused_and_a_leader_lo
             await pool.update(services[number // 2 % len(services)], most)
         except (LargeAskWaitsError, TenantFullError) as error:
             refused += isinstance(error, TenantFullError)
-            await pool.turn()
+            await pool.cycle()
     assert refused > 5
     assert await pool.bytes_of("asks.update") + await pool.bytes_of("revisions.text") < 5 * ENVIRONMENT_BYTES
     for _ in range(TURNS):
-        await pool.turn()
+        await pool.cycle()
     another = Pool(pool.stores)
     another.now = pool.now
     await pool.leadership.resign()
-    await another.turn()
+    await another.cycle()
     found = [another.scheduler_loop.core.cluster_state.jobs[job_id].revisions for job_id in services]
     assert [len(one[-1].env or {}) for one in found] == [30] * len(services)

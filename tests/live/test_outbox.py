@@ -41,12 +41,12 @@ async def submit(store: MemoryStore, job_id: str) -> None:
     await store.submit(spec(), job_id=job_id, tenant="alice", key=None, at=NOW)
 
 
-async def turn(outbox: OutboxPublisher) -> None:
+async def cycle(outbox: OutboxPublisher) -> None:
     """As the scheduler's loop does: what failed is tried again."""
     try:
-        await outbox.turn()
+        await outbox.cycle()
     except NoAnswerError:
-        await outbox.turn()
+        await outbox.cycle()
 
 
 async def test_events_are_published_once_and_leave_the_outbox(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ async def test_events_are_published_once_and_leave_the_outbox(tmp_path: Path) ->
         async with NatsBus.connect(server.url, name="relay") as bus:
             outbox = OutboxPublisher(store=store, bus=bus, clock=lambda: NOW)
             await submit(store, "j-1")
-            await outbox.turn()
-            await outbox.turn()
+            await outbox.cycle()
+            await outbox.cycle()
             assert await stored(server.url) == ["jobs/j-1/1"]
             assert await store.unsent(limit=10) == []
     finally:
@@ -70,7 +70,7 @@ async def test_a_stream_that_was_lost_is_filled_again_from_the_store(tmp_path: P
         async with NatsBus.connect(server.url, name="relay") as bus:
             outbox = OutboxPublisher(store=store, bus=bus, clock=lambda: NOW)
             await submit(store, "j-1")
-            await outbox.turn()
+            await outbox.cycle()
             if how == "the stream is deleted":
                 client = await nats.connect(server.url)
                 await client.jetstream().delete_stream("WEFT_EVENTS")
@@ -80,7 +80,7 @@ async def test_a_stream_that_was_lost_is_filled_again_from_the_store(tmp_path: P
                 shutil.rmtree(tmp_path / "jetstream")
                 server.start()
             await submit(store, "j-2")
-            await turn(outbox)
+            await cycle(outbox)
             assert sorted(await stored(server.url)) == ["jobs/j-1/1", "jobs/j-2/1"]
     finally:
         server.stop()
@@ -100,13 +100,13 @@ async def test_while_the_stream_has_no_room_events_wait_in_the_outbox(tmp_path: 
             outbox = OutboxPublisher(store=store, bus=bus, clock=lambda: NOW)
             if full == "when there is one":
                 await submit(store, "j-0")
-                await outbox.turn()
+                await outbox.cycle()
                 server.kill()
                 server.start(file_store="1")
             for number in range(1, 4):
                 await submit(store, f"j-{number}")
                 with pytest.raises(NoAnswerError):
-                    await outbox.turn()
+                    await outbox.cycle()
                 assert outbox.waiting == await store.unsent_count() == number
             await bus.subscribe(OutboxFilled, hear)
             await bus.publish(OutboxFilled())
@@ -114,7 +114,7 @@ async def test_while_the_stream_has_no_room_events_wait_in_the_outbox(tmp_path: 
                 await heard.wait()
             server.kill()
             server.start()
-            await turn(outbox)
+            await cycle(outbox)
             assert outbox.waiting == await store.unsent_count() == 0
             assert len(await stored(server.url)) == (4 if full == "when there is one" else 3)
     finally:
@@ -139,8 +139,8 @@ async def test_a_stream_is_filled_again_although_that_failed_once(tmp_path: Path
             await submit(store, "j-1")
             await store.sent(await store.unsent(limit=10))  # a stream had it, and is gone
             with pytest.raises(StoreUnavailableError):
-                await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).turn()
-            await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).turn()
+                await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).cycle()
+            await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).cycle()
             assert await stored(server.url) == ["jobs/j-1/1"]
     finally:
         server.stop()
@@ -158,14 +158,14 @@ async def test_over_a_slow_link_events_get_through_a_few_at_a_time(
             NatsBus.connect(f"nats://127.0.0.1:{link.port}", name="relay") as bus,
         ):
             outbox = OutboxPublisher(store=store, bus=bus, clock=lambda: NOW)
-            await outbox.turn()
+            await outbox.cycle()
             for number in range(events):
                 await submit(store, f"j-{number}")
             link.slow(bytes_per_second=100_000)
             async with asyncio.timeout(60):
                 while await store.unsent_count():
                     try:
-                        await outbox.turn()
+                        await outbox.cycle()
                     except NoAnswerError:
                         failed += 1
             link.mend()
@@ -182,12 +182,12 @@ async def test_a_stream_that_is_lost_while_nothing_happens_is_filled_again(tmp_p
         async with NatsBus.connect(server.url, name="relay") as bus:
             outbox = OutboxPublisher(store=store, bus=bus, clock=lambda: now)
             await submit(store, "j-1")
-            await outbox.turn()
+            await outbox.cycle()
             client = await nats.connect(server.url)
             await client.jetstream().delete_stream("WEFT_EVENTS")
             await client.close()
             now += LOOK_SECONDS
-            await outbox.turn()
+            await outbox.cycle()
             assert await stored(server.url) == ["jobs/j-1/1"]
     finally:
         server.stop()
@@ -207,7 +207,7 @@ async def test_an_event_that_nats_does_not_take_is_told_in_short_and_holds_up_no
             where = structs.replace(placement(("node-1", 0)), why="x" * (9 << 20))
             await go(store, lease, job, JobEvent.PLACED, at=NOW, placement=where)
             await submit(store, "j-after")
-            await outbox.turn()
+            await outbox.cycle()
             assert await stored(server.url) == ["nodes/node-1/1", "jobs/j-large/1", "jobs/j-large/2", "jobs/j-after/1"]
             assert await store.unsent(limit=10) == []
             client = await nats.connect(server.url)
@@ -244,7 +244,7 @@ async def test_another_tenants_event_is_published_with_the_first_batch_of_one_te
                 cause = Cause(code=CauseCode.NO_ROOM, sentence=f"{number}" + "x" * 900_000)
                 job = await go(store, lease, job, JobEvent.WAITING, at=NOW, cause=cause)
             await store.submit(spec(), job_id="j-bob", tenant="bob", key=None, at=NOW)
-            await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).turn()
+            await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).cycle()
             assert not bus.counts
             assert "jobs/j-bob/1" in batches[0]
             large = [one for batch in batches for one in batch if one != "jobs/j-bob/1"]

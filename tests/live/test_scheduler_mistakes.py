@@ -53,7 +53,7 @@ class Pool:
         self.now += 1.0
         await self.leadership.beat()
         self.scheduler_loop.asked()
-        await self.scheduler_loop.turn()
+        await self.scheduler_loop.cycle()
         answer = await waiting
         if answer is not None:
             self.node.take(answer)

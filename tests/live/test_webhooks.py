@@ -215,7 +215,7 @@ async def test_what_takes_nothing_for_a_day_is_switched_off_and_goes_on_when_it_
         await day.store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=day.now)
         waits: list[float] = []
 
-        async def turn() -> None:
+        async def cycle() -> None:
             known = await day.known("w")
             if known.not_before is not None and known.not_before > day.now:
                 waits.append(known.not_before - day.now)
@@ -225,7 +225,7 @@ async def test_what_takes_nothing_for_a_day_is_switched_off_and_goes_on_when_it_
         off: list[str] = []
 
         async def look() -> None:
-            await turn()
+            await cycle()
             off[:] = [one.off for one in await day.store.webhooks() if one.off]
 
         await until(lambda: bool(off), look)

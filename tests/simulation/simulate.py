@@ -219,7 +219,7 @@ class World:
                 return
         for record in replay.unread:
             self.history.fail(f"a record cannot be read: {record}")
-        self.history.counts["turns replayed"] += replay.turns
+        self.history.counts["turns replayed"] += replay.cycles
         self.history.counts["decisions replayed"] += replay.steps
 
     def make_client(self) -> Client:

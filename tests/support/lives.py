@@ -124,22 +124,22 @@ class Life:
                 await self._learn()
             if self.quoting.random() < 0.05:
                 await self._limit()
-            await self.turn()
+            await self.cycle()
 
-    async def turn(self) -> None:
+    async def cycle(self) -> None:
         await self.leadership.beat()
         self.scheduler_loop.asked()
         try:
-            await self.scheduler_loop.turn()
+            await self.scheduler_loop.cycle()
         except StoreUnavailableError:
-            await self.turn()
+            await self.cycle()
 
     async def settle(self) -> None:
         """Turns that do nothing new, until what was told is stored."""
         self.store.unlawful = 0
         for _ in range(3):
             self.now += 60.0
-            await self.turn()
+            await self.cycle()
 
     async def _submit(self) -> None:
         job_id = f"j-{len(self.jobs)}"
@@ -176,7 +176,7 @@ class Life:
         told = self.chance.sample(self.nodes, self.chance.randint(1, len(self.nodes)))
         answers = [asyncio.ensure_future(self.scheduler_loop.report(one.report())) for one in told]
         await asyncio.sleep(0)
-        await self.turn()
+        await self.cycle()
         for one, answered in zip(told, await asyncio.gather(*answers), strict=True):
             if answered is not None and not answered.refused and self.chance.random() < 0.9:  # else it is lost
                 one.take(answered, now=self.now)

@@ -147,7 +147,7 @@ async def test_what_the_relay_tells_is_heard() -> None:
 
     await bus.subscribe(EventTold, hear)
     await submit(store, "a")
-    await OutboxPublisher(store=store, bus=bus, clock=lambda: 1.0).turn()
+    await OutboxPublisher(store=store, bus=bus, clock=lambda: 1.0).cycle()
     async with asyncio.timeout(10):
         await heard.wait()
     assert not bus.counts

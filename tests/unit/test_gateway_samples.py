@@ -128,11 +128,11 @@ def test_endless_new_subjects_drive_out_none_that_goes_on() -> None:
     shelf = Shelf(100, 3)
     for number in range(50):
         shelf.put(f"mine-{number}", AT, {"pace": 1.0})
-    for turn in range(20):
+    for cycle in range(20):
         for number in range(50):
-            shelf.put(f"mine-{number}", AT + 5 * turn, {"pace": float(turn)})
+            shelf.put(f"mine-{number}", AT + 5 * cycle, {"pace": float(cycle)})
         for number in range(1000):
-            shelf.put(f"made-up-{turn}-{number}", AT + 5 * turn, {"pace": 1.0, "progress": 2.0})
+            shelf.put(f"made-up-{cycle}-{number}", AT + 5 * cycle, {"pace": 1.0, "progress": 2.0})
     assert len([name for name in shelf.subjects() if name.startswith("mine")]) == 50
     assert sum(len(shelf.get(name)) for name in shelf.subjects()) <= 100
 
@@ -270,16 +270,16 @@ async def test_sampling_a_large_cluster_lets_other_work_go_on() -> None:
     live, samples = LiveCluster(clock=lambda: 0.0), Samples()
     for each in nodes:
         await live.hear_sample(told(each.id, *(gpu(index, 0.5) for index in range(8))))
-    turns = 0
+    cycles = 0
 
     async def count() -> None:
-        nonlocal turns
+        nonlocal cycles
         while True:
-            turns += 1
+            cycles += 1
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
     await samples.take(Known(nodes, []), live, now=lambda: AT)  # type: ignore[arg-type]
     counting.cancel()
-    assert turns >= 1024 // 32
+    assert cycles >= 1024 // 32
     assert len(samples.nodes.subjects()) == 1024

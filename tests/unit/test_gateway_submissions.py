@@ -69,14 +69,14 @@ LARGE = body_of(LARGE_BYTES + 1000)
 @pytest.mark.parametrize("content", ["yaml", "json"])
 async def test_what_takes_long_to_read_delays_only_its_own_tenant(content: str) -> None:
     w = await World().with_nodes()
-    turns = w.submissions.documents if content == "yaml" else w.submissions.large
+    cycles = w.submissions.documents if content == "yaml" else w.submissions.large
     body = body_of() if content == "yaml" else LARGE
-    turn = await turns.take("busy")
+    cycle = await cycles.take("busy")
     waiting = asyncio.create_task(w.submit(BUSY, body, content=content))
     assert await w.submit(QUIET, body, content=content)
     assert not waiting.done()
     assert await w.submit(BUSY, body_of()), "what is small is read at once"
-    turn.end()
+    cycle.end()
     assert await waiting
 
 

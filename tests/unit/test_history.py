@@ -87,7 +87,7 @@ async def test_a_history_is_derived_again_as_it_was(seed: int) -> None:
     assert replay.difference is None
     assert replay.skipped == 0
     assert replay.steps == sum(record.steps for record in records) > 0
-    assert replay.turns == sum(record.turns for record in records)
+    assert replay.cycles == sum(record.cycles for record in records)
 
 
 @pytest.mark.parametrize("seed", some(2, range(10)))
@@ -273,11 +273,11 @@ async def test_a_history_whose_beginning_is_large_does_not_begin_again_before_as
         await life.store.submit(spec(f"n-{number}", gpus=4), job_id=f"n-{number}", tenant="a", key=None, at=life.now)
     for _ in range(400):
         life.now += 0.5
-        await life.turn()
+        await life.cycle()
         for node in life.nodes:
             answer = asyncio.ensure_future(life.scheduler_loop.report(node.report()))
             await asyncio.sleep(0)
-            await life.turn()
+            await life.cycle()
             answered = await answer
             assert answered is not None
             node.hear(answered.jobs, now=life.now, leader=answered.leader)

@@ -95,17 +95,17 @@ def test_a_lender_has_its_gpus_back_after_the_minimum_and_one_grace_however_ofte
     w = pool()
     w.core.cluster_state.limit([Quota(name="vision", guaranteed={ALL: 4000})], w.now)
     w.submit("j-guest", tenant="guest", gpus=4)
-    for turn in range(3):
+    for cycle in range(3):
         run(w, 5)
         began = w.stored["j-guest"].started_at
         assert began is not None
-        w.submit(f"j-own{turn}", tenant="vision", gpus=4)
+        w.submit(f"j-own{cycle}", tenant="vision", gpus=4)
         run(w, 10)
         assert w.state("j-guest") is S.RUNNING
         run(w, int(AFTER))
         assert began + AFTER <= stops(w, "j-guest")[-1] <= began + AFTER + 3.0
-        assert w.state(f"j-own{turn}") is S.RUNNING
-        end(w, f"j-own{turn}")
+        assert w.state(f"j-own{cycle}") is S.RUNNING
+        end(w, f"j-own{cycle}")
     assert len(stops(w, "j-guest")) == 3
 
 

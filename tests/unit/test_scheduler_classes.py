@@ -96,15 +96,15 @@ def test_a_core_begun_in_the_middle_knows_what_was_learnt() -> None:
 async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> None:
     w = DeskWorld()
     await w.store.save_classes([learnt("mixed", "known-before", at=w.now)], pool="default")
-    await w.turns()
+    await w.cycles()
     w.scheduler_loop.learnt(ClassesLearnt(pool="default", classes=(learnt("memory", "told"),)))
     assert w.scheduler_loop.core.cluster_state.score_cache.learnt == {"known-before": "mixed"}
-    await w.turns()
+    await w.cycles()
     assert w.scheduler_loop.core.cluster_state.score_cache.learnt == {"known-before": "mixed", "told": "memory"}
     await w.store.save_classes([learnt("memory", "found", at=w.now)], pool="default")
     await w.store.save_classes([learnt("memory", "of-others", at=w.now)], pool="other")
     w.now += SCORES_SECONDS
-    await w.turns(2)
+    await w.cycles(2)
     assert w.scheduler_loop.core.cluster_state.score_cache.learnt == {
         "known-before": "mixed",
         "told": "memory",

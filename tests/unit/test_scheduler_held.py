@@ -82,7 +82,7 @@ class Process:
         asking = asyncio.ensure_future(self.scheduler_loop.report(self.report()))
         await asyncio.sleep(0)
         with contextlib.suppress(StoreUnavailableError):
-            await self.scheduler_loop.turn()
+            await self.scheduler_loop.cycle()
         answer = await asking
         if answer is not None and answer.leader is not None:
             self.node.leader = answer.leader
@@ -137,7 +137,7 @@ async def test_a_turn_that_waits_for_the_store_keeps_no_report_waiting_longer_th
     await process.lead()
     process.store.hangs = True
     process.now += 1.0
-    turning = asyncio.ensure_future(process.scheduler_loop.turn())
+    turning = asyncio.ensure_future(process.scheduler_loop.cycle())
     await asyncio.sleep(0)
     async with asyncio.timeout(3.0):
         held = await process.scheduler_loop.report(process.report())

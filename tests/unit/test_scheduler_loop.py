@@ -103,17 +103,17 @@ class World:
     async def ask(self, kind: AskKind, job_id: str, priority: int = 0) -> None:
         await self.store.ask(kind, subject_id=job_id, pool="default", tenant="alice", at=self.now, priority=priority)
 
-    async def turns(self, count: int = 1) -> None:
+    async def cycles(self, count: int = 1) -> None:
         for _ in range(count):
             self.now += 1.0
             await self.leadership.beat()
             self.scheduler_loop.asked()
-            await self.scheduler_loop.turn()
+            await self.scheduler_loop.cycle()
 
     async def sync(self) -> NodeDesired | None:
         answer = asyncio.ensure_future(self.scheduler_loop.report(self.node.report()))
         await asyncio.sleep(0)
-        await self.turns()
+        await self.cycles()
         answered = await answer
         if answered is not None:
             self.node.take(answered)
@@ -149,11 +149,11 @@ async def test_many_asks_about_one_queued_job_at_once_cancel_it_once(asked: list
     w = World()
     await w.sync()
     await w.submit("j-big", gpus=8)
-    await w.turns(2)
+    await w.cycles(2)
     for kind in asked:
         await w.ask(kind, "j-big", priority=3)
     lease = w.leadership.lease
-    await w.turns(6)
+    await w.cycles(6)
     assert await w.state("j-big") is JobState.CANCELLED
     assert await w.store.asks(pool="default", limit=10) == []
     assert w.leadership.lease is not None
@@ -165,10 +165,10 @@ async def test_a_cancel_and_a_requeue_asked_together_both_happen() -> None:
     w = World()
     await w.sync()
     await w.submit("j-big", gpus=8)
-    await w.turns(2)
+    await w.cycles(2)
     await w.ask(AskKind.CANCEL, "j-big")
     await w.ask(AskKind.REQUEUE, "j-big")
-    await w.turns(4)
+    await w.cycles(4)
     job = await w.store.job("j-big")
     assert job is not None
     assert (job.state, job.epoch) == (JobState.QUEUED, 1)
@@ -178,19 +178,19 @@ async def test_one_turn_takes_several_asks_about_one_job_in_their_order() -> Non
     """A tenant that asks much about one job would otherwise wait a turn for each."""
     w = World()
     await w.submit("j-1", gpus=4)
-    await w.turns()
+    await w.cycles()
     for priority in (5, 7, 3):
         await w.ask(AskKind.PRIORITISE, "j-1", priority)
-    await w.turns()
+    await w.cycles()
     assert await w.store.asks(pool="default", limit=10) == []
     assert [job.priority for job in await w.store.open_jobs(pool="default")] == [3]
     assert [event.event for event in await w.store.story("j-1")].count(JobEvent.REPRIORITISED) == 3
     await w.ask(AskKind.PRIORITISE, "j-1", 9)
     await w.ask(AskKind.CANCEL, "j-1")
     await w.ask(AskKind.REQUEUE, "j-1")  # of what is over by then, and read from the store in the next turn
-    await w.turns()
+    await w.cycles()
     assert await w.state("j-1") is JobState.CANCELLED
-    await w.turns()
+    await w.cycles()
     assert await w.state("j-1") is JobState.QUEUED
 
 
@@ -199,25 +199,25 @@ async def test_hundreds_of_asks_of_one_tenant_delay_another_by_no_turn() -> None
     for number in range(300):
         await w.submit(f"j-{number}")
     await w.store.submit(spec(gpus=1), job_id="j-of-bob", tenant="bob", key=None, at=w.now)
-    await w.turns()
+    await w.cycles()
     for number in range(300):
         await w.ask(AskKind.CANCEL, f"j-{number}")
     await w.store.ask(AskKind.CANCEL, subject_id="j-of-bob", pool="default", tenant="bob", at=w.now)
-    await w.turns()
+    await w.cycles()
     assert await w.state("j-of-bob") is JobState.CANCELLED
     assert await w.state("j-299") is JobState.QUEUED
 
 
 async def test_a_turn_admits_as_many_as_it_has_time_for_and_one_of_each_tenant_first() -> None:
     w = World()
-    await w.turns()
+    await w.cycles()
     w.store.takes = lambda born: setattr(w, "now", w.now + 0.001 * born)
     for number in range(700):
         await w.submit(f"j-{number}")
-    await w.turns()
+    await w.cycles()
     await w.store.submit(spec(gpus=1), job_id="j-of-bob", tenant="bob", key=None, at=w.now)
     before = len(await w.store.open_jobs(pool="default"))
-    await w.turns()
+    await w.cycles()
     assert before == 500
     assert len(await w.store.open_jobs(pool="default")) == before + 50
     assert "j-of-bob" in {job.id for job in await w.store.open_jobs(pool="default")}
@@ -231,7 +231,7 @@ async def test_nothing_is_said_that_could_not_be_stored_and_it_is_decided_again(
     answer = asyncio.ensure_future(w.scheduler_loop.report(w.node.report()))
     await asyncio.sleep(0)
     with pytest.raises(StoreUnavailableError):
-        await w.turns()
+        await w.cycles()
     assert await answer is None
     assert await w.state("j-1") is JobState.QUEUED
     await w.sync()  # loaded anew: the next report is surely not one from before
@@ -297,11 +297,11 @@ async def test_what_no_column_holds_of_a_final_job_leaves_it_final() -> None:
     await w.sync()
     await w.submit("j-1")
     await w.ask(AskKind.CANCEL, "j-1")
-    await w.turns(2)
+    await w.cycles(2)
     loads = w.store.reads
     w.store.refuses = lambda step: step.event is JobEvent.REQUEUED
     await w.ask(AskKind.REQUEUE, "j-1")
-    await w.turns(3)
+    await w.cycles(3)
     assert await w.state("j-1") is JobState.CANCELLED
     assert await w.store.asks(pool="default", limit=10) == []
     assert w.store.reads == loads
@@ -318,9 +318,9 @@ async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() 
     (job,) = await w.store.admit(lease, load=1, pool="default", limit=10)  # as another leader would
     await go(w.store, lease, job, JobEvent.PLACED, at=w.now, placement=placement(("node-1", 0)))
     await w.ask(AskKind.REQUEUE, "j-1")
-    await w.turns()
+    await w.cycles()
     w.scheduler_loop.core.cluster_state.check()
-    await w.turns(3)  # it has loaded anew by now, and goes on
+    await w.cycles(3)  # it has loaded anew by now, and goes on
     w.scheduler_loop.core.cluster_state.check()
     assert await w.store.asks(pool="default", limit=10) == []
 
@@ -331,7 +331,7 @@ async def test_a_job_whose_admission_lands_late_is_known_to_its_leader() -> None
     await w.submit("j-1")
     w.store.late = "admit"
     with pytest.raises(StoreUnavailableError):
-        await w.turns()
+        await w.cycles()
     loads = w.store.reads
     for _ in range(4):
         await w.sync()
@@ -348,7 +348,7 @@ async def test_a_node_whose_drain_lands_late_is_drained_for_its_leader_too() -> 
     await w.ask(AskKind.DRAIN, "node-1")
     w.store.late = "save_node"
     with pytest.raises(StoreUnavailableError):
-        await w.turns()
+        await w.cycles()
     for _ in range(3):
         await w.sync()
     (stored,) = await w.store.nodes(pool="default")
@@ -386,9 +386,9 @@ async def test_a_job_that_is_not_admitted_yet_is_decided_on_in_the_next_turn() -
         return await asks(pool=pool, limit=limit, bytes_max=bytes_max)
 
     w.store.asks = submitted_meanwhile  # type: ignore[method-assign]
-    await w.turns()
+    await w.cycles()
     assert await w.state("j-1") is JobState.QUEUED
-    await w.turns()
+    await w.cycles()
     assert await w.state("j-1") is JobState.CANCELLED
 
 
@@ -401,14 +401,14 @@ async def test_scores_that_were_told_before_the_node_joined_or_never_are_found_i
 
     first, later = (GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=1.5) for gpu in range(2))
     await w.store.save_scores([first], at=w.now)
-    await w.turns()
+    await w.cycles()
     w.scheduler_loop.scored(GpusScored(pool="default", scores=(first,)))
     await w.sync()
-    await w.turns()
+    await w.cycles()
     assert believed() == [1.5, 0.0]
     await w.store.save_scores([later], at=w.now)  # and nobody tells
     w.now += SCORES_SECONDS
-    await w.turns()
+    await w.cycles()
     assert believed() == [1.5, 1.5]
 
 
@@ -425,9 +425,9 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
 
     w.store.record = tell_and_record  # type: ignore[method-assign]
     w.now += 60.0
-    await w.turns()
+    await w.cycles()
     assert told == [1.0]
-    await w.turns()
+    await w.cycles()
     assert w.scheduler_loop.core.cluster_state.pool.free_capacity.scores.of("compute")["node-1", 0] == 1.5
 
 
@@ -435,13 +435,13 @@ async def test_a_turn_that_is_too_much_to_be_stored_becomes_smaller_until_it_is(
     w = World()
     for number in range(40):
         await w.submit(f"j-{number}")
-    await w.turns(2)
+    await w.cycles(2)
     for number in range(40):
         await w.ask(AskKind.CANCEL, f"j-{number}")
     w.store.most, failed = 3, 0
     while await w.store.asks(pool="default", limit=1):
         try:
-            await w.turns()
+            await w.cycles()
         except StoreUnavailableError:
             failed += 1
         assert failed < 30, "it was tried alike for ever"
@@ -453,7 +453,7 @@ async def test_after_an_ask_that_took_long_others_wait_and_submissions_do_not() 
     w = World()
     for name in ("j-1", "j-2"):
         await w.submit(name)
-    await w.turns(2)
+    await w.cycles(2)
 
     def slow(step: Step) -> bool:
         w.now += 0.2 if step.event is JobEvent.CANCELLED else 0.0
@@ -461,16 +461,16 @@ async def test_after_an_ask_that_took_long_others_wait_and_submissions_do_not() 
 
     w.store.refuses = slow
     await w.ask(AskKind.CANCEL, "j-1")
-    await w.turns()
+    await w.cycles()
     assert await w.state("j-1") is JobState.CANCELLED
     await w.ask(AskKind.CANCEL, "j-2")
     await w.submit("j-3")
     w.now += 0.5
-    await w.scheduler_loop.turn()
+    await w.scheduler_loop.cycle()
     assert await w.state("j-2") is not JobState.CANCELLED
     assert "j-3" in w.scheduler_loop.core.cluster_state.jobs
     w.now += 0.2
-    await w.scheduler_loop.turn()
+    await w.scheduler_loop.cycle()
     assert await w.state("j-2") is JobState.CANCELLED
 
 
@@ -479,14 +479,14 @@ async def test_records_have_no_long_text_of_an_update_and_are_derived_again_all_
     role = {"server": {"gpus": 8, "replicas": {"min": 1, "want": 1, "max": 2}}}
     wanted = spec("chat", kind="inference", service={"ready": "/"}, roles=role)
     await w.store.submit(wanted, job_id="j-1", tenant="alice", key=None, at=w.now)
-    await w.turns(2)
+    await w.cycles(2)
     values = ["secret" * 50, "secret" * 50, "é\n" * 5000, "short", ""]
     for number, value in enumerate(values):
         update = Update(env={"A": value, "B": "secret" * (number // 2 + 20)}, command=("serve", "--key", "secret" * 20))
         await w.store.ask(AskKind.UPDATE, subject_id="j-1", pool="default", tenant="alice", at=w.now, update=update)
-        await w.turns()
+        await w.cycles()
     w.leadership.lost()
-    await w.turns(2)
+    await w.cycles(2)
     job = await w.store.job("j-1")
     assert job is not None
     assert (job.revision, (job.revisions[-1].env or {})["A"]) == (4, ""), "the second changed nothing"

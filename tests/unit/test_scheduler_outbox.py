@@ -42,10 +42,10 @@ async def test_events_that_came_back_are_published_although_the_outbox_hears_lat
     await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)
     relay = OutboxPublisher(store=store, bus=bus, clock=lambda: now)
     with pytest.raises(StoreUnavailableError):
-        await relay.turn()
+        await relay.cycle()
     bus.events = None  # the stream is lost, with what it had
     now += LOOK_SECONDS
-    await relay.turn()
+    await relay.cycle()
     assert store.landed
     assert [event.id for event in bus.events or []] == ["jobs/j-1/1"]
     assert await store.unsent(limit=10) == []
@@ -59,7 +59,7 @@ async def test_events_that_are_too_large_to_be_read_at_once_are_all_published_in
     store, bus = MemoryStore(), MemoryBus()
     for number in range(5):
         await store.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=NOW)
-    await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).turn()
+    await OutboxPublisher(store=store, bus=bus, clock=lambda: NOW).cycle()
     assert [event.id for event in bus.events or []] == [f"jobs/j-{number}/1" for number in range(5)]
     assert await store.unsent(limit=10) == []
 
@@ -70,7 +70,7 @@ async def test_a_stream_is_filled_although_the_store_comes_back_as_an_older_copy
     now, store, bus = NOW, MemoryStore(), MemoryBus()
     relay = OutboxPublisher(store=store, bus=bus, clock=lambda: now)
     await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)
-    await relay.turn()
+    await relay.cycle()
     copy = deepcopy(vars(store))
     bus.events = None
     if copied.startswith("after"):
@@ -79,7 +79,7 @@ async def test_a_stream_is_filled_although_the_store_comes_back_as_an_older_copy
     now += LOOK_SECONDS
     await store.fill_stream(await bus.ensure_stream(), since=0.0)  # as another relay does, which then dies
     vars(store).update(copy)
-    await relay.turn()
+    await relay.cycle()
     assert [event.id for event in bus.events or []] == ["jobs/j-1/1"]
 
 
@@ -87,17 +87,17 @@ async def test_a_copy_that_is_newer_than_the_filling_of_the_stream_fills_it_agai
     """Its stream was another: an older copy was there in between, and the new stream was filled from that."""
     now, store, bus = NOW, MemoryStore(), MemoryBus()
     relay = OutboxPublisher(store=store, bus=bus, clock=lambda: now)
-    await relay.turn()
+    await relay.cycle()
     older = deepcopy(vars(store))
     await store.submit(spec(), job_id="j-1", tenant="alice", key=None, at=NOW)
-    await relay.turn()
+    await relay.cycle()
     newer = deepcopy(vars(store))
     vars(store).update(older)
     bus.events = None
     now += LOOK_SECONDS
-    await relay.turn()
+    await relay.cycle()
     assert bus.events == []
     vars(store).update(newer)
     now += LOOK_SECONDS
-    await relay.turn()
+    await relay.cycle()
     assert [event.id for event in bus.events or []] == ["jobs/j-1/1"]

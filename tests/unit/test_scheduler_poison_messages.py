@@ -56,7 +56,7 @@ async def answered(w: World) -> str:
     """Why the node's report is refused; empty if it is not, or has no answer."""
     answer = asyncio.ensure_future(w.scheduler_loop.report(w.node.report()))
     await asyncio.sleep(0)
-    await w.turns()
+    await w.cycles()
     desired = await answer
     return "" if desired is None else desired.refused
 
@@ -216,7 +216,7 @@ async def test_an_exception_about_no_job_ends_the_scheduler_as_before(monkeypatc
 
     monkeypatch.setattr(Scheduler, "_lose_nodes", wrong)
     with pytest.raises(KeyError):
-        await w.turns()
+        await w.cycles()
 
 
 async def test_a_store_that_is_away_is_no_mistake() -> None:

@@ -46,7 +46,7 @@ async def retention(store: Counting, *, kept_seconds: float | None = KEPT, leads
 @pytest.mark.usefixtures("without_pauses")
 async def test_old_jobs_are_deleted_in_parts_until_none_is_left() -> None:
     store = Counting(old=2 * AT_ONCE + 1)
-    await (await retention(store)).turn()
+    await (await retention(store)).cycle()
     assert store.old == 0
     assert store.asked == [(NOW - KEPT, KEPT, AT_ONCE)] * 3
 
@@ -55,22 +55,22 @@ async def test_old_jobs_are_deleted_in_parts_until_none_is_left() -> None:
 async def test_one_turn_is_bounded_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weftd.scheduler.retention.BATCHES_MAX", 2)
     store = Counting(old=3 * AT_ONCE)
-    turns = await retention(store)
-    await turns.turn()
+    cycles = await retention(store)
+    await cycles.cycle()
     assert store.old == AT_ONCE
-    await turns.turn()
+    await cycles.cycle()
     assert store.old == 0
 
 
 @pytest.mark.parametrize(("kept_seconds", "leads"), [(None, True), (KEPT, False)])
 async def test_nothing_is_deleted_for_ever_or_by_a_standby(kept_seconds: float | None, leads: bool) -> None:
     store = Counting(old=5)
-    await (await retention(store, kept_seconds=kept_seconds, leads=leads)).turn()
+    await (await retention(store, kept_seconds=kept_seconds, leads=leads)).cycle()
     assert store.old == 5
 
 
 async def test_a_leader_that_lost_its_lease_deletes_nothing_and_goes_on() -> None:
     store = Counting(old=5)
     store.lost = True
-    await (await retention(store)).turn()
+    await (await retention(store)).cycle()
     assert store.old == 5

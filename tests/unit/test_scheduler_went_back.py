@@ -94,12 +94,12 @@ class World:
     def clock(self) -> float:
         return self.now
 
-    async def turn(self, seconds: float = 1.0) -> None:
+    async def cycle(self, seconds: float = 1.0) -> None:
         self.now += seconds
         try:
             await self.process.leadership.beat()
             self.process.scheduler_loop.asked()
-            await self.process.scheduler_loop.turn()
+            await self.process.scheduler_loop.cycle()
         except StoreUnavailableError:
             pass
 
@@ -107,7 +107,7 @@ class World:
         report = structs.replace(node.report(), leader=leader or node.core.leader)
         answer = asyncio.ensure_future(self.process.scheduler_loop.report(report))
         await asyncio.sleep(0)
-        await self.turn()
+        await self.cycle()
         answered = await answer
         if answered is not None:
             node.listen(answered, self.now)
@@ -121,7 +121,7 @@ class World:
     async def wait(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
-            await self.turn()
+            await self.cycle()
             await self.rounds(1)
 
     async def submit(self, job_id: str, *, gpus: int = 4) -> None:
@@ -131,7 +131,7 @@ class World:
         """Another process leads, once it has seen that the one before is gone."""
         self.process = Process(self, holder)
         for _ in range(10):
-            await self.turn()
+            await self.cycle()
         assert self.process.leadership.lease is not None
 
     async def job(self, job_id: str) -> tuple[JobState, CauseCode | None]:
@@ -190,8 +190,8 @@ async def test_a_leader_that_goes_on_through_it_knows_by_its_own_lease() -> None
     epoch = w.lease.epoch
     w.store.restore(backup)
     await w.submit("j-1")
-    await w.turn()
-    await w.turn()
+    await w.cycle()
+    await w.cycle()
     assert w.lease.went_back
     assert w.lease.epoch > epoch
     assert await w.job("j-1") == (JobState.QUEUED, CauseCode.STORE_RESTORED)
@@ -207,7 +207,7 @@ async def test_what_was_decided_from_a_lost_time_is_refused_before_any_renewal_t
     w.store.restore(backup)
     await w.submit("j-2")
     w.process.scheduler_loop.asked()
-    await w.process.scheduler_loop.turn()
+    await w.process.scheduler_loop.cycle()
     stored = await w.store.job("j-2")
     assert stored is not None
     assert stored.placement is None
@@ -262,7 +262,7 @@ async def test_a_store_that_was_away_while_it_is_waited_makes_nobody_wait_anew()
     await w.submit("j-1")
     await w.wait(LEASE_SECONDS - 20)
     w.store.away = True
-    await w.turn()
+    await w.cycle()
     w.store.away = False
     await w.wait(40)
     assert await w.job("j-1") == (JobState.RUNNING, None)
@@ -295,7 +295,7 @@ async def test_a_node_that_comes_back_late_from_the_lost_time_starts_nothing_ove
     await w.wait(LEASE_SECONDS + 10)
     assert not w.lease.went_back
     await w.sync(late)
-    await w.turn()
+    await w.cycle()
     assert not w.lease.went_back
 
 
@@ -318,10 +318,10 @@ async def test_no_node_is_lost_because_the_store_was_away() -> None:
     await w.rounds()
     w.store.away = True
     for _ in range(40):
-        await w.turn(10)
+        await w.cycle(10)
     w.store.away = False
-    await w.turn()
-    await w.turn(100)
+    await w.cycle()
+    await w.cycle(100)
     (node,) = await w.store.nodes()
     assert node.ready
     await w.rounds()
@@ -336,7 +336,7 @@ async def test_who_stands_in_for_a_leader_lets_run_what_runs_and_starts_nothing(
     await w.sync(w.nodes[0])
     await w.rounds()
     await w.submit("j-3", gpus=0)
-    await w.turn()  # placed, and not told yet
+    await w.cycle()  # placed, and not told yet
     assert await w.job("j-3") == (JobState.PLACED, None)
     running = {node.node_id: list(node.live) for node in w.nodes}
     w.process = Process(w, "second")

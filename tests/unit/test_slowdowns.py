@@ -140,16 +140,16 @@ def test_a_scheduler_places_by_what_it_was_told_and_another_leader_by_what_is_st
 async def test_a_desk_reads_what_scorers_store_at_its_start_and_when_it_changed() -> None:
     w = DeskWorld()
     await w.store.save_slowdowns([pair(1.2, at=w.now)])
-    await w.turns()
+    await w.cycles()
     assert w.scheduler_loop.core.cluster_state.score_cache.slowdowns == {("memory", "memory"): 1.2}
     before = w.scheduler_loop.core.cluster_state.score_cache.changes
     await w.store.save_slowdowns([pair(1.205, at=w.now + 1)])
     w.now += SCORES_SECONDS
-    await w.turns(2)
+    await w.cycles(2)
     assert w.scheduler_loop.core.cluster_state.score_cache.changes == before, "that is noise"
     await w.store.save_slowdowns([pair(1.4, at=w.now + 2)])
     w.now += SCORES_SECONDS
-    await w.turns(2)
+    await w.cycles(2)
     assert w.scheduler_loop.core.cluster_state.score_cache.slowdowns == {("memory", "memory"): 1.4}
 
 

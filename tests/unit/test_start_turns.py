@@ -61,11 +61,11 @@ def test_starts_of_one_tenant_that_hang_leave_room_for_those_of_another() -> Non
 
 def test_a_start_that_is_given_up_leaves_its_turn_to_the_next() -> None:
     async def told() -> None:
-        turns = StartTurns(at_once=1, per_tenant=1)
+        cycles = StartTurns(at_once=1, per_tenant=1)
         had: list[str] = []
 
         async def start(name: str) -> None:
-            async with turns.one("busy"):
+            async with cycles.one("busy"):
                 had.append(name)
                 await asyncio.Event().wait()
 
@@ -93,12 +93,12 @@ def test_whatever_comes_and_is_given_up_all_others_have_their_turn_within_the_bo
     tenants: list[str], given_up: set[int], at_once: int, per_tenant: int
 ) -> None:
     async def told() -> None:
-        turns = StartTurns(at_once=at_once, per_tenant=per_tenant)
+        cycles = StartTurns(at_once=at_once, per_tenant=per_tenant)
         now: list[str] = []
         had: list[int] = []
 
         async def start(number: int, tenant: str) -> None:
-            async with turns.one(tenant):
+            async with cycles.one(tenant):
                 now.append(tenant)
                 try:
                     assert len(now) <= at_once

@@ -15,8 +15,8 @@ class Record(Struct, frozen=True, kw_only=True):
     number: int
     format: int
     begins: bool
-    at: float  # of its first turn
+    at: float  # its first cycle
     until: float  # of its last
-    turns: int
+    cycles: int
     steps: int  # decided in them
     body: bytes

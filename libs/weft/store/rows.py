@@ -57,7 +57,7 @@ def columns_of(record: Record) -> tuple[Any, ...]:
         record.begins,
         record.at,
         record.until,
-        record.turns,
+        record.cycles,
         record.steps,
         record.body,
     )

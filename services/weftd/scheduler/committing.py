@@ -1,4 +1,4 @@
-"""Stores what one turn of the scheduler decided: its steps in one statement, its nodes, and the record of both."""
+"""Stores what one cycle of the scheduler decided: its steps in one statement, its nodes, and the record of both."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ class Committer:
         self._bus = bus
         self._counters = counters
         self._outbox_filled = outbox_filled
-        self._refused: set[str] = set()  # jobs with a step that the store refused in this turn
+        self._refused: set[str] = set()  # jobs with a step that the store refused in this cycle
         self._touched_at = 0.0
         self.load_number = 0
 

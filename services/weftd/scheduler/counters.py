@@ -103,7 +103,7 @@ class Counters:
         self._sum()
 
     def _ready_nodes(self, core: Scheduler) -> int:
-        """Counted only when a node has changed: there may be thousands, and many turns a second."""
+        """Counted only when a node has changed: there may be thousands, and many cycles a second."""
         pool = core.cluster_state.pool
         counted = self._counted.get(core.pool)
         if counted is None or counted[0] is not pool or counted[1] != pool.changes:

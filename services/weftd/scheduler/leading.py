@@ -34,7 +34,7 @@ class Leading:
     def led(self) -> list[str]:
         return [pool for pool, leadership in self._leaderships.items() if leadership.leader is not None]
 
-    async def turn(self) -> None:
+    async def cycle(self) -> None:
         """Renew what is led, then look at what is not. Raises StoreUnavailableError."""
         renewals = [self._leaderships[pool].beat() for pool in self.led]
         answers = await asyncio.gather(*renewals, return_exceptions=True)

@@ -28,7 +28,7 @@ class OutboxPublisher:
         self._batch = BATCH
         self.waiting = 0
 
-    async def turn(self) -> None:
+    async def cycle(self) -> None:
         """Publish waiting events, oldest first. Raises NoAnswerError while the stream takes none: events wait then."""
         try:
             await self._carry()

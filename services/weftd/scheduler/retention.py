@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 FORGET_SECONDS = 60.0
 AT_ONCE = 100  # jobs in one transaction: it takes some milliseconds
 PAUSE_SECONDS = 0.05  # between two transactions, so that deleting uses only a part of the database's time
-BATCHES_MAX = 500  # in one turn; the rest is deleted in the next
+BATCHES_MAX = 500  # in one cycle; the rest is deleted in the next
 
 
 class Retention:
@@ -25,8 +25,8 @@ class Retention:
         self._clock = clock
         self._kept_seconds = kept_seconds
 
-    async def turn(self) -> None:
-        """Delete jobs beyond the retention. Raises StoreUnavailableError; the next turn goes on from there."""
+    async def cycle(self) -> None:
+        """Delete jobs beyond the retention. Raises StoreUnavailableError; the next cycle goes on from there."""
         if self._kept_seconds is None:
             return
         count = 0

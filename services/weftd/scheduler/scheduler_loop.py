@@ -1,6 +1,6 @@
 """The scheduler loop: takes in reports and asks, has them decided on together, and sends steps, answers and hints.
 
-One turn: gather the input → decide → commit all steps in one statement → answer. A decision is sent out only after it
+One cycle: gather the input → decide → commit all steps in one statement → answer. A decision is sent out only after it
 is stored; if storing fails, nothing is sent, and the core's cluster state is loaded again from the store. The journal
 stands between the loop and its core: the input of the core is stored with the first of the steps that follow from it.
 """
@@ -42,11 +42,11 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 ANSWER_SECONDS_MAX = 2.5  # a node waits 3 s; a call of the store fails after about 5
 CLAIM_SECONDS_MAX = 2.0
-INTAKE_SECONDS = 0.03  # of one turn, for each of the two:
+INTAKE_SECONDS = 0.03  # in one cycle, for each of the two:
 ADMITTED_LEAST, ADMITTED_MAX = 50, 500  # submissions
 ASKS_LEAST, ASKS_MAX = 25, 100  # other asks
 ASKED_AGAIN = frozenset({AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE})
-"""Of these one turn takes several about one job, one on top of the other."""
+"""Of these one cycle takes several about one job, one on top of the other."""
 
 
 _WRONG_PICTURE = (LeaseLostError, LoadedSinceError, RecordsLostError, DoubleAllocationError, WrongStateError)
@@ -108,9 +108,9 @@ class SchedulerLoop:
         self._reports: list[_Waiting] = []
         self._admits = BatchSize(seconds=INTAKE_SECONDS, least=ADMITTED_LEAST, most=ADMITTED_MAX)
         self._does = BatchSize(seconds=INTAKE_SECONDS, least=ASKS_LEAST, most=ASKS_MAX)
-        self._done = 0  # asks that this turn took in
+        self._done = 0  # asks that this cycle took in
         self._asks_from = 0.0  # no asks but submissions are taken in before
-        self._took_in = False  # did this turn take in asks or submissions?
+        self._took_in = False  # did this cycle take in asks or submissions?
         self._asked = True
         self._polled_at = 0.0
         self._why_not_hold: str | None = None  # None: the store answers
@@ -122,7 +122,7 @@ class SchedulerLoop:
         self.wake.set()
 
     def scored(self, scored: GpusScored) -> None:
-        """Keep new scores for the next turn: in the middle of one, the decisions that they affect would be unknown."""
+        """Keep new scores for the next cycle: in the middle of one, the decisions that they affect would be unknown."""
         if self._leadership.lease is not None:
             self._refresher.told_scores += scored.scores
 
@@ -144,7 +144,7 @@ class SchedulerLoop:
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await waiting.answer
-        except TimeoutError:  # the current turn waits for a store that does not answer
+        except TimeoutError:  # the current cycle waits for a store that does not answer
             return self._hold(report, report.leader)
 
     def _hold(self, report: NodeReported, answered_by: Leader | None) -> NodeDesired | None:
@@ -163,9 +163,9 @@ class SchedulerLoop:
         self._counters.hold(self.core.pool, holds=not why_not)
         return None if why_not else NodeDesired(seq=report.seq, leader=us, hold=True)
 
-    # one turn
+    # one cycle
 
-    async def turn(self) -> None:
+    async def cycle(self) -> None:
         """Take in the input, decide, store, answer. Does nothing while another scheduler leads."""
         self.wake.clear()
         self._took_in = False
@@ -182,7 +182,7 @@ class SchedulerLoop:
                 self._leadership.lost()
         except StoreUnavailableError:
             self._loaded_for = 0
-            if self._took_in:  # it may be too much for one statement: the next turn takes in less
+            if self._took_in:  # it may be too much for one statement: the next cycle takes in less
                 self._admits.failed()
                 self._does.failed()
             for one in waiting:
@@ -365,7 +365,7 @@ class SchedulerLoop:
                 if job is not None and not job.state.final:
                     if job.version > 1:
                         raise WrongStateError(f"{job.id} is {job.state} and not known here: another may lead")
-                    self.asked()  # the job was submitted a moment ago, and is admitted in the next turn
+                    self.asked()  # the job was submitted a moment ago, and is admitted in the next cycle
                     continue
             changes = self.core.cluster_state.pool.unstored
             made = self._journal.ask(ask, now, job=job)
@@ -374,7 +374,7 @@ class SchedulerLoop:
                 done.append(ask.id)  # already in the asked state
         if done:
             await self._store.drop_asks(lease, done)
-        if len(asks) > 1:  # there may be more: a turn limits the asks that it takes in, and their bytes
+        if len(asks) > 1:  # there may be more: a cycle limits the asks that it takes in, and their bytes
             self.asked()
         return steps
 
@@ -386,7 +386,7 @@ class SchedulerLoop:
         self._journal.admit(born)
         self._took_in |= bool(born)
         self._admits.took(self._clock() - began, len(born))
-        if len(born) > 1:  # there may be more: a turn limits the jobs and the bytes of specifications that it admits
+        if len(born) > 1:  # there may be more: a cycle limits the jobs and the bytes of specifications that it admits
             self.asked()
 
     async def _ended(self, asks: Sequence[Ask]) -> dict[str, Job]:

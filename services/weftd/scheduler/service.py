@@ -24,7 +24,7 @@ from weftd.scheduler.thinking.peers import SPEAK_SECONDS
 from weftd.scheduler.thinking.pool_balancer import PoolBalancer
 
 TRIM_SECONDS = 60.0
-TURN_REST = 0.5  # a busy leader decides on more at once; short, because nodes wait for its answers
+CYCLE_REST = 0.5  # a busy leader decides on more at once; short, because nodes wait for its answers
 RELAY_REST = 4.0  # a batch of any size costs the stream some milliseconds
 UNAVAILABLE = (StoreUnavailableError, NoAnswerError)
 
@@ -107,14 +107,14 @@ class _Pool:
             Every(SPEAK_SECONDS, self.speak, wake=self.leadership.spoken, name="speak"),
             Every(
                 POLL_SECONDS,
-                scheduler_loop.turn,
+                scheduler_loop.cycle,
                 wake=scheduler_loop.wake,
                 retry_on=UNAVAILABLE,
                 name="scheduler-loop",
-                rest=TURN_REST,
+                rest=CYCLE_REST,
             ),
             Every(TRIM_SECONDS, scheduler_loop.trim, retry_on=UNAVAILABLE, name="trim"),
-            Every(FORGET_SECONDS, self.retention.turn, retry_on=UNAVAILABLE, name="forget"),
+            Every(FORGET_SECONDS, self.retention.cycle, retry_on=UNAVAILABLE, name="forget"),
         ]
 
 
@@ -173,7 +173,7 @@ async def run(
         if relays.lease is None:
             outbox.waiting = 0  # the leader counts them
             return
-        await outbox.turn()
+        await outbox.cycle()
 
     try:
         await serve(
@@ -186,7 +186,7 @@ async def run(
             ],
             answers=[pool.answer() for pool in pools.values()],
             loops=[
-                Every(settings.leader_seconds / 4, leading.turn, wake=leading.wake, retry_on=UNAVAILABLE, name="lead"),
+                Every(settings.leader_seconds / 4, leading.cycle, wake=leading.wake, retry_on=UNAVAILABLE, name="lead"),
                 Every(
                     POLL_SECONDS, relay_turn, wake=outbox_filled, retry_on=UNAVAILABLE, name="relay", rest=RELAY_REST
                 ),

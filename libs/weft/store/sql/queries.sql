@@ -756,7 +756,7 @@ RETURNING 1;
 
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
-       turns, steps, body
+       cycles, steps, body
   FROM (SELECT *, sum(octet_length(body)) OVER (ORDER BY epoch, number) - octet_length(body) AS before
           FROM (SELECT * FROM decisions WHERE pool = $1 AND (epoch, number) > ($2::bigint, $3::int)
                  ORDER BY epoch, number LIMIT $4) page) page
@@ -863,7 +863,7 @@ WITH held AS (
 ), follows AS (
     SELECT must_follow($1, $6::bigint, $7::int, $9::boolean) FROM held
 ), recorded AS (
-    INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
+    INSERT INTO decisions (pool, epoch, number, format, begins, at, until, cycles, steps, body, bytes_until)
     SELECT $1::text, $6::bigint, $7::int, $8::int, $9::boolean, to_timestamp($10::float8), to_timestamp($11::float8), $12::int,
            $13::int, $14::bytea, history_bytes($1) + octet_length($14::bytea)
       FROM follows
@@ -872,7 +872,7 @@ SELECT ordinal FROM store_steps($1, $2, $3, $4::jsonb, $5::jsonb) AS ordinal;
 
 -- name: record
 WITH held AS (SELECT must_hold($1, $2, $3)), follows AS (SELECT must_follow($1, $4::bigint, $5::int, $7::boolean) FROM held)
-INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
+INSERT INTO decisions (pool, epoch, number, format, begins, at, until, cycles, steps, body, bytes_until)
 SELECT $1::text, $4::bigint, $5::int, $6::int, $7::boolean, to_timestamp($8::float8), to_timestamp($9::float8), $10::int, $11::int,
        $12::bytea, history_bytes($1) + octet_length($12::bytea)
   FROM follows;

@@ -40,7 +40,7 @@ class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The output of `--json`."""
 
     identical: bool
-    turns: int
+    cycles: int
     decisions: int
     records: int
     skipped: int = 0
@@ -129,7 +129,7 @@ def _say(made: Replay, args: argparse.Namespace) -> None:
         page.json_line(
             Replayed(
                 identical=made.difference is None,
-                turns=made.turns,
+                cycles=made.cycles,
                 decisions=made.steps,
                 records=made.records,
                 skipped=made.skipped,
@@ -139,7 +139,9 @@ def _say(made: Replay, args: argparse.Namespace) -> None:
         )
         return
     end = "identical" if made.difference is None else "then it differs"
-    print(f"{plural(made.turns, 'turn')}, {plural(made.steps, 'decision')} in {plural(made.records, 'record')}: {end}")
+    print(
+        f"{plural(made.cycles, 'cycle')}, {plural(made.steps, 'decision')} in {plural(made.records, 'record')}: {end}"
+    )
     for record in made.unread:
         print(f"({unread_text(record)})")
     if made.skipped:
@@ -156,7 +158,7 @@ def unread_text(record: Unread) -> str:
 def difference_text(found: Difference) -> str:
     """The place of the difference, and both sides."""
     at = datetime.fromtimestamp(found.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    where = f"leader epoch {found.epoch}, record {found.record}, turn {found.turn}, {at}"
+    where = f"leader epoch {found.epoch}, record {found.record}, cycle {found.cycle}, {at}"
     lines = [f"{where}: {found.what} {clean(found.sentence)}"]
     if found.recorded is not None or found.derived is not None:
         lines += [f"  recorded: {clean(_one(found.recorded))}", f"  derived:  {clean(_one(found.derived))}"]

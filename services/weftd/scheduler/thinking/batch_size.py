@@ -1,9 +1,9 @@
-"""How much of what waits one turn takes in: as much as it has time for, so that the next need not wait long. Pure.
+"""How much of what waits one cycle takes in: as much as it has time for, so that the next need not wait long. Pure.
 
 A few that take long, such as large updates, cannot be made fewer: after them a pause lets other input go first.
 
-A turn that could not be stored is followed by a smaller one: half as much, down to a single one, and twice as much
-again after each turn that could.
+A cycle that could not be stored is followed by a smaller one: half as much, down to a single one, and twice as much
+again after each cycle that could.
 """
 
 COUNTED_LEAST = 8  # of fewer the time says little about each
@@ -13,15 +13,15 @@ PAUSE_PART = 3.0  # times as long as the few took
 
 
 class BatchSize:
-    """Between `least` and `most` at once, as many as take about `seconds`; fewer after turns that were not stored.
-    `part` is what one turn takes of any other bound."""
+    """Between `least` and `most` at once, as many as take about `seconds`; fewer after cycles that were not stored.
+    `part` is what one cycle takes of any other bound."""
 
     def __init__(self, *, seconds: float, least: int, most: int) -> None:
         self._seconds = seconds
         self._least, self._most = least, most
         self._each: float | None = None
         self.part = 1.0
-        self.pause = 0.0  # seconds for which the next turns should take none
+        self.pause = 0.0  # seconds for which the next cycles should take none
 
     @property
     def limit(self) -> int:

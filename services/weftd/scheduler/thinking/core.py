@@ -41,7 +41,7 @@ from weftd.scheduler.thinking.state.pool import NodeChange
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
-HELD_MAX = 5_000  # held jobs that are judged in one turn
+HELD_MAX = 5_000  # held jobs that are judged in one cycle
 DEADLINES_SECONDS = 1.0  # between two checks of the deadlines
 
 
@@ -108,7 +108,7 @@ class Scheduler:
         self._withheld: set[str] = set()  # nodes whose answer left out runs because of `_not_yet`
         self._asked_again: set[str] = set()
         self._deadlines_at = 0.0
-        self._more_held = False  # jobs are left for which others came first, to be judged in the next turn
+        self._more_held = False  # jobs are left for which others came first, to be judged in the next cycle
 
     def _settle(self, now: float, went_back_at: float | None) -> LeaderWarmup:
         return LeaderWarmup(
@@ -149,11 +149,11 @@ class Scheduler:
         self.cluster_state.holds.tell(found, now)
 
     def begin_turn(self) -> None:
-        """Begin a turn: all earlier decisions are stored."""
+        """Begin a cycle: all earlier decisions are stored."""
         self.cluster_state.begin_turn()
 
     def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
-        """Replace the step from this version of a job in this turn, which the store refused as unlawful."""
+        """Replace the step from this version of a job in this cycle, which the store refused as unlawful."""
         sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
         return self.cluster_state.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
 
@@ -302,7 +302,7 @@ class Scheduler:
 
     def _judge_held(self, now: float) -> list[Step]:
         """Jobs for which others came first: they stand in the queue now, are held for another cause, or are over, as
-        they can never start. Those that waited for the latter follow at once, as many as one turn takes."""
+        they can never start. Those that waited for the latter follow at once, as many as one cycle takes."""
         steps: list[Step] = []
         judged = 0
         while judged < HELD_MAX and len(steps) < self.settings.steps_max:
@@ -324,7 +324,7 @@ class Scheduler:
         heard = self.cluster_state.pool.heard
         if unseen := self.node_failures.not_listening(now):
             self.cluster_state.pool.excuse(unseen, now)
-        if not self.node_failures.may_be_due(now):  # as in most turns: the look costs the most at rest
+        if not self.node_failures.may_be_due(now):  # as in most cycles: the look costs the most at rest
             return []
         since = self.node_failures.silent_since
         ready = {

@@ -342,7 +342,7 @@ CREATE TABLE decisions (
     begins boolean NOT NULL,      -- opens with all that the leader knew
     at     timestamptz NOT NULL,
     until  timestamptz NOT NULL,
-    turns  integer NOT NULL,
+    cycles integer NOT NULL,
     steps  integer NOT NULL,
     body   bytea NOT NULL,        -- compressed already
     bytes_until bigint NOT NULL,  -- of the bodies of its pool up to this one, those of dropped records included

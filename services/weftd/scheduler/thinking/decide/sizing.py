@@ -25,7 +25,7 @@ from weftd.scheduler.thinking.state.replicas import named
 
 LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
 LOOKED_AT_MAX = 32  # of them at once
-SERVICES_MAX = 128  # services that may grow in one turn: their users wait
+SERVICES_MAX = 128  # services that may grow in one cycle: their users wait
 
 
 def scale(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:

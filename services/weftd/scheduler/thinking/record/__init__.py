@@ -1,1 +1,1 @@
-"""The record of decisions: entries of each turn, their replay, and the mistakes that are set aside."""
+"""The record of decisions: entries of each cycle, their replay, and the mistakes that are set aside."""

@@ -119,7 +119,7 @@ class EndsTold(Struct, frozen=True, array_like=True, tag=15):
 
 
 class Decided(Struct, frozen=True, array_like=True, tag=10):
-    """The decision that ended a turn: all steps and all changes of nodes of the turn."""
+    """The decision that ended a cycle: all steps and all changes of nodes of the cycle."""
 
     steps: msgspec.Raw = msgspec.Raw(b"\x90")
     changes: msgspec.Raw = msgspec.Raw(b"\x90")

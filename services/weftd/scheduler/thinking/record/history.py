@@ -75,7 +75,7 @@ class HistoryRetention(Struct, frozen=True, kw_only=True):
 class Journal:
     """Passes every call on to the core, and keeps it as an entry until it is stored.
 
-    One turn: `begin`, the input, `decide`, `draft` for the record to store with the steps, `stored` after that;
+    One cycle: `begin`, the input, `decide`, `draft` for the record to store with the steps, `stored` after that;
     then `answer`.
     """
 
@@ -198,7 +198,7 @@ class Journal:
         self._entries.append(EndsTold(tuple(found), now))
 
     def decide(self, now: float) -> tuple[list[Step], list[NodeChange]]:
-        """The steps that the core decides now, and every change of a node in this turn."""
+        """The steps that the core decides now, and every change of a node in this cycle."""
         steps = self._made(self.core.decide(now))
         changes = self.core.take_node_changes()
         if self._steps or changes:
@@ -210,7 +210,7 @@ class Journal:
         return steps, changes
 
     def not_stored(self, step: Step, now: float) -> list[Step]:
-        """The steps that replace a step of this turn that the store refused."""
+        """The steps that replace a step of this cycle that the store refused."""
         steps = self.core.not_stored(step.job_id, step.version, now)
         self._decided += len(steps)
         self._entries.append(NotStored(step.job_id, step.version, now, msgspec.Raw(encode(in_steps(steps, marked)))))
@@ -242,7 +242,7 @@ class Journal:
             begins=isinstance(first, Loaded | CoreSnapshot),
             at=self._at,
             until=self._until,
-            turns=self._turns,
+            cycles=self._turns,
             steps=self._decided,
             body=b"",
         )
@@ -262,7 +262,7 @@ class Journal:
         if not self._turns:
             self._flush_answers()
             before = tuple(entry for entry in self._entries if isinstance(entry, Answered | Rescored))
-            assert len(before) == len(self._entries), "more was told between two turns than can be"
+            assert len(before) == len(self._entries), "more was told between two cycles than can be"
             self._open(CoreSnapshot(pickled(self.core), before, tuple(self.core.cluster_state.jobs.values())), now)
 
     def _open(self, first: Loaded | CoreSnapshot, now: float) -> None:

@@ -40,7 +40,7 @@ class PoisonMessages:
         self._charges: dict[Blamed, _Charge] = {}
 
     def blame(self, error: Exception, now: float) -> str:
-        """Take in an exception of a turn; returns what it was about, in words.
+        """Take in an exception of a cycle; returns what it was about, in words.
 
         Empty: it is no mistake of the core about a certain job, ask or node.
         """

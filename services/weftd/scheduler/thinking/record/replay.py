@@ -55,7 +55,7 @@ class Difference(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sentence: str
     epoch: int
     record: int
-    turn: int  # counted from where the replay began
+    cycle: int  # counted from where the replay began
     at: float
     recorded: Step | NodeChange | None = None
     derived: Step | NodeChange | None = None
@@ -77,7 +77,7 @@ class Replay:
 
     def __init__(self) -> None:
         self.records = 0
-        self.turns = 0
+        self.cycles = 0
         self.steps = 0
         self.skipped = 0
         self.unread: list[Unread] = []
@@ -194,7 +194,7 @@ class Replay:
     def _go_on(self, core: Scheduler, entry: Entry) -> Difference | None:
         match entry:
             case Began(at):
-                self.turns += 1
+                self.cycles += 1
                 self._now, self._steps = at, []
                 core.take_hinted()
                 core.begin_turn()
@@ -275,7 +275,7 @@ class Replay:
             sentence=sentence,
             epoch=self._last.epoch,
             record=self._last.number,
-            turn=self.turns,
+            cycle=self.cycles,
             at=self._now,
             recorded=recorded,
             derived=derived,

@@ -57,7 +57,7 @@ class ArrayThrottle:
         element = job.spec.element
         if element is None or element.at_once is None:
             return None
-        # An array is forgotten when an element ends while none has a turn or waits for one: all wait for another job.
+        # An array is forgotten when an element ends while none has a cycle or waits for one: all wait for another job.
         array = self._arrays.setdefault(element.array, _Array(element.at_once))
         if job.id in array.turns:
             return None
@@ -120,7 +120,7 @@ class SingletonThrottle:
             yield from (job_id for job_id, (_, _, waits) in name.groups[first].items() if waits)
 
     def cause(self, job: Job) -> Cause | None:
-        """Why a waiting job has no turn yet."""
+        """Why a waiting job has no cycle yet."""
         if not job.spec.singleton:
             return None
         name, group_id = self._names[_key(job)], _group(job)

@@ -103,10 +103,10 @@ class ClusterState:
         self.replicas = ReplicaWatch()
         self.freed_holds = FreedHolds()
         self._loaded_at = 0.0
-        self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
+        self._decided: dict[tuple[str, int], JobChange] = {}  # in this cycle, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
-        """The state between two turns, without the decisions of the last turn, which hold jobs."""
+        """The state between two cycles, without the decisions of the last cycle, which hold jobs."""
         return {**self.__dict__, "_decided": {}}
 
     def load(
@@ -221,17 +221,17 @@ class ClusterState:
         return still_owed(loans, {one.rank for one in placement.allocations}, self.jobs)
 
     def change_of(self, step: Step) -> JobChange:
-        """The change of a job by a step of this turn."""
+        """The change of a job by a step of this cycle."""
         return self._decided[step.job_id, step.version]
 
     def begin_turn(self) -> None:
-        """Begin a turn: all earlier decisions are stored."""
+        """Begin a cycle: all earlier decisions are stored."""
         self._decided.clear()
 
     def instead(self, job_id: str, version: int, cause: Cause, now: float) -> list[Step]:
         """The step that replaces the one from this version of a job, which the store refused.
 
-        The job stops if this turn left it on its nodes, else it fails; a final job stays final.
+        The job stops if this cycle left it on its nodes, else it fails; a final job stays final.
         """
         refused = self._decided[job_id, version]
         job = refused.before

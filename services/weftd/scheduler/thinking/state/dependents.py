@@ -11,7 +11,7 @@ from weft.domain.dependencies import After, DependencyState, Ends, never_words, 
 from weft.domain.job import Cause, CauseCode, Job, JobState
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at what is not over, in the store
-JOBS_MAX, ARRAYS_MAX = 500, 20  # looked up in one turn
+JOBS_MAX, ARRAYS_MAX = 500, 20  # looked up in one cycle
 
 
 class Dependents:
