@@ -66,14 +66,13 @@ check: setup ## formatting, lints, strict types, import walls, wording of new te
 test: check tests ## check, then the tests of each push: under twenty minutes on two cores
 
 tests: setup
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going parallel alone TIER="and not nightly"
+	@$(MAKE) --no-print-directory --keep-going parallel alone TIER="and not nightly"
 
-# The parallel tests run at a lower priority: those beside them measure time, and find a core when they want one.
 parallel:
-	nice -n 10 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone $(TIER)"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone $(TIER)"
 
-alone: # prints its report at the end, as the parallel tests print meanwhile
-	@log=$$(mktemp) && { $(BIN)/pytest --durations 30 -m "alone $(TIER)" $(ALONE) >$$log 2>&1; status=$$?; cat $$log; rm $$log; exit $$status; }
+alone:
+	$(BIN)/pytest --durations 30 -m "alone $(TIER)" $(ALONE)
 
 nightly: check ## check, then every test, each with all its seeds and variants: hours
 	@failed=0; WEFT_TESTS=nightly $(MAKE) --no-print-directory --keep-going parallel alone || failed=1; \
