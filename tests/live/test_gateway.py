@@ -417,7 +417,7 @@ async def test_a_mistake_in_what_is_worked_out_beforehand_ends_no_gateway(
     gateway = RunningGateway(world.place)
     gateway.store.broken = "ended_last"  # as where an odd job ended
     await gateway.start()
-    await until(lambda: "foresight failed" in caplog.text)
+    await until(lambda: "estimates failed" in caplog.text)
     async with gateway.client() as admin:
         assert len((await admin.nodes()).nodes) == 2
         gateway.store.broken = ""

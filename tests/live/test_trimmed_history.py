@@ -23,7 +23,7 @@ CREATE TRIGGER watch AFTER DELETE ON decisions REFERENCING OLD TABLE AS gone
 """
 # Every hundredth begins.
 FILL = """
-INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
+INSERT INTO decisions (pool, epoch, number, format, begins, at, until, cycles, steps, body, bytes_until)
 SELECT $1::text, 1, number, 2, number % 100 = 1, now(), now(), 1, 1, convert_to(repeat('x', $3::int), 'UTF8'),
        number * $3::bigint
   FROM generate_series(1, $2::int) AS number

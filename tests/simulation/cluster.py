@@ -26,6 +26,7 @@ from weft.domain.classes import JOB_CLASSES
 from weft.domain.cluster import Capacity, Gpu
 from weft.domain.job import JobChange
 from weft.domain.lease import Lease
+from weft.domain.spec import TuningMode
 from weft.gpus import GpuWatch
 from weft.messages.nodes import NodeReported, ProgressSeen, RunState
 from weft.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
@@ -426,7 +427,8 @@ class Cluster:
 
     def _reallocator(self, clock: Clock) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:
-            settings = ReallocatorSettings(pool=POOL)
+            # A plan of sizes is computed in a thread, which takes real time: the same seed would be another history.
+            settings = ReallocatorSettings(pool=POOL, partition=TuningMode.OFF)
             await reallocator.run(settings, bus=life.bus, store=life.store, stop=life.stop, clock=clock)
 
         return run

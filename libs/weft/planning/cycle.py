@@ -126,7 +126,7 @@ class Cycle:
 
     def __getstate__(self) -> dict[str, object]:
         """The state between two cycles."""
-        return {**self.__dict__, "_walk": None, "_wanted": None}
+        return {**self.__dict__, "_scheduling_pass": None, "_wanted": None}
 
     def forget(self) -> None:
         """Forget what concerns jobs that wait no more, and shapes when there are too many: users may submit any number
