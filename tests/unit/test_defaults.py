@@ -16,7 +16,7 @@ from weft.simulator.workload import Workload, with_checkpoints
 from weftd.scheduler.settings import SchedulerSettings
 
 TIMES_THE_BEST = 1.2
-SLOWDOWN_MAX = 100.0
+SLOWDOWN_MAX = 50.0
 BEST = tuple(Policy(order, "weft-best", backfill) for order in ("las", "srtf", "fifo") for backfill in ("easy", "none"))
 
 

@@ -44,7 +44,7 @@ class Cluster(Protocol):
     def quotas(self) -> QuotasInForce: ...
     @property
     def gpus_free(self) -> int:
-        """Whole GPUs that are free."""
+        """The number of GPUs that are wholly free."""
         ...
 
     @property
@@ -172,7 +172,7 @@ class Cycle:
     # places
 
     def _rank(self, job_id: str) -> Rank:
-        """What quotas say of the job, before the order does."""
+        """The job's rank by quotas, which is compared before its place in the order."""
         demand = self._cluster.demand(job_id)
         return () if demand is None else self._cluster.quotas.rank(job_id, demand, self._cluster.tier(job_id))
 
