@@ -227,6 +227,7 @@ async def test_of_the_jobs_that_wait_only_what_changed_need_be_read_again(world:
     await go(world.scheduler, lease, placed, _E.PLACED, at=AT, placement=placement(("n", 0)))
     (new,) = await world.admitted(lease, "j-4")
     assert await world.gateway.queued_jobs(pool="default", known=known) == [same, explained, new]
+    assert await world.reallocator.queued_jobs(pool="default", known=known, limit=2) == [same, explained]
 
 
 async def test_jobs_are_found_by_what_they_do_in_their_pool(world: World) -> None:

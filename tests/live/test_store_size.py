@@ -50,6 +50,8 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
         "jobs": ("beta", [], "", LAST, 100, LISTED_BYTES_MAX),
         "jobs_open": ("beta", statuses, "", LAST, 100, LISTED_BYTES_MAX),
         "holding_jobs": ("default", 0, 500, 1 << 20),
+        "first_queued_versions": ("default", 100),
+        "open_services": (None,),
         "story_after": ("old-7", 0, 0, 1000, 1 << 20, []),
         "story_newest": ("old-7", LAST, LAST, 1000, 1 << 20, []),
         "submitted_before": ("alpha", "old-key-7"),

@@ -489,7 +489,9 @@ class ReviewStore(TuningStore, Protocol):
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
-    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]: ...
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}, limit: int | None = None) -> list[Job]:
+        """The waiting jobs, the first `limit` of them, in the order of submission; those of `known` that have not
+        changed are not read again."""
 
     async def quotas(self, *, pool: str | None = None) -> list[Quota]: ...
 

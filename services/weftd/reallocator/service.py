@@ -181,7 +181,6 @@ class ShareReview:
         self, tuner: ShareTuner, *, pool: str, bus: Bus, store: ReviewStore, registry: CollectorRegistry
     ) -> None:
         self._tuner, self._pool, self._bus, self._store = tuner, pool, bus, store
-        self._queued: dict[str, Job] = {}
         self.findings: tuple[Finding, ...] = ()
         self._asked = Counter("weft_reallocator_shares_asked", "ShareReview asked for by their use.", registry=registry)
 
@@ -194,8 +193,8 @@ class ShareReview:
         if not sharing:
             self.findings = ()
             return
-        self._queued = {job.id: job for job in await self._store.queued_jobs(pool=self._pool, known=self._queued)}
-        decided = self._tuner.decide(holding, nodes, waiting=bool(self._queued), now=now)
+        first = await self._store.queued_jobs(pool=self._pool, limit=1)
+        decided = self._tuner.decide(holding, nodes, waiting=bool(first), now=now)
         self.findings = decided.findings
         if decided.shares:
             asked = await self._store.ask_shares(decided.shares, pool=self._pool, at=now)

@@ -83,8 +83,11 @@ class PostgresJobs:
     async def holding_jobs(self, *, pool: str) -> list[Job]:
         return await self._paged("holding_jobs", pool)
 
-    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
-        row = await self.asking.row("queued_versions", pool)
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}, limit: int | None = None) -> list[Job]:
+        if limit is None:
+            row = await self.asking.row("queued_versions", pool)
+        else:
+            row = await self.asking.row("first_queued_versions", pool, limit)
         words = (row["versions"] or "").split() if row is not None else []
         queued: list[Job] = []
         missing: list[str] = []

@@ -230,13 +230,21 @@ WITH page AS (
 ), {bounded};
 
 -- name: jobs_open
--- As `jobs_in`, for states that are not final: such jobs are few, however long the history.
+-- For states that are not final. The page is found first, among the open jobs alone, however long the history is: OFFSET 0
+-- keeps Postgres from reading all submissions instead of one for each open job.
 WITH page AS (
     SELECT id, seq, bytes, $6::bigint AS most FROM all_jobs
-     WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
-                  UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
-       AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
-     ORDER BY seq DESC LIMIT $5
+     WHERE id IN (SELECT id FROM (
+               SELECT jobs.id, seq
+                 FROM jobs, LATERAL (SELECT name, seq FROM submissions WHERE submissions.id = jobs.id OFFSET 0) AS own
+                WHERE state NOT IN ('succeeded', 'failed', 'cancelled') AND state = ANY ($2::text[])
+                  AND ($1::text IS NULL OR jobs.tenant = $1) AND ($3 = '' OR name = $3) AND seq < $4
+               UNION ALL
+               SELECT submissions.id, seq FROM asks JOIN submissions ON submissions.id = asks.subject_id
+                WHERE asks.kind = 'submit' AND 'queued' = ANY ($2::text[])
+                  AND ($1::text IS NULL OR submissions.tenant = $1) AND ($3 = '' OR name = $3) AND seq < $4
+                ORDER BY seq DESC LIMIT $5) AS open)
+     ORDER BY seq DESC
 ), {bounded};
 
 -- columns: selected
@@ -538,6 +546,13 @@ SELECT id FROM jobs
 -- As one text, in no order: of ten thousand jobs that is read in a tenth of the time that as many rows take.
 SELECT string_agg(id || ' ' || version, ' ') AS versions FROM jobs
  WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued';
+
+-- name: first_queued_versions
+SELECT string_agg(id || ' ' || version, ' ') AS versions FROM (
+    SELECT jobs.id, version
+      FROM jobs, LATERAL (SELECT seq FROM submissions WHERE submissions.id = jobs.id OFFSET 0) AS own
+     WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued'
+     ORDER BY seq LIMIT $2) AS first;
 
 -- name: service_versions
 SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id

@@ -102,8 +102,8 @@ class MemoryJobs(MemoryAsks, MemoryEvents):
     async def holding_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, HOLDING)
 
-    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
-        return self._jobs_in(pool, {JobState.QUEUED})
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}, limit: int | None = None) -> list[Job]:
+        return self._jobs_in(pool, {JobState.QUEUED})[:limit]
 
     def _use(self, tenant: str, *, asked: bool = False) -> Use:
         """What a tenant has open; with `asked`, also what it asked to have requeued."""
