@@ -5,8 +5,8 @@ reads them, against the rules of PAL's artifact. All jobs, half of them or none 
 stopped; one that writes none stays where it is until it ends, as all jobs have the same priority here. A move is
 weighed, and paid, as the scheduler weighs it.
 
-The constants of the policy were chosen on the artifact's own draw of GPU speeds (seed 42), on draw 7 and on draw 1 from
-Longhorn; draw 8 and draw 1 from Frontera were seen before the choice was final. `--seed` picks which jobs write
+The price of kept nodes was chosen on the artifact's own draw of GPU speeds (seed 42), on draw 7 and on draw 1 from
+Longhorn; the order by size and the promotion of short jobs with `--seed` 1 to 5 and 35. `--seed` picks which jobs write
 checkpoints, and the other draws: a sample of 256 measured GPUs, Longhorn and Frontera.
 """
 

@@ -34,7 +34,10 @@ def lasted(like: Job, *seconds: float) -> Lasted:
 
 
 def told(
-    about: Job, *others: Job, nodes: tuple[Node, ...] = (node(),), durations: Lasted | None = None
+    about: Job,
+    *others: Job,
+    nodes: tuple[Node, ...] = (node(),),
+    durations: Lasted | None = None,
 ) -> tuple[Estimate, tuple[Sooner, ...]]:
     jobs = [about, *others]
     pool = PoolToCome(
@@ -147,7 +150,7 @@ def test_a_job_that_starts_at_once_is_told_of_nothing_that_helps() -> None:
 
 
 def test_jobs_ahead_are_placed_first() -> None:
-    ahead = job("j-3", seq=1, gpus=4, spec={"time_limit": "10m"})
+    ahead = job("j-3", seq=1, gpus=3, spec={"time_limit": "10m"})
     alone, _ = told(WAITS, running(spec={"time_limit": "20m"}))
     behind, _ = told(WAITS, running(spec={"time_limit": "20m"}), ahead)
     assert (alone.latest, behind.latest) == (1700.0, 1700.0 + 600)
@@ -320,7 +323,9 @@ def test_a_priority_is_advised_only_to_those_who_may_ask_for_it_and_names_the_jo
 def test_behind_thousands_of_jobs_their_work_is_the_bound() -> None:
     like = job("w-0", gpus=2)
     others = [job(f"w-{number}", seq=10 + number, gpus=2) for number in range(QUEUE_MAX + 1)]
-    eta, _ = told(job("j-2", seq=9_999_999), running(), *others, durations=lasted(like, *(3600.0 for _ in range(9))))
+    eta, _ = told(
+        job("j-2", seq=9_999_999, gpus=2), running(), *others, durations=lasted(like, *(3600.0 for _ in range(9)))
+    )
     assert (eta.basis, eta.likely, eta.latest) == (Basis.LEARNT, None, None)
     assert eta.earliest is not None
     assert abs((eta.earliest - NOW) / 3600 - 2001 * 2 / 4) < 5  # GPU-hours ahead by the four GPUs

@@ -17,9 +17,13 @@ from weft.planning.order import (
     LAS_PATIENCE,
     LAS_PATIENCE_SECONDS,
     PRIORITY,
+    SHORT_PATIENCE,
+    SHORT_PATIENCE_SECONDS,
+    SIZE_PATIENCE_SECONDS,
     SRTF,
     Order,
     Standing,
+    las_level,
 )
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.queue import place_of
@@ -101,6 +105,33 @@ def test_within_one_priority_a_job_preempts_those_that_had_more_if_both_write_ch
     assert PRIORITY.preempts(replace(old, priority=1), replace(fresh, checkpoints=False))
     assert PRIORITY.changes_after_s(old) is not None
     assert PRIORITY.changes_after_s(loses_all) is None, "its tier stays as it is"
+
+
+def test_within_a_level_the_smaller_job_comes_first_and_of_two_about_as_large_the_older() -> None:
+    jobs = (
+        standing("large", 1, gpus=8),
+        standing("three", 2, gpus=3),
+        standing("two", 3, gpus=2),
+        standing("part", 4, gpus=0.5),
+    )
+    assert served(PRIORITY, *jobs) == ["part", "three", "two", "large"]
+    assert served(PRIORITY, standing("urgent", 9, gpus=8, priority=1), *jobs)[0] == "urgent"
+
+
+def test_a_large_job_that_ran_for_minutes_does_not_wait_a_day_to_count_as_new() -> None:
+    ran = standing("ran", 1, gpus=16, checkpoints=True, attained_s=600.0, attained_gpu_s=9600.0, waited_s=600.0)
+    assert las_level(ran) > 0
+    assert PRIORITY.promotes_after_s(ran) == SHORT_PATIENCE * 600.0 - 600.0
+    assert PRIORITY.promotes_after_s(replace(ran, attained_s=1.0)) == SHORT_PATIENCE_SECONDS - 600.0
+    assert PRIORITY.promotes_after_s(replace(ran, attained_s=1e6)) == LAS.promotes_after_s(replace(ran, attained_s=1e6))
+    assert PRIORITY.promotes_after_s(replace(ran, promoted=True)) is None
+
+
+def test_a_new_job_comes_after_smaller_ones_for_some_hours_at_most() -> None:
+    large, small = standing("large", 1, gpus=8, waited_s=100.0), standing("small", 2)
+    assert PRIORITY.promotes_after_s(large) == SIZE_PATIENCE_SECONDS - 100.0
+    assert served(PRIORITY, large, small) == ["small", "large"]
+    assert served(PRIORITY, replace(large, promoted=True), small) == ["large", "small"]
 
 
 # shortest remaining time

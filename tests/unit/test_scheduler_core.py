@@ -9,6 +9,8 @@ from tests.support.tier import examples
 from weft.domain.job import CauseCode, JobEvent, JobState, Step
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason, Noted
+from weft.planning.order import SIZE_PATIENCE_SECONDS
+from weft.planning.policy import Policy
 from weftd.scheduler.thinking.core import Settings
 
 S, E = JobState, JobEvent
@@ -271,7 +273,7 @@ def test_a_job_over_its_time_limit_fails() -> None:
 
 
 def test_an_older_job_that_waited_long_is_not_overtaken_for_ever() -> None:
-    w = world(gpus=4, settings=Settings(patience_seconds=100))
+    w = world(gpus=4, settings=Settings(policy=Policy(order="fifo"), patience_seconds=100))
     w.submit("j-0", gpus=1)
     w.round()
     w.submit("j-big", gpus=4)
@@ -289,6 +291,23 @@ def test_an_older_job_that_waited_long_is_not_overtaken_for_ever() -> None:
     w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
     assert w.state("j-big") is S.RUNNING
+
+
+@pytest.mark.parametrize(("waits", "first"), [(100.0, "j-small"), (SIZE_PATIENCE_SECONDS, "j-large")])
+def test_smaller_jobs_come_before_a_large_one_until_it_has_waited_for_hours(waits: float, first: str) -> None:
+    w = world(gpus=4)
+    w.submit("j-0", gpus=4)
+    w.round()
+    w.submit("j-large", gpus=4)
+    begun = w.now
+    while w.now <= begun + waits:
+        w.tick(100)
+        w.round()
+    w.submit("j-small", gpus=1)
+    w.round()
+    w.nodes["node-1"].end(("j-0", 0, 0), 0)
+    w.round()
+    assert {job_id for job_id in ("j-large", "j-small") if w.state(job_id) is S.RUNNING} == {first}
 
 
 def test_a_priority_asked_for_changes_the_order() -> None:

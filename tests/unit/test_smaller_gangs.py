@@ -21,6 +21,7 @@ from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.resource_request import ResourceRequest, RoleRequest, resource_request_of
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.views import job_view
+from weftd.scheduler.thinking.core import Settings
 
 S = JobState
 
@@ -124,7 +125,7 @@ def ready(w: World, job_id: str, status: int = 0) -> None:
 
 
 def test_backfill_reserves_what_starts_a_job_and_not_all_that_it_wants() -> None:
-    w = world(gpus=8)
+    w = world(gpus=8, settings=Settings(policy=Policy(order="fifo")))
     w.submit("j-long", gpus=6, spec={"time_limit": "1h"})
     w.submit("j-soon", gpus=1, spec={"time_limit": "100s"})
     w.round()
@@ -139,7 +140,7 @@ def test_backfill_reserves_what_starts_a_job_and_not_all_that_it_wants() -> None
 
 
 def test_a_job_that_overtakes_takes_no_more_than_delays_nobody_ahead_of_it() -> None:
-    w = world(gpus=8)
+    w = world(gpus=8, settings=Settings(policy=Policy(order="fifo")))
     w.submit("j-first", gpus=4, spec={"time_limit": "1h"})
     w.round()
     w.submit("j-ahead", gpus=7)  # in an hour; one GPU is spare then

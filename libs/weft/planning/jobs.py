@@ -36,7 +36,7 @@ def standing_of(job: Job, now: float, order: Order) -> Standing:
     )
     if not is_promoted(standing, holds, order):
         return standing
-    return structs.replace(standing, attained_s=0.0, attained_gpu_s=0.0, waited_s=0.0)
+    return structs.replace(standing, attained_s=0.0, attained_gpu_s=0.0, promoted=True)
 
 
 def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:

@@ -13,6 +13,9 @@ LAS_GROWTH = 4.0  # the end of each level, as a multiple of the previous one
 LAS_LEVELS = 5  # the last has no end
 LAS_PATIENCE = 2.0  # a job is promoted when it waited this many times as long as it ran,
 LAS_PATIENCE_SECONDS = 24 * 3600.0  # and at least this long
+SHORT_PATIENCE = 16.0  # a job that ran little is promoted when it waited this many times as long as it ran,
+SHORT_PATIENCE_SECONDS = 3600.0  # and at least this long
+SIZE_PATIENCE_SECONDS = 4 * 3600.0  # smaller jobs come before a new one no longer than this
 _STEP = LAS_LEVELS + 1  # tiers of one priority: the levels, and that of jobs that preempt none of their own
 
 
@@ -21,9 +24,9 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     `seq`: its number in the order of submission. `gpus`: how many it holds, or needs to start. `attained_s`: how long
     it has held GPUs since it was submitted or promoted, in all its runs; `attained_gpu_s`: the same in GPU-seconds.
-    `waited_s`: how long it has waited since it was submitted, lost its GPUs, or was promoted. `left_s`: how long it
-    will still run, if known. `share`: its tenant's dominant share of the pool (0 to 1). `checkpoints`: true
-    if it writes checkpoints, so that it loses little when it is stopped.
+    `waited_s`: how long it has waited since it was submitted or lost its GPUs; `promoted`: so long that its past runs
+    and its size are forgotten. `left_s`: how long it will still run, if known. `share`: its tenant's dominant share of
+    the pool (0 to 1). `checkpoints`: true if it writes checkpoints, so that it loses little when it is stopped.
     """
 
     id: str
@@ -34,6 +37,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     attained_s: float = 0.0
     attained_gpu_s: float = 0.0
     waited_s: float = 0.0
+    promoted: bool = False
     left_s: float | None = None
     share: float = 0.0
     checkpoints: bool = False
@@ -135,7 +139,9 @@ def _level_changes_after_s(job: Standing) -> float | None:
 
 def _level_promotes_after_s(job: Standing) -> float | None:
     """How long until a waiting job returns to the first level; None if it is there."""
-    return None if las_level(job) == 0 else max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * job.attained_s) - job.waited_s
+    if job.promoted or las_level(job) == 0:
+        return None
+    return max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * job.attained_s) - job.waited_s
 
 
 LAS = Order("las", _by_level, las_level, _level_changes_after_s, _level_promotes_after_s)
@@ -166,7 +172,13 @@ oldest job. Nothing is pre-empted.
 
 
 def _by_priority(job: Standing) -> Key:
-    return (-float(job.priority), float(las_level(job) if job.checkpoints else 0), float(job.seq))
+    level = las_level(job) if job.checkpoints else 0
+    return (-float(job.priority), float(level), float(_size(job)), float(job.seq))
+
+
+def _size(job: Standing) -> int:
+    """How often its GPUs can be halved before less than one is left; nothing of a job that waited long."""
+    return 0 if job.promoted else int(job.gpus).bit_length()
 
 
 def _priority_tier(job: Standing) -> int:
@@ -181,15 +193,29 @@ def _priority_changes_after_s(job: Standing) -> float | None:
     return _level_changes_after_s(job) if job.checkpoints else None
 
 
+def _priority_promotes_after_s(job: Standing) -> float | None:
+    if job.promoted:
+        return None
+    if las_level(job) == 0 or not job.checkpoints:
+        return SIZE_PATIENCE_SECONDS - job.waited_s
+    patience = max(SHORT_PATIENCE_SECONDS, SHORT_PATIENCE * job.attained_s)
+    return min(max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * job.attained_s), patience) - job.waited_s
+
+
 PRIORITY = Order(
     "priority",
     _by_priority,
     _priority_tier,
     _priority_changes_after_s,
-    _level_promotes_after_s,
+    _priority_promotes_after_s,
     _priority_held_tier,
 )
-"""The highest priority first; within one priority, least attained service (`LAS`).
+"""The highest priority first; within one priority, least attained service (`LAS`); within a level the job that needs
+fewer GPUs, by doublings, then the oldest.
+
+Large jobs run longer, in recorded traces, and each of them makes many small ones wait. A job that uses up a level
+within minutes, because it is large, does not wait behind all newer jobs for a day: it is promoted after an hour, or
+after 16 times as long as it ran.
 
 A job preempts jobs of lower priority. Within one priority, a job that writes checkpoints preempts those that write them
 too and have had more: they share the GPUs over time, at little loss. A job without checkpoints would lose all its work,

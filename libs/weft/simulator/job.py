@@ -39,6 +39,7 @@ class SimulatedJob:
         "moves",
         "number",
         "paused_until",
+        "promoted",
         "resized_at",
         "resizes",
         "resource_request",
@@ -75,6 +76,7 @@ class SimulatedJob:
         self.waits_since = trace.arrival_s
         self.settled_at = self.spell_begin = self.spell_pause = 0.0
         self.leaves = False  # it stops, to give way
+        self.promoted = False  # it has waited so long that the order forgets its past
         self.begun: float | None = None
         self.moves = self.evictions = self.resizes = self.version = 0
         self.resized_at = 0.0
@@ -98,6 +100,7 @@ class SimulatedJob:
     def take_place(self, allocations: tuple[Allocation, ...]) -> None:
         """It begins there, with one replica for each allocation."""
         self.take_size(len(allocations))
+        self.promoted = False
 
     def leave_place(self) -> None:
         """It holds nothing any more, and wants the size that it asks for."""
@@ -170,6 +173,7 @@ class SimulatedJob:
             attained_s=attained_s,
             attained_gpu_s=round(self.counted_gpu_s + (attained_s - self.counted_s) * self.gpus_needed, 6),
             waited_s=0.0 if holds else now - self.waits_since,
+            promoted=self.promoted,
             left_s=self.left_s(now, known=known) if said else None,
             checkpoints=self.trace.checkpoint_s is not None,
         )

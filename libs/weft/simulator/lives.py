@@ -53,9 +53,9 @@ class Lives:
             self._event_queue.add(now + after, What.IS_PROMOTED, job.number, job.version)
 
     def promote(self, job: SimulatedJob, now: float) -> None:
-        """The job waited so long that its attained time is forgotten."""
+        """The job waited so long that its attained time and its size are forgotten."""
         job.forget_attained()
-        job.waits_since = now
+        job.promoted = True
         self.wait(job, now)
 
     def settle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
