@@ -16,7 +16,6 @@ from tests.support.tier import of_tier
 SECONDS_MAX = 280.0
 CHAOS_SECONDS = of_tier(30, 60)
 ENDED = ("succeeded", "failed")
-pytestmark = pytest.mark.alone
 
 
 async def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:

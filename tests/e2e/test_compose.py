@@ -124,6 +124,7 @@ async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
 
 
 async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_events_on_nats(compose: Compose) -> None:
+    assert "by the settings here: on: " in await compose.run("logs", "setup")
     token = await compose.secret("admin-token")
     bus = await nats.connect(
         f"nats://127.0.0.1:{compose.nats_port}",

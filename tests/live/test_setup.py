@@ -52,6 +52,7 @@ async def test_setup_again_keeps_every_secret_and_adds_the_new_node(folder: Path
     before = secrets_of(folder)
     done = await weft("setup", "--into", folder, "--nodes", "node-3")
     assert "node-1, node-2, node-3" in done.stdout
+    assert "by itself, by the settings here: on: placement by measured GPU speed, " in done.stdout
     assert {path: text for path, text in secrets_of(folder).items() if path in before} == before
 
 

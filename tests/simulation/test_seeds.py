@@ -16,7 +16,6 @@ SECONDS_MAX = 600
 SEEDS = of_tier(10, 50)
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(SECONDS_MAX)
 def test_the_first_seeds() -> None:
     ran = subprocess.run(

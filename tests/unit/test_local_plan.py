@@ -10,9 +10,10 @@ from weft.servers import ServersState, ServerState
 from weft.servers.state import write_state
 from weftd.cli.local import ClusterHome, LocalCluster, Options
 from weftd.cli.local.cluster import has_caddy
-from weftd.cli.local.plan import SYSTEMS, Addresses, Service, not_used, role_dsn, services, systems
+from weftd.cli.local.plan import Addresses, Service, not_used, role_dsn, services
 from weftd.cli.local.process import environment
 from weftd.cli.local.up import welcome
+from weftd.cli.systems import SYSTEMS, systems
 from weftd.reallocator.settings import ReallocatorSettings
 from weftd.scorer.settings import ScorerSettings
 
@@ -84,17 +85,17 @@ def test_no_setting_of_the_environment_is_replaced_in_silence() -> None:
 
 
 def test_which_systems_are_on_is_told_in_plain_words() -> None:
-    by_default = list(planned(Options(benchmarks=True)).values())
     everything = ", ".join(SYSTEMS)
-    assert systems({}, by_default) == f"on: {everything}"
+    assert systems({"scorer": {}, "reallocator": {}}) == f"on: {everything}"
     assert ReallocatorSettings().tuning is ReallocatorSettings().partition is ReallocatorSettings().serving
     assert (ReallocatorSettings().tuning, ScorerSettings().benchmarks) == ("on", "on"), "as the line takes for granted"
     mine = {"REALLOCATOR_TUNING": "advise", "REALLOCATOR_PARTITION": "off"}
-    assert systems(mine, by_default) == (
+    assert systems({"scorer": {}, "reallocator": mine}) == (
         "on: placement by measured GPU speed, services sized by their load; "
         "only advised: tuning of running jobs; off: sizes of elastic jobs"
     )
-    assert systems({}, planned(Options()).values()).endswith("; on: " + ", ".join(list(SYSTEMS)[1:]))
+    plan = {service.name: service.settings for service in planned(Options()).values()}
+    assert systems(plan).endswith("; on: " + ", ".join(list(SYSTEMS)[1:]))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import argparse
 import asyncio
+import os
 from pathlib import Path
 
 from weft.credentials import CredentialsError, provision
 from weftd.cli.cli_error import CliError
+from weftd.cli.systems import systems
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -35,7 +37,9 @@ async def setup(args: argparse.Namespace) -> int:
     except (ValueError, OSError, CredentialsError) as error:
         raise CliError(str(error)) from error
     nodes = ", ".join(credentials.nodes()) or "none yet"
+    here = dict.fromkeys(("scorer", "reallocator"), os.environ)
     print(f"the secrets of this cluster are in {credentials.folder} (nodes: {nodes})")
+    print(f"what Weft does for jobs by itself, by the settings here: {systems(here)}")
     return 0
 
 

@@ -24,9 +24,10 @@ from weftd.cli.local.errors import LocalError, StartFailedError
 from weftd.cli.local.home import ClusterHome, ClusterState
 from weftd.cli.local.leftovers import end_guards, kill_runs
 from weftd.cli.local.options import Options
-from weftd.cli.local.plan import Addresses, Service, Stage, not_used, services, systems
+from weftd.cli.local.plan import Addresses, Service, Stage, not_used, services
 from weftd.cli.local.ports import ROUTER_PORT, USUAL_PORT, PortClaim, claimed
 from weftd.cli.local.process import ServiceProcess
+from weftd.cli.systems import systems
 
 START_SECONDS_MAX = 120.0  # of the services, on a slow disk; usually it takes seconds
 JOIN_LOOK_SECONDS = 0.05
@@ -136,7 +137,7 @@ class LocalCluster:
         planned = services(self.options, self.home, self.credentials, addresses)
         for name in not_used(os.environ, planned):
             self._tell(f"{name} of the environment is not used: a cluster on one machine has a value of its own")
-        self.systems = systems(os.environ, planned)
+        self.systems = systems({service.name: {**os.environ, **service.settings} for service in planned})
         self._spawn(planned)
         await self._all_ready()
         stopwatch.lap(f"{len(self._processes)} services")

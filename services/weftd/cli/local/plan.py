@@ -69,25 +69,6 @@ def not_used(ours: Mapping[str, str], planned: Iterable[Service]) -> list[str]:
     return sorted(found)
 
 
-SYSTEMS = {
-    "placement by measured GPU speed": ("scorer", "SCORER_BENCHMARKS"),
-    "tuning of running jobs": ("reallocator", "REALLOCATOR_TUNING"),
-    "services sized by their load": ("reallocator", "REALLOCATOR_SERVING"),
-    "sizes of elastic jobs": ("reallocator", "REALLOCATOR_PARTITION"),
-}
-"""What Weft does for jobs by itself: the service and the setting that switches it. Each is on by default."""
-
-
-def systems(ours: Mapping[str, str], planned: Iterable[Service]) -> str:
-    """Which of the systems are on, as the services will read their settings: those of the plan, then `ours`."""
-    settings = {service.name: {**ours, **service.settings} for service in planned}
-    states: dict[str, list[str]] = {}
-    for system, (service, setting) in SYSTEMS.items():
-        states.setdefault(settings[service].get(setting, "on"), []).append(system)
-    words = {"on": "on", "advise": "only advised", "off": "off"}
-    return "; ".join(f"{words.get(state, state)}: {', '.join(names)}" for state, names in states.items())
-
-
 def role_dsn(dsn: str, role: str) -> str:
     """The same database as another user, whose password comes from a file."""
     parts = urlsplit(dsn)
