@@ -6,7 +6,7 @@
     job.result()
 
 `weft.aio` has the same names for programs with an event loop. Inside a job, `step`, `should_stop`, `checkpoint_dir`,
-`rank` and `members` need nothing but Python's standard library. docs/python.md explains all of it.
+`results_dir`, `rank` and `members` need nothing but Python's standard library. docs/python.md explains all of it.
 
 The names in `__all__` and those of `weft.aio` are public, every other module is private. A name is imported when it is
 first used, so that `import weft` costs nothing.
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from weft.client import Client, ClientError, Gap, Refused, Unreachable
     from weft.client.job_failed import JobFailed
     from weft.inside import Member, members, rank, should_stop, step
+    from weft.messages.files import JobFile
 
     __version__: str
     checkpoint_dir: Path
+    results_dir: Path
 
 __all__ = [
     "Client",
@@ -34,6 +36,7 @@ __all__ = [
     "Gap",
     "Job",
     "JobFailed",
+    "JobFile",
     "Member",
     "Refused",
     "Unreachable",
@@ -44,6 +47,7 @@ __all__ = [
     "jobs",
     "members",
     "rank",
+    "results_dir",
     "run",
     "should_stop",
     "step",
@@ -55,6 +59,7 @@ _HOMES = {
     **dict.fromkeys(("Cluster", "Job", "as_completed", "jobs", "run", "submit"), "weft.blocking"),
     **dict.fromkeys(("Member", "members", "rank", "should_stop", "step"), "weft.inside"),
     "JobFailed": "weft.client.job_failed",
+    "JobFile": "weft.messages.files",
 }
 """The module of each name that is the same object all the time."""
 
@@ -62,8 +67,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("weft.version").version()
-    if name == "checkpoint_dir":
-        return import_module("weft.inside").checkpoint_dir()
+    if name in ("checkpoint_dir", "results_dir"):
+        return getattr(import_module("weft.inside"), name)()
     if name == "aio":
         return import_module("weft.aio")
     if name in _HOMES:

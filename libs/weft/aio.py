@@ -13,18 +13,21 @@ import asyncio
 import codecs
 import html
 import os
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Self, Unpack
 
 from weft.client import Client, Refused
 from weft.client.events import FINAL_EVENTS
 from weft.client.failure import failed_rank, last_words
+from weft.client.files import local_path, path_of_files
 from weft.client.job_failed import JobFailed
 from weft.client.job_fields import Given, JobFields, as_given, encoded, specification
 from weft.client.local_cluster import Cluster
 from weft.client.place import PATIENT_SECONDS, RESTART_SECONDS, Place, find_place
 from weft.domain.job import JobState
+from weft.messages.files import JobFile
 from weft.messages.http import JobView
 
 if TYPE_CHECKING:
@@ -117,6 +120,43 @@ class Job:
             async with aclosing(_lines(chunks)) as lines:
                 async for line in lines:
                     yield line
+
+    async def files(self, path: str = "", *, rank: int = 0) -> list[JobFile]:
+        """The files that the runs of the job wrote, below `path`, on the node of one rank, by their paths in order.
+
+        Each path begins with `results/` (WEFT_RESULTS) or `checkpoints/` (WEFT_CHECKPOINT_DIR); a `path` that begins
+        with neither is below `results`. Raises Refused if the node has none there.
+        """
+        async with _connected(self._place) as client:
+            return list(await client.files(self.id, path, rank=rank))
+
+    async def fetch(
+        self,
+        path: str = "",
+        target: str | os.PathLike[str] = ".",
+        *,
+        rank: int = 0,
+        patience: float = PATIENT_SECONDS,
+    ) -> list[Path]:
+        """Copy a file, or all files below a folder, from the node of one rank, and return the paths that were written.
+
+        A `target` that is a folder gets it under its own name; any other name is that of the copy. A file replaces
+        another whole or not at all; what came before a connection broke is not sent again, also by a later call.
+        Raises Refused if the node has no such file, and ClientError if the disk here does not take it.
+        """
+        async with _connected(self._place, patience) as client:
+            found = await client.files(self.id, path, rank=rank)
+            written = []
+            for file, where in _where(found, path, Path(target)):
+                where.parent.mkdir(parents=True, exist_ok=True)
+                await client.fetch_file(self.id, file.path, where, rank=rank)
+                written.append(where)
+        return written
+
+    async def delete_files(self, path: str = "", *, rank: int = 0) -> None:
+        """Delete the files below `path`, by default all of them, on the node of one rank. The job has ended."""
+        async with _connected(self._place) as client:
+            await client.delete_files(self.id, path, rank=rank)
 
     async def cancel(self) -> None:
         """Ask for the end of the job. Its processes get SIGTERM, and SIGKILL after its `grace`; `wait` sees the end."""
@@ -217,6 +257,15 @@ async def as_completed(
             job = waiting.pop(view.id)
             job._view = view
             yield job
+
+
+def _where(found: Sequence[JobFile], path: str, target: Path) -> Iterator[tuple[JobFile, Path]]:
+    """Each file, and where it goes."""
+    below = path_of_files(path)
+    if below and target.is_dir():
+        target = target / PurePosixPath(below).name
+    for file in found:
+        yield file, local_path(file, below, target)
 
 
 async def _ends(client: Client, ids: set[str]) -> AsyncGenerator[JobView, None]:

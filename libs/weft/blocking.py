@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -16,6 +17,7 @@ from weft import aio
 from weft.client.job_fields import Given, JobFields
 from weft.client.place import PATIENT_SECONDS
 from weft.domain.job import JobState
+from weft.messages.files import JobFile
 from weft.messages.http import JobView
 
 if TYPE_CHECKING:
@@ -93,6 +95,34 @@ class Job:
         """
         with _named([self._job]):
             yield from _each(self._job.logs(follow=follow, rank=rank, patience=patience))
+
+    def files(self, path: str = "", *, rank: int = 0) -> list[JobFile]:
+        """The files that the runs of the job wrote, below `path`, on the node of one rank, by their paths in order.
+
+        Each path begins with `results/` (WEFT_RESULTS) or `checkpoints/` (WEFT_CHECKPOINT_DIR); a `path` that begins
+        with neither is below `results`. Raises Refused if the node has none there.
+        """
+        return _call(self._job.files(path, rank=rank))
+
+    def fetch(
+        self,
+        path: str = "",
+        target: str | os.PathLike[str] = ".",
+        *,
+        rank: int = 0,
+        patience: float = PATIENT_SECONDS,
+    ) -> list[Path]:
+        """Copy a file, or all files below a folder, from the node of one rank, and return the paths that were written.
+
+        A `target` that is a folder gets it under its own name; any other name is that of the copy. A file replaces
+        another whole or not at all; what came before a connection broke is not sent again, also by a later call.
+        Raises Refused if the node has no such file, and ClientError if the disk here does not take it.
+        """
+        return _call(self._job.fetch(path, target, rank=rank, patience=patience))
+
+    def delete_files(self, path: str = "", *, rank: int = 0) -> None:
+        """Delete the files below `path`, by default all of them, on the node of one rank. The job has ended."""
+        _call(self._job.delete_files(path, rank=rank))
 
     def cancel(self) -> None:
         """Ask for the end of the job. Its processes get SIGTERM, and SIGKILL after its `grace`; `wait` sees the end."""

@@ -1,7 +1,7 @@
 """The functions that a program calls inside a job. They need Python's standard library alone.
 
-Every function works outside a job too, so a program runs unchanged on a laptop: `step` writes nothing, `rank` is 0 and
-`checkpoint_dir` is the current folder.
+Every function works outside a job too, so a program runs unchanged on a laptop: `step` writes nothing, `rank` is 0, and
+`checkpoint_dir` and `results_dir` are the current folder.
 """
 
 import json
@@ -83,6 +83,14 @@ def checkpoint_dir() -> Path:
     `weft.checkpoint_dir` is its value. Outside a job it is the current folder.
     """
     return Path(os.environ.get("WEFT_CHECKPOINT_DIR") or ".")
+
+
+def results_dir() -> Path:
+    """The folder for results, which can be listed and fetched after the end of the job.
+
+    `weft.results_dir` is its value. Outside a job it is the current folder.
+    """
+    return Path(os.environ.get("WEFT_RESULTS") or ".")
 
 
 _stopping = threading.Event()

@@ -313,6 +313,15 @@ async def test_a_run_can_write_its_progress_and_its_checkpoints(rig: Rig, tmp_pa
     await until(lambda: saved.exists() and saved.read_text() == "weights\n")
 
 
+async def test_a_run_writes_its_results_where_its_node_keeps_them(rig: Rig) -> None:
+    rig.needs("commands")
+    asked = rig.shell(("sh", "-c", 'echo 0.5 >"$WEFT_RESULTS/score"'))
+    await rig.runtime.start(asked)
+    assert (await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)).exit_code == 0
+    await rig.runtime.remove(RunKey.of(asked))
+    assert (Path(rig.node.results) / asked.job_id / "score").read_text() == "0.5\n"
+
+
 async def test_no_other_user_of_the_host_reads_what_a_job_saved(rig: Rig) -> None:
     rig.needs("commands")
     if os.geteuid() != 0:

@@ -64,7 +64,7 @@ def home(tmp_path: Path) -> Home:
 async def runtime(
     request: pytest.FixtureRequest, node_id: str, tmp_path: Path, home: Home
 ) -> AsyncIterator[DockerRuntime]:
-    facts = NodeFacts(node_id=node_id, checkpoints=str(tmp_path / "checkpoints"))
+    facts = NodeFacts(node_id=node_id, checkpoints=str(tmp_path / "checkpoints"), results=str(tmp_path / "results"))
     by_file = request.param == "by file"
     settings = ContainerSettings(cluster=node_id, pull=False, engine_files=by_file)
     try:
@@ -158,7 +158,7 @@ async def test_a_container_that_ended_is_told_of_and_kept_until_a_full_disk_take
     """
     with small_disk(tmp_path / "disk") as disk:
         home = Home(disk / "home")
-        facts = NodeFacts(node_id=node_id, checkpoints=str(tmp_path / "checkpoints"))
+        facts = NodeFacts(node_id=node_id, checkpoints=str(tmp_path / "checkpoints"), results=str(tmp_path / "results"))
         runtime = await DockerRuntime.open(home, facts, ContainerSettings(cluster=node_id, pull=False))
         try:
             await runtime.start(job(node_id, script))
@@ -197,7 +197,7 @@ async def test_a_log_is_whole_though_its_container_ended_while_the_engine_was_de
 ) -> None:
     key, checkpoints = RunKey("job-1", 1, 0), tmp_path / "checkpoints"
     home = Home(tmp_path / "home")
-    facts = NodeFacts(node_id="node-1", checkpoints=str(checkpoints))
+    facts = NodeFacts(node_id="node-1", checkpoints=str(checkpoints), results=str(checkpoints.with_name("results")))
     settings = ContainerSettings(pull=False, job_network="host", engine_files=by_file)
     runtime = await DockerRuntime.open(home, facts, settings)
     assert runtime.reaches_engine_files == by_file

@@ -27,6 +27,7 @@ from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes,
 from tests.support.steps import go, placement
 from tests.support.tier import of_tier
 from weft.domain.job import JobEvent
+from weft.messages.files import JobFile
 from weftd.gateway.api.operations import OPERATIONS
 from weftd.gateway.http.openapi import document
 from weftd.gateway.http.route import Audience, Route
@@ -107,6 +108,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             for event in (JobEvent.STARTING, JobEvent.STARTED):
                 job = await go(made.stores.scheduler, lease, job, event, at=at)
             await nodes["node-1"].write(job.id, b"a line\n", end=True)
+            nodes["node-1"].files[job.id] = JobFile(path="results/zeros", bytes=1000, modified_at=at)
             yield World(made, gateway, http, {"admin": ADMIN_TOKEN, **tokens}, job.id)
         await gateway.stop()
 

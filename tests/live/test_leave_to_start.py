@@ -50,7 +50,9 @@ def gate(tmp_path: Path) -> Gate:
 
 @pytest.fixture
 async def runtime(tmp_path: Path, leave: LeaveFile, gate: Gate) -> AsyncIterator[ProcessRuntime]:
-    node = NodeFacts(node_id="node-1", gpus=(), checkpoints=str(tmp_path / "checkpoints"))
+    node = NodeFacts(
+        node_id="node-1", gpus=(), checkpoints=str(tmp_path / "checkpoints"), results=str(tmp_path / "results")
+    )
     opened = await ProcessRuntime.open(
         Home(tmp_path), node, inherited=os.environ, cgroups=gate, leave=lambda: leave.now()
     )

@@ -21,6 +21,7 @@ from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.lease import Lease
 from weft.messages.asks import SubmitAnswered
+from weft.messages.files import DeleteFiles, FileRead, FilesDeleted, FilesListed, JobFile, ListFiles, ReadFile
 from weft.messages.nodes import LogRead, ReadLog
 from weft.servers import temporary
 from weft.service.keys import ServerCertificate
@@ -153,12 +154,14 @@ async def submit_on_nats(bus: NatsBus, body: bytes, headers: Mapping[str, str]) 
 
 
 class FakeExecutor:
-    """Answers for the logs of one node, as an executor would. `logs` is by (job, epoch, rank)."""
+    """Answers for the logs and files of one node, as an executor would. `logs` is by (job, epoch, rank); `files` has
+    one file for each job, of zeros."""
 
     def __init__(self, bus: NatsBus, node_id: str) -> None:
         self.node_id = node_id
         self.logs: dict[tuple[str, int, int], bytes] = {}
         self.ended: set[tuple[str, int, int]] = set()
+        self.files: dict[str, JobFile] = {}
         self.begins: dict[tuple[str, int, int], int] = {}  # how much of its head was dropped
         self.asked = 0
         self._bus = bus
@@ -190,9 +193,30 @@ class FakeExecutor:
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator["FakeExecutor"]:
-        subscription = await self._bus.answer(ReadLog, self._read, node_id=self.node_id)
+        here = {"node_id": self.node_id}
+        subscriptions = [
+            await self._bus.answer(ReadLog, self._read, **here),
+            await self._bus.answer(ListFiles, self._listed, **here),
+            await self._bus.answer(ReadFile, self._file, **here),
+            await self._bus.answer(DeleteFiles, self._deleted, **here),
+        ]
         yield self
-        await subscription.drain()
+        for subscription in subscriptions:
+            await subscription.drain()
+
+    async def _listed(self, ask: ListFiles) -> FilesListed:
+        file = self.files.get(ask.job_id)
+        return FilesListed(missing=True) if file is None else FilesListed(files=(file,))
+
+    async def _file(self, ask: ReadFile) -> FileRead:
+        file = self.files.get(ask.job_id)
+        if file is None:
+            return FileRead(missing=True)
+        data = bytes(file.bytes)[ask.offset : ask.offset + ask.limit]
+        return FileRead(data=data, size=file.bytes, mark="one", modified_at=file.modified_at)
+
+    async def _deleted(self, ask: DeleteFiles) -> FilesDeleted:
+        return FilesDeleted(missing=ask.job_id not in self.files)
 
 
 async def until(true: Callable[[], object], *, seconds_max: float = WAIT_SECONDS_MAX) -> None:

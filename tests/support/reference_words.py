@@ -137,6 +137,7 @@ VARIABLES = {
     "WEFT_ARRAY_MAX": "of an element: the highest index",
     "WEFT_ARRAY_MIN": "of an element: the lowest index",
     "WEFT_VOLUME_…": "where the run finds the volume of that name, in capitals and with `_` for `-`",
+    "WEFT_RESULTS": "a folder for results, which `weft files` and `weft cp` reach after the end of the job",
     "WEFT_CHECKPOINT_DIR": "a folder that outlives restarts: write checkpoints there",
     "WEFT_EMULATED_SLOWDOWNS": "if its GPUs are emulated: a folder with the slowdown of each, set by `weft emulate`",
     "WEFT_EPOCH": "the number of this try, from 0",

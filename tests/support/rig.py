@@ -118,6 +118,7 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
         node_id=node_id,
         gpus=_gpus(node_id),
         checkpoints=str(tmp_path / "checkpoints"),
+        results=str(tmp_path / "results"),
         volumes_allowed=(str(allowed),),
         volumes={
             "sets": OwnedVolume(path=str(volumes / "sets"), read_only=True),

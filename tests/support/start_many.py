@@ -15,7 +15,7 @@ from weftd.executor.runtime.process.runtime import ProcessRuntime
 async def main(folder: Path, node_id: str, kind: str, attempt: str) -> None:
     runtime = await ProcessRuntime.open(
         Home(folder / "home"),
-        NodeFacts(node_id=node_id, checkpoints=str(folder / "checkpoints")),
+        NodeFacts(node_id=node_id, checkpoints=str(folder / "checkpoints"), results=str(folder / "results")),
         inherited=os.environ,
         cgroups=find_cgroups(node_id) if kind == "process-cgroups" else NoCgroups(),
     )

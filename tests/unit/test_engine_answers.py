@@ -58,7 +58,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngi
 
 @pytest.fixture
 async def runtime(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerRuntime]:
-    node = NodeFacts(node_id="node-1", checkpoints=str(tmp_path / "checkpoints"))
+    node = NodeFacts(node_id="node-1", checkpoints=str(tmp_path / "checkpoints"), results=str(tmp_path / "results"))
     settings = ContainerSettings(egress_by="off", engine_files=False)
     opened = await DockerRuntime.open(Home(tmp_path / "home"), node, settings)
     yield opened

@@ -19,6 +19,7 @@ def facts(**fields: object) -> RunFacts:
     return RunFacts(
         **{  # type: ignore[arg-type]
             "checkpoints": "/checkpoints/job-1",
+            "results": "/results/job-1",
             "progress": "/run/progress",
             "master_address": "10.0.0.1",
             **fields,
@@ -39,7 +40,7 @@ def test_a_run_knows_who_it_is() -> None:
 
 def test_a_run_knows_its_folders() -> None:
     env = environment(order(), facts(progress_socket="/run/progress.sock"))
-    assert env["WEFT_CHECKPOINT_DIR"] == "/checkpoints/job-1"
+    assert (env["WEFT_CHECKPOINT_DIR"], env["WEFT_RESULTS"]) == ("/checkpoints/job-1", "/results/job-1")
     assert (env["WEFT_PROGRESS"], env["WEFT_PROGRESS_SOCKET"]) == ("/run/progress", "/run/progress.sock")
     assert "WEFT_PROGRESS_SOCKET" not in environment(order(), facts())
 

@@ -12,7 +12,9 @@ from weftd.executor.runtime.docker.engine import DockerEngine
 from weftd.executor.runtime.docker.networks import Networks
 from weftd.executor.runtime.docker.settings import ContainerSettings
 
-NODE = NodeFacts(node_id="n-1", address="10.0.0.1", gpus=(), checkpoints="/checkpoints", volumes_allowed=())
+NODE = NodeFacts(
+    node_id="n-1", address="10.0.0.1", gpus=(), checkpoints="/checkpoints", results="/results", volumes_allowed=()
+)
 
 
 class OneNetwork(Networks):

@@ -217,6 +217,7 @@ NODE = NodeFacts(
     node_id="node-1",
     address="10.0.0.1",
     checkpoints="/checkpoints",
+    results="/results",
     gpus=(
         Gpu(index=0, uuid="GPU-a", model="H200", memory=1),
         Gpu(index=1, uuid="EMULATED-1", model="Emulated GPU", memory=1, emulated=True),

@@ -194,7 +194,7 @@ def test_each_rank_runs_what_its_revision_says() -> None:
 
 
 def test_a_replica_knows_its_port_and_path_and_is_no_rank_of_others() -> None:
-    facts = RunFacts(checkpoints="/c", progress="/p", master_address="", service_port=61_001)
+    facts = RunFacts(checkpoints="/c", results="/r", progress="/p", master_address="", service_port=61_001)
     env = environment(order(rank=17, serve=SERVE, env={"WEFT_PORT": "2"}), facts)
     assert (env["WEFT_PORT"], env["PORT"], env["WEFT_SERVICE_PATH"]) == ("61001", "61001", "/s/job-1/")
     assert env["WEFT_RANK"] == "17"

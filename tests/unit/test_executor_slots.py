@@ -69,7 +69,13 @@ def backend_of(root: Path, tmp_path: Path) -> HookBackend:
 
 
 def node(tmp_path: Path) -> NodeFacts:
-    return NodeFacts(node_id="node-1", address="127.0.0.1", checkpoints=str(tmp_path / "checkpoints"), gpus=(GPU,))
+    return NodeFacts(
+        node_id="node-1",
+        address="127.0.0.1",
+        checkpoints=str(tmp_path / "checkpoints"),
+        results=str(tmp_path / "results"),
+        gpus=(GPU,),
+    )
 
 
 def slots(root: Path) -> list[str]:

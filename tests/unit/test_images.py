@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 async def runtime(engine: FakeEngine, home: Home, tmp_path: Path) -> AsyncIterator[DockerRuntime]:
-    node = NodeFacts(node_id="node-1", checkpoints=str(tmp_path / "checkpoints"))
+    node = NodeFacts(node_id="node-1", checkpoints=str(tmp_path / "checkpoints"), results=str(tmp_path / "results"))
     opened = await DockerRuntime.open(home, node, ContainerSettings(egress_by="off", engine_files=False))
     yield opened
     await opened.close()

@@ -30,7 +30,7 @@ def asked(tmp_path: Path, node: NodeFacts, *, joined: Joined = ALONE, serve: Ser
 
 
 def facts(**fields: Any) -> NodeFacts:
-    return NodeFacts(node_id="node-1", checkpoints="/c", **fields)
+    return NodeFacts(node_id="node-1", checkpoints="/c", results="/r", **fields)
 
 
 @pytest.mark.parametrize(

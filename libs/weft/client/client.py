@@ -13,6 +13,7 @@ from weft.client.administration import AdministrationRequests
 from weft.client.cluster import ClusterRequests
 from weft.client.errors import Refused
 from weft.client.events import EventRequests
+from weft.client.files import FileRequests
 from weft.client.logs import LogRequests
 from weft.client.paths import array_path, job_path, without_empty
 from weft.client.wire import JSON_HEADERS, Wire
@@ -66,7 +67,7 @@ class ArrayRequests:
         )
 
 
-class Client(ArrayRequests, EventRequests, LogRequests, ClusterRequests, AdministrationRequests):
+class Client(ArrayRequests, EventRequests, FileRequests, LogRequests, ClusterRequests, AdministrationRequests):
     """Requests to one gateway, with one tenant's token. A `job` argument is an id, or a name: the newest job of it."""
 
     def __init__(

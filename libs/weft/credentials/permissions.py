@@ -59,7 +59,7 @@ READ_EVERY_STREAM = (
 
 SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     "gateway": Permissions(
-        publish=("weft.asks.*", "weft.logs.*", "weft.sessions.*.*", "weft.outbox"),
+        publish=("weft.asks.*", "weft.logs.*", "weft.files.*.*", "weft.sessions.*.*", "weft.outbox"),
         subscribe=(
             "weft.submit",
             "weft.secrets.*",
@@ -120,6 +120,7 @@ def node_permissions(node: str) -> dict[str, Permissions]:
             subscribe=(
                 f"weft.hints.{node}",
                 f"weft.logs.{node}",
+                f"weft.files.{node}.*",
                 f"weft.sessions.{node}.*",
                 f"weft.telemetry.{node}",
                 "weft.serving.*",

@@ -32,6 +32,7 @@ _SEE = {
     **_commands("jobs.describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("jobs.explain", explain="why a job waits, or why it is where it is"),
     **_commands("jobs.logs", logs="print the output of a job; -f to follow"),
+    **_commands("jobs.files", files="the files that a job wrote, also after its end"),
     **_commands("admin.usage", usage="GPU hours held, used and lost, and what they cost"),
     **_commands("jobs.events", events="list the events of the cluster; -f to follow"),
 }
@@ -53,7 +54,7 @@ _ACT = {
 _ENTER = {
     **_commands("sessions.shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
     **_commands("sessions.forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
-    **_commands("sessions.copying", cp="copy files to and from a running job"),
+    **_commands("sessions.copying", cp="copy files to and from a job"),
 }
 _SERVE = {
     **_commands("services.update", update="change what a service runs, replica by replica"),

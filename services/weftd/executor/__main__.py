@@ -23,8 +23,9 @@ from weft.gpus import inventory_in_time
 from weft.service import SettingsError, load, main
 from weft.service.keys import nats_keys
 from weftd.executor import service
-from weftd.executor.files.checkpoints import Checkpoints
 from weftd.executor.files.home import Home
+from weftd.executor.files.job_files import JobFiles
+from weftd.executor.files.job_folders import JobFolders
 from weftd.executor.files.secrets import SecretFiles, folder_in_memory
 from weftd.executor.guard import thinking as guard
 from weftd.executor.guard.files import GuardOrders
@@ -60,6 +61,7 @@ async def run(stop: asyncio.Event) -> None:
             node_id=settings.node_id,
             address=settings.address,
             checkpoints=str((settings.checkpoints or home.root / "checkpoints").absolute()),
+            results=str((settings.results or home.root / "results").absolute()),
             volumes_allowed=settings.volumes_allowed,
             volumes=_volumes(settings),
             ulimits_max=ulimits_of(settings.ulimits_max),
@@ -103,13 +105,15 @@ async def _serve(
 ) -> None:
     """Serve on the bus; while it is not reachable, on a silent one, so that the fence still falls."""
     without_gpus = capacity(gpus=(), cpus=settings.cpus, memory=settings.memory)
-    retention = Retention(
-        home,
-        settings.logs,
-        clock=boot_clock,
-        checkpoints=Checkpoints(node.checkpoints, kept_seconds=settings.checkpoints_kept_days * 86400.0),
+    checkpoints = JobFolders(
+        node.checkpoints,
+        kept_seconds=settings.checkpoints_kept_days * 86400.0,
+        bytes_max=settings.checkpoints_bytes_max,
     )
-
+    results = JobFolders(
+        node.results, kept_seconds=settings.results_kept_days * 86400.0, bytes_max=settings.results_bytes_max
+    )
+    retention = Retention(home, settings.logs, clock=boot_clock, folders=(checkpoints, results))
     contained = settings.runtime == "docker"
     secret_files = SecretFiles(home.secret_files, contained=contained, owner=settings.containers.job_user)
 
@@ -126,6 +130,7 @@ async def _serve(
             jitter=random.random,
             retention=retention,
             secret_files=secret_files,
+            job_files=JobFiles(results, checkpoints),
             stop_jobs_on_exit=settings.stop_jobs_on_exit and last,
         )
 

@@ -4,17 +4,20 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from weft.bus import Bus, BusError
 from weft.domain.cluster import Capacity
+from weft.messages.files import DeleteFiles, FileRead, FilesDeleted, FilesListed, ListFiles, ReadFile
 from weft.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from weft.messages.serving import ServicesServed
 from weft.messages.sessions import OpenSession, ReadSession, SessionLeft, SessionLeftNoted, WriteSession
 from weft.messages.signals import NodeSampled
 from weft.service import Answer, Every, Listen, serve
 from weftd.executor.agent import Agent
+from weftd.executor.files.job_files import JobFiles
 from weftd.executor.files.secrets import SecretFiles
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.logs.retention import Retention
@@ -31,6 +34,8 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 PROGRESS_SECONDS = 0.5
 RETENTION_SECONDS = 0.5
+SHRINK_SECONDS = 600.0
+FILES_AT_ONCE = 32  # requests in work: each is one thread's
 LOG_WAIT_SECONDS_MAX = 10.0
 LOG_LOOK_SECONDS = 0.1
 LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
@@ -56,6 +61,7 @@ async def run(
     jitter: Callable[[], float],
     retention: Retention | None = None,
     secret_files: SecretFiles | None = None,
+    job_files: JobFiles | None = None,
     now: Callable[[], float] = time.time,
     stop_jobs_on_exit: bool = False,
 ) -> None:
@@ -142,6 +148,11 @@ async def run(
                 held = None if runs is None else [run.key for run in runs]
                 agent.gauges.show_logs(await asyncio.to_thread(retention.look, held, now=now()))
 
+        async def shrink() -> None:
+            runs = await agent.runs()
+            if job_files is not None and runs is not None:
+                await asyncio.to_thread(job_files.shrink, {run.key.job_id for run in runs})
+
         async def end() -> None:
             await stop.wait()
             if stop_jobs_on_exit:
@@ -164,6 +175,7 @@ async def run(
                 Answer(OpenSession, sessions.open, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
                 Answer(ReadSession, sessions.read, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
                 Answer(WriteSession, sessions.write, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
+                *([] if job_files is None else answers_about(job_files, here)),
             ],
             loops=[
                 Every(settings.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
@@ -171,6 +183,7 @@ async def run(
                 Every(PROGRESS_SECONDS, tell_progress),
                 Every(TELL_SECONDS, prober.tell, wake=prober.news, name="endpoints"),
                 Every(RETENTION_SECONDS, keep_logs),
+                Every(SHRINK_SECONDS, shrink, retry_on=(OSError,), name="shrink"),
                 Every(SESSIONS_SECONDS, look_at_sessions, name="sessions"),
                 Every(LEFT_SECONDS, tell_left, retry_on=(BusError,), name="left"),
             ],
@@ -184,6 +197,25 @@ async def run(
         prober.drop()
         agent.actions.drop()
     await progress.close()
+
+
+def answers_about(job_files: JobFiles, here: Mapping[str, str]) -> list[Answer[Any]]:
+    """The answers about files of jobs, each from a thread: a disk may be slow."""
+
+    async def listed(ask: ListFiles) -> FilesListed:
+        return await asyncio.to_thread(job_files.list, ask)
+
+    async def read(ask: ReadFile) -> FileRead:
+        return await asyncio.to_thread(job_files.read, ask)
+
+    async def delete(ask: DeleteFiles) -> FilesDeleted:
+        return await asyncio.to_thread(job_files.delete, ask)
+
+    return [
+        Answer(ListFiles, listed, group="", at_once=FILES_AT_ONCE, tokens=here),
+        Answer(ReadFile, read, group="", at_once=FILES_AT_ONCE, tokens=here),
+        Answer(DeleteFiles, delete, group="", at_once=FILES_AT_ONCE, tokens=here),
+    ]
 
 
 def outside_of(told: NodeSampled) -> dict[RunKey, bool]:

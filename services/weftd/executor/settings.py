@@ -45,6 +45,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""  # nodes that name the same rack are nearer to each other than to all others
     home: Path
     checkpoints: Path | None = None  # None: in the home
+    results: Path | None = None  # likewise
     secrets_folder: Path | None = None  # None: in memory with plain processes, in the home with containers
     runtime: str = "process"  # or docker
     emulated_gpus: int = 0
@@ -63,6 +64,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_jobs_on_exit: bool = False
     logs: RetentionLimits = RetentionLimits()
     checkpoints_kept_days: float = 0.0  # after a node last had a run of the job; 0: for ever
+    checkpoints_bytes_max: int = 0  # the folders of all jobs together; 0: no bound
+    results_kept_days: float = 30.0  # likewise
+    results_bytes_max: int = 0
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
     cgroups: bool = True  # for the process runtime
@@ -90,8 +94,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"log_bytes_max and logs_bytes_max are 0 or at least {LOG_BYTES_LEAST}")
         if logs.logs_kept_days < 0 or logs.log_bytes_max < 0 or logs.logs_bytes_max < 0:
             raise ValueError("logs_kept_days, log_bytes_max and logs_bytes_max are not negative")
-        if self.containers.images_kept_days < 0 or self.checkpoints_kept_days < 0:
-            raise ValueError("images_kept_days and checkpoints_kept_days are not negative")
+        kept = ("checkpoints_kept_days", "checkpoints_bytes_max", "results_kept_days", "results_bytes_max")
+        if self.containers.images_kept_days < 0 or any(getattr(self, name) < 0 for name in kept):
+            raise ValueError(f"images_kept_days, {', '.join(kept)} are not negative")
         if self.shares not in CHOICES:
             raise ValueError(f"shares is one of {', '.join(CHOICES)}, not {self.shares}")
         if len(self.volumes) > VOLUMES_MAX:

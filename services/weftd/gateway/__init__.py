@@ -5,6 +5,7 @@ Takes: HTTP; requests on `weft.submit`; ReadSecrets, ReadContext and ReadImage, 
        `weft.findings.*`, `weft.endpoints.*`, `weft.serving.*` (the newest of each is kept in memory);
        `weft.events.>` (while events are read: a hint to read the store).
 Sends: `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log),
+       `weft.files.<node>.list`, `.read` and `.delete` (requests: what jobs left there),
        `weft.sessions.<node>.open`, `.read` and `.write` (requests: people in runs); events to the webhooks of tenants
        and by mail, and traces to a collector.
 Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), secrets, webhooks, duties (which

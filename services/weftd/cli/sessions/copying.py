@@ -1,4 +1,4 @@
-"""`weft cp`: files to and from a running job.
+"""`weft cp`: files to and from a job. Those of a job that has ended come from the node that kept them.
 
 A folder comes as a tar archive, which is unpacked here name by name: nothing in it leads out of the target, whatever
 the job made of it. The job's side needs `sh`, and `tar` for folders.
@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from weft.client import Client
+from weft.client.files import local_path, path_of_files
 from weft.client.sessions import RunSession
 from weft.domain.quantity import size_bytes, size_text
 from weft.messages.sessions import SessionKind
@@ -67,10 +68,11 @@ class PathBeside(Struct, frozen=True):
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "cp",
-        help="copy files to and from a running job",
+        help="copy files to and from a job",
         description="Copy a file or a folder to or from a running job. A path of the job that does not begin with / is"
-        " one in the folder in which it works. A target that is a folder gets it under its own name.",
-        epilog="weft cp train:checkpoints/last.pt .\nweft cp data/ train:/tmp/data",
+        " one in the folder in which it works. After the end of the job a path is one that `weft files` shows."
+        " A target that is a folder gets it under its own name.",
+        epilog="weft cp train:checkpoints/last.pt .\nweft cp data/ train:/tmp/data\nweft cp ended:results/model.pt .",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", type=place, metavar="SOURCE", help="a path, or JOB:PATH")
@@ -98,7 +100,9 @@ async def copy(args: argparse.Namespace) -> int:
         if len(os.fsencode(beside.path)) > PATH_BYTES_MAX:
             raise CliError(f"{_named(beside.path)} has more than {PATH_BYTES_MAX} bytes", status=2)
     async with opened(args) as (client, job):
-        if source.job:
+        if source.job and (view := await client.job(job)).state.final:
+            copied = await _fetch_kept(client, view.id, args, source.path, target.path, size_max)
+        elif source.job:
             copied = await _fetch(client, job, args, source.path, target.path, size_max)
         else:
             copied = await _send(client, job, args, Path(source.path), target.path, size_max)
@@ -175,6 +179,22 @@ async def _fetch(client: Client, job: str, args: argparse.Namespace, path: str, 
     if len(into.skipped) > 5:
         page.remark(f"weft: and {len(into.skipped) - 5} more")
     return into.size
+
+
+async def _fetch_kept(client: Client, job: str, args: argparse.Namespace, path: str, named: str, size_max: int) -> int:
+    """Copy files of a job that has ended from the node that kept them."""
+    target, _ = _target(path, named)
+    found = await client.files(job, path, rank=args.rank, role=args.role)
+    if (size := sum(file.bytes for file in found)) > size_max:
+        raise CliError(f"{_named(path)} has {size_text(size)}, which is more than {size_text(size_max)} (--size-max)")
+    for file in found:
+        try:
+            where = local_path(file, path_of_files(path), target)
+            where.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CliError(f"{_named(target)}: {_words(error)}") from error
+        await client.fetch_file(job, file.path, where, rank=args.rank, role=args.role)
+    return size
 
 
 async def _send(client: Client, job: str, args: argparse.Namespace, source: Path, path: str, size_max: int) -> int:

@@ -29,10 +29,13 @@ class Discards:
         self._thread: threading.Thread | None = None
         self._warned: set[str] = set()
 
-    def take(self, path: str) -> bool:
-        """Move `path` aside, to be removed. False if that fails: it stays where it is. Never raises, never waits."""
+    def take(self, path: str, *, dir_fd: int | None = None) -> bool:
+        """Move `path` aside, to be removed. False if that fails: it stays where it is. Never raises, never waits.
+
+        `dir_fd`: the open folder in which `path` is a name.
+        """
         try:
-            _move(path, self._folder)
+            _move(path, self._folder, dir_fd)
         except FileNotFoundError:
             return True
         except OSError as error:
@@ -123,18 +126,18 @@ class Discards:
             logger.warning("%s cannot be removed now, and is tried again later: %s", path, error)
 
 
-def _move(path: str, folder: str) -> None:
+def _move(path: str, folder: str, dir_fd: int | None) -> None:
     """Raises OSError."""
     target = f"{folder}/{uuid.uuid4().hex}"
     try:
-        os.rename(path, target)
+        os.rename(path, target, src_dir_fd=dir_fd)
     except OSError:
         # The folder aside may be missing, and a folder that its owner may not write to cannot be moved.
-        if not stat.S_ISLNK(os.lstat(path).st_mode):
+        if not stat.S_ISLNK(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode):
             with suppress(PermissionError):
-                os.chmod(path, 0o700)
+                os.chmod(path, 0o700, dir_fd=dir_fd)
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        os.rename(path, target)
+        os.rename(path, target, src_dir_fd=dir_fd)
 
 
 def _move_up(folder: int, name: str, top: int) -> None:

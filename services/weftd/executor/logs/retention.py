@@ -15,15 +15,15 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from weftd.executor.files.checkpoints import Checkpoints
 from weftd.executor.files.dropped import Dropped
 from weftd.executor.files.home import Home, begins
+from weftd.executor.files.job_folders import JobFolders
 from weftd.executor.runs import RunKey
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class Doubt:
 class Retention:
     """The files of one home, held to these limits. `clock` counts from boot and never jumps.
 
-    `checkpoints`: those whose ages are looked at as well.
+    `folders`: those of jobs, whose ages are looked at as well.
     """
 
     def __init__(
@@ -184,10 +184,10 @@ class Retention:
         limits: RetentionLimits,
         *,
         clock: Callable[[], float] = time.monotonic,
-        checkpoints: Checkpoints | None = None,
+        folders: Sequence[JobFolders] = (),
     ) -> None:
         self._home = home
-        self._checkpoints = checkpoints
+        self._folders = folders
         self._limits = limits
         self._doubt = Doubt(f"{home.root}/swept", clock)
         self.found = Found()
@@ -229,9 +229,10 @@ class Retention:
         names = [name.removesuffix(".log") for name in os.listdir(self._home.logs) if name.endswith(".log")]
         if self._doubt.look(now):
             limits = replace(limits, logs_kept_days=0)
-        elif self._checkpoints is not None and held is not None:
-            keys = (RunKey.parse(name) for name in held)
-            self._checkpoints.sweep({key.job_id for key in keys if key is not None}, now=now)
+        elif held is not None:
+            keys = [RunKey.parse(name) for name in held]
+            for folders in self._folders:
+                folders.sweep({key.job_id for key in keys if key is not None}, now=now)
         logs = [log for name in names if (log := _log(self._home, name, held is None or name in held)) is not None]
         self.found.logs_bytes = sum(log.used for log in logs)
         self._uncut.clear()

@@ -28,6 +28,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
     gpus: tuple[Gpu, ...] = ()  # those that this run holds
     checkpoints: str
+    results: str
     secrets: str = ""  # the folder of those that it has as files
     progress: str
     progress_socket: str = ""
@@ -128,6 +129,7 @@ def _of_weft(order: StartRun, facts: RunFacts) -> dict[str, str]:
         "WEFT_ROLE": order.role,
         "WEFT_ROLE_RANK": str(order.role_rank),
         "WEFT_CHECKPOINT_DIR": facts.checkpoints,
+        "WEFT_RESULTS": facts.results,
         "WEFT_PROGRESS": facts.progress,
         "WEFT_GPUS": ",".join(str(index) for index in order.gpus),
         **_gpus(facts.gpus, facts.slowdowns),

@@ -21,6 +21,7 @@ class NodeFacts(Struct, kw_only=True):
     address: str = "127.0.0.1"
     gpus: tuple[Gpu, ...] | None = ()
     checkpoints: str  # each job has its own folder in here
+    results: str  # likewise
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
     volumes: Mapping[str, OwnedVolume] = {}  # folders that jobs may have by name, with their real paths
     ulimits_max: Mapping[str, int] = {}  # its owner's bounds; a name that is absent has the runtime's own

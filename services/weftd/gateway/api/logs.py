@@ -79,12 +79,12 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
     if sum((asked_range is not None, bool(query.offset), query.tail is not None)) > 1:
         raise RejectedError(400, "offset", "give one of offset, tail and a Range header")
     job = await gateway.job(call.who, call.path("job"))
-    run = await _run(gateway, job, query)
+    run = await run_of(gateway, job, rank=query.rank, role=query.role, epoch=query.epoch)
     if query.follow:
         call.turn.end()
     async with gateway.streams.one(call.who.tenant, call.request):
         try:
-            if asked_range is not None and not query.follow and (part := _part(asked_range)) is not None:
+            if asked_range is not None and not query.follow and (part := part_of(asked_range)) is not None:
                 return await _send_part(call, run, *part)
             offset = query.offset
             if query.tail is not None and run.node_id is not None:
@@ -92,14 +92,14 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
                 offset = max(begins, size - query.tail)
             return await _send(call, job, run, offset)
         except BusError:
-            raise await _unanswered(gateway, run) from None
+            raise await unanswered(gateway, run) from None
 
 
-async def _run(gateway: Gateway, job: Job, query: LogQuery) -> RankRun:
+async def run_of(gateway: Gateway, job: Job, *, rank: int, role: str | None, epoch: int | None) -> RankRun:
     """The run in question; the newest epoch of a placed job whose ranks are all there needs no look at its story."""
-    needs_story = job.placement is None or query.epoch not in (None, job.epoch) or job.placement.changes > 0
-    known = await runs.placements(gateway.store, job, query.epoch) if needs_story else runs.present_placement(job)
-    return runs.find_run(job, known, epoch=query.epoch, role=query.role, rank=query.rank)
+    needs_story = job.placement is None or epoch not in (None, job.epoch) or job.placement.changes > 0
+    known = await runs.placements(gateway.store, job, epoch) if needs_story else runs.present_placement(job)
+    return runs.find_run(job, known, epoch=epoch, role=role, rank=rank)
 
 
 async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> web.StreamResponse:
@@ -173,14 +173,14 @@ async def _refuse_missing(gateway: Gateway, got: LogRead, job: Job, run: RankRun
     raise RejectedError(404, "epoch", reason)
 
 
-async def _unanswered(gateway: Gateway, run: RankRun) -> RejectedError:
+async def unanswered(gateway: Gateway, run: RankRun, *, what: str = "the log") -> RejectedError:
     """The refusal for a silent node. A lost node may never be back, so the client does not wait for it."""
     if await _lost(gateway, run):
         reason = (
-            f"node {run.node_id}, which has the log of epoch {run.epoch}, is lost: the log is there when it is back"
+            f"node {run.node_id}, which has {what} of epoch {run.epoch}, is lost: {what} can be read once it is back"
         )
         return RejectedError(404, "node", reason)
-    return RejectedError(503, "", f"node {run.node_id}, which has the log, does not answer")
+    return RejectedError(503, "", f"node {run.node_id}, which has {what}, does not answer")
 
 
 async def _lost(gateway: Gateway, run: RankRun) -> bool:
@@ -198,7 +198,7 @@ async def _first_look(gateway: Gateway, job: Job, run: RankRun, offset: int) -> 
     try:
         got = await runs.read(gateway.bus, run, offset=offset)
     except BusError:
-        refused = await _unanswered(gateway, run)
+        refused = await unanswered(gateway, run)
         if refused.status == 404:
             raise refused from None
         return LogRead(offset=offset, data=b"")
@@ -301,7 +301,7 @@ async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last
     return response
 
 
-def _part(header: str) -> tuple[int | None, int | None] | None:
+def part_of(header: str) -> tuple[int | None, int | None] | None:
     """First and last byte of `bytes=a-b`, `bytes=a-` or `bytes=-n` (the last n); None: ignore the header."""
     found = RANGE.fullmatch(header.strip())
     if found is None or header.strip() == "bytes=-":

@@ -35,7 +35,7 @@ ERRORS = {
     411: "How long the body is has to be said before it.",
     413: "The body is too large.",
     415: "The body is of a type that is not taken.",
-    416: "The log is shorter.",
+    416: "The log, or the file, is shorter.",
     422: "Understood, and impossible on this cluster.",
     426: "It is a WebSocket, and was not asked for as one.",
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
@@ -59,6 +59,7 @@ _CONFLICTS = (
     ("PUT", "/v1/secrets/{name}"),
     ("PUT", "/v1/contexts/{digest}"),
     ("PUT", "/v1/images/{digest}"),
+    ("DELETE", "/v1/jobs/{job}/files"),
 )
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
@@ -243,7 +244,7 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield from (408, 411)
     if submits or route.path.endswith(("/update", "/what-if")):
         yield 422
-    if route.path.endswith("/logs"):
+    if route.path.endswith(("/logs", "/file")):
         yield 416
     if route.path.endswith("/attach"):
         yield from (403, 409, 426)

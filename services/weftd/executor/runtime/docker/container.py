@@ -30,6 +30,7 @@ LOG_BY_ASKING = LogConfig(type="json-file", config={"max-size": _WITHOUT_END})
 
 HOST_NETWORK = "host"
 CHECKPOINTS_INSIDE = "/weft/checkpoints"
+RESULTS_INSIDE = "/weft/results"
 RUN_INSIDE = "/weft/run"
 SECRETS_INSIDE = "/weft/secrets"
 FILES_INSIDE = "/workspace"  # those that went along, unless the job has a workdir
@@ -104,6 +105,7 @@ def container_arguments(
     files_at = (order.workdir or FILES_INSIDE) if order.context else None
     mounts = [
         Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
+        Mount(RESULTS_INSIDE, f"{node.results}/{order.job_id}", type="bind"),
         Mount(RUN_INSIDE, folders.run, type="bind"),
         *([Mount(INIT_INSIDE, host.init, type="bind", read_only=True)] if host.init else []),
         *([Mount(SECRETS_INSIDE, folders.secrets, type="bind", read_only=True)] if order.secret_files else []),
@@ -276,6 +278,7 @@ def _environment(
     facts = RunFacts(
         gpus=gpus,
         checkpoints=CHECKPOINTS_INSIDE,
+        results=RESULTS_INSIDE,
         secrets=SECRETS_INSIDE,
         progress=f"{RUN_INSIDE}/progress",
         progress_socket=f"{RUN_INSIDE}/progress.sock",

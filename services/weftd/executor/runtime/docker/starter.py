@@ -11,9 +11,9 @@ from msgspec import Struct
 from weft.domain.contract import DEFAULT_NAMES, THREAD_NAMES
 from weft.messages.nodes import StartRun
 from weftd.executor.files import members
-from weftd.executor.files.checkpoints import OF_ANY_USER, make_folder
 from weftd.executor.files.contexts import hand_over
 from weftd.executor.files.home import Home
+from weftd.executor.files.job_folders import OF_ANY_USER, make_folder
 from weftd.executor.machine.node import Refusal, port_taken
 from weftd.executor.runs import RunKey, RuntimeUnavailableError
 from weftd.executor.runtime.bookkeeping import Bookkeeping
@@ -180,7 +180,8 @@ class Starter:
     def _make_folders(self, key: RunKey) -> None:
         """Create the run's folders, writable for every user of a container; the folders above keep other users out."""
         try:
-            make_folder(self._host.node.checkpoints, key.job_id, mode=OF_ANY_USER)
+            for parent in (self._host.node.checkpoints, self._host.node.results):
+                make_folder(parent, key.job_id, mode=OF_ANY_USER)
             os.makedirs(self._home.run(key), exist_ok=True)
             os.chmod(self._home.run(key), OF_ANY_USER)
         except OSError as error:

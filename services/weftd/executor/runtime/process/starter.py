@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from weft.domain.spec import StopSignal
 from weft.messages.nodes import RunState, StartRun
 from weftd.executor.files import members
-from weftd.executor.files.checkpoints import OWN, make_folder
 from weftd.executor.files.home import Home
+from weftd.executor.files.job_folders import OWN, make_folder
 from weftd.executor.leave import Leave
 from weftd.executor.machine.environment import RunFacts, environment
 from weftd.executor.machine.node import (
@@ -77,6 +77,7 @@ class Starter:
         facts = RunFacts(
             gpus=gpus_of(order, self._node),
             checkpoints=checkpoints,
+            results=f"{self._node.results}/{order.job_id}",
             secrets=self._home.secrets(key),
             progress=self._home.progress(key),
             progress_socket=self._home.progress_socket(key),
@@ -112,7 +113,8 @@ class Starter:
     ) -> tuple[Live, RunPipes]:
         """Spawn the shim; records.py explains the order. Raises OSError, RuntimeUnavailableError."""
         folder = self._home.run(key)
-        make_folder(self._node.checkpoints, order.job_id, mode=OWN)
+        for parent in (self._node.checkpoints, self._node.results):
+            make_folder(parent, order.job_id, mode=OWN)
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory))

@@ -1,0 +1,117 @@
+"""Files of jobs: what their runs wrote to WEFT_RESULTS and WEFT_CHECKPOINT_DIR, read from the nodes where they ran.
+
+A path begins with `results` or `checkpoints`; every other path is below `results`.
+"""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from weft.messages import Message
+from weft.messages.bounds import JobId
+from weft.messages.http import Bytes, Seconds
+
+FILES_MAX = 1000  # in one answer
+PATH_CHARACTERS_MAX = 4096
+PIECE_BYTES = 512 << 10  # as JSON it still fits into one message
+
+FilePath = Annotated[str, Meta(max_length=PATH_CHARACTERS_MAX)]
+
+
+class Area(StrEnum):
+    CHECKPOINTS = "checkpoints"
+    RESULTS = "results"
+
+
+class JobFile(Struct, frozen=True, kw_only=True):
+    """One file of a job. `path` begins with `results/` or `checkpoints/`."""
+
+    path: str
+    bytes: Bytes
+    modified_at: Seconds
+
+
+class JobFilesView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Files of a job on `node`, by their paths in order. `next`: the `after` of the next page; empty: there is none.
+
+    `left_out`: entries that are no files, or cannot be read: pipes, links that lead out of the job's folder, names that
+    are no UTF-8. `cut`: a folder has more entries than are looked at, so that some files are in no page.
+    """
+
+    files: tuple[JobFile, ...] = ()
+    node: str
+    rank: int = 0
+    epoch: int = 0
+    next: str = ""
+    left_out: int = 0
+    cut: bool = False
+
+
+class FilesDeletedView(Struct, frozen=True, kw_only=True):
+    """The files below `path` are deleted on `node`."""
+
+    node: str
+    path: str
+
+
+class ListFiles(Message, frozen=True, kw_only=True):
+    """Gateway → executor, a request: files of a job below `path`, in order, behind `after`. Answered by
+    `FilesListed`."""
+
+    subject: ClassVar[str] = "weft.files.{node_id}.list"
+    node_id: str
+    job_id: JobId
+    path: FilePath = ""
+    after: FilePath = ""
+    limit: int = FILES_MAX
+
+
+class FilesListed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """As in `JobFilesView`. `missing`: the node has nothing at that path. `refused`: why the path is not allowed."""
+
+    files: tuple[JobFile, ...] = ()
+    next: str = ""
+    left_out: int = 0
+    cut: bool = False
+    missing: bool = False
+    refused: str = ""
+
+
+class ReadFile(Message, frozen=True, kw_only=True):
+    """Gateway → executor, a request: bytes of one file of a job from `offset`. Answered by `FileRead`."""
+
+    subject: ClassVar[str] = "weft.files.{node_id}.read"
+    node_id: str
+    job_id: JobId
+    path: FilePath
+    offset: int = 0
+    limit: int = PIECE_BYTES
+
+
+class FileRead(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`size`: the file's size now. `mark` changes when the file is replaced or written. `missing`, `refused`: as in
+    `FilesListed`."""
+
+    data: bytes = b""
+    size: int = 0
+    mark: str = ""
+    modified_at: float = 0.0
+    missing: bool = False
+    refused: str = ""
+
+
+class DeleteFiles(Message, frozen=True, kw_only=True):
+    """Gateway → executor, a request: delete the files of a job below `path`. Answered by `FilesDeleted`."""
+
+    subject: ClassVar[str] = "weft.files.{node_id}.delete"
+    node_id: str
+    job_id: JobId
+    path: FilePath = ""
+
+
+class FilesDeleted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """They are gone. `missing`, `refused`: as in `FilesListed`."""
+
+    missing: bool = False
+    refused: str = ""
