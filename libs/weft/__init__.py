@@ -5,8 +5,9 @@
         print(line)
     job.result()
 
-`weft.aio` has the same names for programs with an event loop. Inside a job, `step`, `should_stop`, `checkpoint_dir`,
-`results_dir`, `rank` and `members` need nothing but Python's standard library. docs/python.md explains all of it.
+`weft.aio` has the same names for programs with an event loop. Inside a job, `step`, `metric`, `should_stop`,
+`checkpoint_dir`, `results_dir`, `rank` and `members` need nothing but Python's standard library. docs/python.md
+explains all of it.
 
 The names in `__all__` and those of `weft.aio` are public, every other module is private. A name is imported when it is
 first used, so that `import weft` costs nothing.
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft import aio
-    from weft.blocking import Cluster, Job, as_completed, jobs, run, submit
+    from weft.blocking import Cluster, Function, Job, as_completed, function, jobs, run, submit
     from weft.client import Client, ClientError, Gap, Refused, Unreachable
     from weft.client.job_failed import JobFailed
-    from weft.inside import Member, members, rank, should_stop, step
+    from weft.inside import Member, members, metric, rank, should_stop, step
     from weft.messages.files import JobFile
 
     __version__: str
@@ -33,6 +34,7 @@ __all__ = [
     "Client",
     "ClientError",
     "Cluster",
+    "Function",
     "Gap",
     "Job",
     "JobFailed",
@@ -44,8 +46,10 @@ __all__ = [
     "aio",
     "as_completed",
     "checkpoint_dir",
+    "function",
     "jobs",
     "members",
+    "metric",
     "rank",
     "results_dir",
     "run",
@@ -56,8 +60,10 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("Client", "ClientError", "Gap", "Refused", "Unreachable"), "weft.client"),
-    **dict.fromkeys(("Cluster", "Job", "as_completed", "jobs", "run", "submit"), "weft.blocking"),
-    **dict.fromkeys(("Member", "members", "rank", "should_stop", "step"), "weft.inside"),
+    **dict.fromkeys(
+        ("Cluster", "Function", "Job", "as_completed", "function", "jobs", "run", "submit"), "weft.blocking"
+    ),
+    **dict.fromkeys(("Member", "members", "metric", "rank", "should_stop", "step"), "weft.inside"),
     "JobFailed": "weft.client.job_failed",
     "JobFile": "weft.messages.files",
 }

@@ -10,52 +10,75 @@ Unreachable if no gateway answers in time, and ClientError if no cluster is know
 """
 
 import asyncio
-import codecs
+import functools
 import html
+import itertools
+import math
 import os
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+import sys
+import traceback
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Self, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from weft.client import Client, Refused
+from weft.client.calls import JOBS_MAX, Answer, Call, RemoteFunction, answers, is_local, store
 from weft.client.events import FINAL_EVENTS
-from weft.client.failure import failed_rank, last_words
-from weft.client.files import local_path, path_of_files
+from weft.client.failure import failed_rank, failure
+from weft.client.files import targets
 from weft.client.job_failed import JobFailed
 from weft.client.job_fields import Given, JobFields, as_given, encoded, specification
 from weft.client.local_cluster import Cluster
+from weft.client.logs import lines_of
 from weft.client.place import PATIENT_SECONDS, RESTART_SECONDS, Place, find_place
+from weft.domain.arrays import element_id
 from weft.domain.job import JobState
 from weft.messages.files import JobFile
-from weft.messages.http import JobView
+from weft.messages.http import JobView, Submitted
 
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
 
-__all__ = ["Cluster", "Job", "as_completed", "jobs", "run", "submit"]
+__all__ = ["Cluster", "Function", "Job", "as_completed", "function", "jobs", "run", "submit"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
-class Job:
-    """One job. `state` and `view` are as they were when this object last asked; `refresh` asks again.
+class Job(Generic[T]):
+    """One job. Its result is what its function returned, else None.
+
+    `state` and `view` are as they were when this object last asked; `refresh` asks again.
 
     `id` and `name` never change. `notes`: sentences about how the job will be treated, from its submission.
     """
 
-    def __init__(self, place: Place, id: str, name: str, *, view: JobView | None = None, notes: tuple[str, ...] = ()):  # noqa: A002 -- the name of the attribute
+    def __init__(
+        self,
+        place: Place,
+        id: str,  # noqa: A002 -- the name of the attribute
+        name: str,
+        *,
+        view: JobView | None = None,
+        notes: tuple[str, ...] = (),
+        function: RemoteFunction | None = None,
+    ) -> None:
         self._place = place
+        self._function = function
         self._view = view
         self.id = id
         self.name = name
         self.notes = notes
 
     @classmethod
-    async def find(cls, named: str) -> "Job":
+    async def find(cls, named: str) -> "Job[None]":
         """The job with this id, or the newest job of this name. Raises Refused if there is none."""
         place = find_place(os.environ)
         async with _connected(place) as client:
             view = await client.job(named)
-        return cls(place, view.id, view.name, view=view)
+        return Job(place, view.id, view.name, view=view)
 
     @property
     def state(self) -> JobState:
@@ -86,23 +109,21 @@ class Job:
             raise TimeoutError(f"{self.name} ({self.id}) is not over after {timeout:g} s, and goes on") from None
         return self.state
 
-    async def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> None:
-        """Wait as `wait` does, and return if the job succeeded. Raises JobFailed if it failed or was cancelled."""
+    async def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> T:
+        """Wait as `wait` does, and return what the function returned, of any other job None.
+
+        Raises JobFailed if the job failed or was cancelled; of a function that raised, it has the traceback.
+        """
         await self.wait(timeout, patience=patience)
-        if self._view is None or self._view.state is JobState.SUCCEEDED:
-            return
         view = self._view
+        assert view is not None, "it was waited for"
         async with _connected(self._place, patience) as client:
-            words = await last_words(client, view)
-        raise JobFailed(
-            view.id,
-            view.name,
-            state=view.state,
-            cause=view.ended_for,
-            rank=failed_rank(view),
-            status=view.exit_code,
-            lines=words.lines if words is not None else (),
-        )
+            if self._function is None:
+                if view.state is JobState.SUCCEEDED:
+                    return cast(T, None)
+                raise await failure(client, view)
+            found = await answers(client, view.id)
+            return cast(T, await _outcome(client, view, self._function, found, 0))
 
     async def logs(
         self, *, follow: bool = False, rank: int | None = None, patience: float = PATIENT_SECONDS
@@ -117,7 +138,7 @@ class Job:
                 self._view = await client.job(self.id)
                 rank = failed_rank(self._view) or 0
             chunks = client.follow_log(self.id, rank=rank) if follow else client.stream_log(self.id, rank=rank)
-            async with aclosing(_lines(chunks)) as lines:
+            async with aclosing(lines_of(chunks)) as lines:
                 async for line in lines:
                     yield line
 
@@ -147,7 +168,7 @@ class Job:
         async with _connected(self._place, patience) as client:
             found = await client.files(self.id, path, rank=rank)
             written = []
-            for file, where in _where(found, path, Path(target)):
+            for file, where in targets(found, path, Path(target)):
                 where.parent.mkdir(parents=True, exist_ok=True)
                 await client.fetch_file(self.id, file.path, where, rank=rank)
                 written.append(where)
@@ -182,7 +203,185 @@ class Job:
         return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{row}</tr></tbody></table>"
 
 
-async def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job:
+class LocalJob(Job[T]):
+    """A call that was made in this process, because of WEFT_LOCAL: it is over."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, function: RemoteFunction, call: Call) -> None:
+        super().__init__(Place(url="", token="", token_from=""), f"local-{next(self._numbers)}", function.name)
+        self._value: T | None = None
+        self._error: JobFailed | Refused | None = None
+        try:
+            self._value = function.here(call)
+        except Refused as error:
+            self._error = error
+        except Exception as error:
+            what, where = f"{type(error).__name__}: {error}", traceback.format_exc()
+            self._error = JobFailed(self.id, self.name, state=JobState.FAILED, error=what, traceback=where)
+
+    @property
+    def state(self) -> JobState:
+        return JobState.SUCCEEDED if self._error is None else JobState.FAILED
+
+    async def refresh(self) -> Self:
+        return self
+
+    async def wait(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> JobState:
+        return self.state
+
+    async def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> T:
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+    async def cancel(self) -> None:
+        pass
+
+
+class Function(Generic[P, R]):
+    """A function that can run as a job; `function` makes one. To call it runs it here, unchanged.
+
+    With WEFT_LOCAL=1 `spawn`, `remote` and `map` run it in this process, too, with arguments and results as a job would
+    have them.
+    """
+
+    def __init__(self, function: Callable[P, R], remote: RemoteFunction) -> None:
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+        self._remote = remote
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.__wrapped__(*args, **kwargs)
+
+    async def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit one call as a job, and return at once; `result` of the job returns what the function returned.
+
+        Raises Refused for a function that a job cannot find, for arguments that cannot be sent and for another minor
+        version of Python, before anything is sent.
+        """
+        call = (args, kwargs)
+        if is_local():
+            return LocalJob(self._remote, call)
+        place, submitted = await self._submit([call])
+        return Job(place, submitted.id, submitted.name, notes=submitted.notes, function=self._remote)
+
+    async def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run one call as a job, and return its result. Raises as `spawn` and `Job.result` do."""
+        return await (await self.spawn(*args, **kwargs)).result()
+
+    async def map(
+        self,
+        values: Iterable[Any],
+        *,
+        at_once: int | None = None,
+        chunk: int | None = None,
+        return_exceptions: bool = False,
+        patience: float = PATIENT_SECONDS,
+    ) -> AsyncGenerator[R, None]:
+        """Call the function with each value, as the elements of one array, and yield the results in the same order.
+
+        `at_once`: how many elements may run at once. `chunk`: how many values one element takes, by default so many
+        that there are 64 elements at most. A call that raised is a JobFailed at its place: raised there, or with
+        `return_exceptions` yielded; the others go on.
+        """
+        calls: list[Call] = [((value,), {}) for value in values]
+        if not calls:
+            return
+        outcomes = self._mapped_here(calls) if is_local() else self._mapped(calls, at_once, chunk, patience)
+        async with aclosing(outcomes):
+            async for outcome in outcomes:
+                if isinstance(outcome, JobFailed) and not return_exceptions:
+                    raise outcome
+                yield cast(R, outcome)
+
+    async def _mapped_here(self, calls: Sequence[Call]) -> AsyncGenerator[object, None]:
+        for call in calls:
+            job: LocalJob[R] = LocalJob(self._remote, call)
+            yield job._value if job._error is None else job._error
+
+    async def _mapped(
+        self, calls: Sequence[Call], at_once: int | None, chunk: int | None, patience: float
+    ) -> AsyncGenerator[object, None]:
+        chunk = chunk or math.ceil(len(calls) / JOBS_MAX)
+        place, submitted = await self._submit(calls, chunk=chunk, at_once=at_once)
+        elements = [element_id(submitted.id, number) for number in range(math.ceil(len(calls) / chunk))]
+        ended: dict[str, JobView] = {}
+        async with _connected(place, patience) as client, aclosing(_ends(client, set(elements))) as ends:
+            for number, element in enumerate(elements):
+                while element not in ended:
+                    view = await anext(ends)
+                    ended[view.id] = view
+                view, found = ended.pop(element), await answers(client, element)
+                for n in range(number * chunk, min(len(calls), (number + 1) * chunk)):
+                    try:
+                        yield await _outcome(client, view, self._remote, found, n)
+                    except JobFailed as failed:
+                        yield failed
+
+    async def _submit(
+        self, calls: Sequence[Call], *, chunk: int = 0, at_once: int | None = None
+    ) -> tuple[Place, Submitted]:
+        prepared = self._remote.prepared(calls, chunk=chunk, at_once=at_once)
+        place = find_place(os.environ)
+        try:
+            async with _connected(place) as client:
+                await store(client, prepared)
+                return place, await client.submit(encoded(prepared.asked))
+        except Refused as error:
+            raise as_given(error, prepared.asked, self._remote.fields) from None
+
+
+@overload
+def function(call: Callable[P, R], /) -> Function[P, R]: ...
+@overload
+def function(
+    *, pickle: bool = False, python: str | None = None, **fields: Unpack[JobFields]
+) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+def function(
+    call: Callable[P, R] | None = None,
+    /,
+    *,
+    pickle: bool = False,
+    python: str | None = None,
+    **fields: Unpack[JobFields],
+) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
+    """Make a function one that can run as a job: `@weft.aio.function` or `@weft.aio.function(gpus=1)`.
+
+    `fields`: those of `submit`, for each job. `pickle`: send arguments and results by pickle, not as JSON by the types
+    in the annotations. `python`: the job's interpreter; by default that of this program, in a container `python3`.
+    """
+
+    def made(call: Callable[P, R]) -> Function[P, R]:
+        return Function(call, RemoteFunction(call, fields, pickled=pickle, python=python or sys.executable))
+
+    return made if call is None else made(call)
+
+
+async def _outcome(
+    client: Client, view: JobView, function: RemoteFunction, found: Mapping[int, Answer], n: int
+) -> object:
+    """The result of the call with this number. Raises JobFailed."""
+    answer = found.get(n) or found.get(-1)
+    if answer is not None and answer.value is not None:
+        return function.value_of(answer)
+    if answer is not None and answer.error is not None:
+        raise JobFailed(
+            view.id,
+            view.name,
+            state=JobState.FAILED,
+            cause=view.ended_for,
+            rank=0,
+            status=view.exit_code,
+            error=f"{answer.error.type}: {answer.error.message}".removeprefix(": "),
+            traceback=answer.error.traceback,
+        )
+    if view.state is JobState.SUCCEEDED:
+        raise JobFailed(view.id, view.name, state=JobState.FAILED, error="it left no result: its files were deleted")
+    raise await failure(client, view)
+
+
+async def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
     """Submit one job, and return at once.
 
     `spec`: a mapping with the fields of a job file, or the path of such a file in YAML or JSON; `fields` are added, and
@@ -200,7 +399,7 @@ async def submit(spec: Given | None = None, /, *, key: str | None = None, **fiel
     return Job(place, submitted.id, submitted.name, notes=submitted.notes)
 
 
-async def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job:
+async def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
     """Submit a job that runs this command, and return at once; `fields` and errors are those of `submit`.
 
     A text is split into words as a shell does, but no shell runs it: pass `["sh", "-c", text]` for that.
@@ -215,7 +414,7 @@ async def jobs(
     labels: Sequence[str] = (),
     since: float | None = None,
     limit: int = 100,
-) -> list[Job]:
+) -> list[Job[None]]:
     """The newest jobs first, at most `limit`, which is at most 1000.
 
     `states`: such as `["running", "queued"]`, else all. `name`: also a pattern with `*` and `?`. `labels`: each
@@ -229,8 +428,8 @@ async def jobs(
 
 
 async def as_completed(
-    jobs: Iterable[Job], *, timeout: float | None = None, patience: float = PATIENT_SECONDS
-) -> AsyncGenerator[Job, None]:
+    jobs: Iterable[Job[T]], *, timeout: float | None = None, patience: float = PATIENT_SECONDS
+) -> AsyncGenerator[Job[T], None]:
     """The jobs in the order in which they end, each of them once, whether it succeeded or not.
 
     All jobs belong to one cluster; one connection serves any number of them. Raises TimeoutError `timeout` seconds
@@ -238,6 +437,8 @@ async def as_completed(
     cases.
     """
     waiting = {job.id: job for job in jobs}
+    for here in [job for job in waiting.values() if isinstance(job, LocalJob)]:
+        yield waiting.pop(here.id)
     if not waiting:
         return
     places = {job._place.url: job._place for job in waiting.values()}
@@ -259,15 +460,6 @@ async def as_completed(
             yield job
 
 
-def _where(found: Sequence[JobFile], path: str, target: Path) -> Iterator[tuple[JobFile, Path]]:
-    """Each file, and where it goes."""
-    below = path_of_files(path)
-    if below and target.is_dir():
-        target = target / PurePosixPath(below).name
-    for file in found:
-        yield file, local_path(file, below, target)
-
-
 async def _ends(client: Client, ids: set[str]) -> AsyncGenerator[JobView, None]:
     """The jobs as they end. The cursor is taken before the jobs are looked at, so no end falls in between."""
     newest = await client.events(limit=1)
@@ -286,19 +478,6 @@ async def _ends(client: Client, ids: set[str]) -> AsyncGenerator[JobView, None]:
                 if view.state.final:  # else it was requeued since
                     ids.remove(view.id)
                     yield view
-
-
-async def _lines(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, None]:
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    rest = ""
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            *lines, rest = (rest + decoder.decode(chunk)).split("\n")
-            for line in lines:
-                yield line
-    rest += decoder.decode(b"", final=True)
-    if rest:
-        yield rest
 
 
 def _connected(place: Place, patience: float = RESTART_SECONDS) -> AbstractAsyncContextManager[Client]:

@@ -5,13 +5,14 @@ The thread starts with the first call. A notebook has an event loop of its own, 
 
 import asyncio
 import atexit
+import functools
 import os
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from weft import aio
 from weft.client.job_fields import Given, JobFields
@@ -23,24 +24,28 @@ from weft.messages.http import JobView
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 _END_SECONDS = 2.0
 
 
-class Job:
-    """One job. `state` and `view` are as they were when this object last asked; `refresh` asks again.
+class Job(Generic[T]):
+    """One job. Its result is what its function returned, else None.
+
+    `state` and `view` are as they were when this object last asked; `refresh` asks again.
 
     Every method raises Unreachable if no gateway answers in time. Ctrl-C in `wait`, `result` and `logs` leaves the job
     running, and KeyboardInterrupt names it.
     """
 
-    def __init__(self, job: aio.Job) -> None:
+    def __init__(self, job: aio.Job[T]) -> None:
         self._job = job
 
     @classmethod
-    def find(cls, named: str) -> "Job":
+    def find(cls, named: str) -> "Job[None]":
         """The job with this id, or the newest job of this name. Raises Refused if there is none."""
-        return cls(_call(aio.Job.find(named)))
+        return Job(_call(aio.Job.find(named)))
 
     @property
     def id(self) -> str:
@@ -80,10 +85,13 @@ class Job:
         with _named([self._job]):
             return _call(self._job.wait(timeout, patience=patience))
 
-    def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> None:
-        """Wait as `wait` does, and return if the job succeeded. Raises JobFailed if it failed or was cancelled."""
+    def result(self, timeout: float | None = None, *, patience: float = PATIENT_SECONDS) -> T:
+        """Wait as `wait` does, and return what the function returned, of any other job None.
+
+        Raises JobFailed if the job failed or was cancelled; of a function that raised, it has the traceback.
+        """
         with _named([self._job]):
-            _call(self._job.result(timeout, patience=patience))
+            return _call(self._job.result(timeout, patience=patience))
 
     def logs(
         self, *, follow: bool = False, rank: int | None = None, patience: float = PATIENT_SECONDS
@@ -180,7 +188,81 @@ class Cluster:
         _call(self._cluster.__aexit__(kind, error, trace))
 
 
-def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job:
+class Function(Generic[P, R]):
+    """A function that can run as a job; `function` makes one. To call it runs it here, unchanged.
+
+    With WEFT_LOCAL=1 `spawn`, `remote` and `map` run it in this process, too, with arguments and results as a job would
+    have them.
+    """
+
+    def __init__(self, function: aio.Function[P, R]) -> None:
+        functools.update_wrapper(self, function.__wrapped__)
+        self._function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit one call as a job, and return at once; `result` of the job returns what the function returned.
+
+        Raises Refused for a function that a job cannot find, for arguments that cannot be sent and for another minor
+        version of Python, before anything is sent.
+        """
+        return Job(_call(self._function.spawn(*args, **kwargs)))
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run one call as a job, and return its result. Raises as `spawn` and `Job.result` do."""
+        return self.spawn(*args, **kwargs).result()
+
+    def map(
+        self,
+        values: Iterable[Any],
+        *,
+        at_once: int | None = None,
+        chunk: int | None = None,
+        return_exceptions: bool = False,
+        patience: float = PATIENT_SECONDS,
+    ) -> Iterator[R]:
+        """Call the function with each value, as the elements of one array, and yield the results in the same order.
+
+        `at_once`: how many elements may run at once. `chunk`: how many values one element takes, by default so many
+        that there are 64 elements at most. A call that raised is a JobFailed at its place: raised there, or with
+        `return_exceptions` yielded; the others go on. A loop that is left early leaves the array running.
+        """
+        return _each(
+            self._function.map(
+                values, at_once=at_once, chunk=chunk, return_exceptions=return_exceptions, patience=patience
+            )
+        )
+
+
+@overload
+def function(call: Callable[P, R], /) -> Function[P, R]: ...
+@overload
+def function(
+    *, pickle: bool = False, python: str | None = None, **fields: Unpack[JobFields]
+) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+def function(
+    call: Callable[P, R] | None = None,
+    /,
+    *,
+    pickle: bool = False,
+    python: str | None = None,
+    **fields: Unpack[JobFields],
+) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
+    """Make a function one that can run as a job: `@weft.function` or `@weft.function(gpus=1)`.
+
+    `fields`: those of `submit`, for each job. `pickle`: send arguments and results by pickle, not as JSON by the types
+    in the annotations. `python`: the job's interpreter; by default that of this program, in a container `python3`.
+    """
+
+    def made(call: Callable[P, R]) -> Function[P, R]:
+        return Function(aio.function(pickle=pickle, python=python, **fields)(call))
+
+    return made if call is None else made(call)
+
+
+def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
     """Submit one job, and return at once.
 
     `spec`: a mapping with the fields of a job file, or the path of such a file in YAML or JSON; `fields` are added, and
@@ -192,7 +274,7 @@ def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Un
     return Job(_call(aio.submit(spec, key=key, **fields)))
 
 
-def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job:
+def run(command: str | Sequence[str], /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:
     """Submit a job that runs this command, and return at once; `fields` and errors are those of `submit`.
 
     A text is split into words as a shell does, but no shell runs it: pass `["sh", "-c", text]` for that.
@@ -207,7 +289,7 @@ def jobs(
     labels: Sequence[str] = (),
     since: float | None = None,
     limit: int = 100,
-) -> list[Job]:
+) -> list[Job[None]]:
     """The newest jobs first, at most `limit`, which is at most 1000.
 
     `states`: such as `["running", "queued"]`, else all. `name`: also a pattern with `*` and `?`. `labels`: each
@@ -218,8 +300,8 @@ def jobs(
 
 
 def as_completed(
-    jobs: Iterable[Job], *, timeout: float | None = None, patience: float = PATIENT_SECONDS
-) -> Iterator[Job]:
+    jobs: Iterable[Job[T]], *, timeout: float | None = None, patience: float = PATIENT_SECONDS
+) -> Iterator[Job[T]]:
     """The jobs in the order in which they end, each of them once, whether it succeeded or not.
 
     All jobs belong to one cluster; one connection serves any number of them. Raises TimeoutError `timeout` seconds
@@ -234,7 +316,7 @@ def as_completed(
 
 
 @contextmanager
-def _named(jobs: Sequence[aio.Job]) -> Iterator[None]:
+def _named(jobs: Sequence[aio.Job[Any]]) -> Iterator[None]:
     """Have a Ctrl-C name the jobs, which go on."""
     try:
         yield

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -33,16 +34,28 @@ def step(n: int, *, of: int | None = None, **metrics: float) -> None:
     value of each name counts. Raises ValueError for a name that is no word, and OSError if the file cannot be written.
     """
     values: dict[str, float] = {"step": n} if of is None else {"step": n, "steps": of}
-    for name, value in metrics.items():
-        if name in _WEFTS or _METRIC.fullmatch(name) is None:
-            raise ValueError(f"metric {name!r}: expected letters, digits and '_', other than step and steps")
-        values[name] = float(value)
+    values |= {_checked(name): float(value) for name, value in metrics.items()}
+    _write(values)
+
+
+def _checked(name: str) -> str:
+    if name in _WEFTS or _METRIC.fullmatch(name) is None:
+        raise ValueError(f"metric {name!r}: expected letters, digits and '_', other than step and steps")
+    return name
+
+
+def _write(values: Mapping[str, float]) -> None:
     path = os.environ.get("WEFT_PROGRESS")
     if not path:
         return
     words = (f"{name}={value:.9g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items())
     with open(path, "a", encoding="utf-8") as file:
         file.write(f"{' '.join(words)}\n")
+
+
+def metric(name: str, value: float) -> None:
+    """Report one number, such as a validation loss, without a step. Raises as `step` does."""
+    _write({_checked(name): float(value)})
 
 
 def rank() -> int:

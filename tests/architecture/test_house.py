@@ -53,6 +53,8 @@ REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "interfaces", "
 # The edges, where whatever went wrong is told and the process goes on, or ends.
 MAY_CATCH_ALL = {
     "libs/weft/service/run.py",  # a beat
+    "libs/weft/aio.py",  # a user's function, with WEFT_LOCAL
+    "libs/weft/client/call_program.py",  # a user's function, in its job
     "libs/weft/threads.py",  # one call in a thread, whose exception is its caller's
     "libs/weft/service/start.py",  # a service
     "libs/weft/bus/handling.py",  # the handling of one message

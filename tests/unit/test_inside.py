@@ -117,3 +117,12 @@ def _error_in_a_thread(call: Callable[[], None]) -> str:
     thread.start()
     thread.join()
     return "".join(found)
+
+
+def test_a_metric_is_read_back_by_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "progress"
+    monkeypatch.setenv("WEFT_PROGRESS", str(file))
+    weft.metric("reward", -12.5)
+    assert [pairs(line) for line in Tail(str(file)).news(last=True)] == [{"reward": -12.5}]
+    with pytest.raises(ValueError, match="expected letters, digits and '_'"):
+        weft.metric("step", 1)

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from weft.client.client import Client
 from weft.client.errors import Refused, Unreachable
+from weft.client.job_failed import JobFailed
 from weft.domain.job import CauseCode, JobState
 from weft.domain.terminal import cleaned
 from weft.messages.http import JobView
@@ -47,6 +48,20 @@ async def last_words(client: Client, job: JobView) -> LastWords | None:
     except (Unreachable, TimeoutError):
         return LastWords(rank=rank, missing="the node that has its log does not answer")
     return LastWords(rank=rank, lines=_last_lines(found))
+
+
+async def failure(client: Client, job: JobView) -> JobFailed:
+    """The error of a job that did not succeed, with the last lines of the rank that failed first."""
+    words = await last_words(client, job)
+    return JobFailed(
+        job.id,
+        job.name,
+        state=job.state,
+        cause=job.ended_for,
+        rank=failed_rank(job),
+        status=job.exit_code,
+        lines=words.lines if words is not None else (),
+    )
 
 
 def _last_lines(text: bytes) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -154,6 +154,15 @@ def local_path(file: JobFile, below: str, target: Path) -> Path:
         raise ClientError(f"{file.path!r} is no path that can be made here")
     skipped = len(PurePosixPath(below).parts)
     return target.joinpath(*parts[skipped:])
+
+
+def targets(found: Sequence[JobFile], path: str, target: Path) -> Iterator[tuple[JobFile, Path]]:
+    """Each file of a list, and where it goes: a `target` that is a folder gets the path under its own name."""
+    below = path_of_files(path)
+    if below and target.is_dir():
+        target = target / PurePosixPath(below).name
+    for file in found:
+        yield file, local_path(file, below, target)
 
 
 def _rest(part: _Part | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ _SCRIPTS = (".py", ".sh", ".bash", ".ipynb", ".jl", ".r", ".lua", ".js")
 
 def job_name(command: Sequence[str], image: str | None) -> str:
     """The name of a job without one: from its script, its module, its program, or its image."""
-    return _token(_named_by(command, image)) or "job"
+    return token(_named_by(command, image)) or "job"
 
 
 def _named_by(command: Sequence[str], image: str | None) -> str:
@@ -23,5 +23,5 @@ def _named_by(command: Sequence[str], image: str | None) -> str:
     return PurePosixPath(command[0]).name
 
 
-def _token(text: str) -> str:
+def token(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")

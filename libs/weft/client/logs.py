@@ -1,6 +1,7 @@
 """Requests for the logs of runs: read as far as they are written, or followed until the job is over."""
 
 import asyncio
+import codecs
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
@@ -189,3 +190,17 @@ def _begin(headers: Mapping[str, str], asked: int | None, gap: OnGap) -> int:
 
 def _run(rank: int, epoch: int | None, role: str | None) -> dict[str, str]:
     return without_empty({"rank": str(rank), "epoch": "" if epoch is None else str(epoch), "role": role or ""})
+
+
+async def lines_of(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[str, None]:
+    """The lines of a log without their ends; bytes that are no UTF-8 become U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    rest = ""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+            for line in lines:
+                yield line
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest
