@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from weft.client.job_failed import JobFailed
     from weft.inside import Member, members, metric, rank, should_stop, step
     from weft.messages.files import JobFile
+    from weft.messages.metrics import MetricsView
 
     __version__: str
     checkpoint_dir: Path
@@ -40,6 +41,7 @@ __all__ = [
     "JobFailed",
     "JobFile",
     "Member",
+    "MetricsView",
     "Refused",
     "Unreachable",
     "__version__",
@@ -66,6 +68,7 @@ _HOMES = {
     **dict.fromkeys(("Member", "members", "metric", "rank", "should_stop", "step"), "weft.inside"),
     "JobFailed": "weft.client.job_failed",
     "JobFile": "weft.messages.files",
+    "MetricsView": "weft.messages.metrics",
 }
 """The module of each name that is the same object all the time."""
 

@@ -36,6 +36,7 @@ from weft.domain.arrays import element_id
 from weft.domain.job import JobState
 from weft.messages.files import JobFile
 from weft.messages.http import JobView, Submitted
+from weft.messages.metrics import MetricsView
 
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
@@ -145,8 +146,8 @@ class Job(Generic[T]):
     async def files(self, path: str = "", *, rank: int = 0) -> list[JobFile]:
         """The files that the runs of the job wrote, below `path`, on the node of one rank, by their paths in order.
 
-        Each path begins with `results/` (WEFT_RESULTS) or `checkpoints/` (WEFT_CHECKPOINT_DIR); a `path` that begins
-        with neither is below `results`. Raises Refused if the node has none there.
+        Each path begins with `results/` (WEFT_RESULTS), `checkpoints/` (WEFT_CHECKPOINT_DIR) or `metrics/`; any other
+        `path` is below `results`. Raises Refused if the node has none there.
         """
         async with _connected(self._place) as client:
             return list(await client.files(self.id, path, rank=rank))
@@ -178,6 +179,15 @@ class Job(Generic[T]):
         """Delete the files below `path`, by default all of them, on the node of one rank. The job has ended."""
         async with _connected(self._place) as client:
             await client.delete_files(self.id, path, rank=rank)
+
+    async def metrics(self, *, rank: int = 0, points: int = 1000) -> MetricsView:
+        """The numbers that one rank reported with `step` and `metric`, over all tries of the job.
+
+        `at`: seconds since 1970; `series`: by name, such as `loss` and `step`, a value for each of `at`, or None.
+        `points`: at most 10,000, evenly taken. Raises Refused if the rank was on no node yet.
+        """
+        async with _connected(self._place) as client:
+            return await client.metrics(self.id, rank=rank, points=points)
 
     async def cancel(self) -> None:
         """Ask for the end of the job. Its processes get SIGTERM, and SIGKILL after its `grace`; `wait` sees the end."""

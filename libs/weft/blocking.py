@@ -20,6 +20,7 @@ from weft.client.place import PATIENT_SECONDS
 from weft.domain.job import JobState
 from weft.messages.files import JobFile
 from weft.messages.http import JobView
+from weft.messages.metrics import MetricsView
 
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
@@ -107,8 +108,8 @@ class Job(Generic[T]):
     def files(self, path: str = "", *, rank: int = 0) -> list[JobFile]:
         """The files that the runs of the job wrote, below `path`, on the node of one rank, by their paths in order.
 
-        Each path begins with `results/` (WEFT_RESULTS) or `checkpoints/` (WEFT_CHECKPOINT_DIR); a `path` that begins
-        with neither is below `results`. Raises Refused if the node has none there.
+        Each path begins with `results/` (WEFT_RESULTS), `checkpoints/` (WEFT_CHECKPOINT_DIR) or `metrics/`; any other
+        `path` is below `results`. Raises Refused if the node has none there.
         """
         return _call(self._job.files(path, rank=rank))
 
@@ -131,6 +132,14 @@ class Job(Generic[T]):
     def delete_files(self, path: str = "", *, rank: int = 0) -> None:
         """Delete the files below `path`, by default all of them, on the node of one rank. The job has ended."""
         _call(self._job.delete_files(path, rank=rank))
+
+    def metrics(self, *, rank: int = 0, points: int = 1000) -> MetricsView:
+        """The numbers that one rank reported with `step` and `metric`, over all tries of the job.
+
+        `at`: seconds since 1970; `series`: by name, such as `loss` and `step`, a value for each of `at`, or None.
+        `points`: at most 10,000, evenly taken. Raises Refused if the rank was on no node yet.
+        """
+        return _call(self._job.metrics(rank=rank, points=points))
 
     def cancel(self) -> None:
         """Ask for the end of the job. Its processes get SIGTERM, and SIGKILL after its `grace`; `wait` sees the end."""

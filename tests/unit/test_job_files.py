@@ -33,7 +33,7 @@ def own(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kept(own: Path) -> Iterator[JobFiles]:
-    folders = [JobFolders(str(own.parent)), JobFolders(str(own.parents[1] / "checkpoints"))]
+    folders = [JobFolders(str(own.parents[1] / area)) for area in ("results", "checkpoints", "metrics")]
     yield JobFiles(*folders)
     for each in folders:
         each.close()

@@ -21,6 +21,7 @@ from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import Accepted, ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView, JobView, Submitted
 from weft.messages.http_services import EndpointsView
+from weft.messages.metrics import MetricsView
 from weft.messages.sessions import SessionKind
 
 if TYPE_CHECKING:
@@ -114,6 +115,11 @@ class Client(ArrayRequests, EventRequests, FileRequests, LogRequests, ClusterReq
     async def job(self, job: str, *, at: str = "") -> JobView:
         """The job now, or as it was `at` a time: seconds since 1970, ISO 8601, or the cursor of an event."""
         return await self._wire.ask("GET", job_path(job), JobView, query=without_empty({"at": at}))
+
+    async def metrics(self, job: str, *, rank: int = 0, points: int = 1000) -> MetricsView:
+        """The numbers that a rank of the job reported, as series of at most `points` points."""
+        query = {"rank": str(rank), "points": str(points)}
+        return await self._wire.ask("GET", job_path(job, "/metrics"), MetricsView, query=query)
 
     async def jobs(
         self,

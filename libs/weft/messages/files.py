@@ -1,6 +1,7 @@
-"""Files of jobs: what their runs wrote to WEFT_RESULTS and WEFT_CHECKPOINT_DIR, read from the nodes where they ran.
+"""Files of jobs: what their runs wrote to WEFT_RESULTS and WEFT_CHECKPOINT_DIR, and the series of their progress, read
+from the nodes where they ran.
 
-A path begins with `results` or `checkpoints`; every other path is below `results`.
+A path begins with `results`, `checkpoints` or `metrics`; every other path is below `results`.
 """
 
 from enum import StrEnum
@@ -21,11 +22,12 @@ FilePath = Annotated[str, Meta(max_length=PATH_CHARACTERS_MAX)]
 
 class Area(StrEnum):
     CHECKPOINTS = "checkpoints"
+    METRICS = "metrics"  # the progress that the node stored: one file for each run, `EPOCH-RANK.jsonl`
     RESULTS = "results"
 
 
 class JobFile(Struct, frozen=True, kw_only=True):
-    """One file of a job. `path` begins with `results/` or `checkpoints/`."""
+    """One file of a job. `path` begins with `results/`, `checkpoints/` or `metrics/`."""
 
     path: str
     bytes: Bytes

@@ -113,7 +113,8 @@ async def _serve(
     results = JobFolders(
         node.results, kept_seconds=settings.results_kept_days * 86400.0, bytes_max=settings.results_bytes_max
     )
-    retention = Retention(home, settings.logs, clock=boot_clock, folders=(checkpoints, results))
+    metrics = JobFolders(str(home.metrics), kept_seconds=settings.results_kept_days * 86400.0)
+    retention = Retention(home, settings.logs, clock=boot_clock, folders=(checkpoints, results, metrics))
     contained = settings.runtime == "docker"
     secret_files = SecretFiles(home.secret_files, contained=contained, owner=settings.containers.job_user)
 
@@ -130,7 +131,7 @@ async def _serve(
             jitter=random.random,
             retention=retention,
             secret_files=secret_files,
-            job_files=JobFiles(results, checkpoints),
+            job_files=JobFiles(results, checkpoints, metrics),
             stop_jobs_on_exit=settings.stop_jobs_on_exit and last,
         )
 

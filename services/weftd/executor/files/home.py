@@ -17,6 +17,7 @@ members.new           a members.json that is being written
 discarded/            files that runs left in their folders, to be removed (discards.py)
 shares/               a slot folder for each run with a share of a GPU (libs/weft/sharing/slots.py, shares/opening.py)
 results/<job>/, checkpoints/<job>/   what runs of a job wrote there, unless these are elsewhere (job_folders.py)
+metrics/<job>/<epoch>-<rank>.jsonl   the series of numbers that a run reported (logs/metrics.py)
 contexts/<job>-<epoch>/   the files that went along with a job (contexts.py); `packed` and `discarded` beside them
 secrets/<job>-<epoch>-<rank>/   a file for each secret that the run has as one, unless they are elsewhere (secrets.py)
 init/                 the first process of containers, as the engine mounts it (runtime/docker/init.py)
@@ -59,6 +60,7 @@ class Home:
         self.discarded = self.root / "discarded"
         self.emulated = self.root / "emulated"
         self.images = self.root / "images"
+        self.metrics = self.root / "metrics"
         self.state = self.root / "state.json"
         self.lock = self.root / "lock"
         self.dropped = DroppedLogs(str(self.root / "dropped"))

@@ -1,4 +1,4 @@
-"""The files that a job left on this node, in the folders of its results and its checkpoints: listed, read, deleted.
+"""The files that a job left on this node, among its results, checkpoints and metrics: listed, read, deleted.
 
 A job wrote what is here, and may have done so to do harm. Each part of a path is opened below the folder before it, so
 that no name and no link leads out of the job's own folder, whatever a program changes meanwhile. All of it blocks.
@@ -40,8 +40,8 @@ class PathRefusedError(Exception):
 
 
 class JobFiles:
-    def __init__(self, results: JobFolders, checkpoints: JobFolders) -> None:
-        self._folders = {Area.RESULTS: results, Area.CHECKPOINTS: checkpoints}
+    def __init__(self, results: JobFolders, checkpoints: JobFolders, metrics: JobFolders) -> None:
+        self._folders = {Area.RESULTS: results, Area.CHECKPOINTS: checkpoints, Area.METRICS: metrics}
 
     def list(self, ask: ListFiles) -> FilesListed:
         try:

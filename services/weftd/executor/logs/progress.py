@@ -19,6 +19,7 @@ from typing import Protocol
 from weftd.executor.files.home import Home
 from weftd.executor.logs.lines import LINE_BYTES_MAX, LINES_MAX, READ_BYTES_MAX, Tail, pairs
 from weftd.executor.logs.matching import Matcher
+from weftd.executor.logs.metrics import MetricsFiles
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.thinking.pace import Pacer
 from weftd.executor.thinking.telling import Told
@@ -66,6 +67,7 @@ class ProgressSource(Protocol):
 
 class _Watched:
     def __init__(self, home: Home, key: RunKey) -> None:
+        self.key = key
         self.file = Tail(home.progress(key), lines_max=LINES_MAX)
         self.log = Tail(home.log(key))
         self.pacer = Pacer()
@@ -89,6 +91,8 @@ class ProgressReader:
         self._looked_at = clock()
         self._watched: dict[RunKey, _Watched] = {}
         self._matcher = Matcher(clock=clock)
+        self._metrics = MetricsFiles(str(home.metrics))
+        self._writing = asyncio.Lock()
         self._matching: set[asyncio.Task[None]] = set()
         self.patterns: Mapping[RunKey, str] = {}
 
@@ -105,6 +109,8 @@ class ProgressReader:
         self._looked_at = self._clock()
         for key in self._watched.keys() - {run.key for run in runs}:
             self._close(self._watched.pop(key))
+            self._metrics.forget(key)
+        await self._write()
         if self._matching:
             await asyncio.wait(self._matching, timeout=MATCH_SECONDS)
         now = self._clock()
@@ -129,6 +135,16 @@ class ProgressReader:
             await asyncio.sleep(0)
         if matching:
             await asyncio.wait(matching, timeout=SETTLE_SECONDS)
+        if ended:
+            await self._write()
+
+    async def _write(self) -> None:
+        """Store the series. A disk that takes nothing now ends nothing: it is tried again."""
+        async with self._writing:
+            try:
+                await asyncio.to_thread(self._metrics.write)
+            except OSError as error:
+                logger.warning("metrics cannot be written now: %s", error)
 
     async def close(self) -> None:
         for watched in self._watched.values():
@@ -182,6 +198,7 @@ class ProgressReader:
         told = [line for line in lines if line]
         if told:
             watched.read_at = self._now()
+            self._metrics.add(watched.key, watched.read_at, told)
             watched.pacer.tell(told, at=at)
 
     def _written(self, file: Tail) -> float:

@@ -199,8 +199,8 @@ async def _send(call: Call[FileQuery], asked: ReadFile, head: FileRead) -> web.S
     response.content_length = end - begin
     await response.prepare(call.request)
     try:
-        async with aclosing(_pieces(call.gateway, asked, begin, end)) as pieces:
-            async for piece in pieces:
+        async with aclosing(pieces(call.gateway, asked, begin, end)) as coming:
+            async for piece in coming:
                 if piece.mark != head.mark or not piece.data:
                     raise ConnectionAbortedError("the file has changed")
                 await write(response, piece.data)
@@ -218,7 +218,7 @@ def _too_far(size: int) -> web.Response:
     return web.Response(body=rejected.body, status=416, content_type=PROBLEM, headers=headers)
 
 
-async def _pieces(gateway: Gateway, asked: ReadFile, begin: int, end: int) -> AsyncGenerator[FileRead, None]:
+async def pieces(gateway: Gateway, asked: ReadFile, begin: int, end: int) -> AsyncGenerator[FileRead, None]:
     """The pieces in order; some are asked for ahead, so that the node reads while the client receives."""
     coming: deque[asyncio.Task[FileRead]] = deque()
     try:
