@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft import aio
-    from weft.blocking import Cluster, Function, Job, as_completed, function, jobs, run, submit
+    from weft.blocking import Cluster, Job, as_completed, jobs, run, submit
     from weft.client import Client, ClientError, Gap, Refused, Unreachable
     from weft.client.job_failed import JobFailed
+    from weft.functions import Function, function
     from weft.inside import Member, members, metric, rank, should_stop, step
     from weft.messages.files import JobFile
     from weft.messages.metrics import MetricsView
@@ -62,9 +63,8 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("Client", "ClientError", "Gap", "Refused", "Unreachable"), "weft.client"),
-    **dict.fromkeys(
-        ("Cluster", "Function", "Job", "as_completed", "function", "jobs", "run", "submit"), "weft.blocking"
-    ),
+    **dict.fromkeys(("Cluster", "Job", "as_completed", "jobs", "run", "submit"), "weft.blocking"),
+    **dict.fromkeys(("Function", "function"), "weft.functions"),
     **dict.fromkeys(("Member", "members", "metric", "rank", "should_stop", "step"), "weft.inside"),
     "JobFailed": "weft.client.job_failed",
     "JobFile": "weft.messages.files",

@@ -5,14 +5,13 @@ The thread starts with the first call. A notebook has an event loop of its own, 
 
 import asyncio
 import atexit
-import functools
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from weft import aio
 from weft.client.job_fields import Given, JobFields
@@ -25,8 +24,6 @@ from weft.messages.metrics import MetricsView
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 _END_SECONDS = 2.0
 
@@ -195,80 +192,6 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _call(self._cluster.__aexit__(kind, error, trace))
-
-
-class Function(Generic[P, R]):
-    """A function that can run as a job; `function` makes one. To call it runs it here, unchanged.
-
-    With WEFT_LOCAL=1 `spawn`, `remote` and `map` run it in this process, too, with arguments and results as a job would
-    have them.
-    """
-
-    def __init__(self, function: aio.Function[P, R]) -> None:
-        functools.update_wrapper(self, function.__wrapped__)
-        self._function = function
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._function(*args, **kwargs)
-
-    def spawn(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Submit one call as a job, and return at once; `result` of the job returns what the function returned.
-
-        Raises Refused for a function that a job cannot find, for arguments that cannot be sent and for another minor
-        version of Python, before anything is sent.
-        """
-        return Job(_call(self._function.spawn(*args, **kwargs)))
-
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run one call as a job, and return its result. Raises as `spawn` and `Job.result` do."""
-        return self.spawn(*args, **kwargs).result()
-
-    def map(
-        self,
-        values: Iterable[Any],
-        *,
-        at_once: int | None = None,
-        chunk: int | None = None,
-        return_exceptions: bool = False,
-        patience: float = PATIENT_SECONDS,
-    ) -> Iterator[R]:
-        """Call the function with each value, as the elements of one array, and yield the results in the same order.
-
-        `at_once`: how many elements may run at once. `chunk`: how many values one element takes, by default so many
-        that there are 64 elements at most. A call that raised is a JobFailed at its place: raised there, or with
-        `return_exceptions` yielded; the others go on. A loop that is left early leaves the array running.
-        """
-        return _each(
-            self._function.map(
-                values, at_once=at_once, chunk=chunk, return_exceptions=return_exceptions, patience=patience
-            )
-        )
-
-
-@overload
-def function(call: Callable[P, R], /) -> Function[P, R]: ...
-@overload
-def function(
-    *, pickle: bool = False, python: str | None = None, **fields: Unpack[JobFields]
-) -> Callable[[Callable[P, R]], Function[P, R]]: ...
-def function(
-    call: Callable[P, R] | None = None,
-    /,
-    *,
-    pickle: bool = False,
-    python: str | None = None,
-    **fields: Unpack[JobFields],
-) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
-    """Make a function one that can run as a job: `@weft.function` or `@weft.function(gpus=1)`.
-
-    `fields`: those of `submit`, for each job. `pickle`: send arguments and results by pickle, not as JSON by the types
-    in the annotations. `python`: the job's interpreter; by default that of this program, in a container `python3`.
-    """
-
-    def made(call: Callable[P, R]) -> Function[P, R]:
-        return Function(aio.function(pickle=pickle, python=python, **fields)(call))
-
-    return made if call is None else made(call)
 
 
 def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:

@@ -18,6 +18,9 @@ import traceback
 from typing import Any, get_type_hints
 
 FILE = "weft-calls"
+_PLAIN = frozenset({bool, int, float, str, type(None), None})
+"""Types that JSON has as they are: for these alone msgspec is not imported."""
+
 RESULT_BYTES_MAX = 16 << 20
 ERROR_CHARACTERS_MAX = 64 << 10
 
@@ -101,6 +104,8 @@ def _called(function: Any, call: Any, *, pickled: bool) -> dict[str, Any]:
 
 def by_type(function: Any, positional: list[Any], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments as the function's annotations have them, where msgspec is there; else as JSON has them."""
+    if all(kind in _PLAIN for kind in getattr(function, "__annotations__", {}).values()):
+        return positional, named
     try:
         import msgspec
 
@@ -118,6 +123,8 @@ def by_type(function: Any, positional: list[Any], named: dict[str, Any]) -> tupl
 
 
 def plain(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     try:
         import msgspec
     except ImportError:

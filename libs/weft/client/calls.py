@@ -31,7 +31,7 @@ from weft.client.job_name import token
 PROGRAM = "weft_call.py"
 CALLS_FILE = "weft-calls.data"
 ARGUMENT_BYTES_MAX = 64 << 10  # calls in the command; larger ones go along as a file
-SOURCE_FILES_MAX, SOURCE_BYTES_MAX = 1000, 8 << 20  # a larger package is found by PYTHONPATH or not at all
+SOURCE_FILES_MAX, SOURCE_BYTES_MAX = 200, 2 << 20  # a larger package is found by PYTHONPATH or not at all
 JOBS_MAX = 64  # elements of one `map`, unless its caller gives `chunk`
 VERSION_SECONDS_MAX = 10.0
 Call = tuple[Sequence[Any], Mapping[str, Any]]
