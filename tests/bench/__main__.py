@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `house`, `partition`, `serving`,
-`sharing` and `shipped` too: each has a docstring.
+`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `house`, `partition`, `python`,
+`serving`, `sharing` and `shipped` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -23,6 +23,7 @@ from tests.bench.figures import Figures
 from tests.bench.hosts.measure import main as hosts
 from tests.bench.house import main as house
 from tests.bench.partition.measure import main as partition
+from tests.bench.python import main as python
 from tests.bench.routing import main as routing
 from tests.bench.serving.measure import main as serving
 from tests.bench.sharing.measure import main as sharing
@@ -57,6 +58,7 @@ OWN = {
     "elastic": elastic,
     "eta": eta,
     "partition": partition,
+    "python": python,
     "serving": serving,
     "sharing": sharing,
     "routing": routing,
