@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft import aio
-    from weft.blocking import Cluster, Job, as_completed, jobs, run, submit
+    from weft.blocking import Cluster, Job, Study, as_completed, jobs, run, submit
     from weft.client import Client, ClientError, Gap, Refused, Unreachable
     from weft.client.job_failed import JobFailed
     from weft.functions import Function, function
@@ -44,6 +44,7 @@ __all__ = [
     "Member",
     "MetricsView",
     "Refused",
+    "Study",
     "Unreachable",
     "__version__",
     "aio",
@@ -63,7 +64,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("Client", "ClientError", "Gap", "Refused", "Unreachable"), "weft.client"),
-    **dict.fromkeys(("Cluster", "Job", "as_completed", "jobs", "run", "submit"), "weft.blocking"),
+    **dict.fromkeys(("Cluster", "Job", "Study", "as_completed", "jobs", "run", "submit"), "weft.blocking"),
     **dict.fromkeys(("Function", "function"), "weft.functions"),
     **dict.fromkeys(("Member", "members", "metric", "rank", "should_stop", "step"), "weft.inside"),
     "JobFailed": "weft.client.job_failed",

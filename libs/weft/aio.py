@@ -32,6 +32,7 @@ from weft.client.job_fields import Given, JobFields, as_given, encoded, specific
 from weft.client.local_cluster import Cluster
 from weft.client.logs import lines_of
 from weft.client.place import PATIENT_SECONDS, RESTART_SECONDS, Place, find_place
+from weft.client.studies import Study
 from weft.domain.arrays import element_id
 from weft.domain.job import JobState
 from weft.messages.files import JobFile
@@ -41,7 +42,7 @@ from weft.messages.metrics import MetricsView
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
 
-__all__ = ["Cluster", "Function", "Job", "as_completed", "function", "jobs", "run", "submit"]
+__all__ = ["Cluster", "Function", "Job", "Study", "as_completed", "function", "jobs", "run", "submit"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,9 +17,11 @@ from weft import aio
 from weft.client.job_fields import Given, JobFields
 from weft.client.place import PATIENT_SECONDS
 from weft.domain.job import JobState
+from weft.domain.spec import MetricGoal
 from weft.messages.files import JobFile
 from weft.messages.http import JobView
 from weft.messages.metrics import MetricsView
+from weft.messages.sweeps import SweepRow, SweepView
 
 if TYPE_CHECKING:
     from weft.planning.reasons.explain import Explanation
@@ -151,6 +153,30 @@ class Job(Generic[T]):
 
     def _repr_html_(self) -> str:
         return self._job._repr_html_()
+
+
+class Study:
+    """A sweep or an array: its elements with their values and with what they reported."""
+
+    def __init__(self, study: aio.Study) -> None:
+        self._study = study
+        self.id, self.name = study.id, study.name
+
+    @classmethod
+    def find(cls, named: str) -> Self:
+        """The array with this id, or the newest of this name. Raises Refused if there is none."""
+        return cls(_call(aio.Study.find(named)))
+
+    def table(self, *, metric: str = "", goal: MetricGoal | str | None = None) -> SweepView:
+        """Every element: `rows`, each with `index`, `values`, `last`, `best`, `curve`, `state` and `ended_for`.
+
+        `metric`: that of `early_stop` by default, else the first that an element reported. `goal`: `min` or `max`.
+        """
+        return _call(self._study.table(metric=metric, goal=goal))
+
+    def best(self, *, metric: str = "", goal: MetricGoal | str | None = None) -> SweepRow | None:
+        """The element with the best value so far; None if none reported the metric."""
+        return _call(self._study.best(metric=metric, goal=goal))
 
 
 class Cluster:

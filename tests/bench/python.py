@@ -47,7 +47,7 @@ AIMS = {
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench python", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer imports and starts, and a file of an eighth")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of the starts and of the file")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of the order of the starts and of the file")
     asked = parser.parse_args(arguments)
     found = asyncio.run(_measured(asked.seed, QUICK if asked.quick else 1))
     aims = {name: Aim(value=found[name], aim=aim, at_least=least) for name, (aim, least) in AIMS.items()}

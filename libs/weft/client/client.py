@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
+from msgspec import structs
 
 from weft.client.administration import AdministrationRequests
 from weft.client.cluster import ClusterRequests
@@ -18,11 +19,12 @@ from weft.client.logs import LogRequests
 from weft.client.paths import array_path, job_path, without_empty
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.domain.job import JobState
-from weft.domain.spec import JobSpec
+from weft.domain.spec import JobSpec, MetricGoal
 from weft.messages.http import Accepted, ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView, JobView, Submitted
 from weft.messages.http_services import EndpointsView
 from weft.messages.metrics import MetricsView
 from weft.messages.sessions import SessionKind
+from weft.messages.sweeps import SweepView
 
 if TYPE_CHECKING:
     from weft.client.sessions import RunSession
@@ -52,6 +54,21 @@ class ArrayRequests:
         """Elements of an array in the order of their indices; `before` of the answer is the next `after`."""
         query = without_empty({"state": ",".join(states), "limit": str(limit), "after": str(after or "")})
         return await self._wire.ask("GET", array_path(array, "/elements"), JobsView, query=query)
+
+    async def sweep(self, array: str, *, metric: str = "", goal: MetricGoal | None = None) -> SweepView:
+        """Every element of an array with its values and a metric that it reported."""
+        query = without_empty({"metric": metric, "goal": "" if goal is None else goal.value})
+        found = await self._wire.ask("GET", array_path(array, "/sweep"), SweepView, query=query)
+        rows, after = list(found.rows), found.next
+        while after:
+            page = await self._wire.ask(
+                "GET",
+                array_path(found.id, "/sweep"),
+                SweepView,
+                query={"metric": found.metric, "goal": found.goal.value, "after": str(after)},
+            )
+            rows, after = [*rows, *page.rows], page.next
+        return structs.replace(found, rows=tuple(rows), next=0)
 
     async def cancel_array(self, array: str, *, indices: str = "") -> ArrayAsked:
         """Cancel the elements that are not over; those of `indices` alone, if any are given."""

@@ -32,6 +32,7 @@ _SEE = {
     **_commands("jobs.describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("jobs.explain", explain="why a job waits, or why it is where it is"),
     **_commands("jobs.logs", logs="print the output of a job; -f to follow"),
+    **_commands("jobs.sweep", sweep="a sweep as a table: values, metric, curve; --best"),
     **_commands("jobs.metrics", metrics="the numbers that a job reported, such as its loss"),
     **_commands("jobs.files", files="the files that a job wrote, also after its end"),
     **_commands("admin.usage", usage="GPU hours held, used and lost, and what they cost"),

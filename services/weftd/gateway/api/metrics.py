@@ -51,21 +51,26 @@ class _Placed(Struct, frozen=True):
 async def metrics(call: Call[MetricsQuery]) -> web.StreamResponse:
     query, gateway = call.query, call.gateway
     job = await gateway.job(call.who, call.path("job"))
-    nodes = await _nodes(gateway, job, query.rank)
-    if not nodes:
+    parts, missing = await stored_metrics(gateway, job, query.rank)
+    if not parts and not missing:
         raise RejectedError(404, "rank", f"{job.name} has no metrics: rank {query.rank} of it was on no node yet")
+    if not parts:
+        raise RejectedError(503, "", f"the nodes that have the metrics of {job.name} do not answer")
+    view = await asyncio.to_thread(view_of, parts, rank=query.rank, points=query.points, missing=missing)
+    return answer(view)
+
+
+async def stored_metrics(gateway: Gateway, job: Job, rank: int) -> tuple[list[bytes], list[int]]:
+    """The file of each epoch in which the rank was on a node, and the epochs whose node does not answer."""
     parts: list[bytes] = []
     missing: list[int] = []
-    for epoch, node_id in sorted(nodes.items()):
-        path = f"{Area.METRICS}/{epoch}-{query.rank}.jsonl"
+    for epoch, node_id in sorted((await _nodes(gateway, job, rank)).items()):
+        path = f"{Area.METRICS}/{epoch}-{rank}.jsonl"
         try:
             parts.append(await _stored(gateway, ReadFile(node_id=node_id, job_id=job.id, path=path, limit=0)))
         except (BusError, ConnectionError):
             missing.append(epoch)
-    if len(missing) == len(nodes):
-        raise RejectedError(503, "", f"the nodes that have the metrics of {job.name} do not answer")
-    view = await asyncio.to_thread(view_of, parts, rank=query.rank, points=query.points, missing=missing)
-    return answer(view)
+    return parts, missing
 
 
 async def _nodes(gateway: Gateway, job: Job, rank: int) -> dict[int, str]:

@@ -1,0 +1,44 @@
+"""A sweep that was submitted, for programs with an event loop."""
+
+import os
+from typing import Self
+
+from weft.client.client import Client
+from weft.client.place import RESTART_SECONDS, Place, find_place
+from weft.domain.spec import MetricGoal
+from weft.messages.sweeps import SweepRow, SweepView
+
+
+class Study:
+    """A sweep or an array: its elements with their values and with what they reported."""
+
+    def __init__(self, place: Place, id: str, name: str) -> None:  # noqa: A002 -- the name of the attribute
+        self._place = place
+        self.id = id
+        self.name = name
+
+    @classmethod
+    async def find(cls, named: str) -> Self:
+        """The array with this id, or the newest of this name. Raises Refused if there is none."""
+        place = find_place(os.environ)
+        async with _connected(place) as client:
+            found = await client.array(named)
+        return cls(place, found.id, found.name)
+
+    async def table(self, *, metric: str = "", goal: MetricGoal | str | None = None) -> SweepView:
+        """Every element: `rows`, each with `index`, `values`, `last`, `best`, `curve`, `state` and `ended_for`.
+
+        `metric`: that of `early_stop` by default, else the first that an element reported. `goal`: `min` or `max`.
+        """
+        async with _connected(self._place) as client:
+            return await client.sweep(self.id, metric=metric, goal=None if goal is None else MetricGoal(goal))
+
+    async def best(self, *, metric: str = "", goal: MetricGoal | str | None = None) -> SweepRow | None:
+        """The element with the best value so far; None if none reported the metric."""
+        return (await self.table(metric=metric, goal=goal)).best()
+
+
+def _connected(place: Place) -> Client:
+    return Client(
+        place.url, place.token, retry_seconds=RESTART_SECONDS, first_seconds=place.first_seconds, ca_file=place.ca_file
+    )
