@@ -15,7 +15,7 @@ from weft.messages.http import Bytes, Seconds
 
 FILES_MAX = 1000  # in one answer
 PATH_CHARACTERS_MAX = 4096
-PIECE_BYTES = 256 << 10  # four of these are on their way at once: with larger ones a connection to NATS stalls
+PIECE_BYTES = 256 << 10
 
 FilePath = Annotated[str, Meta(max_length=PATH_CHARACTERS_MAX)]
 

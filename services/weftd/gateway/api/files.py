@@ -1,7 +1,5 @@
 """Files of jobs: what their runs left on a node in their results and checkpoints, listed, read and deleted."""
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from email.utils import formatdate
@@ -34,7 +32,6 @@ from weftd.gateway.http.route import Call, Header, RouteAnswer, answer, operatio
 from weftd.gateway.limits.streams import write
 from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX, RankRun
 
-AHEAD = 4  # pieces of a file that are asked for before the first of them is sent
 WHAT = "the files"
 
 Path = Annotated[
@@ -219,20 +216,12 @@ def _too_far(size: int) -> web.Response:
 
 
 async def pieces(gateway: Gateway, asked: ReadFile, begin: int, end: int) -> AsyncGenerator[FileRead, None]:
-    """The pieces in order; some are asked for ahead, so that the node reads while the client receives."""
-    coming: deque[asyncio.Task[FileRead]] = deque()
-    try:
-        while begin < end or coming:
-            while begin < end and len(coming) < AHEAD:
-                size = min(PIECE_BYTES, end - begin)
-                one = ReadFile(node_id=asked.node_id, job_id=asked.job_id, path=asked.path, offset=begin, limit=size)
-                coming.append(asyncio.create_task(_whole(gateway, one, size)))
-                begin += size
-            yield await coming.popleft()
-    finally:
-        for task in coming:
-            task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
+    """The pieces in order, one request at a time: several large answers at once can stall a connection to NATS."""
+    while begin < end:
+        size = min(PIECE_BYTES, end - begin)
+        one = ReadFile(node_id=asked.node_id, job_id=asked.job_id, path=asked.path, offset=begin, limit=size)
+        yield await _whole(gateway, one, size)
+        begin += size
 
 
 async def _whole(gateway: Gateway, asked: ReadFile, size: int) -> FileRead:
