@@ -26,7 +26,7 @@ SERVICES = ("arbiter", "cli", "executor", "gateway", "reallocator", "router", "s
 PURE = (
     *(
         f"libs/weft/{lib}/**/*.py"
-        for lib in ("domain", "messages", "planning", "samples", "serving", "tuning", "variability")
+        for lib in ("domain", "health", "messages", "planning", "samples", "serving", "tuning", "variability")
     ),
     "services/weftd/**/thinking/**/*.py",
     "services/weftd/**/thinking.py",

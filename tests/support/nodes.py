@@ -10,6 +10,7 @@ from weft.messages.nodes import (
     Leader,
     NodeDesired,
     NodeReported,
+    NodeSigns,
     Noted,
     RunSeen,
     RunState,
@@ -41,6 +42,7 @@ class ScriptedNode:
         self.desired: tuple[JobOrder, ...] = ()
         self.ready: set[Key] = set()  # runs that take requests
         self.becomes_ready = True  # runs that serve requests do so at once
+        self.signs: NodeSigns | None = None
         self._preparing: set[Key] = set()
         self._told: set[Key] = set()
 
@@ -61,6 +63,7 @@ class ScriptedNode:
             holds=self.holds,
             not_enforced=self.not_enforced,
             rack=self.rack,
+            signs=self.signs,
         )
 
     def _seen(self, key: Key, run: RunSeen) -> RunSeen:

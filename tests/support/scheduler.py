@@ -39,8 +39,10 @@ class World:
         self.stored[job_id] = made
         self.core.admit([made])
 
-    def ask(self, kind: AskKind, subject_id: str, priority: int = 0, *, job: Job | None = None) -> list[Step]:
-        ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority)
+    def ask(
+        self, kind: AskKind, subject_id: str, priority: int = 0, *, job: Job | None = None, gpu: int | None = None
+    ) -> list[Step]:
+        ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority, gpu=gpu)
         return self.keep(self.core.ask(ask, self.now, job=job))
 
     def tune(

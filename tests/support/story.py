@@ -256,6 +256,7 @@ async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:
         ("changed", "has other capacity, address or runtime than before", {"runtime": "docker"}),
         ("drained", "drained by admin", {"drained": True}),
         ("resumed", "resumed by admin", {}),
+        ("health", "GPU 1 is quarantined: Xid 79: it fell off the bus", {}),
         ("lost", "not heard of for 2m31s", {"ready": False}),
         ("returned", "is heard of again", {}),
     )

@@ -35,6 +35,11 @@ class ClusterRequests:
     async def resume(self, node: str) -> Accepted:
         return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/resume", Accepted)
 
+    async def give_back(self, node: str, gpu: int | None = None) -> Accepted:
+        """Have a sick GPU used again; without `gpu`, the node and all of its GPUs."""
+        query = {} if gpu is None else {"gpu": str(gpu)}
+        return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/return", Accepted, query=query)
+
     async def cluster(self, *, at: str = "") -> ClusterView:
         """The cluster now, or as it was `at` a time, as for `job`."""
         return await self._wire.ask("GET", "/v1/cluster", ClusterView, query=without_empty({"at": at}))

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from weft.domain.health import HealthRecord
 from weft.domain.shares import Share
 from weft.domain.spec import Token
 
@@ -87,6 +88,32 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     drained: bool = False  # takes no new work
     seen_at: float = 0.0
     rack: str = ""  # nodes of one rack are nearer to each other than to all others
+    health: tuple[HealthRecord, ...] = ()  # states of the node and of its GPUs, as far as they were ever sick
+
+    @property
+    def own_health(self) -> HealthRecord | None:
+        """The health of the node itself; None: it was never sick."""
+        return next((each for each in self.health if each.gpu is None), None)
+
+    @property
+    def takes_work(self) -> bool:
+        """Is it there, not drained, and not out of use as a whole?"""
+        own = self.own_health
+        return self.ready and not self.drained and (own is None or not own.closed)
+
+    @property
+    def closed_gpus(self) -> frozenset[int]:
+        """The GPUs that take no new run."""
+        return frozenset(each.gpu for each in self.health if each.gpu is not None and each.closed)
+
+    @property
+    def lost_gpus(self) -> frozenset[int]:
+        """The GPUs on which no run can go on."""
+        return frozenset(each.gpu for each in self.health if each.gpu is not None and each.closed and each.lost)
+
+    def health_of(self, gpu: int) -> HealthRecord | None:
+        """The health of a GPU; None: it was never sick."""
+        return next((each for each in self.health if each.gpu == gpu), None)
 
     @property
     def gives_shares(self) -> bool:

@@ -50,6 +50,7 @@ class GpuWatch:
     def offer(self, gpus: tuple[Gpu, ...], *, source: Source | None = None) -> None:
         """Set the GPUs to watch; allowed late only if no GPUs were watched before."""
         self.gpus = gpus
+        self._has_source = source is not None
         self._asks = source is not None or any(not gpu.emulated for gpu in gpus)
         self._source: Source = source or DriverSource(gpus, nvml=self._nvml, clock=self._clock)
 
@@ -104,6 +105,5 @@ class GpuWatch:
 
     def _unknown(self, problem: str) -> Samples:
         provider, xids = self._source.provider, self._source.xids
-        return tuple(
-            unknown(gpu, "" if gpu.emulated else problem, provider=provider, xids=xids(gpu.uuid)) for gpu in self.gpus
-        )
+        shown = {True: problem if self._has_source else "", False: problem}  # by: is the GPU emulated?
+        return tuple(unknown(gpu, shown[gpu.emulated], provider=provider, xids=xids(gpu.uuid)) for gpu in self.gpus)

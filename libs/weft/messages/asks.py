@@ -16,6 +16,7 @@ class AskKind(StrEnum):
     PRIORITISE = "prioritise"
     DRAIN = "drain"
     RESUME = "resume"
+    RETURN = "return"
     TUNE = "tune"
     SCALE = "scale"
     SHARE = "share"
@@ -88,7 +89,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
     `tune`, `scale`, `share` and `update` come with the kinds of those names, `entry` with `enter`. Only the reallocator
-    tunes; it and users scale and share. `why`: of a cancel, if its user did not ask for it.
+    tunes; it and users scale and share. `why`: of a cancel, if its user did not ask for it. `gpu`: the GPU
+    that a `return` has used again; None: the node and all of its GPUs.
     """
 
     id: int
@@ -103,6 +105,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     update: Update | None = None
     entry: Entrance | None = None
     why: Cause | None = None
+    gpu: int | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):

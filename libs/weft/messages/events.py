@@ -16,7 +16,7 @@ from weft.messages import Message
 TOLD_BYTES_MAX = 4 << 10  # of a command, or of the names of an environment, in an event
 JOB_SUBJECT = "weft.events.jobs."
 NODE_SUBJECT = "weft.events.nodes."
-NODE_EVENTS = ("joined", "changed", "lost", "returned", "drained", "resumed", "removed")
+NODE_EVENTS = ("joined", "changed", "lost", "returned", "drained", "resumed", "removed", "health")
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

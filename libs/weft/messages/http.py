@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from weft.domain.arrays import Indices
 from weft.domain.cluster import Capacity
 from weft.domain.dependencies import After
+from weft.domain.health import HealthRecord
 from weft.domain.job import Cause, JobState, Loan, Placement
 from weft.domain.shares import Share, is_thousandths
 from weft.domain.sizes import RoleSize
@@ -342,7 +343,7 @@ class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU. An emulated one is no hardware. `use` is its newest sample, if there is one: of its processes, those of
     jobs that the caller may see. `node_id`, `pool` and `scores` are in lists of GPUs only. `sharing`: all who hold a
-    share of it, the largest first; `held_by` is then the first of them."""
+    share of it, the largest first; `held_by` is then the first of them. `health`: if the GPU was ever sick."""
 
     index: int
     uuid: str
@@ -355,6 +356,7 @@ class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_id: str = ""
     pool: str = ""
     scores: tuple[GpuScoreView, ...] = ()
+    health: HealthRecord | None = None
 
 
 class GpusView(Struct, frozen=True, kw_only=True):
@@ -374,6 +376,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `slowest`: the score of the GPU that is slowest for some class, in lists of nodes, if any score is known.
     `silent_seconds`: for how long it has not reported, if that is longer than usual and it does not count as lost.
     `volumes`: those that it offers to the reader's tenant; administrators see all.
+    `health`: the state of the node itself, if it was ever sick.
     """
 
     id: str
@@ -394,6 +397,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     slowest: GpuScoreView | None = None
     silent_seconds: float = 0.0
     volumes: tuple[VolumeView, ...] = ()
+    health: HealthRecord | None = None
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

@@ -98,6 +98,32 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     noted: Annotated[tuple[Noted, ...], Meta(max_length=NOTED_MAX)] = ()
 
 
+XIDS_MAX, LEVELS_MAX = 128, 32
+
+
+class GpuSigns(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The signs of sickness of one GPU. A GPU that has none is not reported.
+
+    `xids`: the Xids that count against the GPU, by number, since `NodeSigns.boot`; `resets`: the resets since then.
+    `levels`: the signs that are there now, by their names in `weft.health.catalogue`, each with its number. `detail`:
+    the driver's words.
+    """
+
+    index: GpuIndex
+    xids: Annotated[dict[Word, Count], Meta(max_length=XIDS_MAX)] = {}
+    resets: Count = 0
+    levels: Annotated[dict[Word, Finite], Meta(max_length=LEVELS_MAX)] = {}
+    detail: Text = ""
+
+
+class NodeSigns(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The signs of sickness of a node and its GPUs. `boot`: another one each time the node's telemetry starts."""
+
+    boot: Word
+    gpus: Annotated[tuple[GpuSigns, ...], Meta(max_length=GPUS_MAX)] = ()
+    levels: Annotated[dict[Word, Finite], Meta(max_length=LEVELS_MAX)] = {}
+
+
 class NodeReported(Message, frozen=True, kw_only=True):
     """Executor → scheduler, a request: the node's capacity and its runs. Answered by `NodeDesired`.
 
@@ -120,6 +146,7 @@ class NodeReported(Message, frozen=True, kw_only=True):
     leader: Leader | None = None  # the latest that ever answered this node
     rack: Word = ""  # nodes of one rack are nearer to each other than to all others
     holds: Word = ""
+    signs: NodeSigns | None = None  # signs of sickness; None: not known, as without telemetry
 
     @classmethod
     def refusal(cls, why: str) -> Struct:

@@ -77,6 +77,9 @@ class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rows_remapped_uncorrected: Whole | None = None
     row_remap_pending: bool | None = None
     row_remap_failed: bool | None = None
+    ecc_uncorrected_volatile: Whole | None = None  # since the last reset
+    recovery_action: Whole | None = None  # that the driver asks for, by NVML's number; 0: none
+    resets: Count = 0  # since telemetry began
     xid_errors: Annotated[dict[Word, Count], Meta(max_length=1024)] = {}  # by XID, since telemetry began
     last_xid: Whole | None = None
     pcie_generation: Whole | None = None

@@ -75,7 +75,7 @@ class NodeCapacity:
         self.occupied = occupied
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
-        self.gpus = GpusLeft(node.capacity.gpus, occupied | kept, gives_shares=node.gives_shares)
+        self.gpus = GpusLeft(node.capacity.gpus, occupied | kept | node.closed_gpus, gives_shares=node.gives_shares)
         self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`, replaced when GPUs change hands
         self.costs: dict[Hashable, list[float]] = {}  # of `weft_best`, replaced when GPUs change hands
         self.ranked: dict[str, Chunks] = {}  # by the name of scores: every GPU by itself, held or free
@@ -177,7 +177,7 @@ class FreeCapacity:
         free_capacity.take(held)
         if occupied:
             self._occupied.add(node.id)
-        if node.ready and not node.drained:
+        if node.takes_work:
             self.reopen([node.id])
 
     def remove(self, node_id: str) -> None:
@@ -460,5 +460,5 @@ def empty_capacity(nodes: Iterable[Node]) -> FreeCapacity:
     """The room if all of `nodes` were empty and open."""
     free_capacity = FreeCapacity()
     for node in nodes:
-        free_capacity.add(structs.replace(node, ready=True, drained=False))
+        free_capacity.add(structs.replace(node, ready=True, drained=False, health=()))
     return free_capacity

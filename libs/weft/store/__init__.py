@@ -176,6 +176,7 @@ class GatewayStore(
         share: Reshare | None = None,
         update: Update | None = None,
         entry: Entrance | None = None,
+        gpu: int | None = None,
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
     ) -> None:

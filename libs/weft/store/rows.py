@@ -11,6 +11,7 @@ import msgspec
 
 from weft.domain.cluster import Capacity, Node
 from weft.domain.dependencies import Ends
+from weft.domain.health import HealthRecord
 from weft.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from weft.domain.lease import Lease, Pledge
 from weft.domain.selection import Selection, simplified
@@ -297,6 +298,7 @@ def node_of(row: Row) -> Node:
         drained=row["drained"],
         seen_at=row["seen_at"],
         rack=row["rack"],
+        health=msgspec.json.decode(row["health"], type=tuple[HealthRecord, ...]),
     )
 
 

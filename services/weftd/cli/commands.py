@@ -28,6 +28,7 @@ _SEE = {
     **_commands("jobs.ps", ps="the jobs that wait and run; -a for all"),
     **_commands("cluster.nodes", nodes="the nodes, their GPUs and who holds them"),
     **_commands("cluster.gpus", gpus="every GPU, who holds it, and how fast it is for each class of jobs"),
+    **_commands("cluster.health", health="GPUs and nodes that are sick, why, and what ends that"),
     **_commands("cluster.top", top="the cluster and its queue, live"),
     **_commands("jobs.describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("jobs.explain", explain="why a job waits, or why it is where it is"),
@@ -52,6 +53,7 @@ _ACT = {
         drain="give a node no new jobs",
         resume="let a drained node take jobs again",
     ),
+    **_commands("cluster.health", gpu="have a sick GPU used again: gpu return NODE GPU"),
 }
 _ENTER = {
     **_commands("sessions.shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
@@ -71,7 +73,7 @@ _SERVE = {
 _CLUSTER = {
     **_commands("local.up", extra="embedded", up="start a cluster on this machine, or attach to it"),
     **_commands("cluster.bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
-    **_commands("local.emulate", extra="embedded", emulate="have an emulated GPU be slow, or recover"),
+    **_commands("local.emulate", extra="embedded", emulate="have an emulated GPU be slow or sick, or recover"),
     **_commands("demo", extra="embedded", demo="see real jobs share a cluster, in about two minutes"),
     **_commands("admin.setup", setup="make the credentials of a cluster"),
     **_commands("study.replay", replay="derive the scheduler's decisions again, and compare"),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from weft.bus import Bus, BusClosedError, BusError
 from weft.domain.cluster import Capacity
 from weft.messages.nodes import NodeDesired, NodeReported
+from weft.messages.signals import NodeSampled
 from weftd.executor.actions import Actions
 from weftd.executor.files.contexts import Contexts
 from weftd.executor.files.secrets import SecretFiles, with_secrets
@@ -22,6 +23,7 @@ from weftd.executor.serving.logends import LogEnds
 from weftd.executor.settings import ExecutorSettings
 from weftd.executor.state_file import StateFile
 from weftd.executor.thinking.core import Action, Reconciler, Start
+from weftd.executor.thinking.health import SignWatch
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +77,17 @@ class Agent:
         self._failures = 0
         self._refused = ""
         self._last_words = LogEnds(runtime)
+        self._sign_watch = SignWatch()
 
     def touch(self) -> None:
         """Something on this node may have changed: decide and report."""
         self.woken.set()
         self.touched.set()
+
+    def hear_sample(self, told: NodeSampled) -> None:
+        """Take in a sample of this node's telemetry; other signs of sickness are reported at once."""
+        if self._sign_watch.see(told):
+            self.woken.set()
 
     def _note_done(self, action: Action) -> None:
         """Decide, and report. A start that is done is reported once the runtime notices that the run began or ended."""
@@ -178,6 +186,7 @@ class Agent:
                     leader=self._core.leader,
                     rack=self._settings.rack,
                     holds=self._core.holds,
+                    signs=self._sign_watch.signs,
                 ),
                 NodeDesired,
                 seconds_max=ANSWER_SECONDS_MAX,

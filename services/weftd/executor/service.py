@@ -129,6 +129,7 @@ async def run(
 
         async def sampled(told: NodeSampled) -> None:
             reconciler.note_outside(outside_of(told), now=clock())
+            agent.hear_sample(told)
 
         async def tick() -> None:
             await agent.tick()

@@ -410,7 +410,7 @@ class SchedulerLoop:
 
 
 def _is_of_a_job(ask: Ask) -> bool:
-    return ask.kind not in (AskKind.DRAIN, AskKind.RESUME)
+    return ask.kind not in (AskKind.DRAIN, AskKind.RESUME, AskKind.RETURN)
 
 
 def _if_us(heard: Leader | None, us: Leader | None) -> Leader | None:

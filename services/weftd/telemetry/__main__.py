@@ -6,6 +6,7 @@ import secrets
 import sys
 
 from weft.bus.nats import NatsBus
+from weft.emulation.faults import EmulatedSource
 from weft.emulation.gpus import emulated_gpus
 from weft.emulation.processes import EmulatedDevices
 from weft.gpus import GpuWatch, inventory_in_time
@@ -22,7 +23,8 @@ from weftd.telemetry.shares import ShareReader
 async def watch(settings: TelemetrySettings, *, stop: asyncio.Event) -> GpuWatch:
     watched = GpuWatch(())
     if settings.emulated_gpus:
-        watched.offer(emulated_gpus(settings.emulated_gpus, node_id=settings.node_id))
+        gpus = emulated_gpus(settings.emulated_gpus, node_id=settings.node_id)
+        watched.offer(gpus, source=EmulatedSource(gpus, settings.home / "emulated"))
     else:
         watched.offer(await inventory_in_time(stop=stop, late=watched.offer) or ())
     return watched

@@ -12,7 +12,7 @@ from weft.domain.spec import JobSpec
 from weft.domain.text import listed, plural
 from weft.planning.capacity import FreeCapacity, NodeCapacity, empty_capacity
 from weft.planning.finding import find, first_unplaced
-from weft.planning.reasons.closed import NAMED_MAX, closed_text, closed_with_room, missed
+from weft.planning.reasons.closed import NAMED_MAX, closed_text, closed_with_room, missed, sick_gpus, sick_text
 from weft.planning.reasons.offering import offered_text, unoffered
 from weft.planning.reasons.pins import why_not_there
 from weft.planning.reasons.shortages import cpus_text, each_asks, gpus_text, part_text, share_numbers, short_in_all
@@ -145,6 +145,9 @@ def _why_no_place(free_capacity: FreeCapacity, want: RoleRequest) -> Cause:
     if with_gpus(request) and (occupied := free_capacity.gpus_occupied):
         numbers["gpus_occupied"] = float(occupied)
         sentence += f"; {occupied} more are held by runs that should have ended"
+    if (with_gpus(request) or request.share is not None) and (sick := sick_gpus(open_nodes, request)):
+        numbers["gpus_out_of_use"] = float(len(sick))
+        sentence += f"; {sick_text(sick)}"
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
 

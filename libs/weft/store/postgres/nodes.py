@@ -48,6 +48,7 @@ class PostgresNodes:
             node.seen_at if at is None else at,
             as_text(node.rack),
             load,
+            as_json(node.health),
         )
 
     async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:

@@ -173,6 +173,7 @@ class PostgresAsks:
         share: Reshare | None = None,
         update: Update | None = None,
         entry: Entrance | None = None,
+        gpu: int | None = None,
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
@@ -181,7 +182,7 @@ class PostgresAsks:
         size = max(adds_bytes, size)
         most = None if allowance is None else allowance.spec_bytes_max
         bounded = (size, most, ASKS_BYTES_MAX if size > LARGE_ASK_BYTES else None)
-        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded)
+        row = await self.asking.row("ask", kind, pool, subject_id, tenant, priority, at, *what, *bounded, gpu)
         assert row is not None, "what is used is always told"
         if allowance is not None and not row["asked"]:
             used = Use(spec_bytes=row["bytes"])

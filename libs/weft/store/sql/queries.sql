@@ -121,9 +121,9 @@ WITH used AS MATERIALIZED (
     SELECT COALESCE(sum(bytes), 0)::bigint AS waiting FROM asks
      WHERE tenant = $4 AND bytes > 0 AND $12 IS NOT NULL AND $13::bigint IS NOT NULL
 ), asked AS (
-    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes)
+    INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry, bytes, gpu)
     SELECT $1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
-           $10::text::jsonb, $11::bigint
+           $10::text::jsonb, $11::bigint, $14::integer
       FROM used, waits
      WHERE $11 = 0 OR $12 IS NULL OR (used.bytes + $11 <= $12 AND ($13 IS NULL OR waiting < $13))
     RETURNING 1
@@ -522,7 +522,7 @@ SELECT policy, preemption_after FROM policies WHERE pool = $1;
 
 -- name: nodes
 SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
-       extract(epoch FROM seen_at)::float8 AS seen_at, rack
+       extract(epoch FROM seen_at)::float8 AS seen_at, rack, health
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
 
 -- name: holding_jobs
@@ -860,7 +860,7 @@ SELECT wanted.id, counted.*
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why
+       share::text AS share, update::text AS update, entry::text AS entry, why::text AS why, gpu
   FROM asks_within($1, $2, $3) WITH ORDINALITY
  ORDER BY ordinality;
 
@@ -929,12 +929,12 @@ WITH held AS (
     SELECT must_have_loaded_last($1, $2, $3, $18)
 ), saved AS (
     INSERT INTO nodes AS node
-           (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at, rack)
-    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11, 1, to_timestamp($12::float8), $17 FROM held
+           (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at, rack, health)
+    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11, 1, to_timestamp($12::float8), $17, $19::jsonb FROM held
     ON CONFLICT (id) DO UPDATE SET
         pool = excluded.pool, address = excluded.address, capacity = excluded.capacity, runtime = excluded.runtime,
         not_enforced = excluded.not_enforced, ready = excluded.ready, drained = excluded.drained,
-        version = node.version + 1, seen_at = excluded.seen_at, rack = excluded.rack
+        version = node.version + 1, seen_at = excluded.seen_at, rack = excluded.rack, health = excluded.health
     RETURNING *
 ), done AS (
     DELETE FROM asks USING saved WHERE asks.id = $15::bigint

@@ -1,9 +1,12 @@
-"""`weft emulate`: have an emulated GPU of the cluster that `weft up` started here turn slow, or recover."""
+"""`weft emulate`: have an emulated GPU of the cluster that `weft up` started here turn slow or sick, or recover."""
 
 import argparse
 import os
 
+from msgspec import structs
+
 from weft.client.place import weft_home
+from weft.emulation.faults import Fault, read_fault, write_fault
 from weft.emulation.slowdowns import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
 from weftd.cli import connection
 from weftd.cli.cli_error import CliError
@@ -11,20 +14,40 @@ from weftd.cli.formatting import natural
 from weftd.cli.local import ClusterHome
 
 _NODES_SHOWN = 8
+_XID_END = 1000
+_FAULTS = {
+    "ecc": "show an uncorrectable memory error",
+    "throttle": "be slowed down by its hardware",
+    "off-bus": "be out of the driver's reach",
+    "hang": "have the driver hang",
+    "reset": "reset the GPU: every fault but its count of Xids is gone",
+}
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("emulate", help="have an emulated GPU be slow", description=__doc__)
+    parser = commands.add_parser("emulate", help="have an emulated GPU be slow or sick", description=__doc__)
     parser.add_argument("node", metavar="NODE")
     parser.add_argument("gpu", type=int, metavar="GPU", help="index of the GPU")
     parser.add_argument(
-        "slowdown", type=_slowdown, metavar="SLOWDOWN", help="1.33: what took 1 s takes 1.33 s; 1: as it should be"
+        "slowdown",
+        type=_slowdown,
+        nargs="?",
+        metavar="SLOWDOWN",
+        help="1.33: what took 1 s takes 1.33 s; 1: as it should be",
     )
+    parser.add_argument("--xid", type=int, metavar="N", help="report one more Xid of this number, such as 79")
+    for name, help_text in _FAULTS.items():
+        parser.add_argument(f"--{name}", action="store_true", help=help_text)
     connection.options(parser)
     parser.set_defaults(func=emulate)
 
 
 async def emulate(args: argparse.Namespace) -> int:
+    faults = args.xid is not None or any(getattr(args, name.replace("-", "_")) for name in _FAULTS)
+    if faults == (args.slowdown is not None):
+        raise CliError("give a SLOWDOWN, or one of --xid, --ecc, --throttle, --off-bus, --hang, --reset", status=2)
+    if args.xid is not None and not 0 < args.xid < _XID_END:
+        raise CliError(f"--xid must be 1 to {_XID_END - 1}, got {args.xid}", status=2)
     async with connection.connected(args) as client:
         nodes = {node.id: node for node in (await client.nodes()).nodes}
     node = nodes.get(args.node)
@@ -40,11 +63,41 @@ async def emulate(args: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise CliError(_no_folder(home, args))
     try:
-        slow_down(folder, args.gpu, args.slowdown)
+        if args.slowdown is not None:
+            slow_down(folder, args.gpu, args.slowdown)
+        else:
+            write_fault(folder, args.gpu, _fault(args, read_fault(folder, args.gpu)))
     except OSError as error:
         raise CliError(f"cannot write {folder / str(args.gpu)}: {error.strerror}") from error
-    print(f"emulated GPU {args.gpu} of {args.node} has a slowdown of {args.slowdown:g} from now on")
+    has = _shown(args) if args.slowdown is None else f"has a slowdown of {args.slowdown:g}"
+    print(f"emulated GPU {args.gpu} of {args.node} {has} from now on")
     return 0
+
+
+def _fault(args: argparse.Namespace, before: Fault) -> Fault:
+    """The fault after these options: each adds to what the GPU has, and a reset ends all of it."""
+    if args.reset:
+        return Fault(xids=before.xids, resets=before.resets + 1)
+    xids = dict(before.xids)
+    if args.xid is not None:
+        number = str(args.xid)
+        xids[number] = xids.pop(number, 0) + 1
+    return structs.replace(
+        before,
+        xids=xids,
+        ecc=before.ecc + args.ecc,
+        throttle=before.throttle or args.throttle,
+        off_bus=before.off_bus or args.off_bus,
+        hang=before.hang or args.hang,
+    )
+
+
+def _shown(args: argparse.Namespace) -> str:
+    """The options as words, such as `shows --xid 79, --ecc`."""
+    if args.reset:
+        return "was reset, and shows no fault"
+    named = [f"--{name}" for name in _FAULTS if getattr(args, name.replace("-", "_"))]
+    return f"shows {', '.join([f'Xid {args.xid}'] * (args.xid is not None) + named)}"
 
 
 def _no_folder(home: ClusterHome, args: argparse.Namespace) -> str:
@@ -54,10 +107,13 @@ def _no_folder(home: ClusterHome, args: argparse.Namespace) -> str:
             f"there is no cluster in {home.root}: set WEFT_HOME to the home of the `weft up` that runs {args.node}, on"
             " the machine where it runs"
         )
+    written = f"the fault into emulated/{args.gpu}.fault"
+    if args.slowdown is not None:
+        written = f"{args.slowdown:g} into emulated/{args.gpu}"
     known = ", ".join(sorted((folder.name for folder in home.nodes.iterdir()), key=natural)[:_NODES_SHOWN]) or "none"
     return (
         f"{args.node} is no node of the cluster in {home.root}, which has {known}: set WEFT_HOME to the home of its own"
-        f" `weft up`; of a node without one, write {args.slowdown:g} into emulated/{args.gpu} in its EXECUTOR_HOME"
+        f" `weft up`; of a node without one, write {written} in its EXECUTOR_HOME"
     )
 
 

@@ -1,15 +1,19 @@
 """Nodes and the whole cluster: look, drain, resume."""
 
 import asyncio
+from typing import Annotated, Any
 
 from aiohttp import web
+from msgspec import Meta, Struct
 
+from weft.domain.cluster import GPUS_MAX
 from weft.domain.job import Job
 from weft.messages.asks import AskKind
 from weft.messages.http import Accepted, ClusterView, NodesView
 from weft.store.accounts import Moment
 from weft.store.tenants import Access
 from weftd.gateway.api.gpus import slowest_of
+from weftd.gateway.errors import RejectedError
 from weftd.gateway.gateway import Gateway
 from weftd.gateway.http.route import ACCEPTED, Audience, Call, NoQuery, RouteAnswer, answer, operation
 from weftd.gateway.readmodel.past import Past, PastQuery, moment_of, past_of
@@ -83,10 +87,29 @@ async def resume(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.RESUME)
 
 
-async def _ask(call: Call[NoQuery], kind: AskKind) -> web.StreamResponse:
+class ReturnQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    gpu: Annotated[int, Meta(ge=0, lt=GPUS_MAX, description="Index; without it, the node and all GPUs.")] | None = None
+
+
+@operation(
+    "POST /v1/nodes/{node}/return",
+    "cluster",
+    "Have a sick GPU, or a sick node, used again",
+    description="It is on probation, whatever it had. A sign that is still there takes it out of use again.",
+    who=Audience.ADMIN,
+    answers=ACCEPTED,
+)
+async def give_back(call: Call[ReturnQuery]) -> web.StreamResponse:
+    node, gpu = await call.gateway.node(call.path("node")), call.query.gpu
+    if gpu is not None and all(each.index != gpu for each in node.capacity.gpus):
+        raise RejectedError(404, "gpu", f"{node.id} has no GPU {gpu}")
+    return await _ask(call, AskKind.RETURN, gpu=gpu)
+
+
+async def _ask(call: Call[Any], kind: AskKind, *, gpu: int | None = None) -> web.StreamResponse:
     gateway = call.gateway
     node = await gateway.node(call.path("node"))
-    await gateway.store.ask(kind, subject_id=node.id, pool=node.pool, tenant=call.who.tenant, at=gateway.now())
+    await gateway.store.ask(kind, subject_id=node.id, pool=node.pool, tenant=call.who.tenant, at=gateway.now(), gpu=gpu)
     gateway.wakeups.asked(node.pool)
     state = "drained" if node.drained else "ready" if node.ready else "lost"
     return answer(Accepted(id=node.id, ask=kind, state=state), status=202)

@@ -57,6 +57,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
     gpus.gpus,
     nodes.drain,
     nodes.resume,
+    nodes.give_back,
     nodes.cluster,
     cluster.queue,
     cluster.live,

@@ -198,6 +198,7 @@ def _node_view(
                 held_by=(sharing[gpu.index] or holders[gpu.index])[0] if gpu.index in holders else None,
                 sharing=sharing.get(gpu.index, ()),
                 use=uses.get(gpu.index),
+                health=node.health_of(gpu.index),
             )
             for gpu in node.capacity.gpus
         ),
@@ -210,6 +211,7 @@ def _node_view(
             for volume in node.capacity.volumes
             if who.admin or volume.is_for(who.tenant)
         ),
+        health=node.own_health,
     )
 
 

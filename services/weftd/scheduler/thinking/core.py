@@ -18,8 +18,9 @@ from weft.domain.dependencies import Ends
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
+from weft.health.state import HealthTimes
 from weft.messages.asks import Ask, AskKind
-from weft.messages.nodes import JobOrder, NodeReported, RunState
+from weft.messages.nodes import JobOrder, NodeReported, RankOrder, RunState
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.locality import Locality
 from weft.planning.minimum_run import MinimumRun
@@ -30,7 +31,7 @@ from weft.planning.reasons.refusals import never_fits
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
-from weftd.scheduler.thinking.decide import lifecycle, serving, sharing, sizing, tuning, updating
+from weftd.scheduler.thinking.decide import health, lifecycle, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.leader_warmup import LeaderWarmup
 from weftd.scheduler.thinking.decide.loans import Loans
 from weftd.scheduler.thinking.decide.migration import Migration
@@ -62,6 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     half_life_seconds: float = HALF_LIFE_SECONDS  # of what tenants used, in the order fair
     quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
     preemption_after_seconds: float = 0.0  # a job runs for so long at least before it is pre-empted
+    health: HealthTimes = HealthTimes()
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
 
@@ -175,6 +177,7 @@ class Scheduler:
         if report.leader is not None:
             self.node_failures.follows(report.node_id)
         self.cluster_state.see(report, now, sure=report.leader is not None or self._leader_warmup.past(now))
+        health.judge(self.cluster_state, report, now, self.settings.health)
         return ""
 
     def _know_node(self, report: NodeReported, now: float) -> None:
@@ -189,6 +192,7 @@ class Scheduler:
             drained=known.drained if known else False,
             seen_at=now,
             rack=report.rack,
+            health=known.health if known else (),
         )
         if known is None:
             gpus = len(node.capacity.gpus)
@@ -212,6 +216,9 @@ class Scheduler:
         """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
         if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
             self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
+            return []
+        if ask.kind is AskKind.RETURN:
+            health.give_back(self.cluster_state, ask, now, self.settings.health)
             return []
         if job is None:
             job = self.cluster_state.jobs.get(ask.subject_id)
@@ -259,7 +266,7 @@ class Scheduler:
 
     def follow(self, report: NodeReported, now: float) -> list[Step]:
         """The steps that a report makes due, for every job that has a rank on its node."""
-        steps: list[Step] = []
+        steps = health.end_runs(self.cluster_state, report.node_id, now)
         for job_id in sorted(self.cluster_state.pool.runs.jobs_on(report.node_id)):
             job = self.cluster_state.jobs[job_id]
             steps += (serving if job.spec.is_service else lifecycle).follow(self.cluster_state, job, now)
@@ -472,7 +479,8 @@ class Scheduler:
 
     def _permitted(self, node_id: str, order: JobOrder) -> JobOrder:
         """The order without the ranks that may not run now. A node keeps the runs that it has; it starts none while the
-        leader settles or an orphan of the job lives, and none with a share or a volume that it does not give."""
+        leader settles or an orphan of the job lives, none on a GPU that is out of use, and none with a share or a
+        volume that it does not give."""
         known = self.cluster_state.pool.runs.reported_by(node_id)
         if all(key_of(order, rank) in known for rank in order.ranks):
             return order
@@ -484,10 +492,13 @@ class Scheduler:
             and _offers_volumes(node, order)
             and not self.cluster_state.pool.orphans.has_living(order.job_id, but_of=but_of)
         )
-        return for_ranks(
-            order,
-            lambda rank: key_of(order, rank) in known or (starts and (node.gives_shares or rank.share is None)),
-        )
+        closed = node.closed_gpus
+
+        def permits(rank: RankOrder) -> bool:
+            gives = (node.gives_shares or rank.share is None) and closed.isdisjoint(rank.gpus)
+            return key_of(order, rank) in known or (starts and gives)
+
+        return for_ranks(order, permits)
 
     def take_hinted(self) -> set[str]:
         """Nodes whose desired runs changed since the last call."""

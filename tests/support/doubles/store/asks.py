@@ -44,6 +44,7 @@ class MemoryAsks(MemoryLeases):
         share: Reshare | None = None,
         update: Update | None = None,
         entry: Entrance | None = None,
+        gpu: int | None = None,
         adds_bytes: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
@@ -68,6 +69,7 @@ class MemoryAsks(MemoryLeases):
             share=share,
             update=update,
             entry=entry,
+            gpu=gpu,
         )
 
     async def asks(self, *, pool: str, limit: int, bytes_max: int = ASKS_BYTES_MAX) -> list[Ask]:
@@ -115,6 +117,7 @@ class MemoryAsks(MemoryLeases):
         update: Update | None = None,
         entry: Entrance | None = None,
         why: Cause | None = None,
+        gpu: int | None = None,
     ) -> None:
         self._ask_id += 1
         ask = Ask(
@@ -130,5 +133,6 @@ class MemoryAsks(MemoryLeases):
             update=update,
             entry=entry,
             why=why,
+            gpu=gpu,
         )
         self._asks[ask.id] = (pool, ask)

@@ -54,7 +54,7 @@ CREATE INDEX submissions_with_context ON submissions ((spec ->> 'context'), tena
 CREATE TABLE asks (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind       text NOT NULL CHECK (kind IN
-                   ('submit', 'cancel', 'requeue', 'prioritise', 'drain', 'resume', 'tune', 'scale', 'share', 'update', 'enter')),
+                   ('submit', 'cancel', 'requeue', 'prioritise', 'drain', 'resume', 'return', 'tune', 'scale', 'share', 'update', 'enter')),
     pool       text NOT NULL,
     subject_id text NOT NULL,
     tenant     text NOT NULL,
@@ -66,6 +66,7 @@ CREATE TABLE asks (
     update     jsonb,
     entry      jsonb,   -- with the kind enter
     why        jsonb,   -- of a cancel that no user asked for
+    gpu        integer CHECK (gpu IS NULL OR kind = 'return'),   -- NULL: the node and all of its GPUs
     bytes      bigint NOT NULL DEFAULT 0 CHECK (bytes >= 0),   -- of what its tenant may have, while it waits and once done
     CONSTRAINT asks_tune_check CHECK ((kind = 'tune') = (tune IS NOT NULL)),
     CONSTRAINT asks_scale_check CHECK ((kind = 'scale') = (scale IS NOT NULL)),
@@ -323,7 +324,8 @@ CREATE TABLE nodes (
     drained      boolean NOT NULL,
     version      integer NOT NULL,
     seen_at      timestamptz NOT NULL,
-    rack         text NOT NULL DEFAULT ''
+    rack         text NOT NULL DEFAULT '',
+    health       jsonb NOT NULL DEFAULT '[]'   -- of the node and of its GPUs
 );
 
 -- What of `tenant_submitted` is over, by pool, so that no two leaders write one row. A job that is requeued counts back.

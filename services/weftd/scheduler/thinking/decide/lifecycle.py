@@ -25,6 +25,7 @@ _NOT_ITS_FAULT = frozenset(
         _C.LENT,
         _C.MOVED,
         _C.NODE_LOST,
+        _C.GPU_FAILED,
         _C.REQUEUE_ASKED,
         _C.NODE_STOPPED,
         _C.RUN_LOST,
@@ -150,13 +151,16 @@ def _ended_well(job: Job, needed: str = "every rank") -> str:
 
 
 def _restarted(cluster_state: ClusterState, job: Job, now: float, *, progress: dict[str, float] | None) -> list[Step]:
-    """The job begins anew with another size, where that was held for it; nothing if a node of it is gone since."""
+    """Start the job again with another size, where that was held for it. No step if a node or a GPU there is out of use
+    since."""
     assert job.stopping_for is not None
     following = job.next_placement
     assert following is not None
     nodes = cluster_state.pool.nodes
-    if not all(each.node_id in nodes and nodes[each.node_id].ready for each in following.allocations):
-        return []
+    for each in following.allocations:
+        node = nodes.get(each.node_id)
+        if node is None or not node.ready or not node.closed_gpus.isdisjoint(each.gpus):
+            return []
     port = port_for(cluster_state, structs.replace(job, epoch=job.epoch + 1), following.allocations)
     placement = structs.replace(following, master_port=port)
     return cluster_state.go(job, _E.RESTARTED, job.stopping_for, now, placement=placement, progress=progress)

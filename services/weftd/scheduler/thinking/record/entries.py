@@ -19,7 +19,7 @@ from weft.domain.quotas import Quota
 from weft.domain.spec import JobSpec
 from weft.messages.asks import Ask
 from weft.messages.history import Record
-from weft.messages.nodes import JobOrder, NodeReported, RunSeen
+from weft.messages.nodes import JobOrder, NodeReported, NodeSigns, RunSeen
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weftd.scheduler.thinking.core import Settings
 from weftd.scheduler.thinking.record.long_texts import filler, in_ask, in_job, marked
@@ -79,6 +79,7 @@ class Changed(Struct, frozen=True, array_like=True, tag=6):
     seq: int  # the increase since the previous report
     leaving: bool
     runs: tuple[int | Ticked | RunSeen, ...]
+    signs: NodeSigns | None = None
 
 
 class Repeated(Struct, frozen=True, array_like=True, tag=7):
@@ -241,10 +242,10 @@ def _specified(job: Job, checksum: int, specs: Mapping[str, JobSpec]) -> Job:
 def changed_since(report: NodeReported, before: NodeReported, node: int) -> Changed | Repeated:
     """The report of the node of this number, as its changes since the previous one."""
     ahead = report.seq - before.seq
-    if report.runs == before.runs and report.leaving == before.leaving:
+    if (report.runs, report.leaving, report.signs) == (before.runs, before.leaving, before.signs):
         return Repeated(node, ahead)
     runs = tuple(_told(run, index, before.runs) for index, run in enumerate(report.runs))
-    return Changed(node, ahead, report.leaving, runs)
+    return Changed(node, ahead, report.leaving, runs, report.signs)
 
 
 def _told(run: RunSeen, index: int, before: Sequence[RunSeen]) -> int | Ticked | RunSeen:
@@ -262,7 +263,9 @@ def report_of(changed: Changed | Repeated, before: NodeReported) -> NodeReported
     if isinstance(changed, Repeated):
         return structs.replace(before, seq=before.seq + changed.seq)
     runs = tuple(_run_of(run, before.runs) for run in changed.runs)
-    return structs.replace(before, seq=before.seq + changed.seq, leaving=changed.leaving, runs=runs)
+    return structs.replace(
+        before, seq=before.seq + changed.seq, leaving=changed.leaving, runs=runs, signs=changed.signs
+    )
 
 
 def _run_of(told: int | Ticked | RunSeen, before: Sequence[RunSeen]) -> RunSeen:

@@ -291,7 +291,7 @@ class Journal:
             self._numbers += 1
             return Reported(report)
         number = self._known[report.node_id]
-        rest = structs.replace(report, seq=before.seq, runs=before.runs, leaving=before.leaving)
+        rest = structs.replace(report, seq=before.seq, runs=before.runs, leaving=before.leaving, signs=before.signs)
         if rest != before:
             del self._reports[report.node_id]  # another executor or machine: it gets a new number
             return self._reported(report)

@@ -166,7 +166,7 @@ class Pool:
 
     def _reopen(self, node: Node) -> None:
         """Open the node for new jobs again, unless it is drained or lost."""
-        if node.ready and not node.drained and not self.free_capacity.is_open(node.id):
+        if node.takes_work and not self.free_capacity.is_open(node.id):
             self.free_capacity.reopen([node.id])
 
     def _look_for_strays(self, node_id: str) -> None:
@@ -204,9 +204,9 @@ class Pool:
             kept = self._kept_on(node_id)
             assert not full, f"jobs have more than there is of GPUs {full} of {node_id}"
             assert len(kept) == len(set(kept)), f"a GPU of {node_id} is kept for two: {sorted(kept)}"
-            taken = {*held, *kept, *self.orphans.occupied(node_id)}
+            taken = {*held, *kept, *self.orphans.occupied(node_id), *free_capacity.node.closed_gpus}
             wrong = sorted(taken.intersection(free_capacity.gpus.whole))
-            assert not wrong, f"GPUs {wrong} of {node_id} are free, and held, occupied or kept"
+            assert not wrong, f"GPUs {wrong} of {node_id} are free, and held, occupied, kept or out of use"
             cpus = free_capacity.node.capacity.cpus - sum(allocation.cpus for allocation in here)
             assert abs(free_capacity.cpus - cpus) < CPU_DUST, (
                 f"{node_id}: {free_capacity.cpus} CPUs free, which are {cpus}"

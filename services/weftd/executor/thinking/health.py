@@ -1,0 +1,79 @@
+"""The signs of sickness in the samples of this node's telemetry."""
+
+from collections import deque
+
+from weft.health.catalogue import (
+    DRAIN_WANTED,
+    DRIVER_HANGS,
+    ECC_UNCORRECTED,
+    LINKS_WANTED,
+    OFF_BUS,
+    REBOOT_WANTED,
+    REMAP_FAILED,
+    REMAP_PENDING,
+    RESET_WANTED,
+    THROTTLED,
+    code_of_xid,
+    verdict_of,
+)
+from weft.messages.nodes import XIDS_MAX, GpuSigns, NodeSigns
+from weft.messages.signals import GpuSample, NodeSampled
+
+HANG_SECONDS = 30.0  # for so long no GPU can be read before the driver counts as hung
+BIN_SECONDS = 60.0
+BINS, BINS_BAD = 10, 6  # a GPU is throttled if it was slowed down in 6 of the last 10 minutes
+RECOVERIES = {1: RESET_WANTED, 2: REBOOT_WANTED, 3: LINKS_WANTED, 4: DRAIN_WANTED}  # NVML's recovery actions
+_SLOWED = frozenset({"hw-slowdown", "hw-thermal-slowdown", "hw-power-brake"})
+
+
+class SignWatch:
+    """Keeps what one sample alone does not show: for how long the driver hangs, and how often a GPU was slowed down.
+
+    A GPU that cannot be read fell off the bus only if others of its node can be read: else it is the driver.
+    """
+
+    def __init__(self) -> None:
+        self.signs: NodeSigns | None = None
+        self._silent_since: float | None = None
+        self._slowed: dict[str, deque[int]] = {}  # by GPU, the minutes in which it was slowed down
+
+    def see(self, told: NodeSampled) -> bool:
+        """Take in a sample; True if the signs are other ones than before."""
+        unread = [gpu for gpu in told.gpus if gpu.problem]
+        all_unread = bool(told.gpus) and len(unread) == len(told.gpus)
+        if not all_unread:
+            self._silent_since = None
+        elif self._silent_since is None or told.at < self._silent_since:
+            self._silent_since = told.at
+        levels: dict[str, float] = {}
+        if self._silent_since is not None and told.at - self._silent_since >= HANG_SECONDS:
+            levels[DRIVER_HANGS] = HANG_SECONDS
+        found = [self._of(gpu, told.at, off_bus=bool(gpu.problem) and not all_unread) for gpu in told.gpus]
+        gpus = tuple(each for each in found if each.xids or each.levels or each.resets)
+        before, self.signs = self.signs, NodeSigns(boot=told.boot, gpus=gpus, levels=levels)
+        return self.signs != before
+
+    def _of(self, gpu: GpuSample, at: float, *, off_bus: bool) -> GpuSigns:
+        there: dict[str, float] = {
+            OFF_BUS: float(off_bus),
+            ECC_UNCORRECTED: float(gpu.ecc_uncorrected_volatile or 0),
+            REMAP_FAILED: float(gpu.row_remap_failed or False),
+            REMAP_PENDING: float(gpu.row_remap_pending or False),
+            THROTTLED: float(self._throttled(gpu, at)),
+        }
+        if (wanted := RECOVERIES.get(gpu.recovery_action or 0)) is not None:
+            there[wanted] = float(gpu.recovery_action or 0)
+        xids = {xid: count for xid, count in gpu.xid_errors.items() if verdict_of(code_of_xid(xid)) is not None}
+        return GpuSigns(
+            index=gpu.index,
+            xids=dict(sorted(xids.items())[:XIDS_MAX]),
+            resets=gpu.resets,
+            levels={name: number for name, number in there.items() if number},
+            detail=gpu.problem if off_bus else "",
+        )
+
+    def _throttled(self, gpu: GpuSample, at: float) -> bool:
+        bins, minute = self._slowed.setdefault(gpu.uuid, deque(maxlen=BINS)), int(at // BIN_SECONDS)
+        if _SLOWED.intersection(gpu.clock_events) and (not bins or bins[-1] < minute):
+            bins.append(minute)
+        return sum(minute - BINS < each <= minute for each in bins) >= BINS_BAD

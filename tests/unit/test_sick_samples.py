@@ -1,0 +1,103 @@
+"""The signs of sickness in samples, and the faults of emulated GPUs."""
+
+from pathlib import Path
+
+from weft.domain.cluster import Gpu
+from weft.emulation.faults import EmulatedSource, Fault, fault_file, read_fault, write_fault
+from weft.messages.nodes import GpuSigns, NodeSigns
+from weft.messages.signals import GpuSample, HostSample, NodeSampled
+from weftd.executor.thinking.health import BIN_SECONDS, HANG_SECONDS, SignWatch
+
+GPUS = tuple(Gpu(index=index, uuid=f"u-{index}", model="m", memory=1, emulated=True) for index in range(2))
+
+
+def sampled(*gpus: GpuSample, at: float = 0.0) -> NodeSampled:
+    host = HostSample(cpus=1, memory_total=1, memory_used=0)
+    return NodeSampled(node_id="node-1", pool="default", at=at, host=host, gpus=gpus, boot="t1")
+
+
+def sample(index: int = 0, **fields: object) -> GpuSample:
+    return GpuSample(index=index, uuid=f"u-{index}", model="m", **fields)  # type: ignore[arg-type]
+
+
+def signs_of(*samples: NodeSampled) -> NodeSigns:
+    watch = SignWatch()
+    for each in samples:
+        watch.see(each)
+    assert watch.signs is not None
+    return watch.signs
+
+
+def test_a_well_gpu_has_no_signs_and_xids_of_programs_are_none() -> None:
+    found = signs_of(sampled(sample(xid_errors={"31": 5, "13": 1}, ecc_uncorrected=7, clock_events=("sw-power-cap",))))
+    assert found == NodeSigns(boot="t1")
+
+
+def test_each_sign_is_named_with_its_number() -> None:
+    found = signs_of(
+        sampled(
+            sample(
+                xid_errors={"79": 2, "31": 1},
+                ecc_uncorrected_volatile=3,
+                row_remap_failed=True,
+                row_remap_pending=True,
+                recovery_action=2,
+                resets=1,
+            )
+        )
+    )
+    levels = {"ecc-uncorrected": 3.0, "row-remap-failed": 1.0, "row-remap-pending": 1.0, "reboot-wanted": 2.0}
+    assert found.gpus == (GpuSigns(index=0, xids={"79": 2}, resets=1, levels=levels),)
+
+
+def test_one_gpu_that_cannot_be_read_fell_off_the_bus_and_all_together_are_a_hung_driver() -> None:
+    alone = signs_of(sampled(sample(0, problem="GPU is lost"), sample(1)))
+    assert alone.gpus == (GpuSigns(index=0, levels={"off-bus": 1.0}, detail="GPU is lost"),)
+    hung = [sampled(sample(0, problem="x"), sample(1, problem="x"), at=at) for at in (0.0, HANG_SECONDS)]
+    assert not signs_of(hung[0]).levels
+    assert signs_of(*hung).levels == {"driver-hangs": HANG_SECONDS}
+    assert not signs_of(*hung, sampled(sample(0), sample(1), at=HANG_SECONDS + 1)).levels
+
+
+def test_a_gpu_is_throttled_once_it_was_slowed_down_in_six_of_ten_minutes() -> None:
+    slowed = [sampled(sample(clock_events=("hw-slowdown",)), at=minute * BIN_SECONDS) for minute in range(6)]
+    assert not signs_of(*slowed[:5]).gpus
+    assert signs_of(*slowed).gpus[0].levels == {"throttled": 1.0}
+    assert not signs_of(*slowed, sampled(sample(), at=20 * BIN_SECONDS)).gpus
+
+
+def test_the_same_signs_are_told_once() -> None:
+    watch = SignWatch()
+    assert [watch.see(sampled(sample(xid_errors={"79": count}), at=at)) for at, count in ((0, 1), (1, 1), (2, 2))] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_an_emulated_gpu_shows_the_faults_in_its_file(tmp_path: Path) -> None:
+    source = EmulatedSource(GPUS, tmp_path)
+    write_fault(tmp_path, 1, Fault(xids={"79": 1}, ecc=2, off_bus=True, throttle=True, resets=3))
+    well, sick = source.read()
+    assert (well.problem, well.xid_errors, well.ecc_uncorrected_volatile) == ("", {}, None)
+    assert (sick.xid_errors, sick.last_xid, sick.ecc_uncorrected_volatile, sick.resets) == ({"79": 1}, 79, 2, 3)
+    assert sick.problem
+    assert sick.clock_events == ("hw-slowdown",)
+
+
+def test_an_emulated_gpu_that_hangs_is_read_once_it_does_no_more(tmp_path: Path) -> None:
+    write_fault(tmp_path, 0, Fault(hang=True))
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        write_fault(tmp_path, 0, Fault(hang=len(waits) < 3))
+
+    assert len(EmulatedSource(GPUS, tmp_path, sleep=sleep).read()) == 2
+    assert len(waits) == 3
+
+
+def test_a_file_that_is_no_fault_counts_as_none(tmp_path: Path) -> None:
+    for text in ("", "[]", '{"unknown": 1}', "\x00", '{"ecc": "many"}'):
+        fault_file(tmp_path, 0).write_text(text)
+        assert read_fault(tmp_path, 0) == Fault()
