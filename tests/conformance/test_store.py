@@ -11,6 +11,7 @@ from msgspec import structs
 from tests.support.builders import node, spec
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, names, told
+from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from weft.domain.selection import Selection
 from weft.domain.spec import Kind
@@ -524,6 +525,30 @@ async def test_a_node_is_drained_with_the_ask_for_it(world: World) -> None:
     await world.scheduler.save_node(lease, node(drained=True), event="drained", cause="by admin", ask=ask.id)
     assert await world.scheduler.asks(pool="default", limit=10) == []
     assert (await world.gateway.nodes())[0].drained
+
+
+async def test_the_health_of_a_node_is_stored_and_a_person_returns_a_gpu(world: World) -> None:
+    lease = await world.lead()
+    sick = HealthRecord(
+        gpu=1,
+        uuid="u",
+        state=HealthState.QUARANTINED,
+        code="xid-79",
+        sentence="it fell off the bus",
+        numbers={"xid-79": 1.0},
+        since=AT,
+        offences=(AT,),
+        xids={"79": 1},
+    )
+    await world.scheduler.save_node(lease, node(health=(sick,)), event="health", cause=sick.sentence)
+    assert (await world.scheduler.nodes(pool="default"))[0].health == (sick,)
+    for gpu in (1, None):
+        await world.gateway.ask(AskKind.RETURN, subject_id="node-1", pool="default", tenant="admin", at=AT, gpu=gpu)
+    asks = await world.scheduler.asks(pool="default", limit=10)
+    assert [(ask.kind, ask.subject_id, ask.gpu) for ask in asks] == [
+        (AskKind.RETURN, "node-1", 1),
+        (AskKind.RETURN, "node-1", None),
+    ]
 
 
 async def test_touching_a_node_changes_when_it_was_seen_and_nothing_else(world: World) -> None:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from weft.domain.cluster import Capacity, Gpu, Node
+from tests.support.sick import SickFleet
 from weft.domain.health import HealthRecord, HealthState
 from weft.health.catalogue import LEVELS, XIDS, code_of_xid, verdict_of
-from weft.health.pool import PoolBound, judged_node, most_out
+from weft.health.pool import most_out
 from weft.health.state import HealthTimes, Reading, judged, returned
 
 S = HealthState
@@ -124,6 +124,13 @@ def test_a_count_of_a_former_telemetry_is_not_taken_for_news() -> None:
     assert again.state is S.QUARANTINED
 
 
+def test_an_xid_beside_a_worse_level_is_judged_with_it_and_a_reset_after_both_counts() -> None:
+    sick = reading("off-bus", xids={"94": 1})
+    reset = reading(xids={"94": 1}, resets=1)
+    states = after(sick, *[reset] * 12)
+    assert (states[0].code, states[-1].state) == ("off-bus", S.PROBATION)
+
+
 def test_another_gpu_at_the_same_index_begins_healthy() -> None:
     sick = after(reading(xids={"79": 1}))[0]
     assert judged(sick, structs.replace(reading(), uuid="new"), 1.0, TIMES, may_take=lambda: True) is None
@@ -142,73 +149,8 @@ SIGNS = st.sampled_from([*LEVELS, *(code_of_xid(str(xid)) for xid in (*XIDS, 13,
 EVENTS = st.lists(st.tuples(st.integers(0, 11), SIGNS | st.sampled_from(["clear", "reset"])), max_size=60)
 
 
-def pool(nodes: int, gpus: int) -> list[Node]:
-    return [
-        Node(
-            id=f"node-{number}",
-            pool="default",
-            address="",
-            capacity=Capacity(
-                cpus=1,
-                memory=1,
-                gpus=tuple(Gpu(index=i, uuid=f"{number}-{i}", model="m", memory=1) for i in range(gpus)),
-            ),
-        )
-        for number in range(nodes)
-    ]
-
-
-class Fleet:
-    """Nodes in virtual time, whose GPUs show what they are told to."""
-
-    def __init__(self, nodes: int, gpus: int) -> None:
-        self.nodes = {node.id: node for node in pool(nodes, gpus)}
-        self.places = [(node.id, gpu.index) for node in self.nodes.values() for gpu in node.capacity.gpus]
-        self.levels: dict[tuple[str, int], set[str]] = {place: set() for place in self.places}
-        self.xids: dict[tuple[str, int], dict[str, int]] = {place: {} for place in self.places}
-        self.resets = dict.fromkeys(self.places, 0)
-        self.now = 0.0
-        self.history: list[tuple[HealthRecord, ...]] = []
-
-    def happens(self, place: int, sign: str) -> None:
-        where = self.places[place % len(self.places)]
-        if sign in ("clear", "reset"):
-            self.levels[where].clear()
-            self.resets[where] += sign == "reset"
-        elif sign.startswith("xid-"):
-            counts, number = self.xids[where], sign.removeprefix("xid-")
-            counts[number] = counts.get(number, 0) + 1
-        elif sign != "driver-hangs":
-            self.levels[where].add(sign)
-
-    def report(self, seconds: float) -> None:
-        self.now += seconds
-        for node in list(self.nodes.values()):
-            readings = [
-                Reading(
-                    node_id=node.id,
-                    gpu=gpu.index,
-                    uuid=gpu.uuid,
-                    xids=dict(self.xids[node.id, gpu.index]),
-                    resets=self.resets[node.id, gpu.index],
-                    levels=dict.fromkeys(sorted(self.levels[node.id, gpu.index]), 1.0),
-                    boot="t",
-                    node_boot="b",
-                )
-                for gpu in node.capacity.gpus
-            ]
-            bound = PoolBound(self.nodes.values)
-            health = judged_node(node.health, readings, self.now, TIMES, bound)
-            self.nodes[node.id] = structs.replace(node, health=health)
-            self.history.append(health)
-
-    @property
-    def out(self) -> int:
-        return sum(len(node.closed_gpus) for node in self.nodes.values())
-
-
-def lived(events: Sequence[tuple[int, str]]) -> Fleet:
-    fleet = Fleet(3, 4)
+def lived(events: Sequence[tuple[int, str]]) -> SickFleet:
+    fleet = SickFleet(3, 4, TIMES)
     for place, sign in events:
         fleet.happens(place, sign)
         fleet.report(1.0)

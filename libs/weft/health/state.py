@@ -116,8 +116,8 @@ def _sick(
     may_take: Callable[[], bool],
 ) -> HealthRecord:
     before = known or HealthRecord(gpu=reading.gpu, uuid=reading.uuid, since=now)
-    seen = _seen(before, reading) if sign.new else before
-    out = structs.replace(seen, clean_since=None)
+    again = sign.new and sign.verdict.resets  # a reset before it is not the one that it needs
+    out = structs.replace(_seen(before, reading) if again else _counted(before, reading), clean_since=None)
     if before.state is _S.BROKEN or (before.due and not _worse(before, sign)):
         return _due(out, now, may_take) if before.due else out
     if sign.verdict.state is _S.SUSPECT:
@@ -166,7 +166,7 @@ _BROKEN_EXIT = "a person must repair or replace it, then `weft gpu return`"
 def _suspect(health: HealthRecord, reading: Reading, sign: _Sign, now: float, times: HealthTimes) -> HealthRecord:
     lasts = _doubled(times.suspect_seconds, health.offences, now, times)
     return structs.replace(
-        _seen(health, reading),
+        health,
         state=_S.SUSPECT,
         code=sign.code,
         sentence=_sentence(reading, sign),
@@ -250,10 +250,16 @@ def _was_reset(known: HealthRecord, reading: Reading) -> bool:
     return reading.node_boot != known.node_boot or reading.resets > before
 
 
-def _seen(health: HealthRecord, reading: Reading) -> HealthRecord:
-    """All that the reading counts was judged."""
+def _counted(health: HealthRecord, reading: Reading) -> HealthRecord:
+    """The record with all Xids of the reading judged; which resets it has seen stays as it is."""
     acting = {xid: count for xid, count in reading.xids.items() if verdict_of(code_of_xid(xid)) is not None}
-    return structs.replace(health, boot=reading.boot, node_boot=reading.node_boot, xids=acting, resets=reading.resets)
+    resets = health.resets if health.boot == reading.boot else 0
+    return structs.replace(health, boot=reading.boot, xids=acting, resets=resets)
+
+
+def _seen(health: HealthRecord, reading: Reading) -> HealthRecord:
+    """The record with all that the reading counts judged: only a later reset ends a quarantine."""
+    return structs.replace(_counted(health, reading), node_boot=reading.node_boot, resets=reading.resets)
 
 
 def _sentence(reading: Reading, sign: _Sign) -> str:

@@ -125,5 +125,5 @@ def _is_news(before: HealthRecord | None, after: HealthRecord) -> bool:
 
 def _sentence(health: HealthRecord) -> str:
     what = "the node" if health.gpu is None else f"GPU {health.gpu}"
-    until = f" (until: {health.exit})" if health.exit else ""
+    until = f"; {health.exit}" if health.due else f" (until: {health.exit})" if health.exit else ""
     return f"{what} is {'on ' * (health.state == 'probation')}{health.state}: {health.sentence}{until}"
