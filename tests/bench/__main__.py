@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `hosts`, `house`, `partition`, `python`,
-`serving`, `sharing` and `shipped` too: each has a docstring.
+`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `health`, `hosts`, `house`, `partition`,
+`python`, `serving`, `sharing` and `shipped` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -20,6 +20,7 @@ from tests.bench.elastic import main as elastic
 from tests.bench.eta import main as eta
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
+from tests.bench.health import main as health
 from tests.bench.hosts.measure import main as hosts
 from tests.bench.house import main as house
 from tests.bench.partition.measure import main as partition
@@ -64,6 +65,7 @@ OWN = {
     "routing": routing,
     "whatif": whatif,
     "dashboards": dashboards,
+    "health": health,
     "hosts": hosts,
     "house": house,
     "shipped": shipped,
