@@ -21,6 +21,7 @@ UNKNOWN = 999
 NO_INSTANCE = 0xFFFF_FFFF
 
 EVENT_WAIT_SECONDS = 0.01
+RECOVERY_ACTION = 230  # the number of its field
 
 
 @dataclass
@@ -59,6 +60,8 @@ class FakeGpu:
     power_capped_nanoseconds: int = 0
     thermal_nanoseconds: int = 0
     ecc: tuple[int, int] | None = (0, 0)  # corrected, uncorrected
+    ecc_volatile: int = 0  # uncorrected, since the last reset
+    recovery: int | None = None  # the action that the driver asks for; None: an old driver
     rows: tuple[int, int, int, int] | None = (0, 0, 0, 0)  # corrected, uncorrected, pending, failed
     pcie: tuple[int, int] = (5, 16)  # generation, width
     pcie_replays: int = 0
@@ -77,6 +80,12 @@ class FakeGpu:
     instance: int = NO_INSTANCE
     bytes_uuid: bool = False
 
+    def ecc_of(self, kind: int, counter: int) -> int | None:
+        """The errors of a kind: 0 corrected, 1 uncorrected; since the last reset (counter 0), or ever."""
+        if self.ecc is None:
+            return None
+        return self.ecc[kind] if counter else (0, self.ecc_volatile)[kind]
+
     def counter(self, number: int, scope: int) -> tuple[int, int] | None:
         """Value and bits of one of the counters of `nvmlDeviceGetFieldValues`; all NVLinks together are one scope."""
         sent, received = self.pcie_bytes or (None, None)
@@ -84,6 +93,7 @@ class FakeGpu:
             (197, 0): (sent, self.pcie_counter_bits),
             (198, 0): (received, self.pcie_counter_bits),
             (138, 0xFFFF_FFFF): (self.nvlink_kib[0] if self.nvlinks else None, 64),
+            (RECOVERY_ACTION, 0): (self.recovery, 32),
             (139, 0xFFFF_FFFF): (self.nvlink_kib[1] if self.nvlinks else None, 64),
         }
         value, bits = values.get((number, scope), (None, 0))

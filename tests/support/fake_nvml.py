@@ -143,7 +143,7 @@ class FakeNvml:
         )
 
     def nvmlDeviceGetTotalEccErrors(self, handle: Handle, kind: int, counter: int, /) -> int:
-        return self._supported(handle, "nvmlDeviceGetTotalEccErrors", lambda gpu: gpu.ecc)[kind]
+        return self._supported(handle, "nvmlDeviceGetTotalEccErrors", lambda gpu: gpu.ecc_of(kind, counter))
 
     def nvmlDeviceGetRemappedRows(self, handle: Handle, /) -> tuple[int, int, int, int]:
         return self._supported(handle, "nvmlDeviceGetRemappedRows", lambda gpu: gpu.rows)

@@ -244,7 +244,7 @@ class FakeLibrary:
         return self._error(gpu)
 
     def _nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: Any, counter: Any, count: Any) -> int:
-        return self._number(handle, count, lambda gpu: gpu.ecc[kind.value] if gpu.ecc else None)
+        return self._number(handle, count, lambda gpu: gpu.ecc_of(kind.value, counter.value))
 
     def _nvmlDeviceGetRemappedRows(self, handle: Any, *targets: Any) -> int:
         gpu = self._gpu(handle)

@@ -25,7 +25,7 @@ from weft.domain.cluster import Gpu
 from weft.gpus import inventory
 from weft.gpus.asking import GONE_MAX
 from weft.gpus.nvml import DRIVER, Nvml, provider_of
-from weft.gpus.sample import GpuReader
+from weft.gpus.sample import GpuReader, ResetCounts
 from weft.gpus.topology import topology
 from weft.messages.signals import GpuProcess, GpuSample
 
@@ -54,6 +54,9 @@ def test_a_sample_holds_all_that_the_driver_tells_in_the_units_of_its_message() 
         "thermal_seconds": 0.001,
         "ecc_corrected": 3,
         "ecc_uncorrected": 1,
+        "ecc_uncorrected_volatile": 2,
+        "recovery_action": 1,
+        "resets": 0,
         "rows_remapped_corrected": 2,
         "rows_remapped_uncorrected": 1,
         "row_remap_pending": True,
@@ -81,6 +84,19 @@ def test_a_sample_holds_all_that_the_driver_tells_in_the_units_of_its_message() 
 
 def _near(values: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 9) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def test_a_reset_is_seen_by_the_energy_that_is_counted_from_then_on() -> None:
+    gpu = busy_gpu()
+    with opened(FakeLibrary([gpu])) as found:
+        resets = ResetCounts()
+        readings = []
+        for energy in (100, 200, 50, 60, 10):
+            gpu.energy_millijoules = energy
+            reader = GpuReader(found, resets=resets)  # a driver that was opened again
+            readings.append(reader.read(now=0.0)[0].resets)
+            reader.free()
+    assert readings == [0, 0, 1, 1, 2]
 
 
 def test_every_field_of_a_sample_can_come_from_a_driver() -> None:
@@ -263,7 +279,7 @@ TAKES: dict[str, set[str]] = {
     "nvmlDeviceGetViolationStatus": {"power_capped_seconds", "thermal_seconds"},
     "nvmlDeviceGetEnforcedPowerLimit": {"power_limit_watts"},
     "nvmlDeviceGetMaxClockInfo": {"sm_clock_max_mhz"},
-    "nvmlDeviceGetTotalEccErrors": {"ecc_corrected", "ecc_uncorrected"},
+    "nvmlDeviceGetTotalEccErrors": {"ecc_corrected", "ecc_uncorrected", "ecc_uncorrected_volatile"},
     "nvmlDeviceGetRemappedRows": {
         *("rows_remapped_corrected", "rows_remapped_uncorrected", "row_remap_pending", "row_remap_failed")
     },
@@ -271,7 +287,9 @@ TAKES: dict[str, set[str]] = {
     "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
     "nvmlDeviceGetPcieReplayCounter": {"pcie_replays"},
     "nvmlDeviceGetNvLinkState": {"nvlinks_active", "nvlink_send_rate", "nvlink_receive_rate"},
-    "nvmlDeviceGetFieldValues": {"pcie_send_rate", "pcie_receive_rate", "nvlink_send_rate", "nvlink_receive_rate"},
+    "nvmlDeviceGetFieldValues": {
+        *("pcie_send_rate", "pcie_receive_rate", "nvlink_send_rate", "nvlink_receive_rate", "recovery_action")
+    },
     "nvmlDeviceGetProcessUtilization": {"processes"},
     "nvmlGpmQueryDeviceSupport": {"sm_active", "sm_occupancy", "tensor_active", "dram_active"},
     "nvmlGpmSampleAlloc": {"sm_active", "sm_occupancy", "tensor_active", "dram_active"},

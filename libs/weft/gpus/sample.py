@@ -6,8 +6,8 @@ from typing import Final
 from weft.domain.cluster import Gpu
 from weft.gpus.asking import Asker
 from weft.gpus.gpm import Gpm
-from weft.gpus.links import Links
-from weft.gpus.nvml import DRIVER, MIG_PREFIX, PCIE_RECEIVED, PCIE_SENT, Handle, Nvml, provider_of
+from weft.gpus.links import Links, field_value
+from weft.gpus.nvml import DRIVER, MIG_PREFIX, PCIE_RECEIVED, PCIE_SENT, RECOVERY_ACTION, Handle, Nvml, provider_of
 from weft.gpus.processes import GpuProcessReader
 from weft.gpus.values import Values, quick_values, slow_values
 from weft.messages.signals import GpuSample
@@ -55,6 +55,22 @@ def unknown(gpu: Gpu, problem: str = "", *, provider: str = "nvml", xids: Xids =
     )
 
 
+class ResetCounts:
+    """The number of resets of each GPU: a driver counts energy from the last reset on, so a lower value is after one.
+
+    It outlives a reader, as the driver is opened again after a GPU was lost."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def after(self, uuid: str, energy: float | None) -> int:
+        """The resets so far. `energy` in joules, as it is read now; None: not known."""
+        before, count = self._seen.get(uuid, (0.0, 0))
+        if energy is not None:
+            self._seen[uuid] = (energy, count + (energy < before))
+        return self._seen.get(uuid, (0.0, 0))[1]
+
+
 class GpuReader:
     """Reads GPUs repeatedly while the driver stays open; after the driver was reopened a new reader is needed."""
 
@@ -65,9 +81,12 @@ class GpuReader:
         nvml: Nvml = DRIVER,
         driver: str = "",
         xids: Callable[[str], Xids] = lambda _: NO_XIDS,
+        resets: ResetCounts | None = None,
     ) -> None:
+        resets = resets or ResetCounts()
         self._ones = [
-            _One(gpu, nvml, driver=driver, place=place / len(gpus), xids=xids) for place, gpu in enumerate(gpus)
+            _One(gpu, nvml, driver=driver, place=place / len(gpus), xids=xids, resets=resets)
+            for place, gpu in enumerate(gpus)
         ]
         self._turn = 0
         self._throughput_at = -THROUGHPUT_SECONDS
@@ -96,7 +115,16 @@ class GpuReader:
 class _One:
     """One GPU, with its state between two readings."""
 
-    def __init__(self, gpu: Gpu, nvml: Nvml, *, driver: str, place: float, xids: Callable[[str], Xids]) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        nvml: Nvml,
+        *,
+        driver: str,
+        place: float,
+        xids: Callable[[str], Xids],
+        resets: ResetCounts,
+    ) -> None:
         self.gpu = gpu
         self.asker = Asker()
         self.needs_throughput = False
@@ -113,6 +141,7 @@ class _One:
         self._gpm: Gpm | None = None
         self._gpm_instance: int | None = None
         self._throughput: tuple[float, Values] | None = None
+        self._resets = resets
 
     def read(self, *, now: float) -> GpuSample:
         if self.gpu.emulated:
@@ -141,6 +170,7 @@ class _One:
             last_xid=last,
             processes=processes,
             problem=asker.problem,
+            resets=self._resets.after(self.gpu.uuid, quick["energy_joules"]),
             **quick,
             **slow,
             **counted,
@@ -154,8 +184,15 @@ class _One:
         if self._slow_due is None or now >= self._slow_due:
             seconds = SLOW_SECONDS if self._slow_due is not None else SLOW_SECONDS * (0.5 + self._place / 2)
             self._slow = slow_values(self._nvml, handle, asker)
+            self._slow["recovery_action"] = self._recovery(handle, asker)
             self._slow_due = now if asker.problem else now + seconds
         return self._slow
+
+    def _recovery(self, handle: Handle, asker: Asker) -> int | None:
+        """The recovery that the driver asks for; drivers before 570 do not know it."""
+        (value,) = asker.ask(self._nvml.nvmlDeviceGetFieldValues, handle, [(RECOVERY_ACTION, 0)]) or (None,)
+        wanted = None if value is None else field_value(value)
+        return None if wanted is None else int(wanted)
 
     def _counted(self, handle: Handle, asker: Asker, now: float) -> Values:
         """Rates and GPM values. Rates come from counters of bytes; without these from GPM, else from a measurement."""

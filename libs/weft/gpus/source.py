@@ -8,7 +8,7 @@ from typing import Protocol
 
 from weft.domain.cluster import Gpu
 from weft.gpus.nvml import DRIVER, Nvml, NvmlError, provider_of, text
-from weft.gpus.sample import GpuReader, Xids
+from weft.gpus.sample import GpuReader, ResetCounts, Xids
 from weft.gpus.topology import Near, topology
 from weft.gpus.xid import XidCounts, XidListener
 from weft.messages.signals import GpuSample
@@ -45,6 +45,7 @@ class DriverSource:
         self._nvml = nvml
         self._clock = clock
         self._xids = XidCounts()
+        self._resets = ResetCounts()
         self._listener: XidListener | None = None
         self._reader: GpuReader | None = None
         self._closing = False
@@ -63,7 +64,9 @@ class DriverSource:
         except NvmlError as error:
             raise SourceError(str(error)) from error
         self.near = topology(self._gpus, nvml=self._nvml)
-        self._reader = GpuReader(self._gpus, nvml=self._nvml, driver=self._version(), xids=self._xids.of)
+        self._reader = GpuReader(
+            self._gpus, nvml=self._nvml, driver=self._version(), xids=self._xids.of, resets=self._resets
+        )
 
     def read(self) -> Samples:
         if self._reader is None:

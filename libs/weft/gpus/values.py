@@ -9,6 +9,7 @@ from weft.gpus.nvml import (
     ECC_AGGREGATE,
     ECC_CORRECTED,
     ECC_UNCORRECTED,
+    ECC_VOLATILE,
     MEMORY_V2,
     NVLINKS_MAX,
     POLICY_POWER,
@@ -57,6 +58,9 @@ def slow_values(nvml: Nvml, handle: Handle, asker: Asker) -> Values:
         "sm_clock_max_mhz": _over(asker.number(nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM), 1),
         "ecc_corrected": asker.number(nvml.nvmlDeviceGetTotalEccErrors, handle, ECC_CORRECTED, ECC_AGGREGATE),
         "ecc_uncorrected": asker.number(nvml.nvmlDeviceGetTotalEccErrors, handle, ECC_UNCORRECTED, ECC_AGGREGATE),
+        "ecc_uncorrected_volatile": asker.number(
+            nvml.nvmlDeviceGetTotalEccErrors, handle, ECC_UNCORRECTED, ECC_VOLATILE
+        ),
         "rows_remapped_corrected": available(rows[0]) if rows else None,
         "rows_remapped_uncorrected": available(rows[1]) if rows else None,
         "row_remap_pending": bool(rows[2]) if rows else None,
