@@ -5,20 +5,13 @@ import argparse
 from rich.table import Table
 from rich.text import Text
 
-from weft.domain.health import HealthRecord, HealthState
+from weft.domain.health import HealthRecord
 from weft.messages.http import NodesView, NodeView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
 from weftd.cli.formatting import ago, natural
 from weftd.cli.rendering.context import RenderContext, plain, table
-
-STYLES = {
-    HealthState.HEALTHY: "green",
-    HealthState.SUSPECT: "yellow",
-    HealthState.QUARANTINED: "bold red",
-    HealthState.PROBATION: "yellow",
-    HealthState.BROKEN: "bold red",
-}
+from weftd.cli.rendering.nodes import health_style
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -79,4 +72,4 @@ def table_of(found: list[tuple[NodeView, HealthRecord]], context: RenderContext)
 
 def state_text(health: HealthRecord) -> Text:
     due = " (not taken out)" if health.due else ""
-    return Text(f"{health.state}{due}", STYLES[health.state])
+    return Text(f"{health.state}{due}", health_style(health))

@@ -11,7 +11,7 @@ from weft.messages.http import GpuView
 from weft.messages.signals import GpuSample
 from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, fitting, plain, table
-from weftd.cli.rendering.nodes import holder_text, model_text, score_style
+from weftd.cli.rendering.nodes import health_style, holder_text, model_text, score_style
 
 _DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # on a narrow terminal
 ORDINARY = frozenset({"idle", "applications-clocks"})  # harmless reasons for low clocks
@@ -70,13 +70,14 @@ def known_text(gpu: GpuView, context: RenderContext) -> str:
 
 
 def worries(gpu: GpuView) -> Text:
-    """The driver's error, and why its clocks are low if that is not ordinary."""
-    use = gpu.use
+    """The state of its health and why, the driver's error, and why its clocks are low if that is not ordinary."""
+    use, health = gpu.use, gpu.health
+    sick = [] if health is None or health.well else [plain(f"{health.state}: {health.sentence}", health_style(health))]
     if use is None:
-        return Text()
+        return Text(", ").join(sick)
     low = [event for event in use.clock_events if event not in ORDINARY]
     found = [plain(use.problem, "bold red")] if use.problem else []
-    return Text(", ").join([*found, *(plain(event, "yellow") for event in low)])
+    return Text(", ").join([*sick, *found, *(plain(event, "yellow") for event in low)])
 
 
 def _model(gpu: GpuView) -> str:

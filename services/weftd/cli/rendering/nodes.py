@@ -7,6 +7,7 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
+from weft.domain.health import HealthRecord
 from weft.domain.quantity import size_text
 from weft.domain.text import listed
 from weft.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
@@ -137,7 +138,16 @@ def node_state(node: NodeView) -> Text:
     if node.silent_seconds:
         drained = ", drained" if node.drained else ""
         return Text(f"silent {span(node.silent_seconds)}{drained}", "yellow")
-    return Text("drained", "yellow") if node.drained else Text("ready", "green")
+    if node.drained:
+        return Text("drained", "yellow")
+    sick = [each for each in (node.health, *(gpu.health for gpu in node.gpus)) if each is not None and not each.well]
+    if node.health is not None and not node.health.well:
+        return Text(str(node.health.state), health_style(node.health))
+    return Text(f"ready, {len(sick)} sick", "yellow") if sick else Text("ready", "green")
+
+
+def health_style(health: HealthRecord) -> str:
+    return "green" if health.well else "bold red" if health.closed else "yellow"
 
 
 def held(node: NodeView) -> int:
