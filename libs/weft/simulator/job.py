@@ -50,7 +50,6 @@ class SimulatedJob:
         "speed",
         "spell_begin",
         "spell_pause",
-        "tier",
         "trace",
         "version",
         "waits_since",
@@ -82,7 +81,6 @@ class SimulatedJob:
         self.resized_at = 0.0
         self.lost_s = 0.0
         self.ending: Ending | None = None  # as `running` foresees it
-        self.tier: int | None = None  # by which `running` knows it
         self.take_size(trace.gpus if trace.elastic is None else trace.elastic.asked)
 
     def take_size(self, size: int) -> None:

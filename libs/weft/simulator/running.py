@@ -9,6 +9,7 @@ from weft.planning.order import Order
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.quota.decay import DecayedUse, FairRanks
 from weft.planning.quota.tree import QuotaTree
+from weft.planning.tiers import Tiers
 from weft.simulator.job import SimulatedJob
 
 
@@ -33,8 +34,7 @@ class Running:
         self._ranks = FairRanks(self._use)
         self._tree = QuotaTree()
         self._leaving: dict[str, SimulatedJob] = {}
-        self._by_tier: dict[int, list[tuple[int, str]]] = {}  # the last to come first: by number, falling
-        self._held_by_tier: dict[int, float] = {}  # their GPUs
+        self._tiers = Tiers()
 
     def add(self, job: SimulatedJob) -> None:
         self.jobs[job.trace.id] = job
@@ -43,14 +43,14 @@ class Running:
 
     def leave(self, job: SimulatedJob, at: float) -> None:
         """The job stops, and is gone at that time."""
-        self._unrank(job)
+        self._tiers.remove(job.trace.id)
         self._leaving[job.trace.id] = job
         self._forget_ending(job)
         job.ending = Ending(at, job.gpus_needed, job.trace.id)
         insort(self.endings, job.ending)
 
     def remove(self, job: SimulatedJob) -> None:
-        self._unrank(job)
+        self._tiers.remove(job.trace.id)
         self._leaving.pop(job.trace.id, None)
         if job.ending is not None:
             self.foresee(job)
@@ -60,7 +60,7 @@ class Running:
 
     def resize(self, job: SimulatedJob, size: int) -> None:
         """The running job has another size; its work is counted until now. It is to be foreseen and ranked anew."""
-        self._unrank(job)
+        self._tiers.remove(job.trace.id)
         before = job.gpus_needed
         job.take_size(size)
         self.free -= job.gpus_needed - before
@@ -95,11 +95,9 @@ class Running:
         """File the job by its tier, for jobs that may preempt it. Returns when its tier changes, if it runs on."""
         if self._order.tier is None:
             return None
-        self._unrank(job)
         standing = job.standing(now, known=self._known)
-        job.tier = self._order.tier_of_running(standing)
-        insort(self._by_tier.setdefault(job.tier, []), (-job.number, job.trace.id))
-        self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.gpus_needed
+        tier = self._order.tier_of_running(standing)
+        self._tiers.put(job.trace.id, tier, number=job.number, gpus=job.gpus_needed)
         after = self._order.changes_after_s(standing)
         if after is None:
             return None
@@ -110,9 +108,9 @@ class Running:
     def may_leave(self, tier: int, *, missing: float) -> list[Holder]:
         """The jobs that stop already, and those of higher tiers that have run long enough; none, if they have fewer
         than `missing` GPUs."""
-        higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
         missing -= sum(job.gpus_needed for job in self._leaving.values())
-        if sum(self._held_by_tier[one] for one in higher) < missing:
+        higher = self._tiers.above(tier, gpus=missing)
+        if higher is None:
             return []
         leaving = [
             Holder(job_id=job_id, worth=LEAVES_FIRST, allocations=job.allocations)
@@ -120,8 +118,7 @@ class Running:
         ]
         return leaving + [
             Holder(job_id=job_id, worth=(-float(one), *job.loss(self.now)), allocations=job.allocations)
-            for one in higher
-            for _, job_id in self._by_tier[one]
+            for one, job_id in higher
             if self.now >= (job := self.jobs[job_id]).settled_at + self.runs_at_least(job)
         ]
 
@@ -154,10 +151,3 @@ class Running:
             ),
             default=0.0,
         )
-
-    def _unrank(self, job: SimulatedJob) -> None:
-        if job.tier is not None:
-            of_tier = self._by_tier[job.tier]
-            del of_tier[bisect_left(of_tier, (-job.number, job.trace.id))]
-            self._held_by_tier[job.tier] -= job.gpus_needed
-            job.tier = None

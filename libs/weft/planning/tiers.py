@@ -1,0 +1,44 @@
+"""The running jobs that may be pre-empted, by tier."""
+
+from bisect import bisect_left, insort
+
+
+class Tiers:
+    """A tier has its jobs by their number in the order of submission, the last to come first."""
+
+    def __init__(self) -> None:
+        self._by_tier: dict[int, list[tuple[int, str]]] = {}
+        self._gpus: dict[int, float] = {}  # by tier
+        self._of: dict[str, tuple[int, int, float]] = {}  # by job: its tier, its number, its GPUs
+
+    def copy(self) -> "Tiers":
+        other = Tiers()
+        other._by_tier = {tier: list(jobs) for tier, jobs in self._by_tier.items()}
+        other._gpus, other._of = dict(self._gpus), dict(self._of)
+        return other
+
+    def put(self, job_id: str, tier: int, *, number: int, gpus: float) -> None:
+        """File a job, or file it again by another tier."""
+        self.remove(job_id)
+        insort(self._by_tier.setdefault(tier, []), (-number, job_id))
+        self._gpus[tier] = self._gpus.get(tier, 0) + gpus
+        self._of[job_id] = (tier, number, gpus)
+
+    def remove(self, job_id: str) -> None:
+        found = self._of.pop(job_id, None)
+        if found is not None:
+            tier, number, gpus = found
+            of_tier = self._by_tier[tier]
+            del of_tier[bisect_left(of_tier, (-number, job_id))]
+            self._gpus[tier] -= gpus
+
+    def of(self, job_id: str) -> int | None:
+        found = self._of.get(job_id)
+        return None if found is None else found[0]
+
+    def above(self, tier: int, *, gpus: float) -> list[tuple[int, str]] | None:
+        """The jobs of higher tiers with their tiers, the highest first; None if they hold fewer GPUs than that."""
+        higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
+        if sum(self._gpus[one] for one in higher) < gpus:
+            return None
+        return [(one, job_id) for one in higher for _, job_id in self._by_tier[one]]
