@@ -26,8 +26,8 @@ from tests.bench.figures import Aim, line_of, quantile
 from tests.support.data import ROOT
 from weft.messages.eta import Basis, EtaOf
 from weft.planning.eta.ends import Steps, time_left
-from weft.planning.eta.forward import Holds, WaitingJob
 from weft.planning.eta.learnt import Kinds, Lasted, Lasting, RunsSoLong
+from weft.planning.eta.projected import Holds, Stopping, WaitingJob
 from weft.planning.eta.record import Range, Track, TrackRecords
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.eta.starts import LookAhead
@@ -38,10 +38,11 @@ from weft.simulator import traces
 from weft.simulator.engine import Simulation
 from weft.simulator.job import SimulatedJob
 from weft.simulator.model import Cluster, World
-from weft.simulator.workload import TraceJob, Workload
+from weft.simulator.workload import TraceJob, Workload, with_checkpoints
 from weftd.cli.study.simulation.inputs import scaled
 
 POLICY = Policy("fifo", "packed-sticky", "easy")
+PREEMPTS = Policy("priority", "packed-sticky", "easy")
 WORLD = World(start_s=5.0)
 SIA = Cluster(nodes=16, gpus_per_node=4)
 PHILLY = Cluster(nodes=16, gpus_per_node=8)
@@ -165,6 +166,7 @@ class Watch:
     def _outlook(self, now: float, waiting: Sequence[SimulatedJob]) -> LookAhead:
         lives, order = self._lives, self._policy.ordering
         durations = self._lasting(now)
+        tiered = order.tier is not None
         held = [
             Holds(
                 job_id=job.trace.id,
@@ -172,25 +174,41 @@ class Watch:
                 gpus=job.gpus_needed,
                 left=self._left(job, durations, now),
                 tenant=job.trace.tenant,
+                since_s=job.settled_at - now,
+                began_s=job.settled_at - now,
+                attained_s=job.held_s + now - job.since,
+                standing=job.standing(now, known=False) if tiered else None,
+                stopping=stopping_of(job),
             )
             for job in lives.running.jobs.values()
         ]
-        queue = [
-            WaitingJob(
+
+        def waits(job: SimulatedJob) -> WaitingJob:
+            standing = job.standing(now, known=False)
+            return WaitingJob(
                 job_id=job.trace.id,
-                place=place_of(order, job.standing(now, known=False)),
-                group=job.group,
+                place=place_of(order, standing),
+                group=job.group(order, backfills=True),
                 resource_request=job.resource_request,
                 asked=job.asked,
                 gpus=job.gpus_needed,
                 lasts=time_left(durations, kinds_of(job.trace), age=job.held_s),
+                standing=standing,
                 tenant=job.trace.tenant,
+                stopping=stopping_of(job),
             )
-            for job in waiting
-        ]
-        queue.sort(key=lambda one: one.place)
+
+        queue = sorted(map(waits, waiting), key=lambda one: one.place)
         return LookAhead(
-            lives.free_capacity, held, queue, now=now, policy=self._policy, gpus=self._gpus, records=self._records
+            lives.free_capacity,
+            held,
+            queue,
+            now=now,
+            policy=self._policy,
+            gpus=self._gpus,
+            records=self._records,
+            minimum_run=WORLD.minimum_run,
+            again=lambda job_id: waits(self._jobs[job_id]),
         )
 
     def _runs(self, job: SimulatedJob, now: float) -> RunsSoLong:
@@ -211,7 +229,7 @@ class Watch:
         began = time.thread_time()
         foreseen = outlook.seen(one)
         self.thought_s.append(time.thread_time() - began)
-        asked = Asked(job_id, outlook.now, first, foreseen.estimate.basis, foreseen.raw, foreseen.told)
+        asked = Asked(job_id, outlook.now, first, foreseen.estimate.basis, foreseen.raw or foreseen.told, foreseen.told)
         self.starts.add(asked, self._records.of(EtaOf.START, asked.basis))
 
     def _ask_end(self, job: SimulatedJob, lasting: Lasting, *, now: float, first: bool) -> None:
@@ -221,6 +239,11 @@ class Watch:
             foreseen = foreseen_end(left, now=now, records=self._records)
             asked.raw, asked.told = foreseen.raw, foreseen.told
         self.ends.add(asked, self._records.of(EtaOf.END, left.basis))
+
+
+def stopping_of(job: SimulatedJob) -> Stopping:
+    every = job.trace.checkpoint_s
+    return Stopping(lost_s=None if every is None else every / 2, tries=job.evictions)
 
 
 def kinds_of(trace: TraceJob) -> Kinds:
@@ -296,6 +319,13 @@ def philly(seed: int, jobs: int) -> Workload:
     return scaled(part, PHILLY_LOAD, PHILLY.gpus)
 
 
+def prioritised(seed: int) -> Workload:
+    """The same jobs with priorities, half of them with checkpoints: jobs give way to others."""
+    dice = Random(seed)
+    whole = with_checkpoints(philly(seed, PHILLY_JOBS), 0.5, seed=seed)
+    return replace(whole, jobs=tuple(replace(job, priority=dice.choice((0, 0, 0, 1, 2))) for job in whole.jobs))
+
+
 _whole: list[Workload] = []
 
 
@@ -324,8 +354,16 @@ def main(arguments: Sequence[str]) -> int:
     for steps in (False, True):
         told = "with steps" if steps else "no steps"
 
-        def replay(name: str, workload: Workload, cluster: Cluster, part: float, *, steps: bool = steps) -> None:
-            watch = replayed(workload, cluster, part=part, steps=steps, seed=seed)
+        def replay(
+            name: str,
+            workload: Workload,
+            cluster: Cluster,
+            part: float,
+            *,
+            policy: Policy = POLICY,
+            steps: bool = steps,
+        ) -> None:
+            watch = replayed(workload, cluster, part=part, steps=steps, seed=seed, policy=policy)
             found.setdefault(name, []).extend(watch.starts.asked)
             found.setdefault(f"{name}, ends", []).extend(watch.ends.asked)
             thought.extend(watch.thought_s)
@@ -338,6 +376,8 @@ def main(arguments: Sequence[str]) -> int:
             replay(f"Sia-Philly drawn anew, {told}", sia_anew(1_000 * seed + number), SIA, 0.7)
         for number in range(windows):
             replay(f"Philly, {told}", philly(1_000 * seed + number, PHILLY_JOBS), PHILLY, 0.2)
+        for number in range(windows):
+            replay(f"Philly by priority, {told}", prioritised(1_000 * seed + number), PHILLY, 0.2, policy=PREEMPTS)
     aims: dict[str, Aim] = {}
     for name, asked in found.items():
         score = scored(asked)

@@ -221,11 +221,30 @@ def test_a_job_that_is_larger_than_its_quota_never_starts_as_far_as_is_known() -
 
 def test_jobs_inside_a_guarantee_are_placed_before_those_that_borrow() -> None:
     mine = job("j-3", seq=3, gpus=4, tenant="guaranteed", spec={"time_limit": "1h"})
-    runs = running(spec={"time_limit": "20m"})
+    runs = running(spec={"time_limit": "20m", "preemptible": False})
     borrower = job("j-2", seq=2, gpus=4, spec={"time_limit": "1h"})
     quota = Quota(name="guaranteed", guaranteed={ALL: 4 * WHOLE})
     assert under(quota, mine, borrower, runs).latest == 500.0 + 1200
     assert under(quota, borrower, mine, runs).latest == 500.0 + 1200 + 3600
+
+
+def test_a_lender_that_takes_back_what_it_lent_is_foreseen() -> None:
+    mine = job("j-3", seq=3, gpus=4, tenant="guaranteed")
+    quota = Quota(name="guaranteed", guaranteed={ALL: 4 * WHOLE})
+    eta = under(quota, mine, running(spec={"time_limit": "20m"}))
+    assert (eta.earliest, eta.latest) == (NOW, NOW + 30)
+    assert eta.sentence == "starts within 30s, when 1 job that gives way to it has stopped"
+
+
+def test_a_job_of_higher_priority_takes_the_place_of_another_which_then_waits_again() -> None:
+    high = job("j-2", seq=2, gpus=4, spec={"priority": 5, "time_limit": "10m"})
+    low = job("j-3", seq=3, gpus=4, spec={"time_limit": "10m"})
+    runs = running(spec={"time_limit": "20m"})
+    eta, _ = told(high, runs, low)
+    assert (eta.earliest, eta.latest) == (NOW, NOW + 30)
+    behind, _ = told(low, runs, high)
+    assert behind.latest is not None
+    assert NOW + 600 + 1200 <= behind.latest <= NOW + 630 + 1200, "behind both"
 
 
 def test_what_is_looked_ahead_counts_against_the_quota() -> None:

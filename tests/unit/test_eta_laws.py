@@ -15,12 +15,14 @@ from weft.domain.cluster import Node
 from weft.domain.job import Job, JobState
 from weft.messages.eta import Basis, EtaOf
 from weft.planning.eta.ends import HORIZON_S, Steps
-from weft.planning.eta.forward import LOOKS_COUNTED, CountedGpus, Forward, Holds, WaitingJob
+from weft.planning.eta.forward import LOOKS_COUNTED, Forward
 from weft.planning.eta.learnt import Lasted, kinds_of
+from weft.planning.eta.projected import CountedGpus, Holds, WaitingJob
 from weft.planning.eta.record import NARROWER_MAX, WIDER_BY, Range, Track, TrackRecords, quantile
 from weft.planning.eta.spread import PARTS, always, course_of, of_cases
 from weft.planning.eta.starts import PoolToCome
 from weft.planning.eta.told import to_come
+from weft.planning.order import Standing
 from weft.planning.policy import BACKFILLS, ORDERS, Policy
 from weft.planning.resource_request import NOBODY
 
@@ -129,6 +131,7 @@ def _alike(count: int, gpus: int, lasts: float) -> list[WaitingJob]:
         WaitingJob(
             job_id=f"w-{number}",
             place=((float(number),), number, f"w-{number}"),
+            standing=Standing(id=f"w-{number}", seq=number, gpus=gpus),
             group=gpus,
             resource_request=(),
             asked=NOBODY,

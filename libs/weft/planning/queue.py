@@ -35,6 +35,13 @@ class Queue:
         self._where: dict[str, tuple[Hashable, Place]] = {}
         self._groups: dict[Hashable, Hashable] = {}  # one object for all jobs of a group
 
+    def copy(self) -> "Queue":
+        other = Queue(self.order)
+        other.by_tenant = self.by_tenant
+        other._by_group = {group: list(places) for group, places in self._by_group.items()}
+        other._where, other._groups = dict(self._where), dict(self._groups)
+        return other
+
     def __len__(self) -> int:
         return len(self._where)
 
@@ -64,6 +71,10 @@ class Queue:
     def group(self, job_id: str) -> Hashable:
         group = self._where[job_id][0]
         return group[1] if self.by_tenant else group  # type: ignore[index]
+
+    def heads(self) -> list[str]:
+        """The first job of each group."""
+        return [places[0][2] for places in self._by_group.values()]
 
     def served(
         self, share_of: Callable[[str], float] | None = None, rank_of: Callable[[str], Rank] | None = None

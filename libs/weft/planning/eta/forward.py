@@ -1,81 +1,41 @@
-"""What would happen next if nothing new came: jobs end, and the production walk gives their room to those that wait.
+"""The course of a pool if nothing new came: jobs end, and the scheduler's own cycle gives their room to others.
 
-Times are seconds from now. What is not looked ahead: jobs that are still to come, preemption, moves, other sizes.
+Times are seconds from now. Not looked ahead are jobs that are still to come, moves, and other sizes.
 """
 
-from bisect import bisect_left
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
-from heapq import heappop, heappush
-from math import ceil, inf
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from math import inf
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from weft.domain.job import Allocation
 from weft.messages.eta import Basis
-from weft.planning.backfill import Ending
-from weft.planning.capacity import FreeCapacity
+from weft.planning.cycle import Cycle, Decision
+from weft.planning.eta.ends import HORIZON_S
+from weft.planning.eta.projected import GRAIN_S, HOLDERS_PER_LOOK, Holds, ProjectedCluster, Run, Space, WaitingJob
 from weft.planning.eta.spread import TimeSpread
-from weft.planning.finding import Place, find
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.order import Standing
 from weft.planning.policy import Policy
-from weft.planning.queue import Place as QueuePlace
-from weft.planning.queue import Rank, Served
+from weft.planning.queue import place_of
 from weft.planning.quota.inforce import QuotasInForce
-from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in
-from weft.planning.scheduling_pass import Demand, SchedulingPass, Starts
+from weft.planning.reserving import PATIENCE_SECONDS
+from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
 
-GRAIN_S = 1e-3  # ends that are so near count as one moment
 LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
 LOOKS_COUNTED = 10_000  # if GPUs are only counted: both bound its time
 _AT_ONCE = TimeSpread((0.0,), Basis.ROOM)
 SCENARIOS = 31  # the most; a prime, so that each scenario has every job in another part
+NO_QUOTAS = QuotasInForce((), {})
 
 
-class WaitingJob(Struct, frozen=True, kw_only=True):
-    """A job that waits. `place`: in the order; `group`: of jobs that fit alike; `lasts`: once it has started;
-    `limit_s`: what the backfill knows of that; `after_s`: it is not tried before; `tier`: the order's."""
+class Stops(Struct, frozen=True):
+    """The jobs that stop for another from `at_s` on, and within how many seconds they have."""
 
-    job_id: str
-    place: QueuePlace
-    group: Hashable
-    resource_request: ResourceRequest
-    asked: PlacementRequest
-    gpus: float
-    lasts: TimeSpread
-    limit_s: float | None = None
-    tenant: str = ""
-    pinned: bool = False
-    after_s: float = 0.0
-    tier: float = 0.0
-    preemptible: bool = True
-    model: str | None = None
-
-    @property
-    def demand(self) -> Demand:
-        return Demand(
-            self.resource_request,
-            self.gpus,
-            self.limit_s,
-            pinned=self.pinned,
-            tenant=self.tenant,
-            preemptible=self.preemptible,
-            model=self.model,
-        )
-
-
-class Holds(Struct, frozen=True, kw_only=True):
-    """The resources that a job holds, and for how long. `reports`: it reports its steps, even if they are too few to
-    estimate its end."""
-
-    job_id: str
-    allocations: Place
-    gpus: float
-    left: TimeSpread
-    tenant: str = ""
-    limit_left_s: float | None = None
-    reports: bool = False
+    jobs: tuple[str, ...]
+    at_s: float
+    within_s: float
 
 
 class SeenStart(Struct, frozen=True):
@@ -86,78 +46,23 @@ class SeenStart(Struct, frozen=True):
     basis: Basis
     weak: bool = False
     behind: bool = False
+    stops: Stops | None = None
 
 
-class Space(Protocol):
-    """Where jobs are placed: the real room (`is_exact`), or a number of GPUs."""
+class What(IntEnum):
+    """The kinds of events, in their order at one moment."""
 
-    free: float
-    is_exact: bool
-
-    def supposing(self) -> AbstractContextManager[None]: ...
-    def find(self, waiting: WaitingJob, resource_request: ResourceRequest) -> Place | None: ...
-    def take(self, place: Place) -> None: ...
-    def give_back(self, place: Place, gpus: float) -> None: ...
-
-
-class RealRoom:
-    """The real room, in a scope of `supposing`."""
-
-    is_exact = True
-
-    def __init__(self, free_capacity: FreeCapacity) -> None:
-        self._free_capacity = free_capacity
-        self.free = free_capacity.gpus_left
-
-    def supposing(self) -> AbstractContextManager[None]:
-        self.free = self._free_capacity.gpus_left
-        return self._free_capacity.supposing()
-
-    def find(self, waiting: WaitingJob, resource_request: ResourceRequest) -> Place | None:
-        return find(self._free_capacity, resource_request, waiting.asked)
-
-    def take(self, place: Place) -> None:
-        self._free_capacity.take_all(place)
-        self.free -= gpus_in(place)
-
-    def give_back(self, place: Place, gpus: float) -> None:
-        del gpus
-        self._free_capacity.give_back_all(place)
-        self.free += gpus_in(one for one in place if self._free_capacity.is_open(one.node_id))
-
-
-class CountedGpus:
-    """GPUs as a number: whether they are on one node, of one model, with CPUs beside them, is left aside."""
-
-    is_exact = False
-
-    def __init__(self, free: float) -> None:
-        self.free = self._free = free
-
-    def supposing(self) -> AbstractContextManager[None]:
-        self.free = self._free
-        return nullcontext()
-
-    def find(self, waiting: WaitingJob, resource_request: ResourceRequest) -> Place | None:
-        del resource_request
-        return _somewhere(ceil(waiting.gpus)) if waiting.gpus <= self.free else None
-
-    def take(self, place: Place) -> None:
-        self.free -= len(place[0].gpus)
-
-    def give_back(self, place: Place, gpus: float) -> None:
-        del place
-        self.free += ceil(gpus)
-
-
-@lru_cache(maxsize=1024)
-def _somewhere(gpus: int) -> Place:
-    return (Allocation(rank=0, role="", node_id="", gpus=tuple(range(gpus)), cpus=0.0, memory=0),)
+    ENDS = 0
+    IS_DUE = 1  # a job that was not to be tried before
+    CHANGES = 2  # its tier
+    IS_PROMOTED = 3
+    MAY_LEAVE = 4  # it has run for long enough to be pre-empted
+    IS_GONE = 5  # it has stopped, to give way
 
 
 class Forward:
-    """`look` once. `gpus`: how many the pool has, of which an order by shares takes each tenant's part; `quotas`: with
-    what tenants hold now."""
+    """`look` once. `gpus`: how many the pool has; `quotas`: with what tenants hold now; `again(job_id)`: a job that
+    runs now, as it would wait if it were stopped."""
 
     def __init__(
         self,
@@ -169,20 +74,36 @@ class Forward:
         gpus: float,
         looks: int = LOOKS_EXACT,
         quotas: QuotasInForce | None = None,
+        minimum_run: MinimumRun | None = None,
+        again: Callable[[str], WaitingJob] | None = None,
     ) -> None:
-        self.space = space
-        self.quotas = quotas if quotas is not None and quotas.on else None
-        self.waiting = {one.job_id: one for one in waiting}
-        self.demand = {one.job_id: one.demand for one in waiting}
-        self.held = held
         self.policy = policy
-        self.order = policy.ordering
-        self.gpus = max(1.0, gpus)
         self.left = looks
         self.scenarios = 0
-        self._groups: dict[Hashable, list[QueuePlace]] = {}
-        for one in sorted(waiting, key=lambda one: one.place):
-            self._groups.setdefault(self.group(one), []).append(one.place)
+        self.again = again
+        self.cluster = ProjectedCluster(
+            space,
+            policy.ordering,
+            waiting,
+            held,
+            gpus=max(1.0, gpus),
+            minimum_run=minimum_run or MinimumRun(),
+            quotas=quotas or NO_QUOTAS,
+        )
+        self.events = self._events()
+
+    def _events(self) -> list[tuple[float, What, int, str]]:
+        """The events that are the same in every scenario."""
+        cluster, order = self.cluster, self.policy.ordering
+        events = [(after, What.CHANGES, cluster.runs[job_id].number, job_id) for after, job_id in cluster.changes]
+        for job_id, one in cluster.waiting.items():
+            if one.after_s > 0:
+                events.append((one.after_s, What.IS_DUE, -1, job_id))
+            if (after := order.promotes_after_s(one.standing)) is not None:
+                events.append((after, What.IS_PROMOTED, -1, job_id))
+        for run in cluster.runs.values():
+            events += [(until, What.MAY_LEAVE, run.number, run.job_id) for until in free_to_leave(cluster, run)]
+        return events
 
     def look(self, target: str = "") -> Mapping[str, list[SeenStart]]:
         """By job, its start in each scenario that could be looked at in full; with `target` until that job starts.
@@ -191,8 +112,9 @@ class Forward:
         found: dict[str, list[SeenStart]] = {}
         while self.scenarios < SCENARIOS:
             before = self.left
-            scenario = _Scenario(self, self.scenarios, {group: list(places) for group, places in self._groups.items()})
+            scenario = _Scenario(self, self.scenarios)
             whole = scenario.run(target)
+            self.left = scenario.looks_left
             if not whole and self.scenarios:
                 break  # what this scenario lacks, the others have
             for job_id, start in scenario.starts.items():
@@ -202,129 +124,185 @@ class Forward:
                 break  # another one would not be looked at in full
         return found
 
-    def group(self, one: WaitingJob) -> Hashable:
-        return (one.tenant, one.group) if self.order.by_share or self.quotas is not None else one.group
+
+def free_to_leave(cluster: ProjectedCluster, run: Run) -> set[float]:
+    """The times to come from which on the job may be pre-empted, and give back what it borrowed."""
+    if run.standing is None or not cluster.space.is_exact:
+        return set()
+    kinds = ([False] if cluster.order.tier is not None else []) + ([True] if cluster.quotas.on else [])
+    times = {run.protected_until(cluster.minimum_run, reclaimed=reclaimed) for reclaimed in kinds}
+    return {at for at in times if at > cluster.now}
 
 
 class _Scenario:
     """One course of things: every job lasts as long as it does in one part of its spread."""
 
-    def __init__(self, forward: Forward, number: int, queue: dict[Hashable, list[QueuePlace]]) -> None:
+    def __init__(self, forward: Forward, number: int) -> None:
         self.starts: dict[str, SeenStart] = {}
         self._forward = forward
-        self._space = forward.space
-        self._quotas = None if forward.quotas is None else forward.quotas.again()
-        self._number = number
-        self._queue = queue
-        self._releases: list[tuple[float, int, Place, float, str, TimeSpread, str]] = []
-        self._held_by: dict[str, float] = {}
-        self._limits: dict[str, Ending] = {}  # of what runs, as the scheduler will know it
-        self._now = 0.0
-        self._count = 0  # of jobs that have held something
+        self._scenario = number
+        self._cluster = cluster = forward.cluster.copy()
+        cluster.looks_left = forward.left
+        self._cycle = Cycle(cluster, forward.policy, patience_s=PATIENCE_SECONDS)
+        self._count = len(cluster.runs)  # of jobs that have held something
+        self._unseen = len(cluster.waiting)
+        self._ends: dict[str, float] = {}  # when a running job ends
+        self._left: dict[str, float] = {}  # for how long a job that was stopped lasts once it has started again
+        self._stops: dict[str, Stops] = {}
+        self._by = _AT_ONCE  # foresaw the last release
+        self._events = list(forward.events)
+        for run in cluster.runs.values():
+            lasts_s = run.lasts.at(_part(number, run.number))
+            self._ends[run.job_id] = lasts_s
+            if lasts_s < inf:
+                self._events.append((lasts_s, What.ENDS, run.number, run.job_id))
+        heapify(self._events)
+
+    @property
+    def looks_left(self) -> int:
+        return self._cluster.looks_left
 
     def run(self, target: str) -> bool:
         """Whether the work sufficed to see the target, or every job, start."""
-        forward = self._forward
-        for one in forward.held:
-            self._hold(one.job_id, one.tenant, one.gpus, one.allocations, one.left, one.limit_left_s)
-        late = sorted({one.after_s for one in forward.waiting.values() if one.after_s > 0}, reverse=True)
-        lasts = _AT_ONCE
-        with self._space.supposing():
+        cluster, due = self._cluster, True
+        with cluster.space.supposing():
             while True:
-                self._scheduling_pass(lasts)
-                if target in self.starts or not self._queue:
+                if due:
+                    self._decide()
+                if target in self.starts or not self._unseen:
                     return True
-                if forward.left <= 0:
+                if cluster.looks_left <= 0:
                     return False
-                upcoming = min(self._releases[0][0] if self._releases else inf, late[-1] if late else inf)
-                if upcoming == inf:
+                if not self._events or self._events[0][0] > HORIZON_S:
                     return True
-                self._now = max(self._now, upcoming)
-                while late and late[-1] <= self._now:
-                    late.pop()
-                while self._releases and self._releases[0][0] <= self._now + GRAIN_S:
-                    _, _, place, gpus, tenant, lasts, job_id = heappop(self._releases)
-                    self._space.give_back(place, gpus)
-                    self._held_by[tenant] -= gpus
-                    if self._quotas is not None:
-                        self._quotas.let_go(job_id)
-                    self._limits.pop(job_id, None)
+                until, due = self._events[0][0] + GRAIN_S, False
+                while self._events and self._events[0][0] <= until:
+                    at, what, number, job_id = heappop(self._events)
+                    cluster.now = max(cluster.now, at)
+                    due |= self._happens(what, number, job_id)
 
-    def _hold(
-        self, job_id: str, tenant: str, gpus: float, place: Place, lasts: TimeSpread, limit_s: float | None
-    ) -> None:
+    def _happens(self, what: What, number: int, job_id: str) -> bool:
+        """Take an event in; whether a new decision is needed."""
+        cluster = self._cluster
+        if what is What.IS_DUE:
+            return True
+        if what is What.IS_PROMOTED:
+            return self._promote(job_id)
+        run = cluster.runs.get(job_id)
+        if run is None or run.number != number:
+            return False
+        if what is What.CHANGES:
+            if job_id not in cluster.leaving:
+                self._rank(run)
+            return cluster.is_awaited(job_id)
+        if what is What.MAY_LEAVE:
+            return cluster.quotas.on or cluster.is_awaited(job_id)
+        self._by = run.lasts if what is What.ENDS else self._by
+        cluster.gone(run)
+        if what is What.IS_GONE:
+            self._wait_again(run)
+        return True
+
+    def _rank(self, run: Run) -> None:
+        after = self._cluster.rank(run)
+        if after is not None:
+            heappush(self._events, (self._cluster.now + after, What.CHANGES, run.number, run.job_id))
+
+    def _promote(self, job_id: str) -> bool:
+        """A job has waited for so long that its past runs and its size are forgotten."""
+        cluster = self._cluster
+        if not cluster.waits(job_id):
+            return False
+        one, order = cluster.waiting[job_id], cluster.order
+        after = order.promotes_after_s(one.standing)
+        if after is None or after > cluster.now + GRAIN_S:
+            return False
+        self._wait(one, structs.replace(one.standing, attained_s=0.0, attained_gpu_s=0.0, promoted=True))
+        return True
+
+    def _wait_again(self, run: Run) -> None:
+        """A job that gave way waits for its next try, which does again what was lost."""
+        cluster, job_id, now = self._cluster, run.job_id, self._cluster.now
+        self._left[job_id] = max(0.0, self._ends[job_id] - now) + run.lost_s(now)
+        one = cluster.waiting.get(job_id)
+        if one is None and self._forward.again is not None:
+            one = self._forward.again(job_id)
+        if one is None:
+            return
+        stopping = structs.replace(run.stopping, tries=run.stopping.tries + 1)
+        standing = structs.replace(run.at(now), waited_s=-now, promoted=False, gpus=one.gpus, left_s=one.limit_s)
+        self._wait(structs.replace(one, after_s=0.0, stopping=stopping), standing)
+
+    def _wait(self, one: WaitingJob, standing: Standing) -> None:
+        order = self._cluster.order
+        self._cluster.wait_again(structs.replace(one, standing=standing, place=place_of(order, standing)))
+        if (after := order.promotes_after_s(standing)) is not None:
+            heappush(self._events, (max(after, self._cluster.now + GRAIN_S), What.IS_PROMOTED, -1, one.job_id))
+
+    # decisions
+
+    def _decide(self) -> None:
+        cluster, passed_over = self._cluster, False
+        for decision in self._cycle.decide(cluster.now):
+            match decision:
+                case Starts():
+                    self._start(decision, behind=passed_over)
+                case Clears():
+                    self._clear(decision)
+                case Held():
+                    passed_over = True
+                case Waits():
+                    passed_over |= bool(decision.ahead)
+                case InVain():
+                    pass
+            self._pay(decision)
+            if cluster.looks_left <= 0:
+                self._cycle.stop()
+
+    def _pay(self, decision: Decision) -> None:
+        cluster = self._cluster
+        if not isinstance(decision, Clears | InVain):
+            cluster.looks_left -= 1
+        elif cluster.quotas.on:
+            cluster.looks_left -= len(cluster.runs) // HOLDERS_PER_LOOK
+
+    def _start(self, starts: Starts, *, behind: bool) -> None:
+        cluster, now, by = self._cluster, self._cluster.now, self._by
         number, self._count = self._count, self._count + 1
-        self._held_by[tenant] = self._held_by.get(tenant, 0.0) + gpus
-        after = self._now + lasts.at(_part(self._number, number))
-        if after < inf:
-            heappush(self._releases, (after, number, place, gpus, tenant, lasts, job_id))
-        if limit_s is not None:
-            self._limits[job_id] = Ending(self._now + limit_s, gpus, job_id)
+        one = cluster.waiting[starts.job_id]
+        run = cluster.start(one, starts.place, number)
+        lasts_s = self._left.get(one.job_id)
+        self._expect(run, one.lasts.at(_part(self._scenario, number)) if lasts_s is None else lasts_s)
+        stops = self._stops.pop(one.job_id, None)
+        if one.job_id not in self.starts and one.job_id in self._forward.cluster.waiting:
+            self.starts[one.job_id] = SeenStart(now, by.basis, by.weak, behind, stops)
+            self._unseen -= 1
 
-    def _scheduling_pass(self, by: TimeSpread) -> None:
-        """One walk of the production; what starts holds its room from now on. `by`: foresaw the last release."""
-        forward, space, now = self._forward, self._space, self._now
-        held_by, all_gpus, quotas = self._held_by, forward.gpus, self._quotas
+    def _expect(self, run: Run, lasts_s: float) -> None:
+        cluster = self._cluster
+        self._ends[run.job_id] = cluster.now + lasts_s
+        if lasts_s < inf:
+            heappush(self._events, (cluster.now + lasts_s, What.ENDS, run.number, run.job_id))
+        self._rank(run)
+        for until in free_to_leave(cluster, run):
+            heappush(self._events, (until, What.MAY_LEAVE, run.number, run.job_id))
 
-        passed_over = False
-
-        def demand(job_id: str) -> Demand | None:
-            nonlocal passed_over
-            forward.left -= 1
-            one = forward.waiting[job_id]
-            if one.after_s > now:
-                return None
-            if quotas is not None and not quotas.may_start(job_id, forward.demand[job_id]):
-                passed_over = True
-                return Demand(one.resource_request, one.gpus, one.limit_s, held=True)
-            return Demand(
-                one.resource_request, one.gpus, one.limit_s, may_fit=one.gpus <= space.free + GRAIN_S, pinned=one.pinned
-            )
-
-        def place_for(job_id: str, _: ResourceRequest) -> Place | None:
-            one = forward.waiting[job_id]
-            return space.find(
-                one,
-                one.resource_request
-                if quotas is None
-                else quotas.allowed(forward.demand[job_id], one.resource_request),
-            )
-
-        def rank(job_id: str) -> Rank:
-            wanted, tier = forward.demand[job_id], forward.waiting[job_id].tier
-            return () if quotas is None else quotas.rank(job_id, wanted, tier)
-
-        scheduling_pass = SchedulingPass(
-            Served(
-                self._queue,
-                (lambda tenant: held_by.get(tenant, 0.0) / all_gpus) if forward.order.by_share else None,
-                None if quotas is None else rank,
-            ),
-            backfill=forward.policy.backfill,
-            demand=demand,
-            find=place_for,
-            fits_empty=lambda _: True,  # a job that never fits is not among those that wait
-            filling=lambda: forward.policy.filling(now=now, free=int(space.free), endings=self._endings),
-        )
-        for decision in scheduling_pass:
-            if isinstance(decision, Starts):
-                one = forward.waiting[decision.job_id]
-                space.take(decision.place)
-                places = self._queue[forward.group(one)]
-                del places[bisect_left(places, one.place)]
-                self._hold(one.job_id, one.tenant, one.gpus, decision.place, one.lasts, one.limit_s)
-                if quotas is not None and space.is_exact:
-                    quotas.hold(one.job_id, one.tenant, decision.place, preemptible=one.preemptible)
-                elif quotas is not None:
-                    quotas.hold_somewhere(one.job_id, one.tenant, one.resource_request, preemptible=one.preemptible)
-                self.starts[one.job_id] = SeenStart(now, by.basis, by.weak, bool(scheduling_pass.ahead) or passed_over)
-            if forward.left <= 0:
-                scheduling_pass.stop()
-        for group in [group for group, places in self._queue.items() if not places]:
-            del self._queue[group]
-
-    def _endings(self) -> list[Ending]:
-        return sorted(Ending(max(self._now, one.at_s), one.gpus, one.job_id) for one in self._limits.values())
+    def _clear(self, clears: Clears) -> None:
+        cluster = self._cluster
+        victims = tuple(dict.fromkeys(victim.job_id for victim in clears.selection.victims))
+        within_s = max(cluster.runs[job_id].stopping.stop_s for job_id in victims)
+        self._stops[clears.job_id] = Stops(victims, cluster.now, within_s)
+        for job_id in victims:
+            run = cluster.runs[job_id]
+            if job_id in cluster.leaving:
+                continue
+            if not run.stopping.stop_s:
+                cluster.gone(run)
+                self._wait_again(run)
+                continue
+            cluster.leave(run)
+            after = run.stopping.stop_s * _part(self._scenario, run.number)
+            heappush(self._events, (cluster.now + after, What.IS_GONE, run.number, job_id))
 
 
 def _part(scenario: int, number: int) -> float:

@@ -9,11 +9,9 @@ from msgspec import Struct, structs
 from weft.domain.job import Job, JobState
 from weft.domain.quantity import duration_text, size_text
 from weft.domain.text import listed, plural
-from weft.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner
+from weft.messages.eta import Basis, Estimate, Helps, Sooner
 from weft.planning.eta.starts import QUEUE_MAX, SOON_S, TICK_S, Foreseen, PoolToCome, waits_unseen
-from weft.planning.jobs import wants_of
 from weft.planning.order import PRIORITY
-from weft.planning.preemption import Holder, select_victims
 from weft.planning.resource_request import (
     ResourceRequest,
     RoleRequest,
@@ -104,9 +102,14 @@ def _tried(pool: PoolToCome, job: Job, change: _Change, advised: Advised) -> For
     if change.opens:
         pool = pool.with_resumed(change.opens)
     seen = pool.seen(pool.waiting(job, resource_request=change.resource_request, priority=change.priority), LOOKS)
-    if change.priority is not None and (cleared := _cleared(pool, job, change.priority, advised)) is not None:
-        seen = min(Foreseen(cleared), seen, key=lambda one: _when(one, pool.now))
-    return seen
+    if seen.stops is None or seen.estimate.basis is not Basis.LIMITS:
+        return seen
+    stopped = sorted((held for held in pool.holding if held.id in seen.stops.jobs), key=lambda held: held.seq)
+    names, waits = listed([advised.named(held) for held in stopped], NAMED_MAX), seen.stops.at_s
+    sentence = f"{names} would be stopped for it, within {duration_text(waits + seen.stops.within_s)}"
+    if waits:
+        sentence += f": a job runs for a minimum before it is stopped, here for {duration_text(waits)} more"
+    return structs.replace(seen, estimate=structs.replace(seen.estimate, sentence=sentence))
 
 
 def _when(seen: Foreseen, now: float) -> float:
@@ -115,7 +118,7 @@ def _when(seen: Foreseen, now: float) -> float:
     if eta.basis is Basis.UNKNOWN:
         return inf
     if seen.told is not None:
-        return seen.told.likely if eta.basis is not Basis.LIMITS else seen.told.high
+        return seen.told.likely if eta.basis is not Basis.LIMITS or seen.stops else seen.told.high
     moment = eta.likely if eta.likely is not None else eta.latest
     return inf if moment is None else max(0.0, moment - now)
 
@@ -251,49 +254,6 @@ def _priority(pool: PoolToCome, job: Job, advised: Advised) -> Iterator[_Change]
     for priority in dict.fromkeys((*wanted[:1], *wanted[-1:])):
         words = f"with priority {priority} in place of {job.priority}"
         yield _Change(what=Helps.PRIORITY, words=words, change={"priority": priority}, priority=priority)
-
-
-def _cleared(pool: PoolToCome, job: Job, priority: int, advised: Advised) -> Estimate | None:
-    """When it starts if running jobs of lower priority give way to it; None: they would not suffice, or its quota
-    holds it back."""
-    quotas = pool.quotas
-    if not quotas.may_start(job.id, wants_of(job, resource_request_of_job(job), None)):
-        return None
-    holders = [
-        Holder(job_id=held.id, worth=(float(held.priority), -float(held.seq)), allocations=held.held)
-        for held in pool.holding
-        if held.spec.preemptible and held.priority < priority and not held.spec.is_service
-        if not quotas.protects(job.tenant, held.id)
-    ]
-    if not holders:
-        return None
-    fresh = {held.id for held in pool.holding if pool.minimum_run.protects(held, pool.now)}
-    resource_request = smallest(resource_request_of_job(job))
-    selection = select_victims(
-        resource_request, free_capacity=pool.free_capacity, holders=[one for one in holders if one.job_id not in fresh]
-    )
-    if selection is None and fresh:
-        selection = select_victims(resource_request, free_capacity=pool.free_capacity, holders=holders)
-    if selection is None or not selection.victims:
-        return None
-    victims = {victim.job_id for victim in selection.victims}
-    grace = max((held.spec.grace_seconds for held in pool.holding if held.id in victims), default=0.0)
-    stopped = sorted((held for held in pool.holding if held.id in victims), key=lambda held: held.seq)
-    waits = max(
-        (pool.minimum_run.until(held, pool.now) - pool.now for held in stopped if held.id in fresh), default=0.0
-    )
-    names = listed([advised.named(held) for held in stopped], NAMED_MAX)
-    sentence = f"{names} would be stopped for it, within {duration_text(waits + grace)}"
-    if waits:
-        sentence += f": a job runs for a minimum before it is stopped, here for {duration_text(waits)} more"
-    return Estimate(
-        of=EtaOf.START,
-        basis=Basis.LIMITS,
-        sentence=sentence,
-        earliest=pool.now + waits,
-        likely=pool.now + waits + grace / 2,
-        latest=pool.now + waits + grace,
-    )
 
 
 def _resumed(pool: PoolToCome) -> Iterator[_Change]:

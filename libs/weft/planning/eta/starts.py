@@ -8,25 +8,19 @@ from typing import Any, overload
 
 from msgspec import Struct, structs
 
+from weft.domain.checkpoints import lost_seconds
+from weft.domain.classes import is_benchmark
 from weft.domain.cluster import Node
-from weft.domain.job import Cause, CauseCode, Job
+from weft.domain.job import Cause, CauseCode, Job, JobState
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
 from weft.domain.text import plural
 from weft.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from weft.planning.capacity import FreeCapacity, empty_capacity, free_capacity_of
-from weft.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, reports_steps, runs
-from weft.planning.eta.forward import (
-    LOOKS_COUNTED,
-    LOOKS_EXACT,
-    CountedGpus,
-    Forward,
-    Holds,
-    RealRoom,
-    SeenStart,
-    WaitingJob,
-)
+from weft.planning.eta.ends import HORIZON_S, Steps, age_of, lasting_of, left_of, reports_steps, runs
+from weft.planning.eta.forward import LOOKS_COUNTED, LOOKS_EXACT, Forward, SeenStart, Stops
 from weft.planning.eta.learnt import Lasted
+from weft.planning.eta.projected import CountedGpus, Holds, RealRoom, Stopping, WaitingJob
 from weft.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import find
@@ -51,17 +45,20 @@ _place = itemgetter(0)
 
 
 class Foreseen(Struct, frozen=True):
-    """An estimate; `raw`: its range before earlier errors corrected it; None: it is not to be judged."""
+    """An estimate; `raw`: its range before earlier errors corrected it; None: it is not to be judged. `stops`: the jobs
+    that stop for it."""
 
     estimate: Estimate
     raw: Range | None = None
     told: Range | None = None
+    stops: Stops | None = None
 
 
 class LookAhead:
     """A pool at one moment as it is looked ahead from: `room` with what is `held` of it, and the `queue` in order.
 
-    `gpus`: of all its nodes; `records`: earlier estimates against what came true.
+    `gpus`: how many its nodes have; `records`: earlier estimates against what came true; `again(job_id)`: a job that
+    holds something, as it would wait if it were stopped; `minimum_run`: how long each runs before it may be pre-empted.
     """
 
     def __init__(
@@ -75,8 +72,12 @@ class LookAhead:
         gpus: float,
         records: TrackRecords[Any] | None = None,
         quotas: QuotasInForce | None = None,
+        minimum_run: MinimumRun | None = None,
+        again: Callable[[str], WaitingJob] | None = None,
     ) -> None:
         self.free_capacity = free_capacity
+        self.minimum_run = minimum_run or MinimumRun()
+        self._again = again
         self.quotas = QuotasInForce((), {}) if quotas is None else quotas
         self.held = held
         self.queue = queue
@@ -128,16 +129,26 @@ class LookAhead:
 
     def _forward(self, waiting: Sequence[WaitingJob], *, exact: bool, looks: int) -> Forward:
         space = RealRoom(self.free_capacity) if exact else CountedGpus(self.free_capacity.gpus_left)
-        return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks, quotas=self.quotas)
+        return Forward(
+            space,
+            waiting,
+            self.held,
+            policy=self.policy,
+            gpus=self.gpus,
+            looks=looks,
+            quotas=self.quotas,
+            minimum_run=self.minimum_run,
+            again=self._again,
+        )
 
     def _estimate(self, found: "_Found", ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
         raw, basis = found.raw, found.basis
         if basis is Basis.UNKNOWN:
             return nobody_can_tell(_unknown(ahead, self.held, too_many=too_many))
-        if basis is Basis.ROOM and raw.high <= TICK_S and found.behind:
+        if basis is Basis.ROOM and raw.high <= TICK_S and found.behind and not found.stops:
             sentence = "it fits now; a job ahead of it does not, and the room may be kept for that one"
             return Foreseen(Estimate(of=EtaOf.START, basis=basis, sentence=sentence, earliest=self.now))
-        if basis is Basis.ROOM and raw.high <= TICK_S:
+        if basis is Basis.ROOM and raw.high <= TICK_S and not found.stops:
             return Foreseen(
                 Estimate(
                     of=EtaOf.START,
@@ -148,6 +159,8 @@ class LookAhead:
                     latest=self.now + TICK_S,
                 )
             )
+        if basis is Basis.ROOM and found.stops:
+            return self._when_stopped(found.stops)
         track = self.records.of(EtaOf.START, basis)
         told = raw if basis is Basis.LIMITS else track.corrected(raw, now=self.now)
         eta = estimate_of(
@@ -160,7 +173,22 @@ class LookAhead:
             weak=found.weak,
             record=track.record,
         )
-        return Foreseen(eta, None if basis is Basis.LIMITS else raw, told)
+        return Foreseen(eta, None if basis is Basis.LIMITS else raw, told, found.stops)
+
+    def _when_stopped(self, stops: Stops) -> Foreseen:
+        """The start of a job for which others stop: nothing else has to happen before."""
+        found = Range(stops.at_s, stops.at_s + stops.within_s / 2, stops.at_s + stops.within_s)
+        one = len(stops.jobs) == 1
+        jobs = f"{plural(len(stops.jobs), 'job')} that {'gives way to it has' if one else 'give way to it have'}"
+        ran = f"run for {'its' if one else 'their'} minimum and " if stops.at_s else ""
+        eta = Estimate(
+            of=EtaOf.START,
+            basis=Basis.LIMITS,
+            sentence=f"starts {_between(found.low, inf, found.high)}, when {jobs} {ran}stopped",
+            earliest=self.now + found.low,
+            latest=self.now + found.high,
+        )
+        return Foreseen(eta, None, found, stops)
 
 
 class _Waiting(Sequence[WaitingJob]):
@@ -210,7 +238,6 @@ class PoolToCome(LookAhead):
         minimum_run: MinimumRun | None = None,
     ) -> None:
         self.nodes = nodes
-        self.minimum_run = minimum_run or MinimumRun()
         self.holding = holding
         self.queued = queued
         self._quotas = quotas
@@ -223,6 +250,7 @@ class PoolToCome(LookAhead):
         self._never: dict[ResourceRequest, bool] = {}
         self._resource_request: ResourceRequest = ()  # asked about last; most are asked about many times in a row
         self._shape_never_fits = True
+        order = policy_of(policy).ordering
         held = [
             Holds(
                 job_id=job.id,
@@ -232,6 +260,12 @@ class PoolToCome(LookAhead):
                 tenant=job.tenant,
                 limit_left_s=None if (ends := ends_at(job)) is None else max(0.0, ends - now),
                 reports=reports_steps(job, now=now, heard=steps),
+                since_s=job.held_since - now,
+                began_s=0.0 if job.started_at is None else job.started_at - now,
+                attained_s=age_of(job, now),
+                standing=standing_of(job, now, order) if _gives_way(job) else None,
+                stopping=stopping_of(job),
+                leaves=job.state is JobState.STOPPING,
             )
             for job in holding
         ]
@@ -239,7 +273,7 @@ class PoolToCome(LookAhead):
         by_id = {node.id: node for node in nodes}
         ahead = QuotasInForce(quotas, by_id)
         for job in holding:
-            ahead.hold(job.id, job.tenant, job.held, since=job.held_since, preemptible=job.spec.preemptible)
+            ahead.hold(job.id, job.tenant, job.held, since=job.held_since - now, preemptible=job.spec.preemptible)
         super().__init__(
             free_capacity_of(nodes, holding),
             held,
@@ -249,9 +283,11 @@ class PoolToCome(LookAhead):
             gpus=gpus,
             records=records,
             quotas=ahead,
+            minimum_run=minimum_run,
+            again=lambda job_id: self.waiting(by_job[job_id]),
         )
+        by_job = {job.id: job for job in holding}
         self._without_anything = QuotasInForce(quotas, by_id)
-        order = self.policy.ordering
         places = KnownPlaces(order) if places is None or places.order is not order else places
         fitting = [
             (place, job)
@@ -285,8 +321,9 @@ class PoolToCome(LookAhead):
             tenant=job.tenant,
             pinned=is_pinned(resource_request),
             after_s=max(0.0, job.not_before - self.now),
-            tier=0.0 if self.policy.ordering.tier is None else float(self.policy.ordering.tier(standing)),
+            standing=standing,
             preemptible=job.spec.preemptible,
+            stopping=stopping_of(job),
             model=job.spec.gpu_model,
         )
 
@@ -347,34 +384,7 @@ class PoolToCome(LookAhead):
         cause = job.waiting_for
         if found.estimate.basis is Basis.ROOM and cause is not None and _is_hidden(cause):
             return nobody_can_tell(cause.sentence or "its scheduler sees runs there that should have ended")
-        return self._after_minimum_run(job, found)
-
-    def starts(self) -> dict[str, Foreseen]:
-        found = super().starts()
-        for job in self._fitting[: QUEUE_MAX + 1]:
-            if job.id in found:
-                found[job.id] = self._after_minimum_run(job, found[job.id])
         return found
-
-    def _after_minimum_run(self, job: Job, found: Foreseen) -> Foreseen:
-        """The start of a job for which others stop once they have run for their minimum, if that is sooner."""
-        numbers = {} if job.waiting_for is None else job.waiting_for.numbers
-        stops_at, grace = numbers.get("stops_at", 0.0), numbers.get("grace", 0.0)
-        latest = found.estimate.latest
-        if stops_at <= self.now or (latest is not None and latest <= stops_at):
-            return found
-        low, high = stops_at - self.now, stops_at - self.now + grace
-        between = f"in {duration_text(low)} to {duration_text(high)}" if grace else f"in about {duration_text(low)}"
-        return Foreseen(
-            Estimate(
-                of=EtaOf.START,
-                basis=Basis.LIMITS,
-                sentence=f"starts {between}, when the jobs that stop for it have run for their minimum",
-                earliest=stops_at,
-                likely=stops_at + grace / 2,
-                latest=stops_at + grace,
-            )
-        )
 
 
 def estimate_of(
@@ -461,6 +471,7 @@ class _Found(Struct, frozen=True):
     basis: Basis = Basis.UNKNOWN
     weak: bool = False
     behind: bool = False
+    stops: Stops | None = None
 
 
 def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
@@ -473,7 +484,9 @@ def _raw(starts: Sequence[SeenStart], scenarios: int) -> _Found:
     spread = TimeSpread(tuple(seconds), basis)
     weak = 2 * sum(one.weak for one in starts) > len(starts)
     behind = any(one.behind for one in starts)
-    return _Found(Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis, weak, behind)
+    stops = [one.stops for one in starts if one.stops]
+    found = Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH))
+    return _Found(found, basis, weak, behind, stops[0] if 2 * len(stops) > len(starts) else None)
 
 
 def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
@@ -490,6 +503,20 @@ def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
     else:
         why = "nobody can tell how long the jobs ahead of it last"
     return why + (f"; {plural(ahead, 'job')} ahead of it" if ahead else "")
+
+
+def _gives_way(job: Job) -> bool:
+    """Replicas of services that give way one by one are not looked ahead."""
+    return job.spec.preemptible and not job.spec.is_service and job.state is not JobState.STOPPING
+
+
+def stopping_of(job: Job) -> Stopping:
+    return Stopping(
+        lost_s=lost_seconds(job.spec),
+        tries=job.epoch,
+        stop_s=job.spec.drain_seconds + job.spec.grace_seconds,
+        at_once=is_benchmark(job.spec),
+    )
 
 
 def nobody_can_tell(why: str) -> Foreseen:
