@@ -27,8 +27,8 @@ from tests.support.data import ROOT
 from weft.messages.eta import Basis, EtaOf
 from weft.planning.eta.ends import Steps, time_left
 from weft.planning.eta.learnt import Kinds, Lasted, Lasting, RunsSoLong
-from weft.planning.eta.projected import Holds, Stopping, WaitingJob
 from weft.planning.eta.record import Range, Track, TrackRecords
+from weft.planning.eta.runs import Holds, Stopping, WaitingJob
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.eta.starts import LookAhead
 from weft.planning.eta.told import foreseen_end

@@ -4,24 +4,24 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
-        path="services/weftd/scheduler/thinking/state/holders.py",
-        old="        starves = now - first.since >= STARVED_SECONDS\n",
-        new="        starves = False\n",
+        path="libs/weft/planning/surplus.py",
+        old="    starves = lenders.waited_s(job_id) >= STARVED_SECONDS\n",
+        new="    starves = False\n",
         breaks="An elastic job keeps all that it has beyond its core from an equal job for ever.",
         tests=(
             "tests/unit/test_scheduler_surplus.py::test_a_job_that_starves_gets_what_an_equal_one_has_beyond_its_core",
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/state/holders.py",
-        old="            if job.priority > waiting.priority:\n                continue\n",
-        new="",
+        path="libs/weft/planning/surplus.py",
+        old="if lender in known or its_priority > priority:",
+        new="if lender in known:",
         breaks="A job takes ranks from one of higher priority.",
         tests=("tests/unit/test_scheduler_surplus.py::test_a_job_of_lower_priority_gets_nothing",),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/state/holders.py",
-        old="if starves or one.allocations[0].rank in idle]",
+        path="libs/weft/planning/surplus.py",
+        old="if starves or one.idle]",
         new="if starves]",
         breaks="Ranks that a job has only because GPUs were idle do not come back at once.",
         tests=(

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec import structs
+
 from tests.support.builders import job, node
 from tests.support.steps import placement
 from weft.domain.classes import BENCHMARK_LABEL
@@ -15,6 +17,7 @@ from weft.planning.eta.learnt import Lasted, kinds_of, learn
 from weft.planning.eta.sooner import Advised
 from weft.planning.eta.starts import QUEUE_MAX, PoolToCome
 from weft.planning.eta.told import end_of, ends_of, to_come
+from weft.planning.surplus import STARVED_SECONDS
 
 NOW = 1000.0
 
@@ -233,7 +236,7 @@ def test_a_lender_that_takes_back_what_it_lent_is_foreseen() -> None:
     quota = Quota(name="guaranteed", guaranteed={ALL: 4 * WHOLE})
     eta = under(quota, mine, running(spec={"time_limit": "20m"}))
     assert (eta.earliest, eta.latest) == (NOW, NOW + 30)
-    assert eta.sentence == "starts within 30s, when 1 job that gives way to it has stopped"
+    assert eta.sentence == "starts within 30s, when 1 job has given way to it"
 
 
 def test_a_job_of_higher_priority_takes_the_place_of_another_which_then_waits_again() -> None:
@@ -245,6 +248,21 @@ def test_a_job_of_higher_priority_takes_the_place_of_another_which_then_waits_ag
     behind, _ = told(low, runs, high)
     assert behind.latest is not None
     assert NOW + 600 + 1200 <= behind.latest <= NOW + 630 + 1200, "behind both"
+
+
+def test_a_job_that_starves_is_told_that_an_elastic_one_gives_it_ranks() -> None:
+    sizes = {"role": {"replicas": {"min": 1, "want": 4, "max": 4}}, "resize": {"how": "live"}}
+    on_all = placement(*(("node-1", index) for index in range(4)))
+    ranks = tuple(structs.replace(one, extra=one.rank > 0) for one in on_all.allocations)
+    held = structs.replace(on_all, allocations=ranks)
+    begun = {"placed_at": 500.0, "started_at": 500.0, "since": 500.0}
+    elastic = job("j-1", gpus=1, state=JobState.RUNNING, placement=held, spec=sizes, **begun)
+    small = job("j-2", seq=2, gpus=1, since=NOW)
+    eta, _ = told(small, elastic)
+    assert eta.earliest == NOW + STARVED_SECONDS
+    assert eta.sentence == "starts in 30s to 1m0s, when 1 job has given way to it"
+    high, _ = told(structs.replace(small, priority=-1), elastic)
+    assert high.basis is Basis.UNKNOWN, "its priority is lower"
 
 
 def test_what_is_looked_ahead_counts_against_the_quota() -> None:

@@ -17,8 +17,9 @@ from weft.messages.eta import Basis, EtaOf
 from weft.planning.eta.ends import HORIZON_S, Steps
 from weft.planning.eta.forward import LOOKS_COUNTED, Forward
 from weft.planning.eta.learnt import Lasted, kinds_of
-from weft.planning.eta.projected import CountedGpus, Holds, WaitingJob
+from weft.planning.eta.projected import CountedGpus
 from weft.planning.eta.record import NARROWER_MAX, WIDER_BY, Range, Track, TrackRecords, quantile
+from weft.planning.eta.runs import Holds, WaitingJob
 from weft.planning.eta.spread import PARTS, always, course_of, of_cases
 from weft.planning.eta.starts import PoolToCome
 from weft.planning.eta.told import to_come

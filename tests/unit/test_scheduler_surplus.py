@@ -8,8 +8,8 @@ from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.planning.policy import Policy
+from weft.planning.surplus import STARVED_SECONDS
 from weftd.scheduler.thinking.core import Settings
-from weftd.scheduler.thinking.state.holders import STARVED_SECONDS
 
 S = JobState
 ORDERS = ("priority", "fifo", "las", "drf")

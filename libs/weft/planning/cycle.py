@@ -7,7 +7,7 @@ once, so that the job that it makes room for starts in the same cycle, or leave 
 to that job.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from math import inf
 from typing import Protocol
@@ -25,6 +25,7 @@ from weft.planning.quota.ranks import is_inside
 from weft.planning.reserving import nodes_to_keep
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest
 from weft.planning.scheduling_pass import Clears, Demand, Held, InVain, SchedulingPass, Starts, Waits
+from weft.planning.surplus import Surplus, surplus_for
 
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job, in a cluster where these take time to stop
 CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting job
@@ -87,6 +88,18 @@ class Cluster(Protocol):
 
     def may_be_reclaimed(self, job_id: str) -> Sequence[Holder]:
         """The parts of a running job that may be taken back from it, by their `worth` among such jobs."""
+        ...
+
+    def takes_surplus_at(self, job_id: str) -> int | None:
+        """The priority of a waiting job; None: it takes no surplus."""
+        ...
+
+    def lenders(self) -> Iterable[tuple[str, int]]:
+        """The running jobs that may have ranks to spare, by id, each with its priority."""
+        ...
+
+    def surplus(self, job_id: str) -> Iterable[Surplus]:
+        """The ranks that a running job can do without."""
         ...
 
     def still_leaves(self, holder: Holder) -> bool:
@@ -218,6 +231,7 @@ class Cycle:
         """The jobs that would give way to a waiting one. `fresh`: if the order could pre-empt all at any time."""
         cluster, quotas = self._cluster, self._cluster.quotas
         willing, reclaimed = cluster.may_leave(job_id, demand, fresh=fresh), frozenset[str]()
+        willing = [*willing, *surplus_for(cluster, job_id, known={one.job_id for one in willing})]
         if quotas.on and fresh:
             willing = [one for one in willing if not quotas.protects(demand.tenant, one.job_id)]
         elif quotas.on:

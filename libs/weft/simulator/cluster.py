@@ -1,7 +1,7 @@
 """A simulated cluster as a scheduling cycle reads it, and what becomes of it by the cycle's decisions."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
@@ -13,6 +13,7 @@ from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scheduling_pass import Clears, Demand, Starts
+from weft.planning.surplus import Surplus
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 
@@ -90,6 +91,16 @@ class SimulatedCluster:
         if self._order.tier is None:
             return []
         return self._running.may_leave(int(self.tier(job_id)), missing=demand.gpus - self.gpus_left)
+
+    def takes_surplus_at(self, job_id: str) -> int | None:
+        return self.jobs[job_id].trace.priority
+
+    def lenders(self) -> Iterable[tuple[str, int]]:
+        return ()
+
+    def surplus(self, job_id: str) -> Iterable[Surplus]:
+        del job_id
+        return ()
 
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
         return self._running.may_be_reclaimed(self.jobs[job_id])

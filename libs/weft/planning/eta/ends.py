@@ -5,11 +5,17 @@ from math import exp, inf
 
 from msgspec import Struct
 
-from weft.domain.job import Job, JobState
+from weft.domain.checkpoints import lost_seconds
+from weft.domain.classes import is_benchmark
+from weft.domain.job import Allocation, Job, JobState
 from weft.messages.eta import Basis
+from weft.planning.borrowing import may_ever_lend
 from weft.planning.eta.learnt import Kinds, Lasting, RunsSoLong, kinds_of
+from weft.planning.eta.runs import Holds, Stopping
 from weft.planning.eta.spread import UNKNOWN, TimeSpread, always
-from weft.planning.jobs import ends_at
+from weft.planning.jobs import ends_at, standing_of
+from weft.planning.order import Order
+from weft.planning.surplus import beyond_want
 
 HORIZON_S = 10 * 366 * 86400.0  # what would end later than that is not foreseen
 PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends,
@@ -107,3 +113,43 @@ def _steps_of(job: Job, now: float, heard: Mapping[str, Steps] | None) -> Steps 
         told = steps or Steps(job.progress.get("step", 0.0), job.progress.get("steps", 0.0))
         steps = Steps(told.step, told.steps, age=ran)
     return steps
+
+
+def stopping_of(job: Job) -> Stopping:
+    return Stopping(
+        lost_s=lost_seconds(job.spec),
+        tries=job.epoch,
+        stop_s=job.spec.drain_seconds + job.spec.grace_seconds,
+        at_once=is_benchmark(job.spec),
+    )
+
+
+def holds_of(
+    job: Job, durations: Lasting, order: Order, *, now: float, heard: Mapping[str, Steps] | None = None
+) -> Holds:
+    """A stored job that holds something. Replicas of services that give way one by one are not looked ahead."""
+    bound, spare = ends_at(job), _spare(job)
+    gives_way = job.spec.preemptible and not job.spec.is_service and job.state is not JobState.STOPPING
+    return Holds(
+        job_id=job.id,
+        allocations=job.held,
+        gpus=job.gpus_held,
+        left=left_of(job, durations, now=now, heard=heard),
+        tenant=job.tenant,
+        limit_left_s=None if bound is None else max(0.0, bound - now),
+        reports=reports_steps(job, now=now, heard=heard),
+        since_s=job.held_since - now,
+        began_s=0.0 if job.started_at is None else job.started_at - now,
+        attained_s=age_of(job, now),
+        standing=standing_of(job, now, order) if gives_way else None,
+        stopping=stopping_of(job),
+        leaves=job.state is JobState.STOPPING,
+        spare=tuple(one.rank for one in spare),
+        idle=beyond_want(job.held, {name: role.replicas.want for name, role in job.spec.roles.items()})
+        if spare
+        else frozenset(),
+    )
+
+
+def _spare(job: Job) -> list[Allocation]:
+    return [one for one in job.held if one.extra and not one.leaving] if may_ever_lend(job) else []

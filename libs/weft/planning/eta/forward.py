@@ -1,6 +1,6 @@
 """The course of a pool if nothing new came: jobs end, and the scheduler's own cycle gives their room to others.
 
-Times are seconds from now. Not looked ahead are jobs that are still to come, moves, and other sizes.
+Times are seconds from now. Not looked ahead are jobs that are still to come, moves, and elastic jobs that grow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,15 +13,19 @@ from msgspec import Struct, structs
 from weft.messages.eta import Basis
 from weft.planning.cycle import Cycle, Decision
 from weft.planning.eta.ends import HORIZON_S
-from weft.planning.eta.projected import GRAIN_S, HOLDERS_PER_LOOK, Holds, ProjectedCluster, Run, Space, WaitingJob
+from weft.planning.eta.projected import GRAIN_S, HOLDERS_PER_LOOK, ProjectedCluster, Space
+from weft.planning.eta.runs import Holds, Run, WaitingJob
 from weft.planning.eta.spread import TimeSpread
+from weft.planning.finding import Place
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Standing
 from weft.planning.policy import Policy
+from weft.planning.preemption import Holder
 from weft.planning.queue import place_of
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.scheduling_pass import Clears, Held, InVain, Starts, Waits
+from weft.planning.surplus import STARVED_SECONDS
 
 LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
 LOOKS_COUNTED = 10_000  # if GPUs are only counted: both bound its time
@@ -53,7 +57,7 @@ class What(IntEnum):
     """The kinds of events, in their order at one moment."""
 
     ENDS = 0
-    IS_DUE = 1  # a job that was not to be tried before
+    IS_DUE = 1  # a job that was not to be tried before, or that starves
     CHANGES = 2  # its tier
     IS_PROMOTED = 3
     MAY_LEAVE = 4  # it has run for long enough to be pre-empted
@@ -97,8 +101,8 @@ class Forward:
         cluster, order = self.cluster, self.policy.ordering
         events = [(after, What.CHANGES, cluster.runs[job_id].number, job_id) for after, job_id in cluster.changes]
         for job_id, one in cluster.waiting.items():
-            if one.after_s > 0:
-                events.append((one.after_s, What.IS_DUE, -1, job_id))
+            starves_at = STARVED_SECONDS - one.standing.waited_s if cluster.lending else 0.0
+            events += [(at, What.IS_DUE, -1, job_id) for at in (one.after_s, starves_at) if at > 0]
             if (after := order.promotes_after_s(one.standing)) is not None:
                 events.append((after, What.IS_PROMOTED, -1, job_id))
         for run in cluster.runs.values():
@@ -289,12 +293,17 @@ class _Scenario:
 
     def _clear(self, clears: Clears) -> None:
         cluster = self._cluster
-        victims = tuple(dict.fromkeys(victim.job_id for victim in clears.selection.victims))
-        within_s = max(cluster.runs[job_id].stopping.stop_s for job_id in victims)
-        self._stops[clears.job_id] = Stops(victims, cluster.now, within_s)
-        for job_id in victims:
+        parts: dict[str, list[Holder]] = {}
+        for victim in clears.selection.victims:
+            parts.setdefault(victim.job_id, []).append(victim)
+        within_s = max(cluster.runs[job_id].stopping.stop_s for job_id in parts)
+        self._stops[clears.job_id] = Stops(tuple(parts), cluster.now, within_s)
+        for job_id, holders in parts.items():
             run = cluster.runs[job_id]
             if job_id in cluster.leaving:
+                continue
+            if all(one.extra for one in holders):
+                self._shrink(run, tuple(each for one in holders for each in one.allocations))
                 continue
             if not run.stopping.stop_s:
                 cluster.gone(run)
@@ -303,6 +312,13 @@ class _Scenario:
             cluster.leave(run)
             after = run.stopping.stop_s * _part(self._scenario, run.number)
             heappush(self._events, (cluster.now + after, What.IS_GONE, run.number, job_id))
+
+    def _shrink(self, run: Run, gone: Place) -> None:
+        """A job goes on with fewer ranks, and as much more slowly."""
+        number, self._count = self._count, self._count + 1
+        left_s = max(0.0, self._ends[run.job_id] - self._cluster.now)
+        after = self._cluster.shrink(run, gone, number)
+        self._expect(after, left_s * run.gpus / after.gpus if after.gpus else left_s)
 
 
 def _part(scenario: int, number: int) -> float:

@@ -1,153 +1,34 @@
 """A cluster as it will be, for the scheduler's own cycle: jobs that run end, those that give way wait again.
 
-Times are seconds from now, also in a `Standing`: `waited_s` is what a job will have waited by now, and below 0 for one
-that begins to wait later.
+Times are seconds from now.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil
 from typing import Protocol
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
-from weft.planning.eta.spread import TimeSpread
+from weft.planning.eta.runs import Holds, Run, WaitingJob, run_of
 from weft.planning.finding import Place, find
-from weft.planning.giving_way import loss_of
 from weft.planning.minimum_run import MinimumRun
-from weft.planning.order import Key, Order, Standing
+from weft.planning.order import Order
 from weft.planning.preemption import LEAVES_FIRST, Holder
-from weft.planning.queue import Place as QueuePlace
 from weft.planning.queue import Queue, Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in
 from weft.planning.scheduling_pass import Demand
+from weft.planning.surplus import Surplus
 from weft.planning.tiers import Tiers
 
 GRAIN_S = 1e-3  # ends that are so near count as one moment
 HOLDERS_PER_LOOK = 32  # jobs of which it is looked whether they may give way, for the price of one decision
-
-
-class Stopping(Struct, frozen=True, kw_only=True):
-    """The cost of giving way. `lost_s`: the work that it does again (None: all since it has its GPUs);
-    `tries`: how often it was stopped before; `stop_s`: how long it may take to stop; `at_once`: no minimum run."""
-
-    lost_s: float | None = None
-    tries: int = 0
-    stop_s: float = 0.0
-    at_once: bool = False
-
-
-class WaitingJob(Struct, frozen=True, kw_only=True):
-    """A job that waits. `place`: in the order; `group`: of jobs that fit alike; `lasts`: once it has started;
-    `limit_s`: what the backfill knows of that; `after_s`: it is not tried before; `standing`: in the order, now."""
-
-    job_id: str
-    place: QueuePlace
-    group: Hashable
-    resource_request: ResourceRequest
-    asked: PlacementRequest
-    gpus: float
-    lasts: TimeSpread
-    standing: Standing
-    limit_s: float | None = None
-    tenant: str = ""
-    pinned: bool = False
-    after_s: float = 0.0
-    preemptible: bool = True
-    model: str | None = None
-    stopping: Stopping = Stopping()
-
-    @property
-    def demand(self) -> Demand:
-        return Demand(
-            self.resource_request,
-            self.gpus,
-            self.limit_s,
-            pinned=self.pinned,
-            tenant=self.tenant,
-            preemptible=self.preemptible,
-            model=self.model,
-        )
-
-
-class Holds(Struct, frozen=True, kw_only=True):
-    """The resources that a job holds, and for how long. `reports`: it reports its steps, even if they are too few to
-    estimate its end. `since_s`, `began_s`: since when it holds them, and runs; `attained_s`: for how long it has held
-    any, in all its tries; `standing`: in the order, now (None: it gives way to nobody). `leaves`: it stops already."""
-
-    job_id: str
-    allocations: Place
-    gpus: float
-    left: TimeSpread
-    tenant: str = ""
-    limit_left_s: float | None = None
-    reports: bool = False
-    since_s: float = 0.0
-    began_s: float = 0.0
-    attained_s: float = 0.0
-    standing: Standing | None = None
-    stopping: Stopping = Stopping()
-    leaves: bool = False
-
-
-class Run(Struct, frozen=True, kw_only=True):
-    """A job that holds something in a projected cluster; `counted_s`: the time of its standing and its
-    `attained_s`."""
-
-    job_id: str
-    number: int
-    tenant: str
-    gpus: float
-    place: Place
-    lasts: TimeSpread
-    limit_at: float | None
-    since_s: float
-    began_s: float
-    counted_s: float
-    attained_s: float
-    standing: Standing | None
-    stopping: Stopping
-
-    def at(self, now: float) -> Standing:
-        standing, more = self.standing, now - self.counted_s
-        assert standing is not None, "it gives way to nobody"
-        return structs.replace(
-            standing,
-            attained_s=standing.attained_s + more,
-            attained_gpu_s=standing.attained_gpu_s + more * self.gpus,
-            left_s=None if standing.left_s is None else max(0.0, standing.left_s - more),
-        )
-
-    def lost_s(self, now: float) -> float:
-        held, mean = now - self.since_s, self.stopping.lost_s
-        return held if mean is None else min(held, mean)
-
-    def loss(self, now: float) -> Key:
-        assert self.standing is not None
-        return loss_of(
-            now,
-            rested=self.since_s if self.stopping.tries else None,
-            extra=False,
-            gpu_seconds=self.lost_s(now) * (self.gpus or 1),
-            held_since=self.since_s,
-            seq=self.standing.seq,
-        )
-
-    def protected_until(self, minimum_run: MinimumRun, *, reclaimed: bool = False) -> float:
-        if minimum_run.seconds <= 0.0 or self.stopping.at_once:
-            return -inf
-        tries = 0 if reclaimed else self.stopping.tries
-        return self.began_s + minimum_run.after(self.stopping.lost_s, tries, reclaimed=reclaimed)
-
-    def runs_on_s(self, now: float) -> float:
-        """For how long the scheduler expects it to run on: until its limit, or as long again as it has run."""
-        return self.attained_s + now - self.counted_s if self.limit_at is None else max(0.0, self.limit_at - now)
 
 
 class Space(Protocol):
@@ -252,8 +133,9 @@ class ProjectedCluster:
         self._started_on: dict[str, list[str]] = {}  # and those that started since
         for one in self.waiting.values():
             self.queue.add(one.standing, one.group)
-        self.runs = {one.job_id: _run_of(one, number) for number, one in enumerate(held)}
+        self.runs = {one.job_id: run_of(one, number) for number, one in enumerate(held)}
         self.leaving = {one.job_id: self.runs[one.job_id] for one in held if one.leaves}
+        self.lending = {one: run for one, run in self.runs.items() if run.spare and one not in self.leaving}
         for run in self.runs.values():
             self._count(run, self._on)
             if run.job_id not in self.leaving and (after := self.rank(run)) is not None:
@@ -264,6 +146,7 @@ class ProjectedCluster:
         other = copy(self)
         other.queue, other.tiers, other.quotas_now = self.queue.copy(), self.tiers.copy(), self.quotas_now.again()
         other.waiting, other.runs, other.leaving = dict(self.waiting), dict(self.runs), dict(self.leaving)
+        other.lending = dict(self.lending)
         other._held_by, other._limits, other._started_on = dict(self._held_by), dict(self._limits), {}
         return other
 
@@ -337,6 +220,7 @@ class ProjectedCluster:
         if self.order.tier is None or not self.space.is_exact:
             return []
         missing = demand.gpus - self.gpus_left - sum(run.gpus for run in self.leaving.values())
+        missing -= sum(run.gpus for run in self.lending.values())
         higher = self.tiers.above(int(self.tier(job_id)), gpus=missing)
         if higher is None:
             return []
@@ -344,10 +228,27 @@ class ProjectedCluster:
         leaving = [
             Holder(job_id=one, worth=LEAVES_FIRST, allocations=run.place) for one, run in sorted(self.leaving.items())
         ]
-        return leaving + [
-            Holder(job_id=one, worth=(-float(tier), *run.loss(self.now)), allocations=run.place)
-            for tier, one in higher
-            if self.now >= (run := self.runs[one]).protected_until(self.minimum_run) or fresh
+        for tier, one in higher:
+            run = self.runs[one]
+            if fresh or self.now >= run.protected_until(self.minimum_run):
+                leaving += run.parts(-float(tier), self.now)
+            elif run.spare:
+                leaving += run.extras(-float(tier), self.now)
+        return leaving
+
+    def takes_surplus_at(self, job_id: str) -> int | None:
+        one = self.waiting[job_id]
+        return None if one.asked.is_service or not self.space.is_exact else one.standing.priority
+
+    def lenders(self) -> list[tuple[str, int]]:
+        return [(one, run.standing.priority) for one, run in self.lending.items() if run.standing is not None]
+
+    def surplus(self, job_id: str) -> list[Surplus]:
+        run = self.runs[job_id]
+        tier = self.tiers.of(job_id) if self.order.tier is not None else None
+        return [
+            Surplus(one, one.allocations[0].rank in run.idle)
+            for one in run.extras(0.0 if tier is None else -float(tier), self.now)
         ]
 
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
@@ -355,9 +256,8 @@ class ProjectedCluster:
         if run is None or run.standing is None or not self.space.is_exact:
             return []
         if self.now < run.protected_until(self.minimum_run, reclaimed=True):
-            return []
-        worth = (float(run.standing.priority), *run.loss(self.now))
-        return [Holder(job_id=job_id, worth=worth, allocations=run.place)]
+            return run.extras(float(run.standing.priority), self.now)
+        return run.parts(float(run.standing.priority), self.now)
 
     def still_leaves(self, holder: Holder) -> bool:
         return holder.job_id in self.leaving
@@ -408,18 +308,43 @@ class ProjectedCluster:
     def leave(self, run: Run) -> None:
         """It stops, to give way, and holds its place until it has."""
         self.tiers.remove(run.job_id)
+        self.lending.pop(run.job_id, None)
         self.leaving[run.job_id] = run
         self._limits[run.job_id] = Ending(self.now + run.stopping.stop_s, run.gpus, run.job_id)
 
     def gone(self, run: Run) -> None:
         """It holds nothing any more."""
         self.tiers.remove(run.job_id)
+        self.lending.pop(run.job_id, None)
         self.leaving.pop(run.job_id, None)
         self._limits.pop(run.job_id, None)
         del self.runs[run.job_id]
         self.space.give_back(run.place, run.gpus)
         self._held_by[run.tenant] -= run.gpus
         self.quotas.let_go(run.job_id)
+
+    def shrink(self, run: Run, gone: Place, number: int) -> Run:
+        """These ranks of it leave; it goes on with the others, under another number."""
+        now, ranks, gpus = self.now, {one.rank for one in gone}, gpus_in(gone)
+        after = self.runs[run.job_id] = structs.replace(
+            run,
+            number=number,
+            gpus=run.gpus - gpus,
+            place=tuple(one for one in run.place if one.rank not in ranks),
+            attained_s=run.attained_s + now - run.counted_s,
+            counted_s=now,
+            standing=run.at(now),
+            spare=tuple(rank for rank in run.spare if rank not in ranks),
+        )
+        self.lending.pop(run.job_id, None)
+        if after.spare:
+            self.lending[run.job_id] = after
+        self.space.give_back(gone, gpus)
+        self._held_by[run.tenant] -= gpus
+        if run.limit_at is not None:
+            self._limits[run.job_id] = Ending(run.limit_at, after.gpus, run.job_id)
+        self.quotas.hold(run.job_id, run.tenant, after.place, since=run.since_s)
+        return after
 
     def wait_again(self, one: WaitingJob) -> None:
         self.waiting[one.job_id] = one
@@ -439,21 +364,3 @@ class ProjectedCluster:
         """Return True if a waiting job may take the place of this one, by their tiers."""
         tier = self.tiers.of(job_id)
         return tier is not None and any(self.tier(head) < tier for head in self.queue.heads())
-
-
-def _run_of(one: Holds, number: int) -> Run:
-    return Run(
-        job_id=one.job_id,
-        number=number,
-        tenant=one.tenant,
-        gpus=one.gpus,
-        place=one.allocations,
-        lasts=one.left,
-        limit_at=one.limit_left_s,
-        since_s=one.since_s,
-        began_s=one.began_s,
-        counted_s=0.0,
-        attained_s=one.attained_s,
-        standing=one.standing,
-        stopping=one.stopping,
-    )

@@ -105,10 +105,8 @@ def _tried(pool: PoolToCome, job: Job, change: _Change, advised: Advised) -> For
     if seen.stops is None or seen.estimate.basis is not Basis.LIMITS:
         return seen
     stopped = sorted((held for held in pool.holding if held.id in seen.stops.jobs), key=lambda held: held.seq)
-    names, waits = listed([advised.named(held) for held in stopped], NAMED_MAX), seen.stops.at_s
-    sentence = f"{names} would be stopped for it, within {duration_text(waits + seen.stops.within_s)}"
-    if waits:
-        sentence += f": a job runs for a minimum before it is stopped, here for {duration_text(waits)} more"
+    names = listed([advised.named(held) for held in stopped], NAMED_MAX)
+    sentence = f"{names} would be stopped for it, within {duration_text(seen.stops.at_s + seen.stops.within_s)}"
     return structs.replace(seen, estimate=structs.replace(seen.estimate, sentence=sentence))
 
 

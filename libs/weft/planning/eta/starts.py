@@ -8,24 +8,23 @@ from typing import Any, overload
 
 from msgspec import Struct, structs
 
-from weft.domain.checkpoints import lost_seconds
-from weft.domain.classes import is_benchmark
 from weft.domain.cluster import Node
-from weft.domain.job import Cause, CauseCode, Job, JobState
+from weft.domain.job import Cause, CauseCode, Job
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
 from weft.domain.text import plural
 from weft.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from weft.planning.capacity import FreeCapacity, empty_capacity, free_capacity_of
-from weft.planning.eta.ends import HORIZON_S, Steps, age_of, lasting_of, left_of, reports_steps, runs
+from weft.planning.eta.ends import HORIZON_S, Steps, holds_of, lasting_of, runs, stopping_of
 from weft.planning.eta.forward import LOOKS_COUNTED, LOOKS_EXACT, Forward, SeenStart, Stops
 from weft.planning.eta.learnt import Lasted
-from weft.planning.eta.projected import CountedGpus, Holds, RealRoom, Stopping, WaitingJob
+from weft.planning.eta.projected import CountedGpus, RealRoom
 from weft.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
+from weft.planning.eta.runs import Holds, WaitingJob
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces
-from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
+from weft.planning.jobs import asked_by, standing_of, wants_of
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.queue import place_of
@@ -179,12 +178,11 @@ class LookAhead:
         """The start of a job for which others stop: nothing else has to happen before."""
         found = Range(stops.at_s, stops.at_s + stops.within_s / 2, stops.at_s + stops.within_s)
         one = len(stops.jobs) == 1
-        jobs = f"{plural(len(stops.jobs), 'job')} that {'gives way to it has' if one else 'give way to it have'}"
-        ran = f"run for {'its' if one else 'their'} minimum and " if stops.at_s else ""
+        gave_way = f"{plural(len(stops.jobs), 'job')} {'has' if one else 'have'} given way to it"
         eta = Estimate(
             of=EtaOf.START,
             basis=Basis.LIMITS,
-            sentence=f"starts {_between(found.low, inf, found.high)}, when {jobs} {ran}stopped",
+            sentence=f"starts {_between(found.low, inf, found.high)}, when {gave_way}",
             earliest=self.now + found.low,
             latest=self.now + found.high,
         )
@@ -251,24 +249,7 @@ class PoolToCome(LookAhead):
         self._resource_request: ResourceRequest = ()  # asked about last; most are asked about many times in a row
         self._shape_never_fits = True
         order = policy_of(policy).ordering
-        held = [
-            Holds(
-                job_id=job.id,
-                allocations=job.held,
-                gpus=job.gpus_held,
-                left=left_of(job, self.durations, now=now, heard=steps),
-                tenant=job.tenant,
-                limit_left_s=None if (ends := ends_at(job)) is None else max(0.0, ends - now),
-                reports=reports_steps(job, now=now, heard=steps),
-                since_s=job.held_since - now,
-                began_s=0.0 if job.started_at is None else job.started_at - now,
-                attained_s=age_of(job, now),
-                standing=standing_of(job, now, order) if _gives_way(job) else None,
-                stopping=stopping_of(job),
-                leaves=job.state is JobState.STOPPING,
-            )
-            for job in holding
-        ]
+        held = [holds_of(job, self.durations, order, now=now, heard=steps) for job in holding]
         gpus = float(sum(len(node.capacity.gpus) for node in nodes))
         by_id = {node.id: node for node in nodes}
         ahead = QuotasInForce(quotas, by_id)
@@ -503,20 +484,6 @@ def _unknown(ahead: int, held: Sequence[Holds], *, too_many: bool) -> str:
     else:
         why = "nobody can tell how long the jobs ahead of it last"
     return why + (f"; {plural(ahead, 'job')} ahead of it" if ahead else "")
-
-
-def _gives_way(job: Job) -> bool:
-    """Replicas of services that give way one by one are not looked ahead."""
-    return job.spec.preemptible and not job.spec.is_service and job.state is not JobState.STOPPING
-
-
-def stopping_of(job: Job) -> Stopping:
-    return Stopping(
-        lost_s=lost_seconds(job.spec),
-        tries=job.epoch,
-        stop_s=job.spec.drain_seconds + job.spec.grace_seconds,
-        at_once=is_benchmark(job.spec),
-    )
 
 
 def nobody_can_tell(why: str) -> Foreseen:

@@ -14,6 +14,7 @@ from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest
 from weft.planning.scheduling_pass import Demand
+from weft.planning.surplus import Surplus
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.holders import only_extra, parts_of
 
@@ -108,6 +109,19 @@ class PoolNow:
             self._progress_of,
             minimum_run=MinimumRun() if fresh else None,
         )
+
+    def takes_surplus_at(self, job_id: str) -> int | None:
+        """Services take none: they borrow."""
+        job = self._cluster_state.jobs[job_id]
+        return None if job.spec.is_service else job.priority
+
+    def lenders(self) -> list[tuple[str, int]]:
+        jobs = self._cluster_state.jobs
+        return [(one, jobs[one].priority) for one in self._cluster_state.holdings.holders.lending]
+
+    def surplus(self, job_id: str) -> list[Surplus]:
+        job = self._cluster_state.jobs[job_id]
+        return self._cluster_state.holdings.holders.surplus(job, self.now, self._progress_of(job))
 
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
         job = self._cluster_state.jobs[job_id]

@@ -1,7 +1,7 @@
 """The jobs that may be preempted, in the order of preemption, kept sorted as jobs come, run on and go."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -12,8 +12,8 @@ from weft.planning.jobs import standing_of
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Key, Order, Standing
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.surplus import Surplus, beyond_want
 
-STARVED_SECONDS = 30.0  # after which a waiting job takes ranks beyond the core of jobs that it may not preempt
 STALE_MAX = 64  # outdated entries in the heap of changes, besides one for each current entry
 
 
@@ -75,7 +75,7 @@ class Holders:
         minimum_run: MinimumRun | None = None,
     ) -> list[Holder]:
         """Holders in the order in which they leave: those that stop already; jobs that `waiting` may preempt, by tier
-        and then by the work that they lose; the surplus of other jobs. `most`: the number of jobs to preempt that are
+        and then by the work that they lose. `most`: the number of jobs to preempt that are
         looked at; `minimum_run`: in place of the pool's."""
         minimum = self._minimum_run if minimum_run is None else minimum_run
         while self._changes and self._changes[0][0] <= now:
@@ -94,31 +94,15 @@ class Holders:
                 job = jobs[job_id]
                 parts = parts_of(job, worth[:1], now, progress_of(job))
                 found += only_extra(parts) if minimum.protects(job, now) else parts
-        return found + self._surplus(waiting, jobs, {one.job_id for one in found}, now, progress_of)
-
-    def _surplus(
-        self,
-        waiting: Standing,
-        jobs: Mapping[str, Job],
-        known: Set[str],
-        now: float,
-        progress_of: Callable[[Job], Mapping[str, float]],
-    ) -> list[Holder]:
-        """The ranks that elastic jobs of no higher priority, other than `known`, can do without: those beyond what
-        their users want at once, those beyond the core once `waiting` starves. A job loses only speed by that."""
-        first = jobs.get(waiting.id)
-        if first is None or first.spec.is_service:
-            return []  # services borrow (`loans.py`)
-        starves = now - first.since >= STARVED_SECONDS
-        found: list[Holder] = []
-        for job in map(jobs.__getitem__, sorted(self.lending - known)):
-            if job.priority > waiting.priority:
-                continue
-            tier = self._order.tier and -float(self._order.tier_of_running(standing_of(job, now, self._order)))
-            extras = only_extra(parts_of(job, (tier or 0.0,), now, progress_of(job)))
-            idle = _beyond_want(job)
-            found += [one for one in extras if starves or one.allocations[0].rank in idle]
         return found
+
+    def surplus(self, job: Job, now: float, progress: Mapping[str, float]) -> list[Surplus]:
+        """The ranks that a job of `lending` can do without."""
+        assert job.placement is not None
+        tier = self._order.tier and -float(self._order.tier_of_running(standing_of(job, now, self._order)))
+        idle = beyond_want(job.placement.staying, {name: role.replicas.want for name, role in job.spec.roles.items()})
+        extras = only_extra(parts_of(job, (tier or 0.0,), now, progress))
+        return [Surplus(one, one.allocations[0].rank in idle) for one in extras]
 
 
 def about_to_be_free(job: Job) -> list[Holder]:
@@ -174,16 +158,6 @@ def why_surplus(order: Order, waiting: Standing, running: Standing) -> str:
 def only_extra(parts: Iterable[Holder]) -> list[Holder]:
     """Without what stops the job."""
     return [each for each in parts if each.extra]
-
-
-def _beyond_want(job: Job) -> frozenset[int]:
-    """The newest ranks of each role, beyond as many as its user wants: it has them because nobody else needed them."""
-    assert job.placement is not None
-    found: set[int] = set()
-    for name, role in job.spec.roles.items():
-        ranks = sorted(one.rank for one in job.placement.staying if one.role == name)
-        found.update(ranks[role.replicas.want :])
-    return frozenset(found)
 
 
 def _needed(job: Job) -> frozenset[int]:

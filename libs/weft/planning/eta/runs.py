@@ -1,0 +1,179 @@
+"""The jobs of a cluster as it will be: those that wait, and those that hold something.
+
+Times are seconds from now, also in a `Standing`: `waited_s` is what a job will have waited by now, and below 0 for one
+that begins to wait later.
+"""
+
+from collections.abc import Hashable
+from math import inf
+
+from msgspec import Struct, structs
+
+from weft.planning.eta.spread import TimeSpread
+from weft.planning.finding import Place
+from weft.planning.giving_way import loss_of
+from weft.planning.minimum_run import MinimumRun
+from weft.planning.order import Key, Standing
+from weft.planning.preemption import Holder
+from weft.planning.queue import Place as QueuePlace
+from weft.planning.resource_request import PlacementRequest, ResourceRequest
+from weft.planning.scheduling_pass import Demand
+
+
+class Stopping(Struct, frozen=True, kw_only=True):
+    """The cost of giving way. `lost_s`: the work that it does again (None: all since it has its GPUs);
+    `tries`: how often it was stopped before; `stop_s`: how long it may take to stop; `at_once`: no minimum run."""
+
+    lost_s: float | None = None
+    tries: int = 0
+    stop_s: float = 0.0
+    at_once: bool = False
+
+
+class WaitingJob(Struct, frozen=True, kw_only=True):
+    """A job that waits. `place`: in the order; `group`: of jobs that fit alike; `lasts`: once it has started;
+    `limit_s`: what the backfill knows of that; `after_s`: it is not tried before; `standing`: in the order, now."""
+
+    job_id: str
+    place: QueuePlace
+    group: Hashable
+    resource_request: ResourceRequest
+    asked: PlacementRequest
+    gpus: float
+    lasts: TimeSpread
+    standing: Standing
+    limit_s: float | None = None
+    tenant: str = ""
+    pinned: bool = False
+    after_s: float = 0.0
+    preemptible: bool = True
+    model: str | None = None
+    stopping: Stopping = Stopping()
+
+    @property
+    def demand(self) -> Demand:
+        return Demand(
+            self.resource_request,
+            self.gpus,
+            self.limit_s,
+            pinned=self.pinned,
+            tenant=self.tenant,
+            preemptible=self.preemptible,
+            model=self.model,
+        )
+
+
+class Holds(Struct, frozen=True, kw_only=True):
+    """The resources that a job holds, and for how long. `reports`: it reports its steps, even if they are too few to
+    estimate its end. `since_s`, `began_s`: since when it holds them, and runs; `attained_s`: for how long it has held
+    any, in all its tries; `standing`: in the order, now (None: it gives way to nobody). `leaves`: it stops already.
+    `spare`: the ranks that it can do without, `idle`: those of them that its user does not want."""
+
+    job_id: str
+    allocations: Place
+    gpus: float
+    left: TimeSpread
+    tenant: str = ""
+    limit_left_s: float | None = None
+    reports: bool = False
+    since_s: float = 0.0
+    began_s: float = 0.0
+    attained_s: float = 0.0
+    standing: Standing | None = None
+    stopping: Stopping = Stopping()
+    leaves: bool = False
+    spare: tuple[int, ...] = ()
+    idle: frozenset[int] = frozenset()
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """A job that holds something in a projected cluster; `counted_s`: the time of its standing and its
+    `attained_s`."""
+
+    job_id: str
+    number: int
+    tenant: str
+    gpus: float
+    place: Place
+    lasts: TimeSpread
+    limit_at: float | None
+    since_s: float
+    began_s: float
+    counted_s: float
+    attained_s: float
+    standing: Standing | None
+    stopping: Stopping
+    spare: tuple[int, ...] = ()
+    idle: frozenset[int] = frozenset()
+
+    def at(self, now: float) -> Standing:
+        standing, more = self.standing, now - self.counted_s
+        assert standing is not None, "it gives way to nobody"
+        return structs.replace(
+            standing,
+            attained_s=standing.attained_s + more,
+            attained_gpu_s=standing.attained_gpu_s + more * self.gpus,
+            left_s=None if standing.left_s is None else max(0.0, standing.left_s - more),
+        )
+
+    def lost_s(self, now: float) -> float:
+        held, mean = now - self.since_s, self.stopping.lost_s
+        return held if mean is None else min(held, mean)
+
+    def loss(self, now: float, *, extra: bool = False) -> Key:
+        assert self.standing is not None
+        return loss_of(
+            now,
+            rested=self.since_s if self.stopping.tries else None,
+            extra=extra,
+            gpu_seconds=0.0 if extra else self.lost_s(now) * (self.gpus or 1),
+            held_since=self.since_s,
+            seq=self.standing.seq,
+        )
+
+    def protected_until(self, minimum_run: MinimumRun, *, reclaimed: bool = False) -> float:
+        if minimum_run.seconds <= 0.0 or self.stopping.at_once:
+            return -inf
+        tries = 0 if reclaimed else self.stopping.tries
+        return self.began_s + minimum_run.after(self.stopping.lost_s, tries, reclaimed=reclaimed)
+
+    def extras(self, tier: float, now: float) -> list[Holder]:
+        """The ranks that it can do without."""
+        loss = self.loss(now, extra=True) if self.spare else ()
+        return [
+            Holder(job_id=self.job_id, worth=(tier, *loss, -float(one.rank)), allocations=(one,), extra=True)
+            for one in self.place
+            if one.rank in self.spare
+        ]
+
+    def parts(self, tier: float, now: float) -> list[Holder]:
+        """The ranks that it can do without, and the rest of it."""
+        core = tuple(one for one in self.place if one.rank not in self.spare) if self.spare else self.place
+        return [
+            *self.extras(tier, now),
+            Holder(job_id=self.job_id, worth=(tier, *self.loss(now)), allocations=core),
+        ]
+
+    def runs_on_s(self, now: float) -> float:
+        """For how long the scheduler expects it to run on: until its limit, or as long again as it has run."""
+        return self.attained_s + now - self.counted_s if self.limit_at is None else max(0.0, self.limit_at - now)
+
+
+def run_of(one: Holds, number: int) -> Run:
+    return Run(
+        job_id=one.job_id,
+        number=number,
+        tenant=one.tenant,
+        gpus=one.gpus,
+        place=one.allocations,
+        lasts=one.left,
+        limit_at=one.limit_left_s,
+        since_s=one.since_s,
+        began_s=one.began_s,
+        counted_s=0.0,
+        attained_s=one.attained_s,
+        standing=one.standing,
+        stopping=one.stopping,
+        spare=() if one.standing is None else one.spare,
+        idle=one.idle,
+    )

@@ -1,0 +1,57 @@
+"""The ranks that running jobs can do without, and the waiting jobs that take them. A job loses only speed by that."""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Protocol
+
+from msgspec import Struct
+
+from weft.domain.job import Allocation
+from weft.planning.preemption import Holder
+
+STARVED_SECONDS = 30.0  # after which a waiting job takes ranks beyond the core of jobs that it may not pre-empt
+
+
+class Surplus(Struct, frozen=True):
+    """One rank. `idle`: it is beyond as many as the job's user wants, so the job has it only while nobody else needs
+    it."""
+
+    holder: Holder
+    idle: bool
+
+
+class Lenders(Protocol):
+    def waited_s(self, job_id: str) -> float: ...
+    def takes_surplus_at(self, job_id: str) -> int | None:
+        """The priority of a waiting job; None: it takes no surplus."""
+        ...
+
+    def lenders(self) -> Iterable[tuple[str, int]]:
+        """The running jobs that may have ranks to spare, by id, each with its priority."""
+        ...
+
+    def surplus(self, job_id: str) -> Iterable[Surplus]:
+        """The ranks that a running job can do without."""
+        ...
+
+
+def surplus_for(lenders: Lenders, job_id: str, *, known: Set[str]) -> list[Holder]:
+    """The ranks of jobs of no higher priority, other than `known`, that a waiting job takes: those that are idle at
+    once, those beyond the core once it starves."""
+    priority = lenders.takes_surplus_at(job_id)
+    if priority is None:
+        return []
+    starves = lenders.waited_s(job_id) >= STARVED_SECONDS
+    found: list[Holder] = []
+    for lender, its_priority in sorted(lenders.lenders()):
+        if lender in known or its_priority > priority:
+            continue
+        found += [one.holder for one in lenders.surplus(lender) if starves or one.idle]
+    return found
+
+
+def beyond_want(staying: Iterable[Allocation], wanted: Mapping[str, int]) -> frozenset[int]:
+    """The newest ranks of each role, beyond as many as its user wants."""
+    by_role: dict[str, list[int]] = {}
+    for one in staying:
+        by_role.setdefault(one.role, []).append(one.rank)
+    return frozenset(rank for role, ranks in by_role.items() for rank in sorted(ranks)[wanted[role] :])
