@@ -12,6 +12,7 @@ from weft.domain.shares import WHOLE
 from weft.domain.spec import Checkpointing
 from weft.planning.eta.learnt import Lasted
 from weft.planning.policy import Policy
+from weft.planning.surplus import STARVED_SECONDS
 from weft.simulator.whatif.compared import compared
 from weft.simulator.whatif.durations import Assumptions
 from weft.simulator.whatif.look_ahead import LookAhead
@@ -44,6 +45,24 @@ def test_what_waits_starts_when_what_runs_has_ended_one_after_the_other() -> Non
     assert (outcomes["a"].starts_s, outcomes["a"].ends_s) == (None, 600)
     assert (outcomes["b"].starts_s, outcomes["b"].ends_s) == (600, 1800)
     assert (outcomes["c"].starts_s, outcomes["c"].ends_s) == (1800, 2100)
+
+
+def test_an_elastic_job_gives_ranks_to_one_that_starves_and_works_more_slowly() -> None:
+    sizes = {"role": {"replicas": {"min": 1, "want": 4, "max": 4}}, "resize": {"how": "live"}, "time_limit": "10m"}
+    held = holds("a", "10m")
+    assert held.placement is not None
+    ranks = tuple(structs.replace(one, extra=one.rank > 0) for one in held.placement.allocations)
+    elastic = structs.replace(
+        job("a", state=JobState.RUNNING, spec=sizes),
+        placement=structs.replace(held.placement, allocations=ranks),
+        placed_at=NOW,
+        started_at=NOW,
+        since=NOW,
+    )
+    small = structs.replace(job("b", seq=2, gpus=1, spec={"time_limit": "5m"}), since=NOW)
+    outcomes = LookAhead(pool(elastic, small)).outcomes()
+    assert outcomes["b"].starts_s == STARVED_SECONDS
+    assert outcomes["a"].ends_s == STARVED_SECONDS + (600 - STARVED_SECONDS) * 4 / 3
 
 
 def test_one_more_node_lets_the_first_start_at_once_and_both_gain() -> None:

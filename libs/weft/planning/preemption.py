@@ -34,6 +34,14 @@ class VictimSelection(Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
+def by_job(selection: VictimSelection) -> dict[str, list[Holder]]:
+    """The victims of each job: a job of which all are `extra` goes on without these ranks."""
+    found: dict[str, list[Holder]] = {}
+    for victim in selection.victims:
+        found.setdefault(victim.job_id, []).append(victim)
+    return found
+
+
 def select_victims(
     resource_request: ResourceRequest,
     *,

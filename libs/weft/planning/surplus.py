@@ -5,7 +5,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from weft.domain.job import Allocation
+from weft.domain.job import Allocation, Job
+from weft.planning.borrowing import may_ever_lend
 from weft.planning.preemption import Holder
 
 STARVED_SECONDS = 30.0  # after which a waiting job takes ranks beyond the core of jobs that it may not pre-empt
@@ -17,6 +18,19 @@ class Surplus(Struct, frozen=True):
 
     holder: Holder
     idle: bool
+
+
+class Spare(Struct, frozen=True):
+    """The ranks that a running job can do without, and those of them that are idle."""
+
+    ranks: tuple[int, ...] = ()
+    idle: frozenset[int] = frozenset()
+
+    def without(self, ranks: Set[int]) -> "Spare":
+        return Spare(tuple(rank for rank in self.ranks if rank not in ranks), self.idle)
+
+
+NOTHING = Spare()
 
 
 class Lenders(Protocol):
@@ -55,3 +69,10 @@ def beyond_want(staying: Iterable[Allocation], wanted: Mapping[str, int]) -> fro
     for one in staying:
         by_role.setdefault(one.role, []).append(one.rank)
     return frozenset(rank for role, ranks in by_role.items() for rank in sorted(ranks)[wanted[role] :])
+
+
+def spare_of(job: Job) -> Spare:
+    ranks = tuple(one.rank for one in job.held if one.extra and not one.leaving) if may_ever_lend(job) else ()
+    if not ranks:
+        return NOTHING
+    return Spare(ranks, beyond_want(job.held, {name: role.replicas.want for name, role in job.spec.roles.items()}))

@@ -8,7 +8,7 @@ from weft.planning.capacity import FreeCapacity
 from weft.planning.cycle import Decision
 from weft.planning.finding import Place, find
 from weft.planning.order import Order
-from weft.planning.preemption import Holder
+from weft.planning.preemption import Holder, by_job
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest
@@ -119,11 +119,17 @@ class SimulatedCluster:
             self.placements += 1
             self.settled(job, decision.place)
         elif isinstance(decision, Clears):
-            for victim in decision.selection.victims:
-                self.evicted(self.jobs[victim.job_id])
+            for job_id, holders in by_job(decision.selection).items():
+                if all(one.extra for one in holders):
+                    self.shrunk(self.jobs[job_id], tuple(each for one in holders for each in one.allocations))
+                else:
+                    self.evicted(self.jobs[job_id])
 
     def settled(self, job: SimulatedJob, place: Place) -> None:
         self.lives.settle(job, self.now, place)
 
     def evicted(self, job: SimulatedJob) -> None:
         self.lives.stop(job, self.now)
+
+    @abstractmethod
+    def shrunk(self, job: SimulatedJob, gone: Place) -> None: ...

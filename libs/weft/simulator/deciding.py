@@ -53,6 +53,9 @@ class _TraceCluster(SimulatedCluster):
     def fits_empty(self, resource_request: ResourceRequest) -> bool:
         return self._sizing is None and super().fits_empty(resource_request)
 
+    def shrunk(self, job: SimulatedJob, gone: Place) -> None:
+        raise AssertionError(f"without a planner {job.trace.id} keeps its size, and has no {len(gone)} ranks to spare")
+
     def _lasts(self, job: SimulatedJob) -> float | None:
         estimate = job.trace.work_s if self._known else job.trace.estimate_s
         if estimate is None:

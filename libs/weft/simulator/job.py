@@ -1,5 +1,7 @@
 """One job of the trace on its way, as the event-driven simulator keeps it."""
 
+from collections.abc import Sequence
+
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.giving_way import loss_of
@@ -95,7 +97,7 @@ class SimulatedJob:
         self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
         self.speed = 1.0 if elastic is None else elastic.speed(size)
 
-    def take_place(self, allocations: tuple[Allocation, ...]) -> None:
+    def take_place(self, allocations: Sequence[Allocation]) -> None:
         """It begins there, with one replica for each allocation."""
         self.take_size(len(allocations))
         self.promoted = False
@@ -136,7 +138,7 @@ class SimulatedJob:
         worked = going - max(0.0, min(self.paused_until, now) - self.since) if going else 0.0
         return max(0.0, estimate - self.done_s - worked / self.stretch)
 
-    def loss(self, now: float) -> Key:
+    def loss(self, now: float, *, extra: bool = False) -> Key:
         """Its loss if it gives way now: sorts, the smallest first."""
         held = now - self.settled_at
         every = self.trace.checkpoint_s
@@ -146,8 +148,8 @@ class SimulatedJob:
         return loss_of(
             now,
             rested=rested,
-            extra=False,
-            gpu_seconds=lost * (self.gpus_needed or 1),
+            extra=extra,
+            gpu_seconds=0.0 if extra else lost * (self.gpus_needed or 1),
             held_since=self.settled_at,
             seq=self.number,
         )

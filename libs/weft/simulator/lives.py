@@ -106,7 +106,7 @@ class Lives:
         already. A job that had not begun with those before loses nothing more."""
         job.advance(now)
         self._close_spell(job, now)
-        self.running.resize(job, len(allocations))
+        self.running.resize(job, allocations)
         job.resizes += 1
         job.resized_at = job.spell_begin = now
         job.paused_until = max(job.paused_until, now + cost_s)

@@ -1,7 +1,9 @@
 """The jobs that hold GPUs: how many GPUs, their expected ends, and which of them may be preempted."""
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
+from weft.domain.job import Allocation
 from weft.domain.shares import WHOLE
 from weft.planning.backfill import Ending
 from weft.planning.minimum_run import MinimumRun
@@ -58,11 +60,11 @@ class Running:
         self.free += job.gpus_needed
         self._hold(job.trace.tenant, -job.gpus_needed)
 
-    def resize(self, job: SimulatedJob, size: int) -> None:
-        """The running job has another size; its work is counted until now. It is to be foreseen and ranked anew."""
+    def resize(self, job: SimulatedJob, place: Sequence[Allocation]) -> None:
+        """The running job has these replicas; its work is counted until now. It is to be foreseen and ranked anew."""
         self._tiers.remove(job.trace.id)
         before = job.gpus_needed
-        job.take_size(size)
+        job.take_place(place)
         self.free -= job.gpus_needed - before
         self._hold(job.trace.tenant, job.gpus_needed - before)
 

@@ -7,15 +7,14 @@ from msgspec import Struct
 
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import is_benchmark
-from weft.domain.job import Allocation, Job, JobState
+from weft.domain.job import Job, JobState
 from weft.messages.eta import Basis
-from weft.planning.borrowing import may_ever_lend
 from weft.planning.eta.learnt import Kinds, Lasting, RunsSoLong, kinds_of
 from weft.planning.eta.runs import Holds, Stopping
 from weft.planning.eta.spread import UNKNOWN, TimeSpread, always
 from weft.planning.jobs import ends_at, standing_of
 from weft.planning.order import Order
-from weft.planning.surplus import beyond_want
+from weft.planning.surplus import spare_of
 
 HORIZON_S = 10 * 366 * 86400.0  # what would end later than that is not foreseen
 PART_DONE_MIN = 0.01  # before that, steps tell nothing of when a job ends,
@@ -128,7 +127,7 @@ def holds_of(
     job: Job, durations: Lasting, order: Order, *, now: float, heard: Mapping[str, Steps] | None = None
 ) -> Holds:
     """A stored job that holds something. Replicas of services that give way one by one are not looked ahead."""
-    bound, spare = ends_at(job), _spare(job)
+    bound = ends_at(job)
     gives_way = job.spec.preemptible and not job.spec.is_service and job.state is not JobState.STOPPING
     return Holds(
         job_id=job.id,
@@ -144,12 +143,5 @@ def holds_of(
         standing=standing_of(job, now, order) if gives_way else None,
         stopping=stopping_of(job),
         leaves=job.state is JobState.STOPPING,
-        spare=tuple(one.rank for one in spare),
-        idle=beyond_want(job.held, {name: role.replicas.want for name, role in job.spec.roles.items()})
-        if spare
-        else frozenset(),
+        spare=spare_of(job),
     )
-
-
-def _spare(job: Job) -> list[Allocation]:
-    return [one for one in job.held if one.extra and not one.leaving] if may_ever_lend(job) else []

@@ -20,7 +20,7 @@ from weft.planning.finding import Place
 from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Standing
 from weft.planning.policy import Policy
-from weft.planning.preemption import Holder
+from weft.planning.preemption import by_job
 from weft.planning.queue import place_of
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
@@ -293,9 +293,7 @@ class _Scenario:
 
     def _clear(self, clears: Clears) -> None:
         cluster = self._cluster
-        parts: dict[str, list[Holder]] = {}
-        for victim in clears.selection.victims:
-            parts.setdefault(victim.job_id, []).append(victim)
+        parts = by_job(clears.selection)
         within_s = max(cluster.runs[job_id].stopping.stop_s for job_id in parts)
         self._stops[clears.job_id] = Stops(tuple(parts), cluster.now, within_s)
         for job_id, holders in parts.items():

@@ -135,7 +135,7 @@ class ProjectedCluster:
             self.queue.add(one.standing, one.group)
         self.runs = {one.job_id: run_of(one, number) for number, one in enumerate(held)}
         self.leaving = {one.job_id: self.runs[one.job_id] for one in held if one.leaves}
-        self.lending = {one: run for one, run in self.runs.items() if run.spare and one not in self.leaving}
+        self.lending = {one: run for one, run in self.runs.items() if run.spare.ranks and one not in self.leaving}
         for run in self.runs.values():
             self._count(run, self._on)
             if run.job_id not in self.leaving and (after := self.rank(run)) is not None:
@@ -232,7 +232,7 @@ class ProjectedCluster:
             run = self.runs[one]
             if fresh or self.now >= run.protected_until(self.minimum_run):
                 leaving += run.parts(-float(tier), self.now)
-            elif run.spare:
+            elif run.spare.ranks:
                 leaving += run.extras(-float(tier), self.now)
         return leaving
 
@@ -247,7 +247,7 @@ class ProjectedCluster:
         run = self.runs[job_id]
         tier = self.tiers.of(job_id) if self.order.tier is not None else None
         return [
-            Surplus(one, one.allocations[0].rank in run.idle)
+            Surplus(one, one.allocations[0].rank in run.spare.idle)
             for one in run.extras(0.0 if tier is None else -float(tier), self.now)
         ]
 
@@ -334,10 +334,10 @@ class ProjectedCluster:
             attained_s=run.attained_s + now - run.counted_s,
             counted_s=now,
             standing=run.at(now),
-            spare=tuple(rank for rank in run.spare if rank not in ranks),
+            spare=run.spare.without(ranks),
         )
         self.lending.pop(run.job_id, None)
-        if after.spare:
+        if after.spare.ranks:
             self.lending[run.job_id] = after
         self.space.give_back(gone, gpus)
         self._held_by[run.tenant] -= gpus

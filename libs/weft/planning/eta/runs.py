@@ -18,6 +18,7 @@ from weft.planning.preemption import Holder
 from weft.planning.queue import Place as QueuePlace
 from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scheduling_pass import Demand
+from weft.planning.surplus import NOTHING, Spare
 
 
 class Stopping(Struct, frozen=True, kw_only=True):
@@ -66,8 +67,7 @@ class WaitingJob(Struct, frozen=True, kw_only=True):
 class Holds(Struct, frozen=True, kw_only=True):
     """The resources that a job holds, and for how long. `reports`: it reports its steps, even if they are too few to
     estimate its end. `since_s`, `began_s`: since when it holds them, and runs; `attained_s`: for how long it has held
-    any, in all its tries; `standing`: in the order, now (None: it gives way to nobody). `leaves`: it stops already.
-    `spare`: the ranks that it can do without, `idle`: those of them that its user does not want."""
+    any, in all its tries; `standing`: in the order, now (None: it gives way to nobody). `leaves`: it stops already."""
 
     job_id: str
     allocations: Place
@@ -82,8 +82,7 @@ class Holds(Struct, frozen=True, kw_only=True):
     standing: Standing | None = None
     stopping: Stopping = Stopping()
     leaves: bool = False
-    spare: tuple[int, ...] = ()
-    idle: frozenset[int] = frozenset()
+    spare: Spare = NOTHING
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -103,8 +102,7 @@ class Run(Struct, frozen=True, kw_only=True):
     attained_s: float
     standing: Standing | None
     stopping: Stopping
-    spare: tuple[int, ...] = ()
-    idle: frozenset[int] = frozenset()
+    spare: Spare = NOTHING
 
     def at(self, now: float) -> Standing:
         standing, more = self.standing, now - self.counted_s
@@ -139,16 +137,16 @@ class Run(Struct, frozen=True, kw_only=True):
 
     def extras(self, tier: float, now: float) -> list[Holder]:
         """The ranks that it can do without."""
-        loss = self.loss(now, extra=True) if self.spare else ()
+        loss = self.loss(now, extra=True) if self.spare.ranks else ()
         return [
             Holder(job_id=self.job_id, worth=(tier, *loss, -float(one.rank)), allocations=(one,), extra=True)
             for one in self.place
-            if one.rank in self.spare
+            if one.rank in self.spare.ranks
         ]
 
     def parts(self, tier: float, now: float) -> list[Holder]:
         """The ranks that it can do without, and the rest of it."""
-        core = tuple(one for one in self.place if one.rank not in self.spare) if self.spare else self.place
+        core = tuple(one for one in self.place if one.rank not in self.spare.ranks) if self.spare.ranks else self.place
         return [
             *self.extras(tier, now),
             Holder(job_id=self.job_id, worth=(tier, *self.loss(now)), allocations=core),
@@ -174,6 +172,5 @@ def run_of(one: Holds, number: int) -> Run:
         attained_s=one.attained_s,
         standing=one.standing,
         stopping=one.stopping,
-        spare=() if one.standing is None else one.spare,
-        idle=one.idle,
+        spare=NOTHING if one.standing is None else one.spare,
     )

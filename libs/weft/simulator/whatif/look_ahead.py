@@ -1,7 +1,7 @@
 """From now on: the jobs that run end, those that wait start, by the walk that the scheduler takes. Pure.
 
-What happens is less than in a real pool: no job arrives, fails, moves or takes another size, and a job that gives way
-is gone at once.
+What happens is less than in a real pool: no job arrives, fails, moves or grows, and a job, or a rank, that gives way is
+gone at once.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,14 @@ from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import Cycle
 from weft.planning.finding import Place, find
 from weft.planning.order import Order
+from weft.planning.preemption import Holder
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.resource_request import ResourceRequest, smallest
 from weft.planning.scheduling_pass import Demand
 from weft.planning.scores import Scores
+from weft.planning.surplus import STARVED_SECONDS, Surplus
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
@@ -50,6 +52,7 @@ class _PoolOnward(SimulatedCluster):
         self._quotas = quotas
         self._empty = empty
         self._fits_empty: dict[ResourceRequest, bool] = {}
+        self.spare = {one: job.now.spare for one, job in jobs.items() if job.now.spare.ranks}
         self._shares = any(want.request.share is not None for job in jobs.values() for want in job.resource_request)
 
     @property
@@ -83,7 +86,42 @@ class _PoolOnward(SimulatedCluster):
 
     def evicted(self, job: SimulatedJob) -> None:
         super().evicted(job)
+        self.spare.pop(job.trace.id, None)
         self._quotas.let_go(job.trace.id)
+
+    def takes_surplus_at(self, job_id: str) -> int | None:
+        now = self._going[job_id].now
+        return None if now.asked.is_service else now.priority
+
+    def lenders(self) -> list[tuple[str, int]]:
+        return [(one, self._going[one].now.priority) for one in self.spare if one in self._running.jobs]
+
+    def surplus(self, job_id: str) -> list[Surplus]:
+        job, spare = self._going[job_id], self.spare[job_id]
+        tier = self._order.tier and -float(self._order.tier_of_running(job.standing(self.now, known=False)))
+        loss = job.loss(self.now, extra=True)
+        return [
+            Surplus(
+                Holder(job_id=job_id, worth=(tier or 0.0, *loss, -float(one.rank)), allocations=(one,), extra=True),
+                one.rank in spare.idle,
+            )
+            for one in job.allocations
+            if one.rank in spare.ranks
+        ]
+
+    def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
+        """A job gives ranks that it can do without as surplus, or all that it has."""
+        demand = structs.replace(demand, gpus=demand.gpus - sum(self._going[one].gpus_needed for one in self.spare))
+        return super().may_leave(job_id, demand, fresh=fresh)
+
+    def shrunk(self, job: SimulatedJob, gone: Place) -> None:
+        ranks = {one.rank for one in gone}
+        self.free_capacity.give_back_all(gone)
+        stay = tuple(one for one in job.allocations if one.rank not in ranks)
+        self.spare[job.trace.id] = self.spare[job.trace.id].without(ranks)
+        self.lives.resize(job, self.now, stay, cost_s=0.0)
+        now = self._going[job.trace.id].now
+        self._quotas.hold(now.id, now.tenant, stay, since=now.since_s, preemptible=now.gives_way)
 
 
 class LookAhead:
@@ -153,6 +191,8 @@ class LookAhead:
         for job in self._jobs:
             if job.now.held:
                 continue
+            if self._pool.spare and (starves_s := job.now.since_s + STARVED_SECONDS) > 0:
+                self._event_queue.add(starves_s, What.MAY_LEAVE, job.number, job.version)
             if job.now.not_before_s > 0:
                 self._event_queue.add(job.now.not_before_s, What.ARRIVES, job.number)
             else:
@@ -167,6 +207,7 @@ class LookAhead:
             return False
         elif what is What.ENDS:
             self._lives.end(job, now)
+            self._pool.spare.pop(job.now.id, None)
             self._quotas.let_go(job.now.id)
         elif what is What.CHANGES:
             self._lives.rank(job, now)

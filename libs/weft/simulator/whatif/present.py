@@ -13,6 +13,7 @@ from weft.planning.jobs import asked_by
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, resource_request_of_job
 from weft.planning.scores import GpuKey
+from weft.planning.surplus import NOTHING, Spare, spare_of
 from weft.simulator.whatif.durations import Assumptions
 
 SUPPOSED = "supposed-"  # how the names of jobs and nodes begin that are not there
@@ -53,6 +54,7 @@ class JobNow(Struct, frozen=True, kw_only=True):
     attained_s: float
     attained_gpu_s: float
     left_s: float
+    spare: Spare = NOTHING
 
 
 class Present(Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ def _now(job: Job, resource_request: ResourceRequest, left_s: float, learnt: Map
         attained_s=job.attained_seconds + so_far,
         attained_gpu_s=job.gpu_seconds(at),
         left_s=left_s,
+        spare=spare_of(job) if holds else NOTHING,
     )
 
 

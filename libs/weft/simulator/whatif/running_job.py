@@ -1,5 +1,7 @@
 """One job of a real pool on its way in the simulator: it has the shape, the place and the past that it has there."""
 
+from collections.abc import Sequence
+
 from weft.domain.job import Allocation
 from weft.planning.order import Order
 from weft.planning.resource_request import gpus_in, gpus_least, gpus_of, is_pinned
@@ -59,15 +61,19 @@ class RunningJob(SimulatedJob):
     def take_size(self, size: int) -> None:
         """Its size follows from its place alone."""
 
-    def take_place(self, allocations: tuple[Allocation, ...]) -> None:
+    def take_place(self, allocations: Sequence[Allocation]) -> None:
+        self._count_gpu_time()
         self.gpus_needed = gpus_in(allocations)
         self.speed = min(1.0, self.gpus_needed / self._asks_for) or 1.0
 
     def leave_place(self) -> None:
-        self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
-        self.counted_s = self.attained_s
+        self._count_gpu_time()
         self.gpus_needed = self.demand.gpus
         self.speed = 1.0
+
+    def _count_gpu_time(self) -> None:
+        self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
+        self.counted_s = self.attained_s
 
 
 class GoingLives(Lives):

@@ -15,7 +15,7 @@ from weft.planning.cycle import CACHED_LEAST, LOOK_AGAIN_SECONDS, Cycle, Decisio
 from weft.planning.jobs import standing_of
 from weft.planning.minimum_run import why_not_yet
 from weft.planning.order import Standing
-from weft.planning.preemption import Holder, VictimSelection
+from weft.planning.preemption import Holder, VictimSelection, by_job
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned
@@ -244,12 +244,9 @@ class _Causes:
 
 def _by_job(selection: VictimSelection, jobs: Mapping[str, Job]) -> list[tuple[Job, tuple[Allocation, ...]]]:
     """The victims by job: with the ranks that leave, or without any where the whole job stops."""
-    of_job: dict[str, list[Holder]] = {}
-    for victim in selection.victims:
-        of_job.setdefault(victim.job_id, []).append(victim)
     return [
         (jobs[job_id], tuple(each for holder in holders for each in holder.allocations) if _all_extra(holders) else ())
-        for job_id, holders in of_job.items()
+        for job_id, holders in by_job(selection).items()
     ]
 
 
