@@ -2,13 +2,19 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from tests.support.builders import job
+from weft.messages.files import FileRead, ReadFile
 from weftd.executor.logs import metrics as stored
 from weftd.executor.logs.metrics import SERIES_MAX, MetricsFiles, thinned
 from weftd.executor.runs import RunKey
-from weftd.gateway.api.metrics import view_of
+from weftd.gateway.api import metrics as shown
+from weftd.gateway.api.metrics import stored_metrics, view_of
+from weftd.gateway.gateway import Gateway
 
 KEY = RunKey("j-1", 2, 0)
 
@@ -84,3 +90,30 @@ def test_fewer_points_are_evenly_taken_and_the_last_is_among_them() -> None:
     assert (view.points, len(view.at), view.series["step"][-1]) == (1001, 100, 1000.0)
     assert 9 <= view.series["step"][1] - view.series["step"][0] <= 11  # type: ignore[operator]
     assert thinned([b"a", b"b"]) == [b"a", b"b"]
+
+
+class _Nodes:
+    """Answers for the nodes: every epoch has a file of `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.read: list[str] = []
+
+    async def request(self, ask: ReadFile, answer: type[FileRead], *, seconds_max: float) -> FileRead:
+        if ask.limit:
+            self.read.append(ask.path)
+        return FileRead(size=self.size, data=b"x" * ask.limit)
+
+
+async def test_of_many_epochs_the_newest_that_have_room_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = _Nodes(size=400_000)
+
+    async def five(*_: object) -> dict[int, str]:
+        return dict.fromkeys(range(5), "node-1")
+
+    monkeypatch.setattr(shown, "_nodes", five)
+    monkeypatch.setattr(shown, "BYTES_MAX", 1_000_000)
+    gateway = cast(Gateway, SimpleNamespace(bus=nodes))
+    parts, missing = await stored_metrics(gateway, job("j-1"), 0)
+    assert (len(parts), missing) == (2, [0, 1, 2])
+    assert set(nodes.read) == {"metrics/4-0.jsonl", "metrics/3-0.jsonl"}

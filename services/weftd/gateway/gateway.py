@@ -63,6 +63,7 @@ PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
 SAME_NAME_MAX = 100  # jobs of one name that are looked at for one that serves
 SAME_BEGINNING_MAX = 5  # ids that are told of those that begin alike
+METRICS_AT_ONCE = 2  # each may have tens of MiB
 EXPLAINED_AT_ONCE = 2  # each looks at every job of its pool, in a thread
 WHAT_IFS_AT_ONCE = 2  # each of them has two processes
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
@@ -134,6 +135,7 @@ class Gateway:
         self.adding_up = ConcurrencyLimit(
             "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
+        self.metrics = ConcurrencyLimit("reads of metrics", at_once=METRICS_AT_ONCE, per_tenant=1)
         self.explaining = ConcurrencyLimit("explanations", at_once=EXPLAINED_AT_ONCE, per_tenant=1)
         self.supposing = ConcurrencyLimit(
             "what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX

@@ -22,7 +22,7 @@ from weftd.gateway.readmodel.event_history import story_pages
 from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX
 
 EPOCHS_MAX = 32  # the newest, of a job that was placed more often
-FILE_BYTES_MAX = 64 << 20
+BYTES_MAX = 32 << 20  # of all files in one answer: the newest epochs
 POINTS = 1000
 
 Row = tuple[float, dict[str, float]]
@@ -51,26 +51,34 @@ class _Placed(Struct, frozen=True):
 async def metrics(call: Call[MetricsQuery]) -> web.StreamResponse:
     query, gateway = call.query, call.gateway
     job = await gateway.job(call.who, call.path("job"))
-    parts, missing = await stored_metrics(gateway, job, query.rank)
-    if not parts and not missing:
-        raise RejectedError(404, "rank", f"{job.name} has no metrics: rank {query.rank} of it was on no node yet")
-    if not parts:
-        raise RejectedError(503, "", f"the nodes that have the metrics of {job.name} do not answer")
-    view = await asyncio.to_thread(view_of, parts, rank=query.rank, points=query.points, missing=missing)
+    async with gateway.metrics.one(call.who.tenant):
+        parts, missing = await stored_metrics(gateway, job, query.rank)
+        if not parts and not missing:
+            raise RejectedError(404, "rank", f"{job.name} has no metrics: rank {query.rank} of it was on no node yet")
+        if not parts:
+            raise RejectedError(503, "", f"the nodes that have the metrics of {job.name} do not answer")
+        view = await asyncio.to_thread(view_of, parts, rank=query.rank, points=query.points, missing=missing)
     return answer(view)
 
 
 async def stored_metrics(gateway: Gateway, job: Job, rank: int) -> tuple[list[bytes], list[int]]:
-    """The file of each epoch in which the rank was on a node, and the epochs whose node does not answer."""
+    """The file of each epoch in which the rank was on a node, and the epochs whose node does not answer, or that no
+    answer has room for beside newer ones."""
     parts: list[bytes] = []
     missing: list[int] = []
-    for epoch, node_id in sorted((await _nodes(gateway, job, rank)).items()):
+    room = BYTES_MAX
+    for epoch, node_id in sorted((await _nodes(gateway, job, rank)).items(), reverse=True):
         path = f"{Area.METRICS}/{epoch}-{rank}.jsonl"
         try:
-            parts.append(await _stored(gateway, ReadFile(node_id=node_id, job_id=job.id, path=path, limit=0)))
+            part = await _stored(gateway, ReadFile(node_id=node_id, job_id=job.id, path=path, limit=0), room)
         except (BusError, ConnectionError):
+            part = None
+        if part is None:
             missing.append(epoch)
-    return parts, missing
+        else:
+            parts.append(part)
+            room -= len(part)
+    return parts[::-1], missing[::-1]
 
 
 async def _nodes(gateway: Gateway, job: Job, rank: int) -> dict[int, str]:
@@ -89,11 +97,14 @@ def _note(found: dict[int, str], placed: _Placed, rank: int) -> None:
             found[placed.epoch] = allocation.node_id
 
 
-async def _stored(gateway: Gateway, asked: ReadFile) -> bytes:
-    """The file of one run; empty if its node has none. Raises BusError, ConnectionError."""
+async def _stored(gateway: Gateway, asked: ReadFile, room: int) -> bytes | None:
+    """The file of one run; empty if its node has none, None if it has more bytes than `room`. Raises BusError,
+    ConnectionError."""
     head = await gateway.bus.request(asked, FileRead, seconds_max=ANSWER_SECONDS_MAX)
-    if head.missing or head.refused or head.size > FILE_BYTES_MAX:
+    if head.missing or head.refused:
         return b""
+    if head.size > room:
+        return None
     async with aclosing(pieces(gateway, asked, 0, head.size)) as coming:
         return b"".join([piece.data async for piece in coming])
 
@@ -101,22 +112,27 @@ async def _stored(gateway: Gateway, asked: ReadFile) -> bytes:
 def view_of(parts: Sequence[bytes], *, rank: int, points: int, missing: Sequence[int] = ()) -> MetricsView:
     """The series in the lines of each epoch's file, thinned to this number of points."""
     decode = msgspec.json.Decoder(Row).decode
-    rows: list[Row] = []
-    for part in parts:
-        for line in part.splitlines():
-            try:
-                rows.append(decode(line))
-            except msgspec.DecodeError:
-                continue  # the end of a line that is being written
-    total = len(rows)
+    lines = [line for part in parts for line in part.splitlines() if line.endswith(b"]")]  # one may be half written
+    total = len(lines)
     if total > points:
         step = total / points
-        rows = [rows[min(total - 1, int((place + 1) * step) - 1)] for place in range(points)]
-    names = sorted({name for _, values in rows for name in values})
+        lines = [lines[min(total - 1, int((place + 1) * step) - 1)] for place in range(points)]
+    times: list[float] = []
+    columns: dict[str, list[float | None]] = {}
+    for line in lines:
+        try:
+            at, values = decode(line)
+        except msgspec.DecodeError:
+            continue
+        for name, value in values.items():
+            column = columns.setdefault(name, [])
+            column += [None] * (len(times) - len(column))
+            column.append(value)
+        times.append(at)
     return MetricsView(
         rank=rank,
         points=total,
-        at=tuple(at for at, _ in rows),
-        series={name: tuple(values.get(name) for _, values in rows) for name in names},
+        at=tuple(times),
+        series={name: (*columns[name], *[None] * (len(times) - len(columns[name]))) for name in sorted(columns)},
         missing=tuple(missing),
     )

@@ -19,7 +19,6 @@ from weftd.gateway.readmodel.endings import endings
 from weftd.gateway.readmodel.views import progress_shown
 
 ROWS_MAX = 100
-AT_ONCE = 8
 PREFIX = "WEFT_SWEEP_"
 NOT_METRICS = frozenset({"step", "steps", "epoch", "samples"})
 
@@ -47,10 +46,9 @@ async def sweep(call: Call[SweepQuery]) -> web.StreamResponse:
         ends = await endings(gateway.store, jobs)
     told = {job.id: progress_shown(job, {} if job.state.final else gateway.cluster.progress(job)) for job in jobs}
     metric, goal = _compared(found.spec, query, list(told.values()))
-    turn = asyncio.Semaphore(AT_ONCE)
 
     async def row(job: Job) -> SweepRow:
-        async with turn:
+        async with gateway.metrics.one(call.who.tenant, patient=True):
             curve = await _curve(gateway, job, metric) if metric else ()
         last = told[job.id].get(metric)
         values = [*curve, *([] if last is None else [last])]
