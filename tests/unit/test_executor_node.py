@@ -305,6 +305,13 @@ def test_an_emulated_gpu_injects_nothing() -> None:
     assert (made["environment"]["NVIDIA_VISIBLE_DEVICES"], made["environment"]["WEFT_GPUS_EMULATED"]) == ("void", "1")
 
 
+def test_a_container_has_its_jobs_own_checkpoints_and_results_and_no_others() -> None:
+    given = container()
+    mounts = {mount["Target"]: mount["Source"] for mount in given["host_config"]["Mounts"]}
+    assert mounts["/weft/checkpoints"] == "/checkpoints/job-1"
+    assert (mounts["/weft/results"], given["environment"]["WEFT_RESULTS"]) == ("/results/job-1", "/weft/results")
+
+
 def test_a_container_on_emulated_gpus_reads_how_slow_they_are_and_cannot_say_so() -> None:
     made = container(gpus=(1,))
     assert made["environment"]["WEFT_EMULATED_SLOWDOWNS"] == "/weft/emulated"
