@@ -188,7 +188,7 @@ def _another_model(pool: PoolToCome, job: Job) -> Iterator[_Change]:
     resource_request = resource_request_of_job(job)
     if asked is None or is_pinned(resource_request):
         return
-    models = {gpu.model for node in pool.nodes if node.ready and not node.drained for gpu in node.capacity.gpus}
+    models = {gpu.model for node in pool.nodes if node.takes_work for gpu in node.capacity.gpus}
     for model in sorted(models - {asked})[:MODELS_MAX]:
         other = tuple(_with(want, model=model) if want.request.model else want for want in resource_request)
         words = f"with GPUs of {model} in place of {asked}"

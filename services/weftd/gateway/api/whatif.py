@@ -233,7 +233,7 @@ def _seen(job: WhatIfJob, who: Access) -> WhatIfJob:
 
 
 def _side(words: str, side: Present) -> WhatIfSide:
-    gpus = sum(len(node.capacity.gpus) for node in side.nodes if node.ready and not node.drained)
+    gpus = sum(len(node.capacity.gpus) for node in side.nodes if node.takes_work)
     return WhatIfSide(sentence=words, policy=str(side.policy), gpus=gpus)
 
 

@@ -103,7 +103,7 @@ class Benchmarks:
                 if known is None or known.place != place:
                     known = _Known(gpu, place, node.pool, node.runtime, takes_work=False, free_since=now)
                 known.gpu, known.pool, known.runtime = gpu, node.pool, node.runtime
-                known.takes_work = node.ready and not node.drained
+                known.takes_work = node.takes_work and gpu.index not in node.closed_gpus
                 if place in held:
                     known.free_since = None
                 elif known.free_since is None:
