@@ -5,6 +5,13 @@ from tests.mutants.mutant import Mutant
 MUTANTS = (
     Mutant(
         path="libs/weft/simulator/lives.py",
+        old="        self.quotas.let_go(job.trace.id)\n",
+        new="",
+        breaks="A simulated job that has ended counts against the quota of its tenant for ever.",
+        tests=("tests/unit/test_one_engine.py",),
+    ),
+    Mutant(
+        path="libs/weft/simulator/lives.py",
         old="job.leaves = True",
         new="job.leaves = False",
         breaks="The simulator makes room twice for one job while its victims stop, as the scheduler does not.",

@@ -2,16 +2,16 @@
 each job holds the same GPUs, stops, or waits in both, and the same nodes are kept.
 
 Jobs arrive, end, are pre-empted, begin again, wait out their patience, in every order and with every backfill; GPUs,
-priorities, tenants, checkpoints and time limits are drawn. The simulator says when work is done, and when it looks at
-its cluster; the core looks at the same times. No history has these, which the simulator lacks: quotas, more than
-one role, jobs of which some ranks may leave (`min` below `want`), shares, pins, services, an ask of a user, and a stop
-that is not over in the same moment. Nodes do not fail here. Jobs do not move: the simulator lets every running job
-choose again, the core only those with most to gain, every few seconds. A duration is known by the estimate of
-all work there, by the limit of one try here: they are the same for jobs without checkpoints on GPUs that are
-equally fast, so only those have one.
+priorities, tenants, checkpoints and time limits are drawn. Half of the histories have quotas: guarantees, limits, and
+a tenant without a quota. The simulator says when work is done, and when it looks at its cluster; the core looks at the
+same times. No history has these, which the simulator lacks: more than one role, jobs of which some ranks may leave
+(`min` below `want`), shares, pins, services, an ask of a user, and a stop that is not over in the same moment. Nodes do
+not fail here. Jobs do not move: the simulator lets every running job choose again, the core only those with most to
+gain, every few seconds. A duration is known by the estimate of all work there, by the limit of one try here: they are
+the same for jobs without checkpoints on GPUs that are equally fast, so only those have one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -22,6 +22,8 @@ from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World as LiveWorld
 from tests.support.tier import of_tier
 from weft.domain.job import JobState
+from weft.domain.quotas import ALL, Quota
+from weft.domain.shares import WHOLE
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, Policy
 from weft.simulator.engine import Simulation
@@ -49,6 +51,7 @@ class History(Struct, frozen=True, kw_only=True):
     jobs: tuple[TraceJob, ...]
     cluster: Cluster
     policy: Policy
+    quotas: tuple[Quota, ...] = ()
 
 
 def drawn(seed: int) -> History:
@@ -76,14 +79,27 @@ def drawn(seed: int) -> History:
                 estimate_s=limit,
             )
         )
-    return History(jobs=tuple(jobs), cluster=cluster, policy=policy)
+    return History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=_quotas(dice, jobs, cluster.gpus))
+
+
+def _quotas(dice: Random, jobs: Sequence[TraceJob], gpus: int) -> tuple[Quota, ...]:
+    """No limit is below what a job of the tenant needs: the job would wait for ever."""
+    if dice.random() < 0.5:
+        return ()
+    found: list[Quota] = []
+    for name in ("alice", "bob"):
+        count = dice.randint(0, gpus // 2)
+        least = max([1, count, *(job.gpus for job in jobs if job.tenant == name)])
+        limit = {ALL: dice.randint(least, gpus) * WHOLE} if dice.random() < 0.5 else {}
+        found.append(Quota(name=name, guaranteed={ALL: count * WHOLE} if count else {}, limit=limit))
+    return tuple(found)
 
 
 class _Watched(Simulation):
     """A simulation that notes its cluster after each decision, and which jobs were over before it."""
 
     def __init__(self, history: History) -> None:
-        world = World(penalty=1.0, move_s=0.0, stop_s=0.0)
+        world = World(penalty=1.0, move_s=0.0, stop_s=0.0, quotas=history.quotas)
         super().__init__(Workload(name="drawn", jobs=history.jobs), history.cluster, history.policy, world)
         self.seen: list[tuple[frozenset[str], Seen]] = []
         self._decides, self._deciding.decide = self._deciding.decide, self._decide  # type: ignore[method-assign]
@@ -119,6 +135,7 @@ class _Live:
             start_seconds=1e9,
         )
         self._world = LiveWorld(*nodes, settings=settings)
+        self._world.core.cluster_state.limit(history.quotas, 0.0)
         self._over: set[str] = set()
         self._settle()
 

@@ -17,8 +17,6 @@ from weft.planning.surplus import Surplus
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 
-NO_QUOTAS = QuotasInForce((), {})
-
 
 class SimulatedCluster:
     """`jobs`: all of them, by id; `known`: whether the policy knows how long they last."""
@@ -39,7 +37,7 @@ class SimulatedCluster:
 
     @property
     def quotas(self) -> QuotasInForce:
-        return NO_QUOTAS
+        return self.lives.quotas
 
     @property
     def gpus_free(self) -> int:

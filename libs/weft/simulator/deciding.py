@@ -42,7 +42,14 @@ class _TraceCluster(SimulatedCluster):
             return Demand(job.resource_request, 0, None) if self._sizing.sizes.get(job_id) else None
         may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
         shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
-        return Demand(job.resource_request, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
+        return Demand(
+            job.resource_request,
+            job.gpus_needed,
+            lasts,
+            may_fit=may_fit or self.quotas.on,
+            shorter_behind=shorter_behind,
+            tenant=job.trace.tenant,
+        )
 
     def find(self, job_id: str, resource_request: ResourceRequest) -> Place | None:
         job = self.jobs[job_id]

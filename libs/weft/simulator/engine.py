@@ -10,13 +10,14 @@ from random import Random
 
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
+from weft.planning.quota.inforce import QuotasInForce
 from weft.simulator.deciding import Deciding
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome
-from weft.simulator.pool import node_id, room_of
+from weft.simulator.pool import node_id, nodes_of, room_of
 from weft.simulator.running import Running
 from weft.simulator.serving.over_time import ServicesOverTime, Serving
 from weft.simulator.sizing import Partitioning, SizesOverTime
@@ -51,11 +52,16 @@ class Simulation:
         self._event_queue = EventQueue()
         dice = Random(seed)
         truth = Truth(cluster, world, belief=scores, dice=dice)
+        quotas = QuotasInForce(world.quotas, {node.id: node for node in nodes_of(cluster)} if world.quotas else {})
         self._lives = Lives(
             free_capacity=room_of(cluster, world, placer=policy.placing.placer, scores=truth.believed),
-            queue=Queue(policy.ordering),
+            queue=Queue(policy.ordering, by_tenant=quotas.on),
             running=Running(
-                cluster.gpus, policy.ordering, durations_known=world.durations_known, minimum_run=world.minimum_run
+                cluster.gpus,
+                policy.ordering,
+                durations_known=world.durations_known,
+                minimum_run=world.minimum_run,
+                quotas=quotas.on,
             ),
             event_queue=self._event_queue,
             order=policy.ordering,
@@ -63,6 +69,7 @@ class Simulation:
             truth=truth,
             foreseen=policy.backfill != "none",
             keep_spells=keep_spells,
+            quotas=quotas,
         )
         self._troubles = Troubles(self._lives, truth, self._event_queue, cluster=cluster, world=world, dice=dice)
         by_id = {job.trace.id: job for job in self._jobs}

@@ -111,6 +111,11 @@ class SimulatedJob:
         self.attained_s = self.counted_s = self.counted_gpu_s = 0.0
 
     @property
+    def gives_way(self) -> bool:
+        """True if the job may be pre-empted."""
+        return True
+
+    @property
     def stretch(self) -> float:
         """How many seconds one second of its work takes where it is, with the size that it has."""
         return self.slowdown / self.speed

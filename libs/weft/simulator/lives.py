@@ -6,6 +6,7 @@ from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.order import Order
 from weft.planning.queue import Queue
+from weft.planning.quota.inforce import QuotasInForce
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.model import World
@@ -33,7 +34,9 @@ class Lives:
         truth: Truth,
         foreseen: bool,
         keep_spells: bool,
+        quotas: QuotasInForce,
     ) -> None:
+        self.quotas = quotas
         self.free_capacity, self.queue, self.running = free_capacity, queue, running
         self.ended: dict[int, JobOutcome] = {}
         self.spells: list[Spell] = []
@@ -71,6 +74,7 @@ class Lives:
             self.running.add(job)
         if fresh:
             job.begun = now
+        self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=now, preemptible=job.gives_way)
         pause = self._world.start_s if fresh else job.stop_s(self._world)
         job.paused_until = now + pause
         job.settled_at = job.spell_begin = now
@@ -91,6 +95,7 @@ class Lives:
         self.running.add(job)
         job.since = job.spell_begin = now
         job.settled_at = since
+        self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=since, preemptible=job.gives_way)
         self._hold(job, allocations)
         self._protect(job, now)
 
@@ -106,6 +111,7 @@ class Lives:
         already. A job that had not begun with those before loses nothing more."""
         job.advance(now)
         self._close_spell(job, now)
+        self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=job.settled_at, preemptible=job.gives_way)
         self.running.resize(job, allocations)
         job.resizes += 1
         job.resized_at = job.spell_begin = now
@@ -169,6 +175,7 @@ class Lives:
         job.advance(now)
         self._close_spell(job, now)
         self.free_capacity.give_back_all(job.allocations)
+        self.quotas.let_go(job.trace.id)
         job.allocations = ()
         job.version += 1
         self.running.remove(job)

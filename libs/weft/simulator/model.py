@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from weft.domain.quotas import Quota
 from weft.planning.minimum_run import SECONDS, MinimumRun
 from weft.planning.moves import MoveRules
 from weft.planning.reserving import PATIENCE_SECONDS
@@ -62,7 +63,8 @@ class World(Struct, frozen=True, kw_only=True):
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
     time, as a part of it; `sample_s`: how often each GPU at work is measured; `benchmark_s`: how often each idle
     one is, for every class.
-    `durations_known`: whether the policy knows each job's work; else only its user's estimate.
+    `durations_known`: whether the policy knows each job's work; else only its user's estimate. `quotas`: of the
+    tenants.
     """
 
     penalty: float = LOCALITY_PENALTY
@@ -85,3 +87,4 @@ class World(Struct, frozen=True, kw_only=True):
     sample_s: float = 60.0
     benchmark_s: float = 300.0
     durations_known: bool = False
+    quotas: tuple[Quota, ...] = ()

@@ -190,7 +190,7 @@ class ProjectedCluster:
         demand = self._demands.get(job_id)
         if demand is None:
             demand = self._demands[job_id] = one.demand
-        if self.order.tier is None and one.gpus > self.space.free + GRAIN_S:
+        if self.order.tier is None and not self.quotas.on and one.gpus > self.space.free + GRAIN_S:
             return structs.replace(demand, may_fit=False)
         return demand
 

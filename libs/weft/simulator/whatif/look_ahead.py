@@ -1,7 +1,7 @@
-"""From now on: the jobs that run end, those that wait start, by the walk that the scheduler takes. Pure.
+"""From now on: the jobs that run end, those that wait start, by the scheduler's own cycle. Pure.
 
-What happens is less than in a real pool: no job arrives, fails, moves or grows, and a job, or a rank, that gives way is
-gone at once.
+Less happens than in a real pool: no job arrives, fails, moves or grows, and a job, or a rank, that gives way is gone at
+once.
 """
 
 from collections.abc import Mapping
@@ -44,20 +44,13 @@ class WhatIfOutcome(Struct, frozen=True, kw_only=True):
 
 
 class _PoolOnward(SimulatedCluster):
-    def __init__(
-        self, lives: Lives, jobs: Mapping[str, RunningJob], order: Order, *, quotas: QuotasInForce, empty: FreeCapacity
-    ) -> None:
+    def __init__(self, lives: Lives, jobs: Mapping[str, RunningJob], order: Order, *, empty: FreeCapacity) -> None:
         super().__init__(lives, jobs, order, known=False)
         self._going = jobs
-        self._quotas = quotas
         self._empty = empty
         self._fits_empty: dict[ResourceRequest, bool] = {}
         self.spare = {one: job.now.spare for one, job in jobs.items() if job.now.spare.ranks}
         self._shares = any(want.request.share is not None for job in jobs.values() for want in job.resource_request)
-
-    @property
-    def quotas(self) -> QuotasInForce:
-        return self._quotas
 
     @property
     def gpus_free(self) -> int:
@@ -79,15 +72,9 @@ class _PoolOnward(SimulatedCluster):
             self._fits_empty[resource_request] = bool(find(self._empty, smallest(resource_request)))
         return self._fits_empty[resource_request]
 
-    def settled(self, job: SimulatedJob, place: Place) -> None:
-        super().settled(job, place)
-        now = self._going[job.trace.id].now
-        self._quotas.hold(now.id, now.tenant, place, since=self.now, preemptible=now.gives_way)
-
     def evicted(self, job: SimulatedJob) -> None:
         super().evicted(job)
         self.spare.pop(job.trace.id, None)
-        self._quotas.let_go(job.trace.id)
 
     def takes_surplus_at(self, job_id: str) -> int | None:
         now = self._going[job_id].now
@@ -120,8 +107,6 @@ class _PoolOnward(SimulatedCluster):
         stay = tuple(one for one in job.allocations if one.rank not in ranks)
         self.spare[job.trace.id] = self.spare[job.trace.id].without(ranks)
         self.lives.resize(job, self.now, stay, cost_s=0.0)
-        now = self._going[job.trace.id].now
-        self._quotas.hold(now.id, now.tenant, stay, since=now.since_s, preemptible=now.gives_way)
 
 
 class LookAhead:
@@ -156,11 +141,10 @@ class LookAhead:
             truth=Truth(Cluster(nodes=0, gpus_per_node=0), world, belief="oracle", dice=Random(0)),
             foreseen=backfills,
             keep_spells=False,
+            quotas=self._quotas,
         )
         by_id = {job.now.id: job for job in self._jobs}
-        self._pool = _PoolOnward(
-            self._lives, by_id, policy.ordering, quotas=self._quotas, empty=empty_capacity(present.nodes)
-        )
+        self._pool = _PoolOnward(self._lives, by_id, policy.ordering, empty=empty_capacity(present.nodes))
         self._cycle = Cycle(self._pool, policy, patience_s=PATIENCE_SECONDS)
         self.decisions = 0
 
@@ -184,9 +168,6 @@ class LookAhead:
         for job in self._jobs:
             if job.now.held:
                 self._lives.goes_on(job, 0.0, job.now.held, since=job.now.since_s)
-                self._quotas.hold(
-                    job.now.id, job.now.tenant, job.now.held, since=job.now.since_s, preemptible=job.now.gives_way
-                )
                 job.begun = job.now.since_s
         for job in self._jobs:
             if job.now.held:
@@ -208,7 +189,6 @@ class LookAhead:
         elif what is What.ENDS:
             self._lives.end(job, now)
             self._pool.spare.pop(job.now.id, None)
-            self._quotas.let_go(job.now.id)
         elif what is What.CHANGES:
             self._lives.rank(job, now)
         elif what is What.IS_PROMOTED:

@@ -54,6 +54,10 @@ class RunningJob(SimulatedJob):
         self.waits_since = now.since_s
         self.kept_least_s = -now.attained_s if now.held else 0.0
 
+    @property
+    def gives_way(self) -> bool:
+        return self.now.gives_way
+
     def group(self, order: Order, *, backfills: bool) -> tuple[object, str]:
         del backfills
         return ((self._group, order.held_tier is not None and self.now.checkpoint_s is not None), "")
@@ -80,7 +84,7 @@ class GoingLives(Lives):
     """A job lasts as long wherever it is: what is assumed of it is no better known than that."""
 
     def rank(self, job: SimulatedJob, now: float) -> None:
-        if isinstance(job, RunningJob) and job.now.gives_way:
+        if isinstance(job, RunningJob) and job.gives_way:
             super().rank(job, now)
 
     def _slowdown(self, job: SimulatedJob) -> float:
