@@ -162,7 +162,7 @@ class SimulatedJob:
     def runs_on_s(self, now: float, *, known: bool) -> float:
         """For how long it is expected to run on where it is: as long again as it has run, if nothing is known."""
         if not known and self.trace.estimate_s is None:
-            return self.held_s + now - self.since
+            return self.attained_s + now - self.since
         return self.left_s(now, known=known) * self.stretch
 
     def standing(self, now: float, *, known: bool) -> Standing:

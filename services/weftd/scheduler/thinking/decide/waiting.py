@@ -4,7 +4,6 @@ The order, the backfill, the preemption and the place of a gang are decided by `
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
 
 from msgspec import structs
 
@@ -31,7 +30,6 @@ from weftd.scheduler.thinking.state.waitlist import JobGroup
 _E, _C = JobEvent, CauseCode
 
 EXPLAINED_MAX = 64  # waiting jobs that get a reason in one tick: later ones must not delay another tenant's placement
-STAND_AGAIN_SECONDS = 60.0  # between two updates of an order that depends on how long jobs have waited
 
 
 class Waiting:
@@ -53,14 +51,13 @@ class Waiting:
         self._steps_max = steps_max
         # By shape that did not fit: the growth count of the room, the reserved nodes, and the cause.
         self._why_unfit: dict[ResourceRequest, tuple[int, Nodes, Cause]] = {}
-        self._stood_at = -inf
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
         """Steps for waiting jobs. `why_not_yet`: if given, nothing is placed now, for this cause."""
         cluster_state, self._cluster.now = self._cluster_state, now
         cluster_state.waitlist.end_backoffs(cluster_state.jobs, now)
         cluster_state.waitlist.keep_out(cluster_state.pool.orphans.by_job().keys(), cluster_state.jobs, now)
-        self._stand_again(now)
+        cluster_state.waitlist.stand_promoted(cluster_state.jobs, now)
         self.cycle.forget()
         if len(self._why_unfit) > CACHED_LEAST + 4 * len(cluster_state.waitlist.queue):
             self._why_unfit.clear()
@@ -71,14 +68,6 @@ class Waiting:
             arrived += place_nowhere(cluster_state, cluster_state.jobs[job_id], now)
         steps, causes = self._place_waiting(now)
         return arrived + steps + self._explain_waiting(causes, now)
-
-    def _stand_again(self, now: float) -> None:
-        """Every `STAND_AGAIN_SECONDS`: sort the queue again if the order depends on how long jobs have waited."""
-        waitlist = self._cluster_state.waitlist
-        if waitlist.queue.order.promotes and now >= self._stood_at + STAND_AGAIN_SECONDS:
-            self._stood_at = now
-            for job in [job for job in self._cluster_state.jobs.values() if job.id in waitlist.queue]:
-                waitlist.stand(job, now)
 
     def _put_off(self, cause: Cause, now: float) -> list[Step]:
         """Give `cause` to jobs without a reason; after a restored store, which takes long, to all unexplained jobs.

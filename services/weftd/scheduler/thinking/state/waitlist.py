@@ -1,6 +1,7 @@
 """The waiting jobs, each in exactly one of five places, and those that still need a reason."""
 
 from collections.abc import Iterable, Mapping, Set
+from heapq import heapify, heappop, heappush
 
 from msgspec import Struct, structs
 
@@ -12,6 +13,8 @@ from weft.planning.queue import Queue
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.state.hold_reasons import HoldReasons
 from weftd.scheduler.thinking.state.score_cache import ScoreCache
+
+PROMOTIONS_LEAST = 1024
 
 
 class JobGroup(Struct, frozen=True):
@@ -45,6 +48,7 @@ class Waitlist:
         self.idle: set[str] = set()
         self.held: dict[str, Cause] = {}  # why
         self._unexplained: set[str] = set()
+        self._promotions: list[tuple[float, str]] = []  # a heap: from when on the order counts a job as new
         self._put_back: dict[str, Cause] = {}  # by job whose orders did not fit its node's answer, why it backs off
 
     def __contains__(self, job_id: str) -> bool:
@@ -89,6 +93,19 @@ class Waitlist:
         if self.queue.order.held_tier is not None:
             group = structs.replace(group, checkpoints=standing.checkpoints)
         self.queue.add(standing, group)
+        if (after := self.queue.order.promotes_after_s(standing)) is not None:
+            heappush(self._promotions, (now + after, job.id))
+
+    def stand_promoted(self, jobs: Mapping[str, Job], now: float) -> None:
+        """Put the jobs that have waited long enough into their new places."""
+        while self._promotions and self._promotions[0][0] <= now:
+            _, job_id = heappop(self._promotions)
+            if job_id in self.queue:
+                self.stand(jobs[job_id], now)
+        if len(self._promotions) > PROMOTIONS_LEAST + 4 * len(self.queue):  # of jobs that stand here no more
+            last = {job_id: at for at, job_id in sorted(self._promotions) if job_id in self.queue}
+            self._promotions = [(at, job_id) for job_id, at in last.items()]
+            heapify(self._promotions)
 
     def by_quota(self, on: bool, jobs: Iterable[Job], now: float) -> None:
         """Quotas are in force, or not any more; `jobs`: all that may wait. Each needs a new reason."""
