@@ -1,4 +1,4 @@
-"""What Weft does for jobs by itself, as a cluster's settings have it. Needs no extra: `weft setup` tells it, too."""
+"""The systems that act on jobs by themselves, and which of them a cluster's settings switch on. Needs no extra."""
 
 from collections.abc import Mapping
 

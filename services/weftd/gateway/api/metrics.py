@@ -22,7 +22,7 @@ from weftd.gateway.readmodel.event_history import story_pages
 from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX
 
 EPOCHS_MAX = 32  # the newest, of a job that was placed more often
-BYTES_MAX = 32 << 20  # of all files in one answer: the newest epochs
+BYTES_MAX = 32 << 20  # in one answer: the files of the newest epochs
 POINTS = 1000
 
 Row = tuple[float, dict[str, float]]

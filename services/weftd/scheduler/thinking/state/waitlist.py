@@ -102,7 +102,7 @@ class Waitlist:
             _, job_id = heappop(self._promotions)
             if job_id in self.queue:
                 self.stand(jobs[job_id], now)
-        if len(self._promotions) > PROMOTIONS_LEAST + 4 * len(self.queue):  # of jobs that stand here no more
+        if len(self._promotions) > PROMOTIONS_LEAST + 4 * len(self.queue):  # some jobs left
             last = {job_id: at for at, job_id in sorted(self._promotions) if job_id in self.queue}
             self._promotions = [(at, job_id) for job_id, at in last.items()]
             heapify(self._promotions)
