@@ -23,7 +23,7 @@ from tests.bench.figures import Aim, line_of
 from tests.bench.policies.rounds import simulate_rounds
 from tests.bench.policies.setups import SEED_42, cluster, data, sia, workload
 from tests.bench.policies.tables import geomean, table
-from weft.planning.minimum_run import MinimumRun
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.service.config import load
 from weft.simulator.metrics import Metrics, metrics
 from weft.simulator.model import World

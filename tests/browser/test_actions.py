@@ -9,7 +9,7 @@ from tests.support.gateway_world import World
 from tests.support.steps import placement
 from weft.domain.job import JobEvent
 from weft.messages.asks import Ask
-from weft.messages.http_tenants import TenantWanted
+from weft.messages.http.tenants import TenantWanted
 
 SIZED: dict[str, Any] = {"role": {"replicas": {"min": 1, "want": 2, "max": 4}}, "resize": {"how": "live"}}
 TWO = placement(("node-1", 0), ("node-1", 1))

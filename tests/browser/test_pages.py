@@ -15,7 +15,7 @@ from tests.support.gateway import Place
 from tests.support.shown import Shown, shown
 from tests.support.steps import placement
 from tests.support.tier import some
-from weft.messages.http_quotas import QuotaWanted
+from weft.messages.http.quotas import QuotaWanted
 from weftd.gateway.readmodel.estimates import DURATIONS_SECONDS
 
 JOBS = ("mnist", "chat", "major", "broken", "wants-eight", "done")

@@ -15,7 +15,7 @@ from tests.chaos.services import CALLED, COMMAND, MARK, VERSION, Replica, Reques
 from tests.chaos.serving import service_wishes
 from tests.chaos.test_audit import event, evidence, view
 from weft.domain.job import Allocation, JobState, Placement
-from weft.messages.http_services import LoanView, ServiceView
+from weft.messages.http.services import LoanView, ServiceView
 
 GOOD = Request(job_id="s", at=30.0, status=200, answered_by="s", rank=0)
 LOAN = LoanView(lender="j", name="k", rank=1, gpus=1.0, ranks=1, since=0.0)

@@ -15,7 +15,7 @@ from tests.support.steps import placement
 from weft.domain.decoding.spec_decoder import SPEC_BYTES_MAX
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, Loan, Placement
 from weft.messages.asks import AskKind, Scale, Update
-from weft.messages.http_services import ServiceView
+from weft.messages.http.services import ServiceView
 from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 
 SERVES = {"kind": "inference", "service": {"port": 8000, "ready": "/healthz"}, "env": {"MODEL": "small", "OLD": "1"}}

@@ -18,7 +18,7 @@ from tests.unit.test_job_spec import COSTLY_PATTERNS, COSTLY_YAML
 from weft.client import Client, Refused
 from weft.domain.job import JobEvent
 from weft.messages.asks import SubmitAnswered
-from weft.messages.http_tenants import TenantWanted
+from weft.messages.http.tenants import TenantWanted
 from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 20.0

@@ -138,7 +138,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="libs/weft/planning/preemption.py",
+        path="libs/weft/planning/preemption/__init__.py",
         old=(
             "            if find(free_capacity, resource_request, asked) is None:\n"
             "                free_capacity.give_back_all(holder.allocations)\n"
@@ -153,21 +153,21 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="libs/weft/planning/minimum_run.py",
+        path="libs/weft/planning/preemption/minimum_run.py",
         old="self.seconds * 2.0 ** min(tries, 16)",
         new="self.seconds",
         breaks="A job without checkpoints is preempted again and again before it gets on.",
         tests=("tests/unit/test_minimum_run.py",),
     ),
     Mutant(
-        path="libs/weft/planning/giving_way.py",
+        path="libs/weft/planning/preemption/loss.py",
         old="return (float(gave_way), float(not extra), gpu_seconds, -held_since, -float(seq))",
         new="return (0.0, float(not extra), gpu_seconds, -held_since, -float(seq))",
         breaks="A job that gave way a moment ago is the next victim again.",
         tests=("tests/unit/test_giving_way.py",),
     ),
     Mutant(
-        path="libs/weft/planning/giving_way.py",
+        path="libs/weft/planning/preemption/loss.py",
         old="return held if mean is None else min(held, mean)",
         new="return 0.0 if mean is None else min(held, mean)",
         breaks="A job without checkpoints counts as one that loses nothing, and is preempted first.",
@@ -196,12 +196,19 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/planning/order.py",
-        old="else max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * job.attained_s) - job.waited_s",
-        new="else None",
+        old="    return max(LAS_PATIENCE_SECONDS, LAS_PATIENCE * job.attained_s) - job.waited_s",
+        new="    return None",
         breaks="A job that has had much never returns to the first level, and starves.",
         tests=(
             "tests/unit/test_orders.py",
             "tests/unit/test_scheduler_policy.py::test_las_forgets_what_one_had_who_went_without_for_long_also_under_another_leader",
         ),
+    ),
+    Mutant(
+        path="libs/weft/planning/order.py",
+        old="return 0 if job.promoted else int(job.gpus).bit_length()",
+        new="return int(job.gpus).bit_length()",
+        breaks="A large job starves behind small ones that keep coming.",
+        tests=("tests/unit/test_orders.py", "tests/unit/test_scheduler_core.py"),
     ),
 )

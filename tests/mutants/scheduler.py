@@ -38,10 +38,9 @@ MUTANTS = (
     Mutant(
         path="services/weftd/scheduler/thinking/decide/lifecycle.py",
         old=(
-            "    if not all(each.node_id in nodes and nodes[each.node_id].ready for each in following.allocations):\n"
-            "        return []\n"
+            "        if node is None or not node.ready or not node.closed_gpus.isdisjoint(each.gpus):\n            return []\n"
         ),
-        new="",
+        new="        del node\n",
         breaks="A job restarts on a node that was lost while it stopped.",
         tests=(
             "tests/unit/test_scheduler_sizes.py::test_a_job_whose_next_node_is_lost_before_it_has_stopped_goes_back_to_the_queue",

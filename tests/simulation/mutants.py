@@ -20,7 +20,7 @@ from weft.messages.connection import Connection
 from weft.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
 from weft.planning.capacity import FreeCapacity
 from weft.planning.eta import starts
-from weft.planning.minimum_run import MinimumRun
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.reasons import explain
 from weft.planning.resource_request import ResourceRequest
 from weft.store import RelayStore

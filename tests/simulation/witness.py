@@ -13,7 +13,7 @@ from weft.domain.job import Allocation, CauseCode
 from weft.domain.shares import WHOLE, Share
 from weft.messages.events import Event, JobEventData
 from weft.messages.nodes import EndReason, StartRun
-from weft.planning.minimum_run import WITH_CHECKPOINTS
+from weft.planning.preemption.minimum_run import WITH_CHECKPOINTS
 from weftd.executor.runs import RunKey
 
 CPU_DUST = 1e-6

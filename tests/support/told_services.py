@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tests.support.told_gateway import ToldGateway
-from weft.messages.http_services import (
+from weft.messages.http.services import (
     EndpointsView,
     EndpointView,
 )

@@ -15,9 +15,9 @@ from weft.messages.signals import WorkloadClass
 from weft.planning.capacity import CHANGES_MAX, OFFERS_MAX, FreeCapacity, NodeCapacity
 from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import find
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.node_index import STALE_MAX, NodeIndex
 from weft.planning.policy import PLACEMENTS, Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weftd.scheduler.thinking.core import Scheduler, Settings
 from weftd.scheduler.thinking.record.history import Journal

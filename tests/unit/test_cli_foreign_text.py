@@ -22,9 +22,9 @@ from weft.messages.http import (
     NodesView,
     Submitted,
 )
-from weft.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView
-from weft.messages.http_services import EndpointsView
-from weft.messages.http_tenants import TenantsView, TenantView, TokenMade, TokensView
+from weft.messages.http.quotas import QuotaDeleted, QuotasView, QuotaView
+from weft.messages.http.services import EndpointsView
+from weft.messages.http.tenants import TenantsView, TenantView, TokenMade, TokensView
 from weft.messages.images import ImageDeleted, ImagesView
 from weft.messages.secrets import SecretDeleted, SecretsView, SecretView
 from weft.messages.series import UsageView

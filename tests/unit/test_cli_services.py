@@ -14,7 +14,7 @@ from weft.domain.sizes import RoleSize
 from weft.domain.spec import JobSpec, Kind, Objective
 from weft.messages.asks import AskKind
 from weft.messages.http import Accepted, JobsView, NodesView
-from weft.messages.http_services import (
+from weft.messages.http.services import (
     LoanView,
     RequestsView,
     ServiceView,

@@ -10,7 +10,7 @@ import pytest
 from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NOW
 from weft.messages.accounts import AccountRow, CapacityView, UsageGrouping
-from weft.messages.http_tenants import TenantsView, TenantView, TokenMade, TokensRevoked, TokensView, TokenView
+from weft.messages.http.tenants import TenantsView, TenantView, TokenMade, TokensRevoked, TokensView, TokenView
 from weft.messages.series import UsageView
 from weft.messages.webhooks import WebhookMade, WebhooksView, WebhookView
 

@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from tests.support.tier import some
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.simulator.generate import SYNERGY, generate
 from weft.simulator.metrics import Metrics, metrics
 from weft.simulator.model import Cluster, World

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from tests.support.builders import GIB, job, node
 from weft.domain.job import Allocation, Job, JobState, Loan, Placement, Revision
-from weft.messages.http_services import UnreadyView, UpdateView
+from weft.messages.http.services import UnreadyView, UpdateView
 from weft.messages.serving import (
     BUCKETS_MAX,
     Endpoint,

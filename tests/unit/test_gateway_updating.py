@@ -7,7 +7,7 @@ import pytest
 from tests.support.builders import job, node
 from weft.domain.job import REVISIONS_MAX, Allocation, Job, JobState, Placement, Revision
 from weft.messages.asks import Update
-from weft.messages.http_services import UpdateWanted
+from weft.messages.http.services import UpdateWanted
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.thinking.admission import Admission
 from weftd.gateway.thinking.updating import ENV_MAX, check_update

@@ -9,7 +9,7 @@ from tests.support.scheduler import World, world
 from tests.support.steps import placement
 from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.messages.asks import AskKind
-from weft.planning.giving_way import COOL_DOWN_SECONDS, loss, work_lost_seconds
+from weft.planning.preemption.loss import COOL_DOWN_SECONDS, loss, work_lost_seconds
 
 S, E = JobState, JobEvent
 LONG = 10 * COOL_DOWN_SECONDS

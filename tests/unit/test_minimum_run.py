@@ -12,7 +12,7 @@ from weft.domain.quotas import ALL, Quota
 from weft.messages.asks import AskKind
 from weft.planning.eta.sooner import sooner
 from weft.planning.eta.starts import PoolToCome
-from weft.planning.minimum_run import MinimumRun
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.reasons.explain import explain
 from weftd.scheduler.thinking.core import Settings
 

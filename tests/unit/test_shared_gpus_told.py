@@ -13,12 +13,12 @@ from weft.domain.spec import JobSpec
 from weft.planning.capacity import FreeCapacity, free_capacity_of
 from weft.planning.choosing_again import Movable
 from weft.planning.finding import find
-from weft.planning.giving_way import loss
 from weft.planning.jobs import standing_of
 from weft.planning.moves import moves_for
 from weft.planning.order import LAS
 from weft.planning.placement.weft_best import weft_best
 from weft.planning.preemption import Holder, select_victims
+from weft.planning.preemption.loss import loss
 from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.reasons.why import why_there

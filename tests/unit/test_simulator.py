@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from tests.support.tier import examples, of_tier
 from weft.domain.job import Allocation
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import LAS_FIRST_GPU_SECONDS, LAS_PATIENCE, LAS_PATIENCE_SECONDS
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import PlacementRequest
 from weft.simulator.metrics import metrics

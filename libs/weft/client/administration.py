@@ -7,8 +7,8 @@ from weft.client.paths import path_part, without_empty
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.messages.accounts import UsageGrouping
 from weft.messages.contexts import ContextView
-from weft.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
-from weft.messages.http_tenants import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView
+from weft.messages.http.quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
+from weft.messages.http.tenants import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView
 from weft.messages.images import ImageDeleted, ImagesView
 from weft.messages.secrets import SecretDeleted, SecretsView, SecretView, SecretWanted
 from weft.messages.series import UsageView

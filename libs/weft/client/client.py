@@ -21,7 +21,7 @@ from weft.client.wire import JSON_HEADERS, Wire
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, MetricGoal
 from weft.messages.http import Accepted, ArrayAsked, ArraysView, ArrayView, ElementsWanted, JobsView, JobView, Submitted
-from weft.messages.http_services import EndpointsView
+from weft.messages.http.services import EndpointsView
 from weft.messages.metrics import MetricsView
 from weft.messages.sessions import SessionKind
 from weft.messages.sweeps import SweepView

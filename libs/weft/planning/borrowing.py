@@ -14,8 +14,8 @@ from weft.domain.sizes import how_resized
 from weft.domain.spec import Kind, ResizeHow
 from weft.domain.text import listed, plural
 from weft.planning.capacity import FreeCapacity
-from weft.planning.giving_way import loss
 from weft.planning.preemption import Holder
+from weft.planning.preemption.loss import loss
 from weft.planning.resizing import grow, shrink
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import GpuKey

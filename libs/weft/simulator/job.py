@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
-from weft.planning.giving_way import loss_of
 from weft.planning.order import Key, Order, Standing
+from weft.planning.preemption.loss import loss_of
 from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scores import GpuKey
 from weft.simulator.model import World

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from weft.domain.quotas import Quota
-from weft.planning.minimum_run import SECONDS, MinimumRun
 from weft.planning.moves import MoveRules
+from weft.planning.preemption.minimum_run import SECONDS, MinimumRun
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.shares import Amounts
 

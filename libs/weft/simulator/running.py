@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from weft.domain.job import Allocation
 from weft.domain.shares import WHOLE
 from weft.planning.backfill import Ending
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Order
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import DecayedUse, FairRanks
 from weft.planning.quota.tree import QuotaTree
 from weft.planning.tiers import Tiers

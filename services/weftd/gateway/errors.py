@@ -9,7 +9,7 @@ from weft.domain.decoding.mistakes import plain_reason
 from weft.domain.decoding.spec_decoder import PATTERN_WORDS as OF_SPECIFICATIONS
 from weft.domain.selection import ID_PREFIX_PATTERN, NAMES_PATTERN
 from weft.domain.spec import TOKEN_PATTERN
-from weft.messages.http_quotas import MODEL_PATTERN
+from weft.messages.http.quotas import MODEL_PATTERN
 from weft.messages.problems import problem
 from weft.messages.webhooks import EVENT_PATTERN, URL_PATTERN
 

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from weft.domain.tenants import Allowance
 from weft.messages.http import PRIORITY_MAX
-from weft.messages.http_tenants import LIMIT_MAX
+from weft.messages.http.tenants import LIMIT_MAX
 from weft.service import Connections
 from weftd.gateway.thinking.budgets import ProcessorBudget
 from weftd.gateway.thinking.notifications.addresses import networks_of

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from weft.messages.bounds import Token
-from weft.planning.minimum_run import SECONDS as MINIMUM_RUN_SECONDS
 from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
+from weft.planning.preemption.minimum_run import SECONDS as MINIMUM_RUN_SECONDS
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.service.config import Connections

@@ -17,8 +17,8 @@ from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster, until
 from weft.client import Client
 from weft.domain.job import JobState
-from weft.messages.http_quotas import QuotaWanted
-from weft.messages.http_tenants import TenantWanted
+from weft.messages.http.quotas import QuotaWanted
+from weft.messages.http.tenants import TenantWanted
 
 ARRAYS, ELEMENTS = 2, 10_000
 GPUS, LIMIT = 4, 2

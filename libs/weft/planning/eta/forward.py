@@ -17,10 +17,10 @@ from weft.planning.eta.projected import GRAIN_S, HOLDERS_PER_LOOK, ProjectedClus
 from weft.planning.eta.runs import Holds, Run, WaitingJob
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import Place
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Standing
 from weft.planning.policy import Policy
 from weft.planning.preemption import by_job
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import place_of
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS

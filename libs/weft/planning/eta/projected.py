@@ -17,9 +17,9 @@ from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
 from weft.planning.eta.runs import Holds, Run, WaitingJob, run_of
 from weft.planning.finding import Place, find
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Order
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Queue, Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_in

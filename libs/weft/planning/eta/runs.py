@@ -11,10 +11,10 @@ from msgspec import Struct, structs
 
 from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import Place
-from weft.planning.giving_way import loss_of
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Key, Standing
 from weft.planning.preemption import Holder
+from weft.planning.preemption.loss import loss_of
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Place as QueuePlace
 from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scheduling_pass import Demand

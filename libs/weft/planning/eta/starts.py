@@ -25,8 +25,8 @@ from weft.planning.eta.spread import TimeSpread
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces
 from weft.planning.jobs import asked_by, standing_of, wants_of
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import place_of
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned, resource_request_of_job

@@ -17,7 +17,7 @@ from weft.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_n
 from weft.domain.spec import ResizeHow
 from weft.domain.text import listed, plural
 from weft.messages.eta import Estimate, Sooner
-from weft.messages.http_services import ServiceView
+from weft.messages.http.services import ServiceView
 from weft.messages.signals import ShareSample
 from weft.planning.borrowing import still_owed, why_nobody_lends
 from weft.planning.capacity import FreeCapacity, free_capacity_of

@@ -13,8 +13,8 @@ from weft.client import Client
 from weft.domain.quantity import duration_seconds, size_bytes
 from weft.domain.quotas import GPUS_MAX
 from weft.domain.text import plural
-from weft.messages.http_quotas import QuotasView, QuotaView, QuotaWanted
-from weft.messages.http_tenants import EXPIRES_SECONDS_MAX, TenantWanted, TokenMade
+from weft.messages.http.quotas import QuotasView, QuotaView, QuotaWanted
+from weft.messages.http.tenants import EXPIRES_SECONDS_MAX, TenantWanted, TokenMade
 from weft.messages.webhooks import WebhookMade, WebhookWanted
 from weftd.cli import connection, page
 from weftd.cli.admin.secret import secret_value

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
-from weft.messages.http_quotas import QuotaView
-from weft.messages.http_tenants import TenantView, TokenView
+from weft.messages.http.quotas import QuotaView
+from weft.messages.http.tenants import TenantView, TokenView
 from weft.messages.secrets import SecretView
 from weft.messages.webhooks import WebhookView
 from weftd.cli.formatting import ago, span

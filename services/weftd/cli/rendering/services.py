@@ -6,7 +6,7 @@ from rich.text import Text
 from weft.domain.job import Cause
 from weft.domain.spec import Objective
 from weft.domain.text import plural
-from weft.messages.http_services import (
+from weft.messages.http.services import (
     EndpointsView,
     EndpointView,
     LoanView,

@@ -20,7 +20,7 @@ from yarl import URL
 
 from weft.client.place import Place
 from weft.messages.http import ErrorView
-from weft.messages.http_services import EndpointsView
+from weft.messages.http.services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
 from weftd.cli.formatting import clean

@@ -5,7 +5,7 @@ import os
 import webbrowser
 from urllib.parse import quote
 
-from weft.messages.http_services import EndpointsView
+from weft.messages.http.services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.cli_error import CliError
 from weftd.cli.rendering.services import endpoints_table

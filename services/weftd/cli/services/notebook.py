@@ -20,7 +20,7 @@ from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import JobView, Submitted
-from weft.messages.http_services import EndpointsView
+from weft.messages.http.services import EndpointsView
 from weftd.cli import connection, page
 from weftd.cli.attachments import env_along, env_option, secret_files_along, secret_option, secrets_along, venv_option
 from weftd.cli.cli_error import CliError

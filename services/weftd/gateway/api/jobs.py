@@ -22,7 +22,7 @@ from weft.messages.http import (
     SizeWanted,
     Submitted,
 )
-from weft.messages.http_services import EndpointsView, UpdateWanted
+from weft.messages.http.services import EndpointsView, UpdateWanted
 from weft.planning.reasons.explain import Explanation
 from weft.store import LargeAskWaitsError, TenantFullError, may_go_on
 from weftd.gateway.allowances import NoRoomError, check

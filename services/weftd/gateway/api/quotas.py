@@ -9,7 +9,7 @@ from aiohttp import web
 from weft.domain.quotas import ALL, Amounts, Quota, fault_of
 from weft.domain.shares import WHOLE
 from weft.domain.spec import TOKEN_PATTERN
-from weft.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
+from weft.messages.http.quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from weft.planning.quota.amounts import ledger_of, lendable
 from weft.planning.quota.ledger import Ledger
 from weft.planning.quota.tree import Branch

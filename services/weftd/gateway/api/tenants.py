@@ -8,7 +8,7 @@ from msgspec import structs
 
 from weft.domain.spec import TOKEN_PATTERN
 from weft.domain.tenants import NAMES, Allowance, AllowanceChange
-from weft.messages.http_tenants import TenantsView, TenantView, TenantWanted
+from weft.messages.http.tenants import TenantsView, TenantView, TenantWanted
 from weft.messages.secrets import VALUE_BYTES_MAX, SecretDeleted, SecretsView, SecretView, SecretWanted
 from weft.store.secrets import SecretKept
 from weft.store.tenants import TenantKept

@@ -8,7 +8,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from weft.domain.spec import TOKEN_PATTERN
-from weft.messages.http_tenants import TokenMade, TokensRevoked, TokensView, TokenView, TokenWanted
+from weft.messages.http.tenants import TokenMade, TokensRevoked, TokensView, TokenView, TokenWanted
 from weft.messages.images import SHARED_TENANT
 from weft.store import GatewayStore
 from weft.store.tenants import FILE_LABEL, TokenKept

@@ -17,7 +17,7 @@ from weft.planning.eta.learnt import Lasted, learn
 from weft.planning.eta.record import Track, TrackRecords
 from weft.planning.eta.starts import Foreseen, PoolToCome, without_moment
 from weft.planning.in_order import KnownPlaces
-from weft.planning.minimum_run import MinimumRun
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.store import GatewayStore
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.snapshots import Fresh, Snapshots

@@ -7,7 +7,7 @@ import msgspec
 
 from weft.domain.cluster import Node
 from weft.domain.job import Cause, Job, JobEvent
-from weft.messages.http_services import (
+from weft.messages.http.services import (
     EndpointsView,
     EndpointView,
     LoanView,

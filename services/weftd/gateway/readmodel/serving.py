@@ -9,7 +9,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from weft.domain.job import Allocation, Job
-from weft.messages.http_services import RequestsView
+from weft.messages.http.services import RequestsView
 from weft.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 from weftd.gateway.thinking.requests import ServedMark, ServedWindow, mark_of, requests_of
 

@@ -21,7 +21,7 @@ from weft.messages.http import (
     Totals,
     VolumeView,
 )
-from weft.messages.http_services import ServiceView
+from weft.messages.http.services import ServiceView
 from weft.messages.nodes import RunProgressed
 from weft.messages.signals import CurvePoint, Finding, GpuSample, ShareSample
 from weft.planning.reasons.closed import silent_seconds

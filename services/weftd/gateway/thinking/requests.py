@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from weft.domain.spec import Objective
-from weft.messages.http_services import RequestsView
+from weft.messages.http.services import RequestsView
 from weft.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, ServiceServed
 
 COUNTED = ("arrived", "refused", "failed", "late")

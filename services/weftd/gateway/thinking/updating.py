@@ -10,7 +10,7 @@ from weft.domain.sizes import Size, why_never, wrong_size
 from weft.domain.spec import JobSpec
 from weft.messages.asks import Reshare, Update
 from weft.messages.http import ShareWanted
-from weft.messages.http_services import UpdateWanted
+from weft.messages.http.services import UpdateWanted
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.thinking.admission import Admission
 

@@ -23,9 +23,9 @@ from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import JobOrder, NodeReported, RankOrder, RunState
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.locality import Locality
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.reasons.refusals import never_fits
 from weft.planning.reserving import PATIENCE_SECONDS

@@ -17,9 +17,9 @@ from weft.domain.spec import ResizeHow
 from weft.domain.text import listed
 from weft.planning.borrowing import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_never_lends, why_not_lend
 from weft.planning.finding import fits_there
-from weft.planning.giving_way import loss
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.preemption.loss import loss
 from weft.planning.resource_request import resource_request_of
 from weft.planning.scores import GpuKey
 from weftd.scheduler.thinking.decide import lifecycle

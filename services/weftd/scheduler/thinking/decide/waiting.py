@@ -12,9 +12,9 @@ from weft.domain.quantity import duration_text
 from weft.messages.nodes import RunSeen, RunState
 from weft.planning.cycle import CACHED_LEAST, LOOK_AGAIN_SECONDS, Cycle, Decision, Nodes
 from weft.planning.jobs import standing_of
-from weft.planning.minimum_run import why_not_yet
 from weft.planning.order import Standing
 from weft.planning.preemption import Holder, VictimSelection, by_job
+from weft.planning.preemption.minimum_run import why_not_yet
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import ResourceRequest, gpus_least, is_pinned

@@ -8,8 +8,8 @@ from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import Place, find
 from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest

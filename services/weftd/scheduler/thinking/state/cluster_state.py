@@ -32,8 +32,8 @@ from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.borrowing import loans_text, still_owed
 from weft.planning.capacity import FreeCapacity
 from weft.planning.locality import Locality
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.policy import Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.scores import Scores
 from weftd.scheduler.thinking.state.desired import Desired

@@ -7,11 +7,11 @@ from math import inf
 
 from weft.domain.job import Allocation, Job, JobState
 from weft.planning.borrowing import may_ever_lend
-from weft.planning.giving_way import loss
 from weft.planning.jobs import standing_of
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Key, Order, Standing
 from weft.planning.preemption import LEAVES_FIRST, Holder
+from weft.planning.preemption.loss import loss
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.surplus import Surplus, beyond_want
 
 STALE_MAX = 64  # outdated entries in the heap of changes, besides one for each current entry

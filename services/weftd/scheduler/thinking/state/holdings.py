@@ -8,8 +8,8 @@ from weft.domain.job import Job
 from weft.domain.shares import WHOLE
 from weft.planning.backfill import Ending
 from weft.planning.jobs import ends_at
-from weft.planning.minimum_run import MinimumRun
 from weft.planning.order import Order
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import HALF_LIFE_SECONDS, DecayedUse, FairRanks, decayed
 from weft.planning.resource_request import gpus_in
 from weft.planning.shares import Shares

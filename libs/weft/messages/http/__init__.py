@@ -18,7 +18,7 @@ from weft.domain.spec import REPLICAS_MAX, ROLES_MAX, JobSpec, Kind, ResizeHow, 
 from weft.messages.asks import AskKind
 from weft.messages.events import RevisionTold
 from weft.messages.history import Record
-from weft.messages.http_services import ServiceView
+from weft.messages.http.services import ServiceView
 from weft.messages.nodes import Pace
 from weft.messages.signals import CurvePoint, Finding, GpuSample, HostSample, RankVerdict, RunSample
 
