@@ -38,7 +38,8 @@ MUTANTS = (
     Mutant(
         path="services/weftd/scheduler/thinking/decide/lifecycle.py",
         old=(
-            "        if node is None or not node.ready or not node.closed_gpus.isdisjoint(each.gpus):\n            return []\n"
+            "        if node is None or not node.ready or not node.closed_gpus.isdisjoint(each.gpus):\n"
+            "            return []\n"
         ),
         new="        del node\n",
         breaks="A job restarts on a node that was lost while it stopped.",
