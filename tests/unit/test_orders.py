@@ -9,6 +9,7 @@ from tests.support.tier import examples
 from weft.planning import order
 from weft.planning.order import (
     DRF,
+    FAIR,
     FIFO,
     LAS,
     LAS_FIRST_GPU_SECONDS,
@@ -26,7 +27,7 @@ from weft.planning.order import (
     las_level,
 )
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from weft.planning.queue import place_of
+from weft.planning.queue import Queue, place_of
 
 
 def standing(name: str = "j", seq: int = 1, **fields: float | str | int | bool | None) -> Standing:
@@ -261,3 +262,17 @@ def test_the_tenant_that_holds_least_comes_first_then_who_is_important_then_who_
 
 def test_drf_and_fair_are_the_only_orders_that_go_by_shares() -> None:
     assert [name for name in ORDERS if Policy(order=name).ordering.by_share] == ["drf", "fair"]
+
+
+def test_what_one_tenant_takes_brings_another_forward_with_its_first_job_first() -> None:
+    ranks = {"alice": 0.0, "bob": 0.0}
+    queue = Queue(FAIR)
+    for seq, tenant, gpus, priority in ((1, "bob", 1, 2), (2, "alice", 1, 1), (3, "bob", 4, 2), (4, "bob", 2, 0)):
+        queue.add(standing(f"j-{seq}", seq, gpus=gpus, priority=priority, tenant=tenant), gpus)
+    walk = queue.served(ranks.__getitem__)
+    for job_id, after in (("j-1", {"bob": 1.0}), ("j-2", {"alice": 1.0, "bob": 0.0})):
+        assert walk.next() == job_id
+        queue.remove(job_id)
+        ranks |= after
+        walk.taken()
+    assert walk.next() == "j-3"

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from tests.support.builders import GIB, job, node
 from tests.support.doubles.bus import MemoryBus
 from tests.support.doubles.store import MemoryStore
+from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
 from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import WHOLE
@@ -50,6 +51,16 @@ def elastic(job_id: str, *, has: int = 0, least: int = 1, want: int = 2, most: i
 def plan(holding: list[Job], queued: list[Job], *, gpus: int = 8, plans: Plans = ON) -> dict[str, dict[str, int]]:
     planned = SizePlanner(plans, weft).plan(holding=holding, queued=queued, nodes=[node(gpus=gpus)], curves={}, now=NOW)
     return {job_id: scale.size for job_id, scale in planned.sizes.items()}
+
+
+def test_no_job_grows_onto_gpus_that_are_out_of_use() -> None:
+    sick = tuple(HealthRecord(gpu=gpu, state=HealthState.QUARANTINED) for gpu in (0, 3))
+    there = replace(node(gpus=4), health=sick)  # the job runs on in spite of the sign on GPU 0
+    planned = SizePlanner(ON, weft).plan(holding=[elastic("j-1", has=2)], queued=[], nodes=[there], curves={}, now=NOW)
+    assert planned.sizes["j-1"].size == {"worker": 3}
+    out = replace(node(gpus=4), health=(HealthRecord(state=HealthState.QUARANTINED),))
+    planned = SizePlanner(ON, weft).plan(holding=[elastic("j-1", has=2)], queued=[], nodes=[out], curves={}, now=NOW)
+    assert planned.sizes == {}
 
 
 def test_a_job_alone_grows_into_free_gpus_and_says_what_it_gains() -> None:

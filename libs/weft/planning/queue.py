@@ -81,7 +81,12 @@ class Queue:
     ) -> "Served":
         """A walk over the queue. `share_of(tenant)`: its dominant share now, for an order that goes by it;
         `rank_of(job_id)`: what comes before the order, of a queue by tenant."""
-        return Served(self._by_group, share_of if self.order.by_share else None, rank_of if self.by_tenant else None)
+        return Served(
+            self._by_group,
+            share_of if self.order.by_share else None,
+            rank_of if self.by_tenant else None,
+            relative=self.order.by_use,
+        )
 
     def keys(
         self, share_of: Callable[[str], float], rank_of: Callable[[str], Rank] | None = None
@@ -98,14 +103,20 @@ class Queue:
 
 class Served:
     """One walk over the queue in order. Call `next`; then take that job out of the queue and call `taken`, or leave
-    it there and call `passed`, or `blocked` if no other of its group can start."""
+    it there and call `passed`, or `blocked` if no other of its group can start.
+
+    `relative`: what one tenant takes may bring another forward, as `share_of` is a rank among tenants.
+    """
 
     def __init__(
         self,
         by_group: Mapping[Hashable, list[Place]],
         share_of: Callable[[str], float] | None = None,
         rank_of: Callable[[str], Rank] | None = None,
+        *,
+        relative: bool = False,
     ) -> None:
+        self._relative, self._moved = relative, False
         self._lists = list(by_group.values())
         self._at = [0] * len(self._lists)
         self._share_of = share_of
@@ -120,6 +131,8 @@ class Served:
 
     def next(self) -> str | None:
         """The next job's id, until none is left."""
+        if self._moved:
+            self._sort()
         while self._heads:
             key, index = self._heads[0]
             places, at = self._lists[index], self._at[index]
@@ -134,6 +147,13 @@ class Served:
 
     def taken(self) -> None:
         """The job left the queue: the next of its group is now at its index."""
+        self._moved = self._relative
+
+    def _sort(self) -> None:
+        self._moved = False
+        heads = [(self._lists[index], self._at[index], index) for _, index in self._heads]
+        self._heads = [(self._key(index, places[at]), index) for places, at, index in heads if at < len(places)]
+        heapify(self._heads)
 
     def passed(self) -> None:
         self._at[self._heads[0][1]] += 1

@@ -181,7 +181,7 @@ class SizePlanner:
         elastic = [self._elastic(job, curves, now, under_trial, binned) for job in jobs.values()]
         under = _UnderQuotas(quotas, nodes, holding)
         elastic = under.weighed(elastic, jobs)
-        servers = _servers(nodes, [job for job in holding if job.id not in jobs], binned)
+        servers = _servers(nodes, holding, jobs, binned)
         services = [job for job in open_jobs if job.spec.is_service]
         servers = without(servers, [each for job in services for each in _to_come(job)])
         partition = self._planner(elastic, servers, self._plans.rules)
@@ -352,7 +352,7 @@ def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[str, 
     This loop is no part of `SizePlanner.plan`: there the last job would stay in a local variable, and `Aside` would
     leave that job out when the planner fails.
     """
-    takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
+    takes_jobs = {node.id for node in nodes if node.takes_work}
     planned = (
         job
         for job in open_jobs
@@ -368,24 +368,28 @@ def _is_rigid_and_runs(job: Job) -> bool:
     return job.state.holding and replicas.least == replicas.most
 
 
-def _servers(nodes: Iterable[Node], others: Iterable[Job], binned: Mapping[GpuKey, float]) -> list[Server]:
-    """The nodes that take jobs, without what `others` hold there."""
+def _servers(
+    nodes: Iterable[Node], holding: Iterable[Job], planned: Container[str], binned: Mapping[GpuKey, float]
+) -> list[Server]:
+    """The nodes that take jobs, without what jobs hold there that are not `planned`, and without free GPUs that are
+    out of use."""
     taken: dict[str, list[Amounts]] = {}
-    gpus: set[GpuKey] = set()
-    for job in others:
+    of_others: set[GpuKey] = set()
+    of_planned: set[GpuKey] = set()
+    for job in holding:
         for allocation in job.held:
-            taken.setdefault(allocation.node_id, []).append(_held(allocation))
+            gpus = of_planned if job.id in planned else of_others
             gpus.update((allocation.node_id, gpu) for gpu in allocation.gpus)
-    return [
-        server_of(
-            node,
-            _less(amounts_of(node), _sum(taken.get(node.id, ()))),
-            [gpu.index for gpu in node.capacity.gpus if (node.id, gpu.index) not in gpus],
-            binned,
-        )
-        for node in nodes
-        if node.ready and not node.drained
-    ]
+            if job.id not in planned:
+                taken.setdefault(allocation.node_id, []).append(_held(allocation))
+    servers: list[Server] = []
+    for node in nodes:
+        if node.takes_work:
+            sick = {(node.id, gpu) for gpu in node.closed_gpus} - of_others - of_planned
+            gone = _sum([*taken.get(node.id, ()), (float(len(sick)), 0.0, 0.0)])
+            left = [gpu.index for gpu in node.capacity.gpus if (node.id, gpu.index) not in of_others | sick]
+            servers.append(server_of(node, _less(amounts_of(node), gone), left, binned))
+    return servers
 
 
 def _to_come(job: Job) -> list[Amounts]:
