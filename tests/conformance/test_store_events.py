@@ -159,7 +159,7 @@ async def test_what_was_told_until_a_moment_is_alike_in_every_store(world: World
             told_there = await memory.told_until(theirs)
             assert [event.message_id for event in told_here] == [event.message_id for event in told_there]
     last = await world.gateway.told_until(Moment())
-    assert [event.message_id for event in last] == ["nodes/node-1/7"]  # every job is over, and the node removed
+    assert [event.message_id for event in last] == ["nodes/node-1/8"]  # every job is over, and the node removed
     assert await world.gateway.told_until(Moment(at=1.0)) == []
 
 
