@@ -6,8 +6,9 @@ stopped; one that writes none stays where it is until it ends, as all jobs have 
 weighed, and paid, as the scheduler weighs it.
 
 The price of kept nodes was chosen on the artifact's own draw of GPU speeds (seed 42), on draw 7 and on draw 1 from
-Longhorn; the order by size and the promotion of short jobs with `--seed` 1 to 5 and 35. `--seed` picks which jobs write
-checkpoints, and the other draws: a sample of 256 measured GPUs, Longhorn and Frontera.
+Longhorn; the order by size and the promotion of short jobs with `--seed` 1 to 5 and 35, the hours for which small jobs
+come first with 2. `--seed` picks which jobs write checkpoints, and the other draws: a sample of 256 measured GPUs,
+Longhorn and Frontera.
 """
 
 import argparse
