@@ -105,7 +105,7 @@ class Served:
     """One walk over the queue in order. Call `next`; then take that job out of the queue and call `taken`, or leave
     it there and call `passed`, or `blocked` if no other of its group can start.
 
-    `relative`: what one tenant takes may bring another forward, as `share_of` is a rank among tenants.
+    `relative`: a start for one tenant may bring another forward, as `share_of` is a rank among tenants.
     """
 
     def __init__(
