@@ -53,6 +53,14 @@ def plan(holding: list[Job], queued: list[Job], *, gpus: int = 8, plans: Plans =
     return {job_id: scale.size for job_id, scale in planned.sizes.items()}
 
 
+def test_a_plan_keeps_a_job_from_no_gpu_that_comes_free_unless_another_is_to_have_it() -> None:
+    rigid = elastic("j-0", has=2, least=2, want=2, most=2)
+    alone = replace(elastic("j-1", has=2, want=4), size={})
+    assert (alone.wanted, alone.granted) == ({"worker": 4}, {"worker": 2})
+    assert plan([rigid, alone], [], gpus=4) == {}
+    assert plan([alone], [elastic("j-2", least=2, want=4)], gpus=4)["j-1"] == {"worker": 2}
+
+
 def test_no_job_grows_onto_gpus_that_are_out_of_use() -> None:
     sick = tuple(HealthRecord(gpu=gpu, state=HealthState.QUARANTINED) for gpu in (0, 3))
     there = replace(node(gpus=4), health=sick)  # the job runs on in spite of the sign on GPU 0
@@ -450,7 +458,7 @@ def test_what_a_job_lent_to_a_service_stays_a_part_of_its_size() -> None:
     borrower, lender = service("j-0", has=3, wants=3, loans=loans), elastic("j-1", has=2, size={"worker": 4})
     assert plan([borrower, lender], [], gpus=5) == {}
     assert plan([replace(borrower, loans=loans[:1]), lender], [], gpus=5) == {"j-1": {"worker": 3}}
-    assert plan([replace(borrower, loans=()), lender], [], gpus=5) == {"j-1": {"worker": 2}}
+    assert plan([replace(borrower, loans=()), lender], [], gpus=5) == {}, "it may grow into what comes free"
     waits = elastic("j-2", least=1, want=1, most=1, spec={})
     assert plan([borrower, lender], [waits], gpus=5)["j-1"] == {"worker": 1}, "it should give up a rank more"
 

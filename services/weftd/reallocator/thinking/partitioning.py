@@ -307,13 +307,18 @@ def _planned(
     partition: Partition, jobs: Mapping[str, Job], lent: Mapping[str, int], under: "_UnderQuotas"
 ) -> PlannedSizes:
     """The sizes that are new, as far as quotas allow them. What a job lent stays a part of its size, unless it should
-    give up more: else nothing would be owed to it, and it would not grow back."""
+    give up more: else nothing would be owed to it, and it would not grow back. A job that gives up nothing may go on to
+    grow into what comes free, unless the plan has that for another."""
     sizes: dict[str, Scale] = {}
     findings: list[Finding] = []
     changes = {change.job_id: change for change in partition.changes}
+    growing = {job_id for job_id, count in partition.sizes.items() if count > _has(jobs[job_id])}
     for job_id, count in partition.sizes.items():
         job = jobs[job_id]
         name, _ = elastic_role(job)
+        gives_nothing = job.state.holding and _has(job) <= count < job.wanted[name] and not lent.get(job_id)
+        if gives_nothing and growing <= {job_id}:
+            continue
         if count == 0 or how_resized(job.spec) is ResizeHow.NEVER:
             continue  # such a job keeps for ever the size with which it starts: the scheduler starts as much as fits
         if job.state.holding and job.granted[name] <= count < job.wanted[name]:
@@ -327,6 +332,10 @@ def _planned(
             Finding(code="partition", job_id=job_id, sentence=f"{job.name}: {cause.sentence}", numbers=cause.numbers)
         )
     return PlannedSizes(sizes=sizes, findings=tuple(findings))
+
+
+def _has(job: Job) -> int:
+    return job.granted[elastic_role(job)[0]] if job.state.holding else 0
 
 
 def _why(job: Job, role: str, count: int, change: Change | None) -> Cause:
