@@ -1,7 +1,10 @@
 """The files that a job left on its node: what of them can be listed, read and deleted, whatever the job made."""
 
+import asyncio
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from weft.messages.files import DeleteFiles, FilesListed, ListFiles, ReadFile
 from weftd.executor.files import job_files
 from weftd.executor.files.job_files import JobFiles
 from weftd.executor.files.job_folders import JobFolders
+from weftd.executor.service import FILES_AT_ONCE, FILES_THREADS, answers_about
 
 ASK = ListFiles(node_id="node-1", job_id="j-1")
 
@@ -162,3 +166,24 @@ def test_files_are_deleted_and_a_link_does_not_take_its_target_along(own: Path, 
         DeleteFiles(node_id="node-1", job_id="j-2", path="results")
     )
     assert kept.list(ASK).missing
+
+
+async def test_folders_without_end_take_no_thread_that_starts_and_stops_need(own: Path) -> None:
+    release = threading.Event()
+
+    class Slow(JobFiles):
+        def list(self, ask: ListFiles) -> FilesListed:
+            release.wait()
+            return FilesListed()
+
+    folders = JobFolders(str(own.parent))
+    with ThreadPoolExecutor(FILES_THREADS) as threads:
+        listing, *_ = answers_about(Slow(folders, folders, folders), threads, {})
+        asked = [asyncio.ensure_future(listing.handler(ASK)) for _ in range(FILES_AT_ONCE)]
+        try:
+            async with asyncio.timeout(10):
+                assert await asyncio.to_thread(threading.get_ident)
+            assert not any(one.done() for one in asked)
+        finally:
+            release.set()
+        await asyncio.gather(*asked)

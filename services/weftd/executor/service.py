@@ -4,13 +4,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.bus import Bus, BusError
 from weft.domain.cluster import Capacity
-from weft.messages.files import DeleteFiles, FileRead, FilesDeleted, FilesListed, ListFiles, ReadFile
+from weft.messages.files import DeleteFiles, ListFiles, ReadFile
 from weft.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from weft.messages.serving import ServicesServed
 from weft.messages.sessions import OpenSession, ReadSession, SessionLeft, SessionLeftNoted, WriteSession
@@ -29,13 +30,17 @@ from weftd.executor.state_file import StateFile
 from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
 from weftd.executor.thinking.telling import Telling
 
+A = TypeVar("A")
+R = TypeVar("R")
+
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 PROGRESS_SECONDS = 0.5
 RETENTION_SECONDS = 0.5
 SHRINK_SECONDS = 600.0
-FILES_AT_ONCE = 32  # requests in work: each is one thread's
+FILES_AT_ONCE = 32  # requests that are in work or wait for a thread
+FILES_THREADS = 2
 LOG_WAIT_SECONDS_MAX = 10.0
 LOG_LOOK_SECONDS = 0.1
 LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
@@ -162,6 +167,7 @@ async def run(
 
         beside = [tasks.create_task(agent.watch()), tasks.create_task(end()), tasks.create_task(prober.ask())]
         here = {"node_id": settings.node_id}
+        file_threads = ThreadPoolExecutor(FILES_THREADS, thread_name_prefix="files")
         await serve(
             "executor",
             bus=bus,
@@ -176,7 +182,7 @@ async def run(
                 Answer(OpenSession, sessions.open, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
                 Answer(ReadSession, sessions.read, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
                 Answer(WriteSession, sessions.write, group="", at_once=SESSIONS_AT_ONCE, tokens=here),
-                *([] if job_files is None else answers_about(job_files, here)),
+                *([] if job_files is None else answers_about(job_files, file_threads, here)),
             ],
             loops=[
                 Every(settings.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
@@ -192,6 +198,7 @@ async def run(
             admin_port=settings.admin_port,
             admin_host=settings.admin_host,
         )
+        file_threads.shutdown(wait=False, cancel_futures=True)
         await sessions.close()
         for task in beside:
             task.cancel()
@@ -200,22 +207,20 @@ async def run(
     await progress.close()
 
 
-def answers_about(job_files: JobFiles, here: Mapping[str, str]) -> list[Answer[Any]]:
-    """The answers about files of jobs, each from a thread: a disk may be slow."""
+def answers_about(job_files: JobFiles, threads: Executor, here: Mapping[str, str]) -> list[Answer[Any]]:
+    """The answers about files of jobs, from `threads` of their own: a slow disk, or folders without end, must not hold
+    up a start or a stop."""
 
-    async def listed(ask: ListFiles) -> FilesListed:
-        return await asyncio.to_thread(job_files.list, ask)
+    def asked(look: Callable[[A], R]) -> Callable[[A], Awaitable[R]]:
+        async def answer(ask: A) -> R:
+            return await asyncio.get_running_loop().run_in_executor(threads, look, ask)
 
-    async def read(ask: ReadFile) -> FileRead:
-        return await asyncio.to_thread(job_files.read, ask)
-
-    async def delete(ask: DeleteFiles) -> FilesDeleted:
-        return await asyncio.to_thread(job_files.delete, ask)
+        return answer
 
     return [
-        Answer(ListFiles, listed, group="", at_once=FILES_AT_ONCE, tokens=here),
-        Answer(ReadFile, read, group="", at_once=FILES_AT_ONCE, tokens=here),
-        Answer(DeleteFiles, delete, group="", at_once=FILES_AT_ONCE, tokens=here),
+        Answer(ListFiles, asked(job_files.list), group="", at_once=FILES_AT_ONCE, tokens=here),
+        Answer(ReadFile, asked(job_files.read), group="", at_once=FILES_AT_ONCE, tokens=here),
+        Answer(DeleteFiles, asked(job_files.delete), group="", at_once=FILES_AT_ONCE, tokens=here),
     ]
 
 
