@@ -1,4 +1,4 @@
-"""A fleet of sick GPUs in virtual time: nodes whose GPUs show what they are told to, judged report by report."""
+"""Sick GPUs in virtual time: each node reports the signs of its GPUs, and each report is judged."""
 
 from msgspec import structs
 

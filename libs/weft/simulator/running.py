@@ -61,7 +61,7 @@ class Running:
         self._hold(job.trace.tenant, -job.gpus_needed)
 
     def resize(self, job: SimulatedJob, place: Sequence[Allocation]) -> None:
-        """The running job has these replicas; its work is counted until now. It is to be foreseen and ranked anew."""
+        """The running job has these replicas, and its work is counted until now. File its end and its tier again."""
         self._tiers.remove(job.trace.id)
         before = job.gpus_needed
         job.take_place(place)
