@@ -74,14 +74,17 @@ class FileRequests:
         query = without_empty({**_run(rank, role, epoch), "path": path})
         retrying, part = self._wire.retrying(), None
         while True:
+            rest = _rest(part)
             try:
-                async with self._wire.stream(job_path(job, "/file"), query=query, headers=_rest(part)) as response:
+                async with self._wire.stream(job_path(job, "/file"), query=query, headers=rest) as response:
                     mark = response.headers["ETag"]
                     if part is None or part.mark != mark:
                         part = _Part(target, f"{job} {path} {mark}", mark)
                     size, begins = _extent(response)
                     if begins != part.size and part.size < size:
-                        continue  # the part of an earlier call: only the rest is asked for
+                        if rest:  # something between here and there sends whole files only
+                            part.drop()
+                        continue  # else it is the part of an earlier call: only the rest is asked for
                     if part.size < size:
                         await part.take(response, took, retrying.succeeded)
                     if part.size != size:
@@ -119,6 +122,10 @@ class _Part:
                 self.size += len(chunk)
                 took(len(chunk))
                 succeeded()
+
+    def drop(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self.size = 0
 
     def finish(self) -> None:
         """Raises ClientError."""
