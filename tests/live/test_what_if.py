@@ -12,6 +12,7 @@ from tests.support.gateway_world import World
 from tests.support.steps import placement
 from weft.client import Refused
 from weft.messages.whatif import WhatIfWanted
+from weft.planning.policy import Policy
 
 ALL = placement(*((node, gpu) for node in ("node-1", "node-2") for gpu in range(4)))
 
@@ -19,6 +20,14 @@ ALL = placement(*((node, gpu) for node in ("node-1", "node-2") for gpu in range(
 async def full(world: World) -> str:
     """A job holds every GPU, for an hour at most."""
     return (await world.running(name="holds", gpus=1, replicas=8, time_limit="1h", placement=ALL)).id
+
+
+async def leads(world: World, *, preemption_after: float) -> None:
+    """A scheduler begins to lead the pool."""
+    store = world.place.stores.scheduler
+    lease = await store.take_lease("default", holder="test", seen=None)
+    assert lease is not None
+    await store.lead_by(lease, str(Policy()), preemption_after=preemption_after)
 
 
 async def test_more_nodes_start_what_waits_and_nothing_is_changed(world: World) -> None:
@@ -39,6 +48,7 @@ async def test_more_nodes_start_what_waits_and_nothing_is_changed(world: World) 
 async def test_a_job_that_is_not_there_is_told_when_it_starts_and_delays_all_others(world: World) -> None:
     await full(world)
     first = await world.submitted(name="first", gpus=4, replicas=2, time_limit="2h")
+    await leads(world, preemption_after=300.0)
     urgent = msgspec.to_builtins(spec("urgent", gpus=4, replicas=2, priority=10, time_limit="30m"))
     found = await world.admin.what_if(WhatIfWanted(submit=(urgent,)))
     new = next(job for job in found.jobs if job.name == "urgent")

@@ -12,6 +12,7 @@ from weft.domain.shares import WHOLE
 from weft.domain.spec import Checkpointing
 from weft.planning.eta.learnt import Lasted
 from weft.planning.policy import Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.surplus import STARVED_SECONDS
 from weft.simulator.whatif.compared import compared
 from weft.simulator.whatif.durations import Assumptions
@@ -107,6 +108,13 @@ def test_a_job_with_checkpoints_gives_way_soon_and_loses_nothing() -> None:
         pool(*(structs.replace(one, priority=one.spec.priority) for one in jobs), policy="priority")
     ).outcomes()
     assert (outcomes["b"].starts_s, outcomes["a"].ends_s) == (60, 900)
+
+
+def test_the_minimum_run_is_the_one_that_the_pool_has() -> None:
+    jobs = holds("a", "10m"), waits("b", 2, "5m", priority=9)
+    here = pool(*(structs.replace(one, priority=one.spec.priority) for one in jobs), policy="priority")
+    assert LookAhead(structs.replace(here, minimum_run=MinimumRun(120.0))).outcomes()["b"].starts_s == 120
+    assert LookAhead(structs.replace(here, minimum_run=MinimumRun())).outcomes()["b"].starts_s == 0
 
 
 def under(*quotas: Quota, of: Present) -> Present:

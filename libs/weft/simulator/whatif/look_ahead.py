@@ -127,7 +127,7 @@ class LookAhead:
         self._event_queue = EventQueue()
         self._quotas = QuotasInForce(present.quotas, {node.id: node for node in present.nodes})
         self._queue = Queue(self._order, by_tenant=self._quotas.on)
-        world = World(move_s=0.0)
+        world = World(move_s=0.0, minimum_run=present.minimum_run)
         self._running = Running(
             gpus, self._order, durations_known=False, minimum_run=world.minimum_run, quotas=self._quotas.on
         )

@@ -11,6 +11,7 @@ from weft.domain.quotas import Quota
 from weft.domain.spec import JobSpec
 from weft.planning.jobs import asked_by
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from weft.planning.preemption.minimum_run import SECONDS, MinimumRun
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, resource_request_of_job
 from weft.planning.scores import GpuKey
 from weft.planning.surplus import NOTHING, Spare, spare_of
@@ -58,13 +59,15 @@ class JobNow(Struct, frozen=True, kw_only=True):
 
 
 class Present(Struct, frozen=True, kw_only=True):
-    """`jobs` are of one moment; `scores`: by class, how fast each GPU is believed to be; `quotas`: those in force."""
+    """`jobs` are of one moment; `scores`: by class, how fast each GPU is believed to be; `quotas`: those in force.
+    `minimum_run`: how long a job runs before it may be pre-empted."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[JobNow, ...]
     policy: Policy
     scores: Mapping[str, Mapping[GpuKey, float]] = {}
     quotas: tuple[Quota, ...] = ()
+    minimum_run: MinimumRun = MinimumRun(SECONDS)
 
 
 class Supposition(Struct, frozen=True, kw_only=True):

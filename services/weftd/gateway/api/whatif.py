@@ -18,6 +18,7 @@ from weft.domain.text import plural
 from weft.messages.signals import GpuScore
 from weft.messages.whatif import WhatIfJob, WhatIfSide, WhatIfView, WhatIfWanted
 from weft.planning.policy import Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.scores import GpuKey
 from weft.simulator.whatif.compared import FatesCompared, compared, grain_for
 from weft.simulator.whatif.durations import Assumptions
@@ -83,6 +84,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
     learnt = {one.workload: one.job_class for one in await snapshots.classes(pool)}
     scores, quotas = _scores(await snapshots.scores(pool)), await snapshots.quotas(pool)
     policy = policy_of(await gateway.store.policy(pool=pool))
+    minimum_run = MinimumRun(await gateway.store.preemption_after(pool=pool))
 
     def made() -> WhatIfAsked:
         jobs = {job.id: job for job in (*holding, *queued) if not job.state.final}
@@ -101,7 +103,14 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfA
             drain=wanted.drain,
             submit=there,
         )
-        base = Present(nodes=tuple(nodes), jobs=here, policy=policy, scores=scores, quotas=tuple(quotas))
+        base = Present(
+            nodes=tuple(nodes),
+            jobs=here,
+            policy=policy,
+            scores=scores,
+            quotas=tuple(quotas),
+            minimum_run=minimum_run,
+        )
         return WhatIfAsked(
             at=at,
             base=base,
