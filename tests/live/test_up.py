@@ -63,10 +63,12 @@ class Ups:
         self.made: list[Up] = []
 
     async def __call__(self, *arguments: str) -> Up:
+        return await self.run("up", "--nodes", "1", "--emulated-gpus", "2", "--port", "0", *arguments)
+
+    async def run(self, command: str, *arguments: str) -> Up:
         settings = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "weftd.cli", "up", "--home", str(self.home)),
-            *("--nodes", "1", "--emulated-gpus", "2", "--port", "0", *arguments),
+            *(sys.executable, "-m", "weftd.cli", command, "--home", str(self.home), *arguments),
             env=settings,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -82,6 +84,8 @@ async def weft_up(tmp_path: Path) -> AsyncIterator[Ups]:
     for up in ups.made:
         if up.process.returncode is None:
             await up.ends(signal.SIGINT)
+    if ClusterHome(ups.home).runs():
+        await (await ups.run("down", "--kill")).ends()
     await servers.erase(ups.home)
 
 
@@ -156,6 +160,49 @@ async def test_ctrl_c_leaves_nothing_running_and_the_job_goes_on_from_its_checkp
         ended = await until(client, job.id, lambda view: view.state in FINAL)
     assert (resumed.state, ended.state) == (JobState.RUNNING, JobState.CANCELLED)
     assert await second.ends(signal.SIGTERM) == 0
+
+
+async def test_a_detached_cluster_outlives_its_command_until_down_stops_it(weft_up: Ups) -> None:
+    home = ClusterHome(weft_up.home)
+    up = await weft_up("--detach")
+    assert await up.ends() == 0
+    assert "`weft down`" in up.lines[-1]
+    async with up.client() as client:
+        assert [node.id for node in (await client.nodes()).nodes] == ["node-1"]
+    before = await processes(weft_up.home)
+    again = await weft_up("--detach")
+    assert await again.ends() == 0
+    assert "already up" in again.lines[-1]
+
+    down = await weft_up.run("down")
+    assert await down.ends() == 0
+    assert (alive(before), home.runs()) == ([], None)
+    assert home.up_log.stat().st_mode & 0o077 == 0, "the administrator's token is in it"
+    nothing = await weft_up.run("down")
+    assert await nothing.ends() == 0
+    assert "no cluster runs" in nothing.lines[-1]
+
+
+async def test_down_with_kill_waits_for_no_job(weft_up: Ups) -> None:
+    up = await weft_up("--detach")
+    assert await up.ends() == 0
+    async with up.client() as client:
+        deaf = JobSpec(name="deaf", command=("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"), grace="60s")
+        job = await client.submit(deaf)
+        await until(client, job.id, lambda view: view.state is JobState.RUNNING)
+    before = await processes(weft_up.home)
+    down = await weft_up.run("down", "--kill")
+    async with asyncio.timeout(30):
+        assert await down.ends() == 0
+    assert alive(before) == []
+
+
+async def test_a_detached_up_that_fails_says_why_and_leaves_nothing(weft_up: Ups) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        up = await weft_up("--port", str(taken.getsockname()[1]), "--detach")
+        assert await up.ends() == 1
+    assert "is taken; choose another with --port" in up.lines[-1]
+    assert ClusterHome(weft_up.home).runs() is None
 
 
 async def test_a_service_that_dies_is_started_again(weft_up: Ups) -> None:

@@ -8,6 +8,7 @@ logs/<service>.log  the logs of the services
 client.json         the gateway's address and the administrator's token, for `weft ps` and the other commands
 cluster.json        the process that runs the cluster, and its phase
 up.lock             held as long as it runs: there is never a second one
+up.log              the output of `weft up --detach`
 """
 
 import fcntl
@@ -40,6 +41,7 @@ class ClusterHome:
         self.checkpoints = self.root / "checkpoints"
         self.nodes = self.root / "nodes"
         self.logs = self.root / "logs"
+        self.up_log = self.root / "up.log"
         self._lock: int | None = None
 
     def make(self) -> None:
@@ -70,6 +72,17 @@ class ClusterHome:
             return int((self.root / "up.lock").read_text())
         except (FileNotFoundError, ValueError):
             return None
+
+    def runs(self) -> int | None:
+        """The pid of the process that runs the cluster now; None if none does."""
+        try:
+            with (self.root / "up.lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
+        except BlockingIOError:
+            return self.runner()
+        return None
 
     def release(self) -> None:
         if self._lock is not None:

@@ -97,7 +97,7 @@ class ServiceProcess:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         """Start it in a session of its own: Ctrl-C reaches this process only, which stops the service in order."""
-        with _opened(self.service.log) as log:
+        with opened(self.service.log) as log:
             return await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -130,7 +130,7 @@ class ServiceProcess:
         self._changed()
 
 
-def _opened(log: Path) -> IO[bytes]:
+def opened(log: Path) -> IO[bytes]:
     """Open its log, readable by the owner only: it may have private details."""
     return open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600))
 

@@ -1,4 +1,4 @@
-"""`weft up`: a cluster on this machine until Ctrl-C; where it runs already, say where."""
+"""`weft up`: a cluster on this machine until Ctrl-C or `weft down`; where it runs already, say where."""
 
 import argparse
 import asyncio
@@ -13,10 +13,12 @@ from weft.gpus import inventory_in_time
 from weftd.cli.cli_error import CliError
 from weftd.cli.formatting import clean_lines
 from weftd.cli.local import AlreadyRunsError, ClusterHome, ClusterState, LocalCluster, LocalError, Options
+from weftd.cli.local.process import opened
 from weftd.cli.local.signals import Stops, stops_on_signals
 
 ATTACH_SECONDS_MAX = 120.0
 ATTACH_POLL_SECONDS = 0.1
+LAST_WORDS = "`weft down` or Ctrl-C stops it all and keeps them"
 EMULATED_GPUS = 8
 NODES = 2
 
@@ -43,11 +45,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         choices=[mode.value for mode in TuningMode],
         help="plan the sizes of elastic jobs together: off, advise or on (default: REALLOCATOR_PARTITION, or on)",
     )
+    parser.add_argument(
+        "--detach",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="return when it is up; its output goes to up.log in the folder, and `weft down` stops it",
+    )
     parser.set_defaults(func=up)
 
 
 async def up(args: argparse.Namespace) -> int:
     home = ClusterHome(args.home or weft_home(os.environ))
+    if args.detach:
+        return await _detached(home)
     try:
         cluster = LocalCluster(home, await options(args), tell=say)
         with stops_on_signals() as stops:
@@ -130,7 +140,7 @@ def welcome(cluster: LocalCluster) -> str:
         "from a program:",
         f"  export WEFT_URL={cluster.url} WEFT_TOKEN={cluster.token}",
         "",
-        f"data and logs are in {cluster.home.root}{_apart(cluster)}; Ctrl-C stops it all and keeps them",
+        f"data and logs are in {cluster.home.root}{_apart(cluster)}; {LAST_WORDS}",
     ]
     return "\n".join(lines)
 
@@ -140,6 +150,39 @@ def _apart(cluster: LocalCluster) -> str:
     folder = cluster.postgres_folder
     inside = folder is None or folder.is_relative_to(cluster.home.root)
     return "" if inside else f", those of Postgres in {folder}"
+
+
+async def _detached(home: ClusterHome) -> int:
+    """Start `weft up` in a session of its own, and print what it says until the cluster is up."""
+    home.make()
+    if home.runs() is None:
+        home.up_log.unlink(missing_ok=True)
+    with opened(home.up_log) as log:
+        begins = log.tell()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "weftd.cli", *sys.argv[1:], "--no-detach"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    ended, heard = asyncio.create_task(process.wait()), ""
+    try:
+        with home.up_log.open("rb") as said:
+            said.seek(begins)
+            while True:
+                done, _ = await asyncio.wait({ended}, timeout=ATTACH_POLL_SECONDS)
+                text = said.read().decode(errors="replace")
+                if text:
+                    say(text.rstrip("\n"))
+                heard += text
+                if done or LAST_WORDS in heard:
+                    return process.returncode or 0
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await ended
+        raise
 
 
 async def _attach(home: ClusterHome) -> int:
