@@ -14,7 +14,7 @@ from tests.support.buses import SECONDS_MAX, NatsWorld, SimulatedWorld, World
 from tests.support.engine import need_container, need_engine
 from tests.support.nats_server import NatsServer
 from weft.bus import Bus, BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent
-from weft.messages import Message
+from weft.messages import CarriesBytes, Message
 from weft.messages.signals import HostSample, NodeSampled
 
 
@@ -51,6 +51,10 @@ class Settled(Message, frozen=True, kw_only=True):
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     value: float = 0.0
+
+
+class Carried(CarriesBytes, frozen=True, kw_only=True):
+    by: str
 
 
 class OtherAnswered(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +189,18 @@ async def test_a_request_is_answered(world: World) -> None:
         for value in range(50)
     ]
     assert [found.value for found in await asyncio.gather(*asked)] == [value * 2 for value in range(50)]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", bytes(range(256)) * 4096])
+async def test_bytes_that_an_answer_carries_come_as_they_are(world: World, data: bytes) -> None:
+    asker, answerer = await world.join(), await world.join()
+
+    async def answer(asked: Sampled) -> Carried:
+        return Carried(by="me", data=data)
+
+    await answerer.answer(Sampled, answer)
+    found = await asker.request(Sampled(pool="a", node_id="n"), Carried, seconds_max=SECONDS_MAX)
+    assert found == Carried(by="me", data=data)
 
 
 async def test_a_request_that_nobody_hears_fails_at_once(world: World) -> None:

@@ -12,7 +12,7 @@ import uvloop
 
 from tests.support.nats_server import NatsServer
 from weft.bus import BusClosedError, BusError, NoAnswerError, StreamEvent
-from weft.bus.nats import NatsBus
+from weft.bus.nats import UNSENT_BYTES_MAX, NatsBus
 from weft.credentials import Credentials, provision
 from weft.messages import Message
 from weft.messages.asks import AskStored, OutboxFilled
@@ -267,6 +267,22 @@ async def test_a_large_request_and_its_large_answer_get_through(server: NatsServ
             assert (answer.value, len(answer.padding)) == (value, size)
         assert not one.counts
         assert not two.counts
+
+
+async def test_many_large_answers_at_once_wait_for_room_and_none_is_dropped(server: NatsServer, no_leaks: None) -> None:
+    size = UNSENT_BYTES_MAX // 8
+
+    async def pad(asked: Sampled) -> Answered:
+        return Answered(value=asked.value, padding="x" * size)
+
+    async with NatsBus.connect(server.url, name="one") as one, NatsBus.connect(server.url, name="two") as two:
+        await one.answer(Sampled, pad, node_id="asked")
+        asked = [
+            two.request(Sampled(node_id="asked", value=value), Answered, seconds_max=SECONDS_MAX) for value in range(64)
+        ]
+        answers = await asyncio.gather(*asked)
+        assert [(answer.value, len(answer.padding)) for answer in answers] == [(value, size) for value in range(64)]
+        assert not one.counts
 
 
 async def test_more_than_nats_carries_is_an_error_that_says_so(server: NatsServer) -> None:

@@ -132,6 +132,19 @@ async def test_a_fetch_goes_on_where_its_connection_was_cut(cluster: Cluster, tm
     assert names(tmp_path) == ["large"]
 
 
+async def test_copies_of_one_file_at_once_are_each_whole_and_two_to_one_target_are_refused(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    job = await ended(f'head -c {LARGE_BYTES} /dev/urandom >"$WEFT_RESULTS/large"', "at-once")
+    targets = [tmp_path / str(number) for number in range(8)]
+    await asyncio.gather(*(cluster.client.fetch_file(job.id, "large", target) for target in targets))
+    assert len({digest(target) for target in targets}) == 1
+    assert {target.stat().st_size for target in targets} == {LARGE_BYTES}
+    same = [cluster.client.fetch_file(job.id, "large", tmp_path / "same") for _ in range(2)]
+    outcomes = await asyncio.gather(*same, return_exceptions=True)
+    assert any("another copy to it is under way" in str(outcome) for outcome in outcomes)
+
+
 async def test_a_fetch_that_was_given_up_goes_on_in_the_next_call(cluster: Cluster, tmp_path: Path) -> None:
     job = await ended(f'head -c {LARGE_BYTES} /dev/urandom >"$WEFT_RESULTS/large"', "given-up")
     began = asyncio.Event()

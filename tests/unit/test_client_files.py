@@ -29,7 +29,7 @@ async def test_a_part_that_came_before_is_completed_or_dropped(tmp_path: Path, h
 
     app = web.Application()
     app.router.add_get("/v1/jobs/j-1/file", file)
-    name = hashlib.sha256(f"j-1 results/a {MARK}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"j-1 results/a {MARK} a".encode()).hexdigest()[:16]
     (tmp_path / f".weft-{name}").write_bytes(TEXT[:100])
     async with TestServer(app) as server, Client(str(server.make_url("/")), "t") as client:
         assert await client.fetch_file("j-1", "results/a", tmp_path / "a") == len(TEXT)

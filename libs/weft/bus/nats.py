@@ -229,6 +229,8 @@ class NatsBus(TypedBus):
 
     def _heard(self, message: Msg) -> Heard:
         async def respond(answer: bytes) -> None:
+            with suppress(NoAnswerError):  # then it is dropped, and counted
+                await self._until_room(message.subject, answer)
             await self._send(message.reply, answer)
 
         return Heard(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from nats import errors
-from nats.aio.client import DEFAULT_BUFFER_SIZE, Client
+from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AUTHORIZATION_VIOLATION
@@ -24,11 +24,16 @@ logger = logging.getLogger(__name__)
 
 UNHEARD_SECONDS_MAX = 4  # the link is dead if sent bytes are not acknowledged for this long
 FLUSH_SECONDS_MAX = 2
+READ_BYTES = 256 << 10  # at once; twice as many wait, and then the server does
 BETWEEN_FAULTS_SECONDS = 1.0
 
 
 class SteadyTransport(TcpTransport):
     """Raises OSError from writes on a closed connection, as nats-py expects. uvloop raises RuntimeError there."""
+
+    async def read(self, buffer_size: int) -> bytes:
+        """nats-py asks for 32 KiB at a time, and goes once through its parser for each."""
+        return bytes(await super().read(max(buffer_size, READ_BYTES)))
 
     def write(self, payload: bytes) -> None:
         self.writelines([payload])
@@ -130,7 +135,7 @@ class SteadyClient(Client):
         async with asyncio.timeout(self.options["connect_timeout"]):
             await has_address(s.uri.hostname)
         self._transport = SteadyTransport()  # type: ignore[no-untyped-call]
-        await self._transport.connect(s.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
+        await self._transport.connect(s.uri, READ_BYTES, self.options["connect_timeout"])
         writer = self._transport._io_writer
         notice_death(writer.transport if writer is not None else None, seconds=UNHEARD_SECONDS_MAX)
 

@@ -1,4 +1,6 @@
-"""A message on the wire: its subject, made from its own fields, and its payload, which is JSON."""
+"""A message on the wire: its subject, made from its own fields, and its payload, which is JSON.
+
+A message that carries bytes has them behind its JSON."""
 
 import re
 from collections.abc import Mapping
@@ -6,9 +8,10 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from weft.bus import BusError, StreamEvent
-from weft.messages import Message
+from weft.messages import CarriesBytes, Message
 from weft.messages.tolerant import TolerantDecoder
 
 T = TypeVar("T")
@@ -17,7 +20,13 @@ TOKEN = re.compile(r"[A-Za-z0-9_-]{1,255}")  # a subject of more than 4 KiB woul
 EVENTS = "weft.events."
 
 _decoders: dict[type, TolerantDecoder[Any]] = {}  # making one costs more than using it
-encode = msgspec.json.Encoder().encode
+_json = msgspec.json.Encoder().encode
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    if isinstance(message, CarriesBytes):
+        return b"\n".join((_json(replace(message, data=b"")), message.data))
+    return _json(message)
 
 
 def subject_of(message: Message) -> str:
@@ -54,6 +63,10 @@ def decode(kind: type[T], payload: bytes) -> T:
     """Raises msgspec.DecodeError."""
     if (decoder := _decoders.get(kind)) is None:
         decoder = _decoders[kind] = TolerantDecoder(kind)
+    if issubclass(kind, CarriesBytes):
+        head, _, data = payload.partition(b"\n")
+        carried: T = replace(decoder.decode(head), data=data)
+        return carried
     decoded: T = decoder.decode(payload)
     return decoded
 

@@ -79,7 +79,7 @@ class FileRequests:
                 async with self._wire.stream(job_path(job, "/file"), query=query, headers=rest) as response:
                     mark = response.headers["ETag"]
                     if part is None or part.mark != mark:
-                        part = _Part(target, f"{job} {path} {mark}", mark)
+                        part = _Part(target, f"{job} {path} {mark} {target.name}", mark)
                     size, begins = _extent(response)
                     if begins != part.size and part.size < size:
                         if rest:  # something between here and there sends whole files only
@@ -112,7 +112,7 @@ class _Part:
         self.size = self._path.stat().st_size if self._path.exists() else 0
 
     async def take(self, response: "aiohttp.ClientResponse", took: Took, succeeded: Callable[[], None]) -> None:
-        """Add what comes. Raises OSError if the connection breaks."""
+        """Add what comes. Raises OSError if the connection breaks, ClientError if another copy adds to the part."""
         with self._opened() as file:
             async for chunk in response.content.iter_any():
                 try:
@@ -138,9 +138,27 @@ class _Part:
 
     def _opened(self) -> FileIO:
         try:
-            return FileIO(self._path, "a")
+            file = FileIO(self._path, "a")
         except OSError as error:
             raise ClientError(f"{self._target}: {error.strerror}") from error
+        if not _locked(file) or file.tell() != self.size:
+            file.close()
+            raise ClientError(f"{self._target}: another copy to it is under way")
+        return file
+
+
+def _locked(file: FileIO) -> bool:
+    try:
+        import fcntl  # Windows has none
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks
+    return True
 
 
 def path_of_files(path: str) -> str:

@@ -8,6 +8,13 @@ from typing import ClassVar
 from msgspec import Struct
 
 
+class CarriesBytes(Struct, frozen=True, kw_only=True):
+    """An answer whose `data` follows its JSON on the wire, behind a line feed: base64 would cost both sides more than
+    the bytes themselves."""
+
+    data: bytes = b""
+
+
 class Message(Struct, frozen=True, kw_only=True):
     """A message between services. Each `{name}` in `subject` is replaced by the message's field of that name."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from weft.messages import Message
+from weft.messages import CarriesBytes, Message
 from weft.messages.bounds import JobId
 from weft.messages.http import Bytes, Seconds
 
@@ -91,11 +91,10 @@ class ReadFile(Message, frozen=True, kw_only=True):
     limit: int = PIECE_BYTES
 
 
-class FileRead(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`size`: the file's size now. `mark` changes when the file is replaced or written. `missing`, `refused`: as in
-    `FilesListed`."""
+class FileRead(CarriesBytes, frozen=True, kw_only=True, omit_defaults=True):
+    """`data`: the bytes asked for. `size`: the file's size now. `mark` changes when the file is replaced or written.
+    `missing`, `refused`: as in `FilesListed`."""
 
-    data: bytes = b""
     size: int = 0
     mark: str = ""
     modified_at: float = 0.0

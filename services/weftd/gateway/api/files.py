@@ -1,5 +1,7 @@
 """Files of jobs: what their runs left on a node in their results and checkpoints, listed, read and deleted."""
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from email.utils import formatdate
@@ -33,6 +35,7 @@ from weftd.gateway.limits.streams import write
 from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX, RankRun
 
 WHAT = "the files"
+PIECES_AT_ONCE = 3  # a gateway holds so many for each reader; node and gateway work at the same time
 
 Path = Annotated[
     str,
@@ -216,12 +219,20 @@ def _too_far(size: int) -> web.Response:
 
 
 async def pieces(gateway: Gateway, asked: ReadFile, begin: int, end: int) -> AsyncGenerator[FileRead, None]:
-    """The pieces in order, one request at a time: several large answers at once can stall a connection to NATS."""
-    while begin < end:
-        size = min(PIECE_BYTES, end - begin)
-        one = ReadFile(node_id=asked.node_id, job_id=asked.job_id, path=asked.path, offset=begin, limit=size)
-        yield await _whole(gateway, one, size)
-        begin += size
+    """The pieces in order. The next ones are asked for while the reader takes one, PIECES_AT_ONCE with that."""
+    coming = deque[asyncio.Task[FileRead]]()
+    try:
+        while begin < end or coming:
+            while begin < end and len(coming) < PIECES_AT_ONCE:
+                size = min(PIECE_BYTES, end - begin)
+                one = ReadFile(node_id=asked.node_id, job_id=asked.job_id, path=asked.path, offset=begin, limit=size)
+                coming.append(asyncio.create_task(_whole(gateway, one, size)))
+                begin += size
+            yield await coming.popleft()
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
 
 
 async def _whole(gateway: Gateway, asked: ReadFile, size: int) -> FileRead:
