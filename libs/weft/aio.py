@@ -17,13 +17,13 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from weft.client import Client, Refused
-from weft.client.calls import JOBS_MAX, Answer, Call, RemoteFunction, answers, is_local, store
+from weft.client.calls import JOBS_MAX, Call, RemoteFunction, answers, is_local, outcome, store
 from weft.client.events import FINAL_EVENTS
 from weft.client.failure import failed_rank, failure
 from weft.client.files import targets
@@ -125,7 +125,7 @@ class Job(Generic[T]):
                     return cast(T, None)
                 raise await failure(client, view)
             found = await answers(client, view.id)
-            return cast(T, await _outcome(client, view, self._function, found, 0))
+            return cast(T, await outcome(client, view, self._function, found, 0))
 
     async def logs(
         self, *, follow: bool = False, rank: int | None = None, patience: float = PATIENT_SECONDS
@@ -297,14 +297,28 @@ class Function(Generic[P, R]):
         `return_exceptions` yielded; the others go on.
         """
         calls: list[Call] = [((value,), {}) for value in values]
+        async with aclosing(self._results(calls, at_once, chunk, return_exceptions, patience, [])) as results:
+            async for result in results:
+                yield result
+
+    async def _results(
+        self,
+        calls: Sequence[Call],
+        at_once: int | None,
+        chunk: int | None,
+        return_exceptions: bool,
+        patience: float,
+        begun: list[Study],
+    ) -> AsyncGenerator[R, None]:
+        """The results of `map`; the array is added to `begun` once it is submitted."""
         if not calls:
             return
-        outcomes = self._mapped_here(calls) if is_local() else self._mapped(calls, at_once, chunk, patience)
-        async with aclosing(outcomes):
-            async for outcome in outcomes:
-                if isinstance(outcome, JobFailed) and not return_exceptions:
-                    raise outcome
-                yield cast(R, outcome)
+        found = self._mapped_here(calls) if is_local() else self._mapped(calls, at_once, chunk, patience, begun)
+        async with aclosing(found):
+            async for result in found:
+                if isinstance(result, JobFailed) and not return_exceptions:
+                    raise result
+                yield cast(R, result)
 
     async def _mapped_here(self, calls: Sequence[Call]) -> AsyncGenerator[object, None]:
         for call in calls:
@@ -312,10 +326,11 @@ class Function(Generic[P, R]):
             yield job._value if job._error is None else job._error
 
     async def _mapped(
-        self, calls: Sequence[Call], at_once: int | None, chunk: int | None, patience: float
+        self, calls: Sequence[Call], at_once: int | None, chunk: int | None, patience: float, begun: list[Study]
     ) -> AsyncGenerator[object, None]:
         chunk = chunk or math.ceil(len(calls) / JOBS_MAX)
         place, submitted = await self._submit(calls, chunk=chunk, at_once=at_once)
+        begun.append(Study(place, submitted.id, submitted.name))
         elements = [element_id(submitted.id, number) for number in range(math.ceil(len(calls) / chunk))]
         ended: dict[str, JobView] = {}
         async with _connected(place, patience) as client, aclosing(_ends(client, set(elements))) as ends:
@@ -326,7 +341,7 @@ class Function(Generic[P, R]):
                 view, found = ended.pop(element), await answers(client, element)
                 for n in range(number * chunk, min(len(calls), (number + 1) * chunk)):
                     try:
-                        yield await _outcome(client, view, self._remote, found, n)
+                        yield await outcome(client, view, self._remote, found, n)
                     except JobFailed as failed:
                         yield failed
 
@@ -367,29 +382,6 @@ def function(
         return Function(call, RemoteFunction(call, fields, pickled=pickle, python=python or sys.executable))
 
     return made if call is None else made(call)
-
-
-async def _outcome(
-    client: Client, view: JobView, function: RemoteFunction, found: Mapping[int, Answer], n: int
-) -> object:
-    """The result of the call with this number. Raises JobFailed."""
-    answer = found.get(n) or found.get(-1)
-    if answer is not None and answer.value is not None:
-        return function.value_of(answer)
-    if answer is not None and answer.error is not None:
-        raise JobFailed(
-            view.id,
-            view.name,
-            state=JobState.FAILED,
-            cause=view.ended_for,
-            rank=0,
-            status=view.exit_code,
-            error=f"{answer.error.type}: {answer.error.message}".removeprefix(": "),
-            traceback=answer.error.traceback,
-        )
-    if view.state is JobState.SUCCEEDED:
-        raise JobFailed(view.id, view.name, state=JobState.FAILED, error="it left no result: its files were deleted")
-    raise await failure(client, view)
 
 
 async def submit(spec: Given | None = None, /, *, key: str | None = None, **fields: Unpack[JobFields]) -> Job[None]:

@@ -178,6 +178,10 @@ class Study:
         """The element with the best value so far; None if none reported the metric."""
         return _call(self._study.best(metric=metric, goal=goal))
 
+    def cancel(self) -> None:
+        """Ask for the end of every element that is not over, as `Job.cancel` does."""
+        _call(self._study.cancel())
+
 
 class Cluster:
     """A cluster on this machine, for as long as the block lasts: `with weft.Cluster.local(gpus=2) as cluster`.
@@ -283,6 +287,17 @@ def _named(jobs: Sequence[aio.Job[Any]]) -> Iterator[None]:
         each = ", ".join(f"{job.name} ({job.id})" for job in left)
         what = f"weft.Job.find({left[0].id!r}) returns it" if len(left) == 1 else "weft.Job.find(ID) returns one"
         raise KeyboardInterrupt(f"goes on: {each}; {what}, and its cancel() ends it") from None
+
+
+def _named_array(items: AsyncGenerator[T, None], begun: Sequence[aio.Study]) -> Iterator[T]:
+    """The items; a Ctrl-C names the array from which they come, which goes on."""
+    try:
+        yield from _each(items)
+    except KeyboardInterrupt:
+        if not begun:
+            raise
+        what = f"weft.Study.find({begun[0].id!r}) returns it, and its cancel() ends it"
+        raise KeyboardInterrupt(f"goes on: {begun[0].name} ({begun[0].id}); {what}") from None
 
 
 # the event loop

@@ -63,15 +63,15 @@ class Function(Generic[P, R]):
 
         `at_once`: how many elements may run at once. `chunk`: how many values one element takes, by default so many
         that there are 64 elements at most. A call that raised is a JobFailed at its place: raised there, or with
-        `return_exceptions` yielded; the others go on. A loop that is left early leaves the array running.
+        `return_exceptions` yielded; the others go on. A loop that is left early leaves the array running, and so does
+        Ctrl-C: KeyboardInterrupt names the array.
         """
-        from weft.blocking import _each
+        from weft.blocking import _named_array
 
-        return _each(
-            self._function.map(
-                values, at_once=at_once, chunk=chunk, return_exceptions=return_exceptions, patience=patience
-            )
-        )
+        calls: list[tuple[tuple[Any], dict[str, Any]]] = [((value,), {}) for value in values]
+        begun: list[Any] = []
+        results = self._function._results(calls, at_once, chunk, return_exceptions, patience, begun)
+        return _named_array(results, begun)
 
 
 @overload

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 
 import weft
 from tests.support.cluster import Cluster, embedded_cluster
+from tests.support.person import heed_ctrl_c
+from weft.domain.arrays import element_id
+from weft.domain.job import JobState
 
 SECONDS_MAX = 90.0
 MODULE = """
@@ -65,6 +69,34 @@ def add(a: int, b: int = 1) -> int:
 
 if __name__ == "__main__":
     print(add(1), add.remote(1, b=5), list(add.map(range(5), at_once=2)), add.spawn(3).result())
+"""
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import weft
+
+@weft.function(cpus=0.1)
+def slow(number: int) -> int:
+    time.sleep(60 * number)
+    return number
+
+def interrupt():
+    \"\"\"Ctrl-C, once the main thread waits for the second result.\"\"\"
+    came.wait()
+    while True:
+        frame, names = sys._current_frames()[threading.main_thread().ident], []
+        while frame:
+            names.append(frame.f_code.co_name)
+            frame = frame.f_back
+        if names[0] == "wait" and "_call" in names:
+            return os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    came = threading.Event()
+    threading.Thread(target=interrupt).start()
+    for result in slow.map([0, 1], chunk=1):
+        came.set()
 """
 
 
@@ -218,3 +250,25 @@ async def test_a_script_maps_its_own_functions(cluster: Cluster, tmp_path: Path,
     async with asyncio.timeout(SECONDS_MAX):
         out, _ = await running.communicate()
     assert out.decode() == "2 6 [1, 2, 3, 4, 5] 4\n"
+
+
+@pytest.mark.usefixtures("known")
+async def test_a_map_that_is_interrupted_names_its_array_which_goes_on_until_it_is_cancelled(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    script = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(tmp_path / "interrupted.py")),
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=heed_ctrl_c,
+    )
+    async with asyncio.timeout(SECONDS_MAX):
+        _, told = await script.communicate()
+    assert script.returncode == -signal.SIGINT, told.decode()
+    array = next(one for one in (await cluster.client.arrays()).arrays if one.name == "slow")
+    last = told.decode().splitlines()[-1]
+    assert last.startswith(f"KeyboardInterrupt: goes on: slow ({array.id}); weft.Study.find('{array.id}') returns it")
+    assert "concurrent/futures" not in told.decode()
+    assert (await cluster.client.job(element_id(array.id, 1))).state is not JobState.CANCELLED
+    await (await weft.aio.Study.find(array.id)).cancel()
+    assert (await cluster.ended(element_id(array.id, 1))).state is JobState.CANCELLED

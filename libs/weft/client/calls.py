@@ -25,8 +25,12 @@ from msgspec import Struct
 from weft.client import call_program
 from weft.client.client import Client
 from weft.client.errors import Refused
+from weft.client.failure import failure
+from weft.client.job_failed import JobFailed
 from weft.client.job_fields import JobFields, specification
 from weft.client.job_name import token
+from weft.domain.job import JobState
+from weft.messages.http import JobView
 
 PROGRAM = "weft_call.py"
 CALLS_FILE = "weft-calls.data"
@@ -178,6 +182,29 @@ async def answers(client: Client, job: str) -> dict[int, Answer]:
     lines = found.split(b"\n")[:-1]  # the last is empty, or was not written whole
     read = [msgspec.json.decode(line, type=Answer) for line in lines]
     return {answer.n: answer for answer in read}
+
+
+async def outcome(
+    client: Client, view: JobView, function: RemoteFunction, found: Mapping[int, Answer], n: int
+) -> object:
+    """The result of the call with this number. Raises JobFailed."""
+    answer = found.get(n) or found.get(-1)
+    if answer is not None and answer.value is not None:
+        return function.value_of(answer)
+    if answer is not None and answer.error is not None:
+        raise JobFailed(
+            view.id,
+            view.name,
+            state=JobState.FAILED,
+            cause=view.ended_for,
+            rank=0,
+            status=view.exit_code,
+            error=f"{answer.error.type}: {answer.error.message}".removeprefix(": "),
+            traceback=answer.error.traceback,
+        )
+    if view.state is JobState.SUCCEEDED:
+        raise JobFailed(view.id, view.name, state=JobState.FAILED, error="it left no result: its files were deleted")
+    raise await failure(client, view)
 
 
 def is_local() -> bool:

@@ -37,6 +37,11 @@ class Study:
         """The element with the best value so far; None if none reported the metric."""
         return (await self.table(metric=metric, goal=goal)).best()
 
+    async def cancel(self) -> None:
+        """Ask for the end of every element that is not over, as `Job.cancel` does."""
+        async with _connected(self._place) as client:
+            await client.cancel_array(self.id)
+
 
 def _connected(place: Place) -> Client:
     return Client(
