@@ -14,7 +14,7 @@ from weft.messages.events import JobEventData
 from weft.messages.http import EventData
 
 ROUNDED_SECONDS = 0.01
-OF_A_RUN = (CauseCode.RANK_ENDED, CauseCode.EXITED, CauseCode.START_FAILED)
+OF_A_RUN = (CauseCode.RANK_ENDED, CauseCode.EXITED, CauseCode.OUT_OF_MEMORY, CauseCode.START_FAILED)
 
 Parts = dict[tuple[str, int], tuple[int, int]]
 """By GPU, as its node and index: thousandths of its time, and bytes of its memory (0 where all of it is held)."""

@@ -464,3 +464,18 @@ def test_runs_with_shares_of_a_gpu_start_beside_each_other_as_far_as_it_reaches(
     for one in (reconciler, again):
         assert decide(one, *both, now=2.0) == [Terminate(RunKey.of(first))]
         assert decide(one, ended(RunKey.of(first)), both[1], now=3.0) == [Start(third)]
+
+
+def test_a_run_with_gpus_that_failed_is_reported_as_running_while_its_gpus_may_show_why() -> None:
+    failed, stopped = ended(exit_code=1), ended(RunKey("job-2", 1, 0), exit_code=143)
+    well, without = ended(RunKey("job-3", 1, 0)), ended(RunKey("job-4", 1, 0), exit_code=1)
+    orders = [order(job_id=f"job-{number}", gpus=(0,) if number < 4 else ()) for number in (1, 2, 3, 4)]
+    reconciler = told(*orders, runs=tuple(running(RunKey.of(each)) for each in orders))
+    decide(reconciler, *(running(RunKey.of(each)) for each in orders), now=1.0)
+    told(*(each for each in orders if each.job_id != "job-2"), reconciler=reconciler)
+    decide(reconciler, running(stopped.key), now=2.0)
+    runs = [failed, stopped, well, without]
+    seen = {run.job_id: run for run in reconciler.report(runs, {}, unjudged=lambda _: True)}
+    assert (seen["job-1"].state, seen["job-1"].exit_code, seen["job-1"].reason) == (RunState.RUNNING, None, None)
+    assert {seen[f"job-{number}"].state for number in (2, 3, 4)} == {RunState.EXITED}
+    assert reconciler.report(runs, {}, unjudged=lambda _: False)[0].exit_code == 1

@@ -101,3 +101,14 @@ def test_a_file_that_is_no_fault_counts_as_none(tmp_path: Path) -> None:
     for text in ("", "[]", '{"unknown": 1}', "\x00", '{"ecc": "many"}'):
         fault_file(tmp_path, 0).write_text(text)
         assert read_fault(tmp_path, 0) == Fault()
+
+
+def test_the_end_of_a_run_that_failed_waits_for_the_next_sample_but_not_for_long() -> None:
+    watch = SignWatch()
+    assert not watch.awaits_sample(10.0, 10.1), "no telemetry"
+    watch.see(sampled(sample(), at=9.5))
+    assert watch.awaits_sample(10.0, 10.1)
+    assert not watch.awaits_sample(10.0, 12.0), "long enough"
+    assert not watch.awaits_sample(11.0, 11.6), "samples come no more"
+    watch.see(sampled(sample(), at=10.5))
+    assert not watch.awaits_sample(10.0, 10.6)

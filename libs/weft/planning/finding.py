@@ -36,8 +36,14 @@ def find(
     """A place for the whole gang, or None; the room stays as it is until `take`. `placer` instead of the room's own.
 
     Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
-    replicas fit that a job wants, it gets as many as do, and of each role `least` at least.
+    replicas fit that a job wants, it gets as many as do, and of each role `least` at least. Nodes that the job avoids
+    are taken only if no other place is free: it never waits for one.
     """
+    if avoids := [node_id for node_id in asked.avoids if free_capacity.is_open(node_id)]:
+        elsewhere = structs.replace(asked, avoids=())
+        with free_capacity.without(avoids):
+            found = find(free_capacity, resource_request, elsewhere, placer=placer)
+        return found or find(free_capacity, resource_request, elsewhere, placer=placer)
     if len(resource_request) == 1 and resource_request[0].request.share is not None:
         want = resource_request[0].of_class(asked.job_class)
         picks = as_many(free_capacity, want, want.count, asked)

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from weft.domain.checkpoints import lost_seconds
 from weft.domain.classes import NOTHING_LEARNT, class_of
+from weft.domain.failure import avoided
 from weft.domain.job import Job, JobState
 from weft.planning.order import Order, Standing
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, gpus_least, is_pinned, resource_request_of
@@ -71,4 +72,4 @@ def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> PlacementR
     tolerates = None
     if job.spec.is_service:
         tolerates = WITH_SLACK if job.spec.objective is None else WITH_OBJECTIVE
-    return PlacementRequest(class_of(job.spec, learnt), job.id, tolerates=tolerates)
+    return PlacementRequest(class_of(job.spec, learnt), job.id, tolerates=tolerates, avoids=avoided(job.failures))

@@ -51,12 +51,14 @@ ResourceRequest = tuple[RoleRequest, ...]
 class PlacementRequest(Struct, frozen=True):
     """What a placement may know of the job it places. `key` seeds the random placement; `beside`: the GPUs, by node, of
     which the job has shares already, or which a service has (-1: nothing of any). `tolerates`: of a service, the score
-    up to which a GPU serves it as well as the fastest."""
+    up to which a GPU serves it as well as the fastest. `avoids`: nodes on which it failed, taken only if it fits
+    nowhere else."""
 
     job_class: str = ""
     key: str = ""
     beside: tuple[tuple[str, int], ...] = ()
     tolerates: float | None = None
+    avoids: tuple[str, ...] = ()
 
     @property
     def is_service(self) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 
 from weft.domain.cluster import Capacity, Node
 from weft.domain.dependencies import Ends
+from weft.domain.failure import Failure
 from weft.domain.health import HealthRecord
 from weft.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from weft.domain.lease import Lease, Pledge
@@ -149,6 +150,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("next_placement", "next_placement", _as_is),
     ("revisions", "revisions", _as_is),
     ("loans", "loans", _as_is),
+    ("failures", "failures", _as_is),
 )
 """The fields of a job that a step may change: each with its column in `jobs`, and how it is written there."""
 _fields = attrgetter(*(name for name, _, _ in COLUMNS))
@@ -240,6 +242,7 @@ def job_of(row: Row) -> Job:
         next_placement=row["next_placement"] and _PLACEMENT.decode(row["next_placement"]),
         revisions=_REVISIONS.decode(row["revisions"]) if row["revisions"] else (),
         loans=_LOANS.decode(row["loans"]) if row["loans"] else (),
+        failures=_FAILURES.decode(row["failures"]) if row["failures"] else (),
     )
 
 
@@ -340,6 +343,7 @@ _UPDATE = TolerantDecoder(Update)
 _ENTRY = TolerantDecoder(Entrance)
 _REVISIONS = TolerantDecoder(tuple[Revision, ...])
 _LOANS = TolerantDecoder(tuple[Loan, ...])
+_FAILURES = TolerantDecoder(tuple[Failure, ...])
 _RULES = TolerantDecoder(ServiceRules)
 _OBJECTIVE = TolerantDecoder(Objective)
 _CHECKPOINTS = TolerantDecoder(Checkpointing)

@@ -78,6 +78,7 @@ class Agent:
         self._refused = ""
         self._last_words = LogEnds(runtime)
         self._sign_watch = SignWatch()
+        self._unjudged = False  # the end of a run is not reported before the next sample
 
     def touch(self) -> None:
         """Something on this node may have changed: decide and report."""
@@ -86,7 +87,7 @@ class Agent:
 
     def hear_sample(self, told: NodeSampled) -> None:
         """Take in a sample of this node's telemetry; other signs of sickness are reported at once."""
-        if self._sign_watch.see(told):
+        if self._sign_watch.see(told) or self._unjudged:
             self.woken.set()
 
     def _note_done(self, action: Action) -> None:
@@ -125,6 +126,8 @@ class Agent:
 
     async def tick(self) -> None:
         """Decide regularly, because graces end and fences fall without an event. Not before the first try to sync."""
+        if self._unjudged:
+            self.woken.set()
         if self._tried:
             await self.reconcile()
 
@@ -166,7 +169,14 @@ class Agent:
         await self._progress.settle([run for run in runs if not run.live])
         words = await self._last_words.of(runs, self._core.serving, now=self._clock())
         self._core.serving.hear_words(runs, self._last_words.lines, self._clock())
-        seen = self._core.report(runs, self._progress.latest, beginning=self.actions.beginning, last_words=words)
+        self._unjudged = False
+        seen = self._core.report(
+            runs,
+            self._progress.latest,
+            beginning=self.actions.beginning,
+            last_words=words,
+            unjudged=self._is_unjudged,
+        )
         self._seq += 1
         sent_at = self._clock()
         try:
@@ -210,6 +220,11 @@ class Agent:
         # Before a run starts by this answer: a restart must know the time of this sync.
         self._state_file.save(self._core.memory)
         return True
+
+    def _is_unjudged(self, run: Run) -> bool:
+        waits = self._sign_watch.awaits_sample(run.ended_at, self._clock())
+        self._unjudged = self._unjudged or waits
+        return waits
 
     async def runs(self) -> list[Run] | None:
         """The runtime's runs, or None if it does not work now."""

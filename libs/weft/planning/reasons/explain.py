@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from weft.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_class
 from weft.domain.cluster import Node
+from weft.domain.failure import FailureClass, class_of_cause
 from weft.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import ALL, Quota
@@ -19,7 +20,7 @@ from weft.domain.text import listed, plural
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.http.services import ServiceView
 from weft.messages.signals import ShareSample
-from weft.planning.borrowing import still_owed, why_nobody_lends
+from weft.planning.borrowing import why_nobody_lends
 from weft.planning.capacity import FreeCapacity, free_capacity_of
 from weft.planning.finding import find
 from weft.planning.in_order import KnownPlaces, order_of, shares_of
@@ -28,6 +29,8 @@ from weft.planning.queue import place_of
 from weft.planning.quota.amounts import ledger_of, lendable, wanted_by
 from weft.planning.quota.told import QuotaSeen, quota_seen, quota_sentence, why_held
 from weft.planning.reasons.closed import closed_with_room, silent_seconds
+from weft.planning.reasons.failures import avoids_text
+from weft.planning.reasons.lent import LentSeen, lent_seen
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.reasons.slow import SlowGpus
@@ -41,7 +44,6 @@ from weft.planning.resource_request import (
 )
 
 HOLDERS_MAX = 10
-LENT_MAX = 20
 NAMED_MAX = 3
 CLOSED_MAX = 10
 
@@ -113,17 +115,6 @@ class ShareSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     beside: tuple[BesideSeen, ...] = ()
 
 
-class LentSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job lent to a service: `gpus`, with `ranks` of its ranks; 0: the whole job gave way, and waits."""
-
-    service: str
-    name: str = ""
-    tenant: str = ""
-    gpus: float
-    ranks: int = 0
-    since: float = 0.0
-
-
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`estimate_at`: when it could start at the latest, by time limits; None: unknown.
 
@@ -135,7 +126,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
     job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of
     its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let
-    it start sooner.
+    it start sooner. `fault`: the class of a job's failure.
     """
 
     job_id: str
@@ -164,6 +155,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     quota: QuotaSeen | None = None
     eta: Estimate | None = None
     sooner: tuple[Sooner, ...] = ()
+    fault: FailureClass | None = None
 
 
 def explain(
@@ -196,6 +188,8 @@ def explain(
     places = KnownPlaces(order) if places is None or places.order is not order else places
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, places=places)
     found = _with_quota(structs.replace(found, policy=policy), job, nodes, holding, quotas)
+    if avoids := avoids_text(job):
+        found = structs.replace(found, sentence=f"{found.sentence}; {avoids}")
     return _with_lent(_with_size(_with_class(found, job), job), job, holding)
 
 
@@ -306,6 +300,7 @@ def _of_ended(job: Job, cause: Cause | None) -> Explanation:
         code=str(cause.code),
         sentence=f"it {verb}: {cause.sentence}",
         numbers=cause.numbers,
+        fault=class_of_cause(cause) if job.state is JobState.FAILED else None,
     )
 
 
@@ -417,29 +412,8 @@ def _with_quota(
 
 def _with_lent(found: Explanation, job: Job, holding: Sequence[Job]) -> Explanation:
     """Adds what the job lent to services."""
-    lent = [
-        LentSeen(
-            service=service.id,
-            name=service.name,
-            tenant=service.tenant,
-            gpus=loan.gpus,
-            ranks=loan.ranks,
-            since=loan.since,
-        )
-        for service in holding
-        for loan in still_owed(service.loans, {loan.rank for loan in service.loans}, {job.id: job})
-    ]
-    by_service: dict[str, LentSeen] = {}
-    for one in lent:
-        before = by_service.get(one.service)
-        by_service[one.service] = one if before is None else _together(before, one)
-    return structs.replace(found, lent=tuple(by_service.values())[:LENT_MAX]) if lent else found
-
-
-def _together(one: LentSeen, other: LentSeen) -> LentSeen:
-    """Two loans of a job to one service, as one."""
-    gpus, ranks = one.gpus + other.gpus, one.ranks + other.ranks
-    return structs.replace(one, gpus=gpus, ranks=ranks, since=min(one.since, other.since))
+    lent = lent_seen(job, holding)
+    return structs.replace(found, lent=lent) if lent else found
 
 
 def _with_silent(found: Explanation, job: Job, nodes: Sequence[Node], now: float) -> Explanation:

@@ -15,6 +15,7 @@ from weft.messages.eta import Estimate
 from weft.messages.http import JobView
 from weft.planning.borrowing import gpu_text
 from weft.planning.reasons.explain import Explanation, HolderSeen
+from weft.planning.reasons.failures import FAULTS
 from weftd.cli.formatting import clean, number, span
 from weftd.cli.rendering.context import RenderContext, plain, state_text, table
 from weftd.cli.rendering.jobs import last_words_text, when_text
@@ -48,6 +49,8 @@ def explanation(
 ) -> RenderableType:
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
+    if told.fault is not None:
+        parts.append(Text.assemble("fault: ", (str(told.fault), "yellow"), f": {FAULTS[told.fault]}"))
     parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, context)) if line]
     if told.noted is not None:
         parts.append(Text.assemble((str(told.noted.code), "yellow"), ": ", plain(told.noted.sentence)))

@@ -5,7 +5,7 @@ All times here are seconds on one clock that never jumps.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -274,15 +274,18 @@ class Reconciler:
         *,
         beginning: Iterable[RunKey] = (),
         last_words: Mapping[RunKey, str] | None = None,
+        unjudged: Callable[[Run], bool] = lambda _: False,
     ) -> tuple[RunSeen, ...]:
         """The report for the control plane: the runs, with the reasons of their ends and their progress.
 
         `beginning` are runs whose start is in progress. They are reported, too: a run missing in a report may count as
         gone. So are desired runs that were removed: they never start again, and the control plane must learn that.
-        `last_words`: the ends of some logs, which become part of what is said of their runs.
+        `last_words`: the ends of some logs, which become part of what is said of their runs. `unjudged`: may the next
+        sample of its GPUs show why a run failed? Such a run is reported as running until then.
         """
         said = last_words or {}
-        told = {run.key: self._seen(run, progress.get(run.key, {}), said.get(run.key, "")) for run in runs}
+        shown = [_not_ended(run) if self._may_be_its_gpu(run) and unjudged(run) else run for run in runs]
+        told = {run.key: self._seen(run, progress.get(run.key, {}), said.get(run.key, "")) for run in shown}
         for key in [key for key in self._desired or () if key in self._over]:
             told.setdefault(key, _was_here(self._over[key]))
         for key in beginning:
@@ -291,6 +294,11 @@ class Reconciler:
             )
             told.setdefault(key, begins)
         return lawful(told.values())
+
+    def _may_be_its_gpu(self, run: Run) -> bool:
+        """Did the run fail by itself, and did it have GPUs?"""
+        failed = not run.live and run.exit_code != 0 and run.reason not in NEVER_RAN
+        return failed and run.key not in self._stops and bool(self._held_by(run.key))
 
     def _held_by(self, key: RunKey) -> tuple[int, ...] | None:
         """The GPUs that a run was given; None if unknown by now."""
@@ -455,6 +463,10 @@ class Reconciler:
     def _not_applied(self, key: RunKey) -> str:
         limits = self._trying[key].why if key in self._trying else ""
         return "; ".join(why for why in (limits, self._showing.why(key)) if why)
+
+
+def _not_ended(run: Run) -> Run:
+    return replace(run, state=RunState.RUNNING, ended_at=None, exit_code=None, reason=None)
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

@@ -19,6 +19,7 @@ from weft.health.catalogue import (
 from weft.messages.nodes import XIDS_MAX, GpuSigns, NodeSigns
 from weft.messages.signals import GpuSample, NodeSampled
 
+SAMPLE_SECONDS_MAX = 2.0  # the end of a run waits for so long for a sample, which comes each second
 HANG_SECONDS = 30.0  # for so long no GPU can be read before the driver counts as hung
 BIN_SECONDS = 60.0
 BINS, BINS_BAD = 10, 6  # a GPU is throttled if it was slowed down in 6 of the last 10 minutes
@@ -34,11 +35,13 @@ class SignWatch:
 
     def __init__(self) -> None:
         self.signs: NodeSigns | None = None
+        self._sampled_at: float | None = None
         self._silent_since: float | None = None
         self._slowed: dict[str, deque[int]] = {}  # by GPU, the minutes in which it was slowed down
 
     def see(self, told: NodeSampled) -> bool:
         """Take in a sample; True if the signs are other ones than before."""
+        self._sampled_at = told.at
         unread = [gpu for gpu in told.gpus if gpu.problem]
         all_unread = bool(told.gpus) and len(unread) == len(told.gpus)
         if not all_unread:
@@ -52,6 +55,13 @@ class SignWatch:
         gpus = tuple(each for each in found if each.xids or each.levels or each.resets)
         before, self.signs = self.signs, NodeSigns(boot=told.boot, gpus=gpus, levels=levels)
         return self.signs != before
+
+    def awaits_sample(self, ended_at: float | None, now: float) -> bool:
+        """May the next sample show that a run that failed did so for its GPU? It is waited for if samples come: the
+        job would be charged for the failure if the end of its run were reported first. All times are of this node."""
+        if ended_at is None or self._sampled_at is None or now - ended_at >= SAMPLE_SECONDS_MAX:
+            return False
+        return self._sampled_at < ended_at and now - self._sampled_at < SAMPLE_SECONDS_MAX
 
     def _of(self, gpu: GpuSample, at: float, *, off_bus: bool) -> GpuSigns:
         there: dict[str, float] = {

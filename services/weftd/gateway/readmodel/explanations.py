@@ -17,7 +17,8 @@ from weft.planning.eta.sooner import Advised
 from weft.planning.eta.starts import Foreseen, PoolToCome
 from weft.planning.eta.told import agreed, ends_of, to_come
 from weft.planning.quota.told import QuotaSeen
-from weft.planning.reasons.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
+from weft.planning.reasons.explain import ClosedSeen, Explanation, HolderSeen, ShareSeen, explain
+from weft.planning.reasons.lent import LentSeen
 from weft.planning.reasons.slow import SlowGpus
 from weft.store import GatewayStore
 from weft.store.tenants import Access

@@ -281,6 +281,7 @@ CREATE TABLE jobs (
     next_placement jsonb,         -- of a stopping job: held for it until it restarts there
     revisions      jsonb,         -- of a service; NULL: it was never updated
     loans          jsonb,         -- what a service has of other jobs; NULL: nothing
+    failures       jsonb,         -- of its tries, the last ones; NULL: none
     CHECK ((state IN ('placed', 'starting', 'running', 'stopping')) <= (placement IS NOT NULL)),
     CHECK ((state = 'stopping') = (stopping_for IS NOT NULL))
 ) WITH (fillfactor = 70);

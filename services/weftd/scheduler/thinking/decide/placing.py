@@ -8,6 +8,7 @@ from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placeme
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
 from weft.planning.jobs import asked_by, standing_of
+from weft.planning.reasons.failures import why_avoided
 from weft.planning.reasons.slow import SlowGpus
 from weft.planning.reasons.why import why_there
 from weft.planning.resource_request import resource_request_of_job
@@ -27,7 +28,7 @@ def place(
         cluster_state.score_cache.measured(cluster_state.pool.free_capacity.scores.known(asked.job_class)), now
     )
     why = why_there(cluster_state.pool.free_capacity, resource_request, asked, allocations, placement=name, slow=slow)
-    sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
+    sentence = "; ".join(part for part in (why.sentence, moved_for, why_avoided(job, allocations)) if part)
     # Attained time that the order forgot stays forgotten: else the job would be preempted for it at once.
     had = standing_of(job, now, cluster_state.waitlist.queue.order)
     return cluster_state.go(

@@ -377,7 +377,7 @@ def _cause_alone(run: RunSeen, *, of: int) -> Cause:
             return Cause(code=CauseCode.PORT_TAKEN, sentence=f"{rank}could not start: {run.detail}")
         case EndReason.OOM:
             sentence = f"{rank}ran out of memory: it used more than it asked for, and was killed"
-            return Cause(code=CauseCode.EXITED, sentence=sentence, numbers=numbers)
+            return Cause(code=CauseCode.OUT_OF_MEMORY, sentence=sentence, numbers=numbers)
         case EndReason.FENCED:
             return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was cut off")
         case EndReason.STOPPED if run.uncontrolled:
