@@ -35,7 +35,7 @@ from weftd.gateway.limits.streams import write
 from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX, RankRun
 
 WHAT = "the files"
-PIECES_AT_ONCE = 3  # a gateway holds so many for each reader; node and gateway work at the same time
+PIECES_AT_ONCE = 3  # in memory for each reader; node and gateway work at the same time
 
 Path = Annotated[
     str,
