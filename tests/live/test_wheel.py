@@ -126,9 +126,9 @@ def test_the_wheel_works_in_a_project_with_packages_of_the_names_of_our_folders(
 
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_the_wheel_has_two_packages_and_says_that_they_are_typed(project: Project) -> None:
+def test_the_wheel_has_two_packages_and_a_plugin_and_says_that_they_are_typed(project: Project) -> None:
     program = "import importlib.metadata as found; print(*found.distribution('weft-gpu').files, sep='\\n')"
     files = project.run("python", "-c", program).splitlines()
     tops = {name.partition("/")[0] for name in files if not name.startswith("..")}
-    assert {top for top in tops if ".dist-info" not in top} == {"weft", "weftd"}
+    assert {top for top in tops if ".dist-info" not in top} == {"weft", "weftd", "hydra_plugins"}
     assert {"weft/py.typed", "weftd/py.typed"} <= set(files)

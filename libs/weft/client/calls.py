@@ -131,8 +131,7 @@ class RemoteFunction:
         given = dict(self.fields.get("env", {}))
         if self.is_contained:
             return given
-        folders = [os.path.abspath(folder) for folder in sys.path if os.path.isdir(folder or ".")]
-        return {"PYTHONPATH": os.pathsep.join(folder for folder in folders if not _is_pythons(folder)), **given}
+        return {"PYTHONPATH": python_path(), **given}
 
     def _encoded(self, calls: Sequence[Call]) -> bytes:
         try:
@@ -205,6 +204,12 @@ async def outcome(
     if view.state is JobState.SUCCEEDED:
         raise JobFailed(view.id, view.name, state=JobState.FAILED, error="it left no result: its files were deleted")
     raise await failure(client, view)
+
+
+def python_path() -> str:
+    """The folders in which this process finds modules, without those of the installation of Python."""
+    folders = [os.path.abspath(folder) for folder in sys.path if os.path.isdir(folder or ".")]
+    return os.pathsep.join(folder for folder in folders if not _is_pythons(folder))
 
 
 def is_local() -> bool:

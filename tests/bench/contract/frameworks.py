@@ -1,4 +1,4 @@
-"""The virtual environment with the frameworks: made once for each list of requirements, in the user's cache."""
+"""Virtual environments with packages of others: made once for each list of requirements, in the user's cache."""
 
 import fcntl
 import hashlib
@@ -22,19 +22,25 @@ def cache() -> Path:
 
 
 def frameworks() -> Path:
-    """The folder of the virtual environment. Blocks for minutes the first time. Raises FrameworksMissingError."""
+    """The folder of the virtual environment with the frameworks. Raises FrameworksMissingError."""
+    return environment(REQUIREMENTS)
+
+
+def environment(requirements: Path) -> Path:
+    """The folder of the virtual environment with these packages. Blocks for minutes the first time. Raises
+    FrameworksMissingError."""
     if sys.version_info[:2] != PYTHON:
-        raise FrameworksMissingError(f"the frameworks are pinned for Python {PYTHON[0]}.{PYTHON[1]}")
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:16]
+        raise FrameworksMissingError(f"the packages are pinned for Python {PYTHON[0]}.{PYTHON[1]}")
+    digest = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
     folder = cache() / digest
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            print(f"installing {REQUIREMENTS.name} into {folder} (minutes, once)", flush=True)
+            print(f"installing {requirements.name} into {folder} (minutes, once)", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             _run(sys.executable, "-m", "venv", str(folder))
-            _run(str(folder / "bin/python"), "-m", "pip", "install", "-qq", "-r", str(REQUIREMENTS))
+            _run(str(folder / "bin/python"), "-m", "pip", "install", "-qq", "-r", str(requirements))
             (folder / "complete").touch()
     return folder
 
