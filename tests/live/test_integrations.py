@@ -94,6 +94,20 @@ async def test_hydra_runs_a_sweep_as_jobs(cluster: Cluster, installed: tuple[Pat
     assert [(job.state, job.priority) for job in jobs] == [(JobState.SUCCEEDED, 3)] * 2
 
 
+async def test_the_workers_of_dask_are_jobs(cluster: Cluster, installed: tuple[Path, Path], tmp_path: Path) -> None:
+    await printed(cluster, installed, tmp_path, str(PROGRAMS / "dask_user.py"))
+    workers = [job for job in (await cluster.client.jobs()).jobs if job.name == "dasks"]
+    assert (len(workers), all(job.state.final for job in workers)) == (2, True)
+
+
+async def test_torchx_runs_an_app_as_a_job_with_its_roles(
+    cluster: Cluster, installed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    handle = await printed(cluster, installed, tmp_path, str(PROGRAMS / "torchx_user.py"))
+    view = await cluster.client.job(handle.split()[-1].rpartition("/")[2])
+    assert (view.name, view.replicas, view.gpus, view.priority) == ("my-app", 2, 2, 5)
+
+
 async def test_pytest_runs_marked_tests_as_jobs_of_a_cluster_of_its_own(
     cluster: Cluster, installed: tuple[Path, Path], tmp_path: Path
 ) -> None:
