@@ -71,7 +71,7 @@ async def test_submitit_runs_its_functions_as_jobs(
 ) -> None:
     out = await printed(cluster, installed, tmp_path, str(PROGRAMS / "submitit_user.py"), str(tmp_path / "folder"))
     job, cancelled = out.split()
-    view = await cluster.client.job(job)
+    view = await cluster.ended(job)
     assert (view.name, view.state) == ("by-submitit", JobState.SUCCEEDED)
     labelled = (await cluster.client.jobs(labels=["team=vision"])).jobs
     assert {one.name for one in labelled} == {"by-submitit"}
@@ -90,7 +90,7 @@ async def test_hydra_runs_a_sweep_as_jobs(cluster: Cluster, installed: tuple[Pat
         cluster, installed, tmp_path, str(PROGRAMS / "hydra_user.py"), *choice, "hydra.sweep.dir=out", "+rate=1,2"
     )
     assert [(tmp_path / "out" / number / "rate").read_text() for number in ("0", "1")] == ["1", "2"]
-    jobs = [job for job in (await cluster.client.jobs()).jobs if job.name == "hydra-user"]
+    jobs = [await cluster.ended(job.id) for job in (await cluster.client.jobs()).jobs if job.name == "hydra-user"]
     assert [(job.state, job.priority) for job in jobs] == [(JobState.SUCCEEDED, 3)] * 2
 
 
