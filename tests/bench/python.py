@@ -24,6 +24,7 @@ from aiohttp import web
 
 import weft
 from tests.bench.figures import Aim, line_of
+from tests.bench.metrics_of_jobs import memory_of_reports, read_back
 from tests.bench.programs_of_python import nothing
 from tests.support.cluster import Cluster, embedded_cluster
 from weft.client import Client
@@ -41,6 +42,8 @@ AIMS = {
     "rows of arrays for a map": (1.0, False),
     "fetch beside a plain copy": (0.6, True),
     "bytes that a cut fetch received twice": (0.0, False),
+    "10,000 points of 100 series read back, s": (0.2, False),
+    "gateway with 1,000 jobs that report, MiB more": (64.0, False),
 }
 
 
@@ -68,6 +71,8 @@ async def _measured(seed: int, less: int) -> Mapping[str, float]:
             found |= await _starts(cluster, STARTS // less + 1, seed)
             found |= await _map(cluster, CALLS)
             found |= await _fetch(cluster, Path(folder), FILE_BYTES // less, seed)
+            found |= await memory_of_reports(cluster, Path(folder))
+            found |= await read_back(cluster, Path(folder), seed)
     return found
 
 

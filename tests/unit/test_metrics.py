@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from tests.support.builders import job
@@ -90,6 +91,20 @@ def test_fewer_points_are_evenly_taken_and_the_last_is_among_them() -> None:
     assert (view.points, len(view.at), view.series["step"][-1]) == (1001, 100, 1000.0)
     assert 9 <= view.series["step"][1] - view.series["step"][0] <= 11  # type: ignore[operator]
     assert thinned([b"a", b"b"]) == [b"a", b"b"]
+
+
+def test_the_more_names_there_are_the_fewer_points_are_shown() -> None:
+    parts = [
+        b"".join(
+            msgspec.json.encode((float(row), {f"{epoch}-{name}": 0.5 for name in range(100)})) + b"\n"
+            for row in range(1000)
+        )
+        for epoch in range(4)
+    ]
+    view = view_of(parts, rank=0, points=10_000)
+    assert (view.points, len(view.series)) == (4000, 400)
+    assert len(view.at) * 400 <= shown.VALUES_MAX < (len(view.at) + 1) * 400
+    assert (view.at[-1], view.last("3-99"), view.last("0-0")) == (999.0, 0.5, 0.5)
 
 
 class _Nodes:

@@ -2,9 +2,9 @@
 them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -23,7 +23,10 @@ from weftd.gateway.sessions.runs import ANSWER_SECONDS_MAX
 
 EPOCHS_MAX = 32  # the newest, of a job that was placed more often
 BYTES_MAX = 32 << 20  # in one answer: the files of the newest epochs
+VALUES_MAX = 1 << 20  # in one answer, those that are null among them: each epoch may have other names
 POINTS = 1000
+
+T = TypeVar("T")
 
 Row = tuple[float, dict[str, float]]
 
@@ -110,29 +113,34 @@ async def _stored(gateway: Gateway, asked: ReadFile, room: int) -> bytes | None:
 
 
 def view_of(parts: Sequence[bytes], *, rank: int, points: int, missing: Sequence[int] = ()) -> MetricsView:
-    """The series in the lines of each epoch's file, thinned to this number of points."""
-    decode = msgspec.json.Decoder(Row).decode
+    """The series in the lines of each epoch's file, thinned to this number of points, and to VALUES_MAX values."""
     lines = [line for part in parts for line in part.splitlines() if line.endswith(b"]")]  # one may be half written
-    total = len(lines)
-    if total > points:
-        step = total / points
-        lines = [lines[min(total - 1, int((place + 1) * step) - 1)] for place in range(points)]
-    times: list[float] = []
-    columns: dict[str, list[float | None]] = {}
-    for line in lines:
-        try:
-            at, values = decode(line)
-        except msgspec.DecodeError:
-            continue
-        for name, value in values.items():
-            column = columns.setdefault(name, [])
-            column += [None] * (len(times) - len(column))
-            column.append(value)
-        times.append(at)
+    rows: Sequence[Row] = list(_rows(_evenly(lines, points)))
+    names = sorted(set[str]().union(*(values for _, values in rows)))
+    if len(rows) * len(names) > VALUES_MAX:
+        rows = _evenly(rows, VALUES_MAX // len(names))
     return MetricsView(
         rank=rank,
-        points=total,
-        at=tuple(times),
-        series={name: (*columns[name], *[None] * (len(times) - len(columns[name]))) for name in sorted(columns)},
+        points=len(lines),
+        at=tuple([at for at, _ in rows]),
+        series={name: tuple([values.get(name) for _, values in rows]) for name in names},
         missing=tuple(missing),
     )
+
+
+def _rows(lines: Iterable[bytes]) -> Iterator[Row]:
+    decode = msgspec.json.Decoder(Row).decode
+    for line in lines:
+        try:
+            yield decode(line)
+        except msgspec.DecodeError:
+            continue
+
+
+def _evenly(items: Sequence[T], most: int) -> Sequence[T]:
+    """At most that many of the items, the last among them."""
+    total = len(items)
+    if total <= most:
+        return items
+    step = total / most
+    return [items[min(total - 1, int((place + 1) * step) - 1)] for place in range(most)]
