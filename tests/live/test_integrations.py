@@ -4,6 +4,7 @@ The wheel is installed beside the libraries, so that they find Weft by its entry
 """
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -115,3 +116,17 @@ async def test_pytest_runs_marked_tests_as_jobs_of_a_cluster_of_its_own(
     out = await printed(cluster, installed, tmp_path, "-m", "pytest", "-p", "no:cacheprovider", status=1)
     assert "1 failed, 2 passed" in out
     assert "- none" in out, "the log of the job is the reason of the failure"
+
+
+async def test_pyright_finds_the_types_of_typical_use(
+    cluster: Cluster, installed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, weft = installed
+    program = ROOT / "tests/support/programs/typed_use.py"
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(weft)], "enableTypeIgnoreComments": True}
+    for name, text in (("right", program.read_text()), ("wrong", f"{program.read_text()}\nweft.rank() + 'a'\n")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "use.py").write_text(text)
+        (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+        await printed(cluster, installed, folder, "-m", "basedpyright", "-p", str(folder), status=int(name == "wrong"))
