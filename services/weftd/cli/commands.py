@@ -59,6 +59,10 @@ _ENTER = {
     **_commands("sessions.shell", shell="a terminal beside a running job", exec="run one command beside a running job"),
     **_commands("sessions.forward", **{"port-forward": "ports of a running job, at 127.0.0.1 here"}),
     **_commands("sessions.copying", cp="copy files to and from a job"),
+    **_commands(
+        "sessions.ssh_config", extra="ssh", **{"ssh-config": "let ssh, scp, rsync and editors reach jobs as JOB.weft"}
+    ),
+    **_commands("sessions.ssh_proxy", extra="ssh", **{"ssh-proxy": "the ProxyCommand of `weft ssh-config`"}),
 }
 _SERVE = {
     **_commands("services.update", update="change what a service runs, replica by replica"),
