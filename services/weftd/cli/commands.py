@@ -96,6 +96,7 @@ _CLUSTER = {
 _BEGIN = {
     **_commands("migration.init", init="write a job file to begin with, each field explained"),
     **_commands("migration.migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
+    **_commands("slurm.install", slurm="install sbatch, squeue and the like, which use this cluster"),
     **_commands("complete", completion="the completion of bash, zsh or fish"),
     **_commands("assistant.mcp", mcp="an MCP server on stdin and stdout, for assistants"),
 }

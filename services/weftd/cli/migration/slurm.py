@@ -1,13 +1,18 @@
 """A batch script of Slurm as a job: its #SBATCH options, and the script itself as the command."""
 
+import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from weft.domain.arrays import IndicesError, indices_of
-from weft.domain.spec import ENV_NAME_PATTERN
-from weftd.cli.migration.slurm_prelude import prelude, unset_in
+from weft.domain.contract import ISOLATING, MEETING_NAMES, RANK_NAMES, TORCHRUN_PREFIX, WEFT_PREFIX
+from weft.domain.spec import ENV_NAME_PATTERN, TOKEN_PATTERN, StopSignal
+from weftd.cli.migration.slurm_options import SHORT, WITHOUT_VALUE
+from weftd.cli.migration.slurm_prelude import file_of, prelude, redirections, unset_in
 from weftd.cli.migration.slurm_values import (
     NoValueError,
     gpus_of,
@@ -19,31 +24,7 @@ from weftd.cli.migration.slurm_values import (
 )
 from weftd.cli.migration.written import Remark, Translated, name_of
 
-_SHORT = {
-    "-A": "account",
-    "-C": "constraint",
-    "-D": "chdir",
-    "-G": "gpus",
-    "-J": "job-name",
-    "-N": "nodes",
-    "-a": "array",
-    "-b": "begin",
-    "-c": "cpus-per-task",
-    "-d": "dependency",
-    "-e": "error",
-    "-i": "input",
-    "-n": "ntasks",
-    "-o": "output",
-    "-p": "partition",
-    "-q": "qos",
-    "-t": "time",
-    "-w": "nodelist",
-    "-x": "exclude",
-    "-L": "licenses",
-    "-M": "clusters",
-}
-_WITHOUT_VALUE = frozenset({"requeue", "no-requeue", "exclusive", "hold", "overcommit", "oversubscribe", "parsable"})
-_NO_COUNTERPART = {
+NO_COUNTERPART = {
     "account": "a job belongs to the tenant of the token that submits it; `weft usage` sums up by tenant",
     "begin": "nothing delays a job; submit it when it may start",
     "clusters": "choose the cluster with --url or WEFT_URL",
@@ -64,6 +45,17 @@ _NO_COUNTERPART = {
     "reservation": "nothing is reserved ahead",
 }
 _GIB = 1 << 30
+DEFAULT_POOL = "default"
+
+
+class Submission(Struct, frozen=True, kw_only=True):
+    """A script that `sbatch` submits at once. `words`: the options of its command line, each as `--name=value`;
+    `arguments`: of the script; `environment`: of the shell, which goes along; `user`: its name there."""
+
+    words: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = {}
+    user: str = ""
 
 
 class _Script:
@@ -72,6 +64,12 @@ class _Script:
     def __init__(self) -> None:
         self.options: dict[str, tuple[str, str]] = {}  # name → value, and where it is
         self.remarks: list[Remark] = []
+        self.mistakes: list[Remark] = []
+
+    def mistake(self, where: str, sentence: str) -> None:
+        """A remark on what makes no sense."""
+        self.mistakes.append(Remark(where, sentence))
+        self.remarks.append(self.mistakes[-1])
 
     def take(self, name: str, read: Callable[[str], Any], default: Any = None) -> Any:
         """The value of an option as `read` has it; a value that makes no sense is a remark."""
@@ -81,33 +79,47 @@ class _Script:
         try:
             return read(value)
         except NoValueError as error:
-            self.remarks.append(Remark(where, str(error)))
+            self.mistake(where, str(error))
             return default
 
 
-def from_slurm(text: str, *, path: str, folder: str) -> Translated:
-    """`path`: of the script, for its name; `folder`: where Slurm would have run it."""
+def from_slurm(text: str, *, path: str, folder: str, submission: Submission | None = None) -> Translated:
+    """`path`: of the script, for its name; `folder`: where Slurm would have run it. With a `submission`, a partition is
+    a pool, the environment goes along and output goes to the files that Slurm would write."""
     script = _Script()
     lines = text.splitlines()
     for where, words in _directives(lines, script):
         _read_options(where, words, script)
+    if submission is not None:
+        _read_options("command line", list(submission.words), script)
     name = name_of(script.take("job-name", str, "") or path.rpartition("/")[2].rpartition(".")[0] or path)
     role = _role(script)
     many = _many(script)
     spec: dict[str, Any] = {"name": name}
     if (image := script.take("container-image", str)) is not None:
         spec["image"] = image.replace("#", "/")
-    spec["command"] = _command(lines, name, role, of_array="array" in many)
-    spec["workdir"] = script.take("chdir", str, folder)
-    spec |= _environment(script)
+    signal = _signal(script)
+    head = prelude(
+        name=name, cpus=role["cpus"], gpus=role.get("gpus", 0), of_array="array" in many, signal=signal.passed_on
+    )
+    if submission is not None:
+        head += _redirected(script, submission)
+    spec["command"] = _command(lines, head, script)
+    if submission is not None:
+        spec["command"] += [path, *submission.arguments]
+    spec["workdir"] = script.take("chdir", lambda chosen: posixpath.join(folder, chosen), folder)
+    spec |= _environment(script, None if submission is None else submission.environment, contained="image" in spec)
     spec["roles"] = {"worker": role}
-    spec |= _treatment(script) | many
+    spec |= _treatment(script) | signal.treatment | many
+    if submission is not None and (pool := script.take("partition", _pool)) is not None:
+        spec["pool"] = pool
     _look_through(lines, script, of_array="array" in many)
     for left, (value, where) in script.options.items():
         script.remarks.append(
-            Remark(where, _NO_COUNTERPART.get(left, "has no counterpart" + (f" ({value[:60]})" if value else "")))
+            Remark(where, NO_COUNTERPART.get(left, "has no counterpart" + (f" ({value[:60]})" if value else "")))
         )
-    return Translated(spec=spec, remarks=tuple(script.remarks))
+    untranslated = {option: value for option, (value, _) in script.options.items()}
+    return Translated(spec=spec, remarks=tuple(script.remarks), mistakes=tuple(script.mistakes), left=untranslated)
 
 
 def _directives(lines: list[str], script: _Script) -> Iterator[tuple[str, list[str]]]:
@@ -121,7 +133,7 @@ def _directives(lines: list[str], script: _Script) -> Iterator[tuple[str, list[s
         try:
             yield where, shlex.split(line.removeprefix("#SBATCH"), comments=True)
         except ValueError as error:
-            script.remarks.append(Remark(where, f"cannot be read: {error}"))
+            script.mistake(where, f"cannot be read: {error}")
 
 
 def _read_options(where: str, words: list[str], script: _Script) -> None:
@@ -134,11 +146,11 @@ def _read_options(where: str, words: list[str], script: _Script) -> None:
         option, given, value = word.partition("=")
         if not option.startswith("--"):
             option, given, value = word[:2], word[2:], word[2:].removeprefix("=")
-        name = _SHORT.get(option, option.lstrip("-"))
+        name = SHORT.get(option, option.lstrip("-"))
         if not option.startswith("-") or not name:
-            script.remarks.append(Remark(where, f"{word[:60]} is no option"))
+            script.mistake(where, f"{word[:60]} is no option")
             continue
-        if not given and name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
+        if not given and name not in WITHOUT_VALUE and words and not words[0].startswith("-"):
             value = words.pop(0)
         script.options[name] = (value, f"{where}, --{name}")
 
@@ -158,6 +170,8 @@ def _role(script: _Script) -> dict[str, Any]:
         role["replicas"] = {"min": least * per_node, "want": tasks}
     if gpus:
         role["gpus"] = gpus
+    if (of_gpu := script.take("cpus-per-gpu", number_of)) is not None:
+        cpus = of_gpu * max(1, gpus)
     role["cpus"] = cpus
     memory = script.take("mem", memory_bytes)
     each = memory // per_node if memory is not None else None
@@ -191,19 +205,69 @@ def _gpus(script: _Script, *, nodes: int, tasks: int, per_node: int) -> int:
     return 0
 
 
-def _environment(script: _Script) -> dict[str, Any]:
-    """`--export`: given values become env; a job never gets the environment of the shell that submits it."""
-    if "export" not in script.options:
+def _environment(script: _Script, shell: Mapping[str, str] | None, *, contained: bool) -> dict[str, Any]:
+    """`--export`: given values become env. Variables of the shell go along only where a `shell` is given; a container
+    (`contained`) has those of its image, and gets of the shell only those that are named."""
+    if shell is None and "export" not in script.options:
         return {}
-    value, where = script.options.pop("export")
+    value, where = script.options.pop("export", ("ALL", "--export"))
     env: dict[str, str] = {}
+    secret: list[str] = []
     for part in value.split(","):
         name, given, text = part.partition("=")
         if given and re.match(ENV_NAME_PATTERN, name):
             env[name] = text
-        elif part not in ("", "NONE", "NIL"):
+        elif part in ("", "NONE", "NIL") or (part == "ALL" and contained):
+            continue
+        elif shell is None:
             script.remarks.append(Remark(where, f"{part[:60]}: a job gets no variable of the shell; add it to env"))
+        elif part == "ALL":
+            everything, secret = along(shell)
+            env = everything | env
+        elif part in shell:
+            env[part] = shell[part]
+    stays = "looks like a secret and stays here; --export=ALL,NAME takes it along"
+    script.remarks += [Remark(where, f"{name} {stays}") for name in secret if name not in env]
     return {"env": env} if env else {}
+
+
+def along(shell: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The variables of a shell that go along with a job, and the names of those that stay as they may be secrets."""
+    mine = {name: value for name, value in shell.items() if re.match(ENV_NAME_PATTERN, name) and _may_go(name, value)}
+    secret = sorted(filter(_looks_secret, mine))
+    return {name: value for name, value in mine.items() if name not in secret}, secret
+
+
+_STAY = ISOLATING | RANK_NAMES | MEETING_NAMES | {"_", "DISPLAY", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR"}
+_STAY_BEGIN = (
+    WEFT_PREFIX,
+    TORCHRUN_PREFIX,
+    "SLURM_",
+    "SLURMD_",
+    "SBATCH_",
+    "SRUN_",
+    "SSH_",
+    "XDG_RUNTIME",
+    "XDG_SESSION",
+)
+_looks_secret = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(API|PRIVATE|ACCESS)_?KEY", re.IGNORECASE).search
+_VALUE_MAX = 32768
+
+
+def _may_go(name: str, value: str) -> bool:
+    return name not in _STAY and not name.startswith(_STAY_BEGIN) and len(value) <= _VALUE_MAX and value.isprintable()
+
+
+def _redirected(script: _Script, submission: Submission) -> str:
+    """The lines that send output to the files of `--output` and `--error`."""
+    files = [script.take(name, lambda text: file_of(text, user=submission.user), "") for name in ("output", "error")]
+    return redirections(*files)
+
+
+def _pool(text: str) -> str:
+    if not re.match(TOKEN_PATTERN, text):
+        raise NoValueError(f"expected a pool, such as {DEFAULT_POOL}, not {text[:60]!r}")
+    return text
 
 
 def _many(script: _Script) -> dict[str, Any]:
@@ -233,12 +297,6 @@ def _treatment(script: _Script) -> dict[str, Any]:
     limit = script.take("time", seconds_of)
     if limit:
         spec["time_limit"] = f"{limit}s" if limit % 60 else f"{limit // 60}m"
-    if "signal" in script.options:
-        value, where = script.options.pop("signal")
-        before = value.rpartition("@")[2]
-        seconds = int(before) if before.isascii() and before.isdecimal() and len(before) < 6 else 60
-        spec["grace"] = f"{min(3600, max(1, seconds))}s"
-        script.remarks.append(Remark(where, f"a job is told to stop by SIGTERM, {spec['grace']} before SIGKILL"))
     if script.options.pop("requeue", None) is not None:
         spec["retries"] = {"max": 3}
     script.options.pop("no-requeue", None)
@@ -249,20 +307,49 @@ def _treatment(script: _Script) -> dict[str, Any]:
     return spec
 
 
-def _command(lines: list[str], name: str, role: dict[str, Any], *, of_array: bool) -> list[str]:
-    """The script as it is, without its directives, behind the variables of Slurm."""
-    shell = "bash"
+class _Signal(Struct, frozen=True, kw_only=True):
+    """`passed_on`: the signal that the script passes on to what `srun` runs, such as USR1; empty: none."""
+
+    treatment: dict[str, Any] = {}
+    passed_on: str = ""
+
+
+def _signal(script: _Script) -> _Signal:
+    """`--signal=[B:]NAME@SECONDS`: asks the job to stop, SECONDS before SIGKILL; with `B:` the script alone gets it."""
+    if "signal" not in script.options:
+        return _Signal()
+    value, where = script.options.pop("signal")
+    found = re.fullmatch(r"(?:R:|R?(B):)?(?:SIG)?([A-Z0-9]{1,8})(?:@([0-9]{1,5}))?", value.upper())
+    name = _NUMBERS.get(found[2], found[2]) if found else ""
+    if found is None or f"SIG{name}" not in set(StopSignal):
+        known = ", ".join(each.value.removeprefix("SIG") for each in StopSignal)
+        script.mistake(where, f"expected a signal and seconds such as USR1@60, of {known}, not {value[:60]!r}")
+        return _Signal()
+    grace = f"{min(3600, max(1, int(found[3] or 60)))}s"
+    when = "when it is preempted, moved, cancelled or at its time limit"
+    script.remarks.append(Remark(where, f"the job gets SIG{name} {when}, and SIGKILL {grace} later"))
+    treatment = {"grace": grace} | ({} if name == "TERM" else {"stop_signal": f"SIG{name}"})
+    return _Signal(treatment=treatment, passed_on="" if found[1] or name == "TERM" else name)
+
+
+_NUMBERS = {"1": "HUP", "2": "INT", "3": "QUIT", "10": "USR1", "12": "USR2", "15": "TERM"}
+
+
+def _command(lines: list[str], head: str, script: _Script) -> list[str]:
+    """The script as it is, without its directives, behind the lines of `head`."""
+    shell, options = "bash", []
     if lines and lines[0].startswith("#!"):
-        program = lines[0].removeprefix("#!").split()
-        shell = program[0].rpartition("/")[2] if program else shell
-        shell = program[1] if shell == "env" and len(program) > 1 else shell
+        program, *options = lines[0].removeprefix("#!").split() or [shell]
+        if program.rpartition("/")[2] == "env" and options:
+            program, *options = options
+        shell = program.rpartition("/")[2]
     if shell not in ("bash", "sh", "zsh"):
-        shell = "bash"
+        script.mistake("line 1", f"{shell[:60]}: expected a script of bash, sh or zsh; start the program in one")
+        shell, options = "bash", []
     body = [line for line in lines if not line.startswith(("#SBATCH", "#!"))]
     while body and not body[0].strip():
         body.pop(0)
-    head = prelude(name=name, cpus=role["cpus"], gpus=role.get("gpus", 0), of_array=of_array)
-    return [shell, "-c", head + "\n".join(body) + "\n"]
+    return [shell, *options, "-c", head + "\n".join(body) + "\n"]
 
 
 _HABITS = (

@@ -22,10 +22,16 @@ class Remark(Struct, frozen=True):
 
 
 class Translated(Struct, frozen=True, kw_only=True):
-    """A specification as plain values, and what could not be translated or means something else."""
+    """A specification as plain values, with remarks on what could not be translated or means something else.
+
+    `mistakes`: those of the remarks that are about values or words that make no sense. `left`: each option that was not
+    translated, with its value.
+    """
 
     spec: dict[str, Any]
     remarks: tuple[Remark, ...]
+    mistakes: tuple[Remark, ...] = ()
+    left: dict[str, str] = {}
 
 
 def name_of(text: str, default: str = "job") -> str:
