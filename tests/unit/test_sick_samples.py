@@ -6,6 +6,7 @@ from weft.domain.cluster import Gpu
 from weft.emulation.faults import EmulatedSource, Fault, fault_file, read_fault, write_fault
 from weft.messages.nodes import GpuSigns, NodeSigns
 from weft.messages.signals import GpuSample, HostSample, NodeSampled
+from weftd.executor.runs import RunKey
 from weftd.executor.thinking.health import BIN_SECONDS, HANG_SECONDS, SignWatch
 
 GPUS = tuple(Gpu(index=index, uuid=f"u-{index}", model="m", memory=1, emulated=True) for index in range(2))
@@ -23,7 +24,7 @@ def sample(index: int = 0, **fields: object) -> GpuSample:
 def signs_of(*samples: NodeSampled) -> NodeSigns:
     watch = SignWatch()
     for each in samples:
-        watch.see(each)
+        watch.see(each, each.at)
     assert watch.signs is not None
     return watch.signs
 
@@ -68,11 +69,8 @@ def test_a_gpu_is_throttled_once_it_was_slowed_down_in_six_of_ten_minutes() -> N
 
 def test_the_same_signs_are_told_once() -> None:
     watch = SignWatch()
-    assert [watch.see(sampled(sample(xid_errors={"79": count}), at=at)) for at, count in ((0, 1), (1, 1), (2, 2))] == [
-        True,
-        False,
-        True,
-    ]
+    xids = [sampled(sample(xid_errors={"79": count}), at=at) for at, count in ((0, 1), (1, 1), (2, 2))]
+    assert [watch.see(each, each.at) for each in xids] == [True, False, True]
 
 
 def test_an_emulated_gpu_shows_the_faults_in_its_file(tmp_path: Path) -> None:
@@ -104,11 +102,16 @@ def test_a_file_that_is_no_fault_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_run_that_failed_waits_for_the_next_sample_but_not_for_long() -> None:
-    watch = SignWatch()
-    assert not watch.awaits_sample(10.0, 10.1), "no telemetry"
-    watch.see(sampled(sample(), at=9.5))
-    assert watch.awaits_sample(10.0, 10.1)
-    assert not watch.awaits_sample(10.0, 12.0), "long enough"
-    assert not watch.awaits_sample(11.0, 11.6), "samples come no more"
-    watch.see(sampled(sample(), at=10.5))
-    assert not watch.awaits_sample(10.0, 10.6)
+    watch, run, day = SignWatch(), RunKey(job_id="j-1", epoch=1, rank=0), 1.8e9  # the time of day is another clock
+    assert not watch.awaits_sample(run, day + 10.0, 10.1), "no telemetry"
+    watch.see(sampled(sample(), at=day + 9.5), 9.6)
+    assert watch.awaits_sample(run, day + 10.0, 10.1)
+    assert not watch.awaits_sample(run, day + 10.0, 11.7), "samples come no more"
+    watch.see(sampled(sample(), at=day + 9.9), 11.8)
+    assert watch.awaits_sample(run, day + 10.0, 12.0)
+    assert not watch.awaits_sample(run, day + 10.0, 12.1), "long enough"
+    watch.see(sampled(sample(), at=day + 12.5), 12.5)
+    other = RunKey(job_id="j-2", epoch=1, rank=0)
+    assert not watch.awaits_sample(other, day + 12.5, 12.6), "the sample is from after its end"
+    watch.keep(())
+    assert watch.awaits_sample(run, day + 20.0, 13.0), "it is forgotten with its run"

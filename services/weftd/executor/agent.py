@@ -87,7 +87,7 @@ class Agent:
 
     def hear_sample(self, told: NodeSampled) -> None:
         """Take in a sample of this node's telemetry; other signs of sickness are reported at once."""
-        if self._sign_watch.see(told) or self._unjudged:
+        if self._sign_watch.see(told, self._clock()) or self._unjudged:
             self.woken.set()
 
     def _note_done(self, action: Action) -> None:
@@ -170,6 +170,7 @@ class Agent:
         words = await self._last_words.of(runs, self._core.serving, now=self._clock())
         self._core.serving.hear_words(runs, self._last_words.lines, self._clock())
         self._unjudged = False
+        self._sign_watch.keep({run.key for run in runs})
         seen = self._core.report(
             runs,
             self._progress.latest,
@@ -222,7 +223,7 @@ class Agent:
         return True
 
     def _is_unjudged(self, run: Run) -> bool:
-        waits = self._sign_watch.awaits_sample(run.ended_at, self._clock())
+        waits = self._sign_watch.awaits_sample(run.key, run.ended_at, self._clock())
         self._unjudged = self._unjudged or waits
         return waits
 

@@ -1,6 +1,7 @@
 """The signs of sickness in the samples of this node's telemetry."""
 
 from collections import deque
+from collections.abc import Collection
 
 from weft.health.catalogue import (
     DRAIN_WANTED,
@@ -18,6 +19,7 @@ from weft.health.catalogue import (
 )
 from weft.messages.nodes import XIDS_MAX, GpuSigns, NodeSigns
 from weft.messages.signals import GpuSample, NodeSampled
+from weftd.executor.runs import RunKey
 
 SAMPLE_SECONDS_MAX = 2.0  # the end of a run waits for so long for a sample, which comes each second
 HANG_SECONDS = 30.0  # for so long no GPU can be read before the driver counts as hung
@@ -35,13 +37,15 @@ class SignWatch:
 
     def __init__(self) -> None:
         self.signs: NodeSigns | None = None
-        self._sampled_at: float | None = None
+        self._sampled_at: float | None = None  # by the time of day of this node
+        self._heard_at = 0.0  # on the clock that never jumps, as the ends
+        self._ends: dict[RunKey, float] = {}  # when each run that failed was asked about first
         self._silent_since: float | None = None
         self._slowed: dict[str, deque[int]] = {}  # by GPU, the minutes in which it was slowed down
 
-    def see(self, told: NodeSampled) -> bool:
-        """Take in a sample; True if the signs are other ones than before."""
-        self._sampled_at = told.at
+    def see(self, told: NodeSampled, now: float) -> bool:
+        """Take in a sample; True if the signs are other ones than before. `now` is on a clock that never jumps."""
+        self._sampled_at, self._heard_at = told.at, now
         unread = [gpu for gpu in told.gpus if gpu.problem]
         all_unread = bool(told.gpus) and len(unread) == len(told.gpus)
         if not all_unread:
@@ -56,12 +60,18 @@ class SignWatch:
         before, self.signs = self.signs, NodeSigns(boot=told.boot, gpus=gpus, levels=levels)
         return self.signs != before
 
-    def awaits_sample(self, ended_at: float | None, now: float) -> bool:
-        """May the next sample show that a run that failed did so for its GPU? It is waited for if samples come: the
-        job would be charged for the failure if the end of its run were reported first. All times are of this node."""
-        if ended_at is None or self._sampled_at is None or now - ended_at >= SAMPLE_SECONDS_MAX:
+    def awaits_sample(self, key: RunKey, ended_at: float | None, now: float) -> bool:
+        """May the next sample show that a run that failed did so for its GPU? It is waited for if samples come, and for
+        SAMPLE_SECONDS_MAX at most: the job would be charged for the failure if the end of its run were reported first.
+        `ended_at` is by the time of day of this node."""
+        if ended_at is None or self._sampled_at is None or self._sampled_at >= ended_at:
             return False
-        return self._sampled_at < ended_at and now - self._sampled_at < SAMPLE_SECONDS_MAX
+        first = self._ends.setdefault(key, now)
+        return now - first < SAMPLE_SECONDS_MAX and now - self._heard_at < SAMPLE_SECONDS_MAX
+
+    def keep(self, keys: Collection[RunKey]) -> None:
+        """Forget the ends of other runs."""
+        self._ends = {key: at for key, at in self._ends.items() if key in keys}
 
     def _of(self, gpu: GpuSample, at: float, *, off_bus: bool) -> GpuSigns:
         there: dict[str, float] = {
