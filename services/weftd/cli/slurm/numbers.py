@@ -15,7 +15,7 @@ from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX, IndicesError, element_i
 from weftd.cli.cli_error import CliError
 
 _DIGITS = string.digits + string.ascii_lowercase
-_CHARACTERS = 10  # an id has so many behind its prefix
+_CHARACTERS = 10  # the number of digits behind the prefix of an id
 _WRITTEN = re.compile(r"([0-9]{1,18})(?:_(?:([0-9]{1,6})|\[([0-9,:-]{1,1000})(?:%[0-9]+)?\]))?(\.[a-z0-9+]+)?")
 _ID = re.compile(r"[ja]-([a-z0-9]+)(?:-([0-9]{1,6}))?")
 

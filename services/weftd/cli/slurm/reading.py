@@ -54,7 +54,7 @@ async def cluster(*, patience: float | None = None) -> AsyncIterator[Client]:
 
 
 async def listed(client: Client, wanted: Wanted, *, ended_max: int | None = None) -> list[JobView]:
-    """The jobs, the oldest first. `ended_max`: jobs that are over are looked for among so many of the newest."""
+    """The jobs, the oldest first. `ended_max`: how many of the newest jobs are searched for those that are over."""
     native = wanted.native_states
     going = tuple(each for each in native if each not in FINAL)
     over = tuple(each for each in native if each in FINAL)

@@ -13,7 +13,7 @@ from weftd.cli.slurm.fields import FIELDS
 from weftd.cli.slurm.numbers import reference_of
 from weftd.cli.slurm.reading import Wanted, cluster, listed, named, open_only, user_name
 
-ENDED_MAX = 1000  # so many of the newest; Slurm forgets those that are over after minutes
+ENDED_MAX = 1000  # the newest jobs; Slurm forgets those that are over after minutes
 _DEFAULT = "%.22i %.9P %.20j %.8u %.2t %.10M %.6D %R"
 _LETTERS = {
     "A": ("JOBID", "JobID"),
