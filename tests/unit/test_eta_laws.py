@@ -15,12 +15,12 @@ from weft.domain.cluster import Node
 from weft.domain.job import Job, JobState
 from weft.messages.eta import Basis, EtaOf
 from weft.planning.eta.ends import HORIZON_S, Steps
-from weft.planning.eta.forward import LOOKS_COUNTED, Forward
+from weft.planning.eta.forward import LOOKS_COUNTED, SCENARIOS, Forward
 from weft.planning.eta.learnt import Lasted, kinds_of
 from weft.planning.eta.projected import CountedGpus
 from weft.planning.eta.record import NARROWER_MAX, WIDER_BY, Range, Track, TrackRecords, quantile
 from weft.planning.eta.runs import Holds, WaitingJob
-from weft.planning.eta.spread import PARTS, always, course_of, of_cases
+from weft.planning.eta.spread import PARTS, TimeSpread, always, course_of, of_cases
 from weft.planning.eta.starts import PoolToCome
 from weft.planning.eta.told import to_come
 from weft.planning.order import Standing
@@ -149,6 +149,22 @@ def test_the_work_of_a_look_is_bounded_however_long_the_queue() -> None:
     forward = Forward(space, _alike(20_000, 1, 60.0), held, policy=Policy(), gpus=1_000.0, looks=LOOKS_COUNTED)
     forward.look("w-19999")
     assert -1_001 <= forward.left <= LOOKS_COUNTED  # one walk more at most than the work allows
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy("fifo", "packed", "easy")])
+@given(data=st.data())
+def test_one_scenario_is_enough_where_all_would_be_alike(policy: Policy, data: st.DataObject) -> None:
+    """A queue behind jobs of which the last may end early or late: those that start before need no second scenario."""
+    ends = data.draw(st.lists(st.integers(1, 50).map(float), min_size=1, max_size=4))
+    varies = TimeSpread((60.0, 90.0, 120.0), Basis.LEARNT)
+    left = [*(always(at, Basis.LIMITS) for at in sorted(ends)), varies]
+    held = [Holds(job_id=f"r-{at}", allocations=(), gpus=1, left=one) for at, one in enumerate(left)]
+    queue = _alike(len(held), 1, 1_000.0)
+    for place, one in enumerate(queue):
+        forward = Forward(CountedGpus(0.0), queue, held, policy=policy, gpus=float(len(held)))
+        starts = {seen.after_s for seen in forward.look(one.job_id)[one.job_id]}
+        assert starts == {left[place].seconds[0]} if place < len(ends) else len(starts) > 1
+        assert forward.scenarios == (1 if place < len(ends) else SCENARIOS)
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=60), st.lists(SECONDS, max_size=20), SECONDS)

@@ -94,7 +94,7 @@ class Cluster(Protocol):
         """The priority of a waiting job; None: it takes no surplus."""
         ...
 
-    def lenders(self) -> Iterable[tuple[str, int]]:
+    def lenders(self) -> Sequence[tuple[str, int]]:
         """The running jobs that may have ranks to spare, by id, each with its priority."""
         ...
 
@@ -204,9 +204,11 @@ class Cycle:
         quotas, demand, closed = cluster.quotas, self._wanted, list[str]()
         if quotas.on and demand is not None:
             resource_request, closed = quotas.allowed(demand, resource_request), quotas.closed_to(job_id, demand)
-        with free_capacity.without(closed):
-            found = cluster.find(job_id, resource_request)
-        if not found and not closed:
+        if closed:
+            with free_capacity.without(closed):
+                return cluster.find(job_id, resource_request)
+        found = cluster.find(job_id, resource_request)
+        if not found:
             self._unfit[resource_request] = (free_capacity.grown, self.reserved)
         return found
 
@@ -231,7 +233,8 @@ class Cycle:
         """The jobs that would give way to a waiting one. `fresh`: if the order could pre-empt all at any time."""
         cluster, quotas = self._cluster, self._cluster.quotas
         willing, reclaimed = cluster.may_leave(job_id, demand, fresh=fresh), frozenset[str]()
-        willing = [*willing, *surplus_for(cluster, job_id, known={one.job_id for one in willing})]
+        if surplus := surplus_for(cluster, job_id, others_than=willing):
+            willing = [*willing, *surplus]
         if quotas.on and fresh:
             willing = [one for one in willing if not quotas.protects(demand.tenant, one.job_id)]
         elif quotas.on:
@@ -300,8 +303,8 @@ class Cycle:
         return revoked
 
     def _forget_clearing(self, job_id: str) -> None:
-        self.making_room.pop(job_id, None)
-        self._cluster.quotas.unclaim(job_id)
+        if self.making_room.pop(job_id, None) is not None:
+            self._cluster.quotas.unclaim(job_id)
 
     def leaving_for(self, job_id: str) -> list[Holder]:
         """Victims of this job that have not left yet."""

@@ -143,6 +143,8 @@ def _place_role(
     """Empty if there is none."""
     if want.request.gpus > max(free_capacity.buckets, default=0):
         return ()  # no node has so many free
+    if want.count > 1 and want.request.gpus * want.count > free_capacity.gpus_free:
+        return ()
     if want.request.share is not None:
         placer, want = sharing, want.of_class(asked.job_class)
     elif want.request.node is not None:

@@ -21,9 +21,11 @@ def nodes_to_keep(
     """The emptiest nodes that would hold the job's smallest gang; none if it has not waited long enough for them.
     `left_on(node)`: for how many seconds its jobs are expected to run on."""
     nodes = emptiest(free_capacity, resource_request)
-    idle = sum(len(free_capacity.nodes[node].gpus.whole) for node in nodes) * max(map(left_on, nodes), default=0.0)
-    earned = waited_s * gpus_least(resource_request) >= WORTH * idle or waited_s >= LONGEST_SECONDS
-    return nodes if earned else ()
+    free = sum(len(free_capacity.nodes[node].gpus.whole) for node in nodes)
+    waited_for = waited_s * gpus_least(resource_request)
+    if not free or waited_s >= LONGEST_SECONDS or all(waited_for >= WORTH * free * left_on(node) for node in nodes):
+        return nodes
+    return ()
 
 
 def emptiest(free_capacity: FreeCapacity, resource_request: ResourceRequest) -> tuple[str, ...]:
@@ -32,13 +34,14 @@ def emptiest(free_capacity: FreeCapacity, resource_request: ResourceRequest) -> 
         return tuple(
             sorted({want.request.node for want in resource_request if want.request.node in free_capacity.nodes})
         )
-    wanted = gpus_least(resource_request)
-    nodes = sorted(free_capacity.open_nodes, key=lambda node: (-len(node.gpus.whole), node.node.id))
+    wanted, requests = gpus_least(resource_request), [want.request for want in resource_request]
     claimed: list[str] = []
-    for node in nodes:
-        if wanted <= 0:
-            break
-        if node.gpus.models and any(node.starts(want.request) for want in resource_request):
-            claimed.append(node.node.id)
-            wanted -= len(node.gpus.models)
+    for free in sorted(free_capacity.buckets, reverse=True):
+        for node_id in free_capacity.buckets[free]:
+            if wanted <= 0:
+                return tuple(claimed)
+            node = free_capacity.nodes[node_id]
+            if node.gpus.models and any(map(node.starts, requests)):
+                claimed.append(node_id)
+                wanted -= len(node.gpus.models)
     return tuple(claimed)

@@ -11,7 +11,7 @@ from weft.domain.shares import WHOLE
 from weft.domain.spec import JobSpec, Role
 
 
-class RoleRequest(Struct, frozen=True):
+class RoleRequest(Struct, frozen=True, cache_hash=True):
     """`count` replicas of one role (at least `least`), each needing `request`."""
 
     role: str

@@ -1,6 +1,6 @@
 """The ranks that running jobs can do without, and the waiting jobs that take them. A job loses only speed by that."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Protocol
 
 from msgspec import Struct
@@ -39,7 +39,7 @@ class Lenders(Protocol):
         """The priority of a waiting job; None: it takes no surplus."""
         ...
 
-    def lenders(self) -> Iterable[tuple[str, int]]:
+    def lenders(self) -> Sequence[tuple[str, int]]:
         """The running jobs that may have ranks to spare, by id, each with its priority."""
         ...
 
@@ -48,15 +48,17 @@ class Lenders(Protocol):
         ...
 
 
-def surplus_for(lenders: Lenders, job_id: str, *, known: Set[str]) -> list[Holder]:
-    """The ranks of jobs of no higher priority, other than `known`, that a waiting job takes: those that are idle at
-    once, those beyond the core once it starves."""
-    priority = lenders.takes_surplus_at(job_id)
+def surplus_for(lenders: Lenders, job_id: str, *, others_than: Iterable[Holder]) -> list[Holder]:
+    """The ranks of jobs of no higher priority, other than those of these holders, that a waiting job takes: those that
+    are idle at once, those beyond the core once it starves."""
+    lending = lenders.lenders()
+    priority = lenders.takes_surplus_at(job_id) if lending else None
     if priority is None:
         return []
+    known = {one.job_id for one in others_than}
     starves = lenders.waited_s(job_id) >= STARVED_SECONDS
     found: list[Holder] = []
-    for lender, its_priority in sorted(lenders.lenders()):
+    for lender, its_priority in sorted(lending):
         if lender in known or its_priority > priority:
             continue
         found += [one.holder for one in lenders.surplus(lender) if starves or one.idle]

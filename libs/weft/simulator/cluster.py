@@ -93,7 +93,7 @@ class SimulatedCluster:
     def takes_surplus_at(self, job_id: str) -> int | None:
         return self.jobs[job_id].trace.priority
 
-    def lenders(self) -> Iterable[tuple[str, int]]:
+    def lenders(self) -> Sequence[tuple[str, int]]:
         return ()
 
     def surplus(self, job_id: str) -> Iterable[Surplus]:

@@ -11,7 +11,7 @@ from math import inf
 from msgspec import Struct, structs
 
 from weft.messages.eta import Basis
-from weft.planning.cycle import Cycle, Decision
+from weft.planning.cycle import Cycle
 from weft.planning.eta.ends import HORIZON_S
 from weft.planning.eta.projected import GRAIN_S, HOLDERS_PER_LOOK, ProjectedCluster, Space
 from weft.planning.eta.runs import Holds, Run, WaitingJob
@@ -124,8 +124,8 @@ class Forward:
             for job_id, start in scenario.starts.items():
                 found.setdefault(job_id, []).append(start)
             self.scenarios += whole
-            if not whole or self.left < before - self.left:
-                break  # another one would not be looked at in full
+            if not whole or scenario.is_certain or self.left < before - self.left:
+                break  # another one would be the same, or not be looked at in full
         return found
 
 
@@ -154,10 +154,13 @@ class _Scenario:
         self._left: dict[str, float] = {}  # for how long a job that was stopped lasts once it has started again
         self._stops: dict[str, Stops] = {}
         self._by = _AT_ONCE  # foresaw the last release
+        self._seen_until = self._differs_from = inf  # another scenario may differ from then on
         self._events = list(forward.events)
         for run in cluster.runs.values():
             lasts_s = run.lasts.at(_part(number, run.number))
             self._ends[run.job_id] = lasts_s
+            if run.lasts.varies:
+                self._differs_from = min(self._differs_from, run.lasts.seconds[0])
             if lasts_s < inf:
                 self._events.append((lasts_s, What.ENDS, run.number, run.job_id))
         heapify(self._events)
@@ -165,6 +168,11 @@ class _Scenario:
     @property
     def looks_left(self) -> int:
         return self._cluster.looks_left
+
+    @property
+    def is_certain(self) -> bool:
+        """True if every scenario takes the course of this one, as far as it was looked at."""
+        return self._seen_until < self._differs_from
 
     def run(self, target: str) -> bool:
         """Whether the work sufficed to see the target, or every job, start."""
@@ -174,10 +182,12 @@ class _Scenario:
                 if due:
                     self._decide()
                 if target in self.starts or not self._unseen:
+                    self._seen_until = cluster.now + GRAIN_S
                     return True
                 if cluster.looks_left <= 0:
                     return False
                 if not self._events or self._events[0][0] > HORIZON_S:
+                    self._seen_until = HORIZON_S + GRAIN_S
                     return True
                 until, due = self._events[0][0] + GRAIN_S, False
                 while self._events and self._events[0][0] <= until:
@@ -227,7 +237,7 @@ class _Scenario:
     def _wait_again(self, run: Run) -> None:
         """A job that gave way waits for its next try, which does again what was lost."""
         cluster, job_id, now = self._cluster, run.job_id, self._cluster.now
-        self._left[job_id] = max(0.0, self._ends[job_id] - now) + run.lost_s(now)
+        self._left[job_id] = self._left_of(run) + run.lost_s(now)
         one = cluster.waiting.get(job_id)
         if one is None and self._forward.again is not None:
             one = self._forward.again(job_id)
@@ -243,32 +253,35 @@ class _Scenario:
         if (after := order.promotes_after_s(standing)) is not None:
             heappush(self._events, (max(after, self._cluster.now + GRAIN_S), What.IS_PROMOTED, -1, one.job_id))
 
+    def _left_of(self, run: Run) -> float:
+        if run.lasts.varies:
+            self._differs_from = min(self._differs_from, self._cluster.now)
+        return max(0.0, self._ends[run.job_id] - self._cluster.now)
+
     # decisions
 
     def _decide(self) -> None:
         cluster, passed_over = self._cluster, False
         for decision in self._cycle.decide(cluster.now):
+            is_search = False
             match decision:
+                case Waits():
+                    passed_over |= bool(decision.ahead)
+                case InVain():
+                    is_search = True
                 case Starts():
                     self._start(decision, behind=passed_over)
                 case Clears():
                     self._clear(decision)
+                    is_search = True
                 case Held():
                     passed_over = True
-                case Waits():
-                    passed_over |= bool(decision.ahead)
-                case InVain():
-                    pass
-            self._pay(decision)
+            if not is_search:
+                cluster.looks_left -= 1
+            elif cluster.quotas.on:
+                cluster.looks_left -= len(cluster.runs) // HOLDERS_PER_LOOK
             if cluster.looks_left <= 0:
                 self._cycle.stop()
-
-    def _pay(self, decision: Decision) -> None:
-        cluster = self._cluster
-        if not isinstance(decision, Clears | InVain):
-            cluster.looks_left -= 1
-        elif cluster.quotas.on:
-            cluster.looks_left -= len(cluster.runs) // HOLDERS_PER_LOOK
 
     def _start(self, starts: Starts, *, behind: bool) -> None:
         cluster, now, by = self._cluster, self._cluster.now, self._by
@@ -276,7 +289,11 @@ class _Scenario:
         one = cluster.waiting[starts.job_id]
         run = cluster.start(one, starts.place, number)
         lasts_s = self._left.get(one.job_id)
-        self._expect(run, one.lasts.at(_part(self._scenario, number)) if lasts_s is None else lasts_s)
+        if lasts_s is None:
+            lasts_s = one.lasts.at(_part(self._scenario, number))
+            if one.lasts.varies:
+                self._differs_from = min(self._differs_from, now + one.lasts.seconds[0])
+        self._expect(run, lasts_s)
         stops = self._stops.pop(one.job_id, None)
         if one.job_id not in self.starts and one.job_id in self._forward.cluster.waiting:
             self.starts[one.job_id] = SeenStart(now, by.basis, by.weak, behind, stops)
@@ -308,13 +325,14 @@ class _Scenario:
                 self._wait_again(run)
                 continue
             cluster.leave(run)
+            self._differs_from = min(self._differs_from, cluster.now)
             after = run.stopping.stop_s * _part(self._scenario, run.number)
             heappush(self._events, (cluster.now + after, What.IS_GONE, run.number, job_id))
 
     def _shrink(self, run: Run, gone: Place) -> None:
         """A job goes on with fewer ranks, and as much more slowly."""
         number, self._count = self._count, self._count + 1
-        left_s = max(0.0, self._ends[run.job_id] - self._cluster.now)
+        left_s = self._left_of(run)
         after = self._cluster.shrink(run, gone, number)
         self._expect(after, left_s * run.gpus / after.gpus if after.gpus else left_s)
 

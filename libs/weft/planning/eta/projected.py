@@ -126,7 +126,9 @@ class ProjectedCluster:
         self.changes: list[tuple[float, str]] = []  # when the jobs that run now change their tiers, in any order
         self.minimum_run = minimum_run
         self._gpus = gpus
+        self._looks_only = order.tier is None and not quotas.on
         self._demands: dict[str, Demand] = {}
+        self._too_large: dict[str, Demand] = {}  # the same of jobs that need more GPUs than are free
         self._held_by: dict[str, float] = {}
         self._limits: dict[str, Ending] = {}
         self._on: dict[str, list[str]] = {}  # by node, the jobs that run there now,
@@ -187,11 +189,11 @@ class ProjectedCluster:
         one = self.waiting[job_id]
         if one.after_s > self.now:
             return None
-        demand = self._demands.get(job_id)
+        too_few = self._looks_only and one.gpus > self.space.free + GRAIN_S
+        demands = self._too_large if too_few else self._demands
+        demand = demands.get(job_id)
         if demand is None:
-            demand = self._demands[job_id] = one.demand
-        if self.order.tier is None and not self.quotas.on and one.gpus > self.space.free + GRAIN_S:
-            return structs.replace(demand, may_fit=False)
+            demand = demands[job_id] = structs.replace(one.demand, may_fit=not too_few)
         return demand
 
     def tier(self, job_id: str) -> float:
@@ -219,8 +221,9 @@ class ProjectedCluster:
     def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
         if self.order.tier is None or not self.space.is_exact:
             return []
-        missing = demand.gpus - self.gpus_left - sum(run.gpus for run in self.leaving.values())
-        missing -= sum(run.gpus for run in self.lending.values())
+        missing = demand.gpus - self.space.free
+        for run in (*self.leaving.values(), *self.lending.values()):
+            missing -= run.gpus
         higher = self.tiers.above(int(self.tier(job_id)), gpus=missing)
         if higher is None:
             return []
@@ -263,11 +266,13 @@ class ProjectedCluster:
         return holder.job_id in self.leaving
 
     def left_on(self, node_id: str) -> float:
-        there = (*self._on.get(node_id, ()), *self._started_on.get(node_id, ()))
-        runs = (run for one in there if one not in self.leaving and (run := self.runs.get(one)) is not None)
-        return max(
-            (run.runs_on_s(self.now) for run in runs if any(each.node_id == node_id for each in run.place)), default=0.0
-        )
+        most = 0.0
+        for on in (self._on, self._started_on):
+            for job_id in on.get(node_id, ()):
+                run = None if job_id in self.leaving else self.runs.get(job_id)
+                if run is not None and (seconds := run.runs_on_s(self.now)) > most and run.is_on(node_id):
+                    most = seconds
+        return most
 
     # what becomes of it
 
@@ -349,6 +354,7 @@ class ProjectedCluster:
     def wait_again(self, one: WaitingJob) -> None:
         self.waiting[one.job_id] = one
         self._demands.pop(one.job_id, None)
+        self._too_large.pop(one.job_id, None)
         self.queue.add(one.standing, one.group)
 
     def rank(self, run: Run) -> float | None:

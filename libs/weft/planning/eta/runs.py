@@ -152,6 +152,9 @@ class Run(Struct, frozen=True, kw_only=True):
             Holder(job_id=self.job_id, worth=(tier, *self.loss(now)), allocations=core),
         ]
 
+    def is_on(self, node_id: str) -> bool:
+        return any(one.node_id == node_id for one in self.place)
+
     def runs_on_s(self, now: float) -> float:
         """For how long the scheduler expects it to run on: until its limit, or as long again as it has run."""
         return self.attained_s + now - self.counted_s if self.limit_at is None else max(0.0, self.limit_at - now)

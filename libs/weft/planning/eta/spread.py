@@ -40,6 +40,10 @@ class TimeSpread(Struct, frozen=True):
     def known(self) -> bool:
         return self.seconds[0] < inf
 
+    @property
+    def varies(self) -> bool:
+        return self.seconds[0] < self.seconds[-1]
+
     def at_most(self, bound: float) -> "TimeSpread":
         """The same, cut off at a limit."""
         if self.seconds[-1] <= bound:

@@ -30,6 +30,7 @@ class QuotasInForce:
 
     def __init__(self, quotas: Iterable[Quota], nodes: Mapping[str, Node], *, runtime_seconds: float = 0.0) -> None:
         self.ledger = Ledger()
+        self.on = False  # no quota is in force
         self._nodes = nodes
         self._runtime_seconds = runtime_seconds
         self._lendable: Amounts = {ALL: 0}
@@ -40,15 +41,12 @@ class QuotasInForce:
         self._fits: dict[tuple[str, ResourceRequest], tuple[int, QuotaFit]] = {}
         self._adopt(tuple(quotas))
 
-    @property
-    def on(self) -> bool:
-        return bool(self.ledger.tree)
-
     def _adopt(self, quotas: Sequence[Quota]) -> None:
         if self.on and quotas:
             self.ledger.adopt(quotas)
         else:
             self.ledger = Ledger(quotas)
+        self.on = bool(quotas)
         self._bounded = frozenset(line for quota in quotas for line in quota.limit if line != ALL)
         self.measure()
 
@@ -61,7 +59,7 @@ class QuotasInForce:
     def again(self) -> "QuotasInForce":
         """The same for another course of things: what is held there changes nothing here."""
         other = QuotasInForce((), self._nodes, runtime_seconds=self._runtime_seconds)
-        other.ledger = self.ledger.copy()
+        other.ledger, other.on = self.ledger.copy(), self.on
         other._lendable, other._bounded, other._wanted = self._lendable, self._bounded, self._wanted
         return other
 
