@@ -3,14 +3,16 @@ each job holds the same GPUs, stops, or waits in both, and the same nodes are ke
 
 Jobs arrive, end, are pre-empted, begin again, wait out their patience, in every order and with every backfill; GPUs,
 priorities, tenants, checkpoints and time limits are drawn. Half of the histories have quotas: guarantees, limits, and
-a tenant without a quota. The simulator says when work is done, and when it looks at its cluster; the core looks at the
-same times. No history has these, which the simulator lacks: more than one role, jobs of which some ranks may leave
-(`min` below `want`), shares, pins, services, an ask of a user, and a stop that is not over in the same moment. Nodes do
-not fail here. Jobs do not move: the simulator lets every running job choose again, the core only those with most to
-gain, every few seconds. A duration is known by the estimate of all work there, by the limit of one try here: they are
-the same for jobs without checkpoints on GPUs that are equally fast, so only those have one.
+a tenant without a quota. In half of them jobs fail, and are tried again after a while. The simulator says when work is
+done, and when it looks at its cluster; the core looks at the same times. No history has these, which the simulator
+lacks: more than one role, jobs of which some ranks may leave (`min` below `want`), shares, pins, services, an ask of a
+user, and a stop that is not over in the same moment. Nodes do not fail here. Jobs do not move: the simulator lets every
+running job choose again, the core only those with most to gain, every few seconds. A duration is known by the estimate
+of all work there, by the limit of one try here: they are the same for jobs without checkpoints on GPUs that are equally
+fast, so only those have one.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -24,9 +26,11 @@ from tests.support.tier import of_tier
 from weft.domain.job import JobState
 from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import WHOLE
+from weft.domain.spec import Retries
 from weft.planning.moves import MoveRules
 from weft.planning.policy import BACKFILLS, ORDERS, Policy
 from weft.simulator.engine import Simulation
+from weft.simulator.event_queue import What
 from weft.simulator.model import Cluster, World
 from weft.simulator.pool import node_id
 from weft.simulator.workload import TraceJob, Workload
@@ -34,6 +38,8 @@ from weftd.scheduler.thinking.core import Settings
 
 HISTORIES, NIGHTLY = 200, 10_000
 CHUNKS = 100  # histories in one test, of the night
+FAILS = -1  # marks the arrival of a job's failure among those of jobs
+RETRIES = Retries(max=1000)
 
 Held = dict[str, frozenset[tuple[str, int]]]
 
@@ -52,6 +58,7 @@ class History(Struct, frozen=True, kw_only=True):
     cluster: Cluster
     policy: Policy
     quotas: tuple[Quota, ...] = ()
+    failures: tuple[tuple[float, str], ...] = ()  # when a job fails, if it runs then
 
 
 def drawn(seed: int) -> History:
@@ -79,7 +86,8 @@ def drawn(seed: int) -> History:
                 estimate_s=limit,
             )
         )
-    return History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=_quotas(dice, jobs, cluster.gpus))
+    quotas = _quotas(dice, jobs, cluster.gpus)
+    return History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=quotas, failures=_failures(dice, jobs))
 
 
 def _quotas(dice: Random, jobs: Sequence[TraceJob], gpus: int) -> tuple[Quota, ...]:
@@ -95,14 +103,40 @@ def _quotas(dice: Random, jobs: Sequence[TraceJob], gpus: int) -> tuple[Quota, .
     return tuple(found)
 
 
+def _failures(dice: Random, jobs: Sequence[TraceJob]) -> tuple[tuple[float, str], ...]:
+    if dice.random() < 0.5:
+        return ()
+    of = [dice.choice(jobs) for _ in range(dice.randint(1, 3 * len(jobs)))]
+    return tuple((job.arrival_s + dice.randint(0, 3000) + 0.5, job.id) for job in of)
+
+
 class _Watched(Simulation):
-    """A simulation that notes its cluster after each decision, and which jobs were over before it."""
+    """A simulation that notes its cluster after each decision, and which jobs were over, or failed, before it."""
 
     def __init__(self, history: History) -> None:
         world = World(penalty=1.0, move_s=0.0, stop_s=0.0, quotas=history.quotas)
         super().__init__(Workload(name="drawn", jobs=history.jobs), history.cluster, history.policy, world)
-        self.seen: list[tuple[frozenset[str], Seen]] = []
+        self.seen: list[tuple[frozenset[str], frozenset[str], Seen]] = []
+        self._failed: set[str] = set()
+        self._attempts: Counter[str] = Counter()
+        numbers = {job.id: number for number, job in enumerate(history.jobs)}
+        for at, job_id in history.failures:
+            self._event_queue.add(at, What.ARRIVES, numbers[job_id], FAILS)
         self._decides, self._deciding.decide = self._deciding.decide, self._decide  # type: ignore[method-assign]
+
+    def _happens(self, now: float, what: What, number: int, version: int) -> bool:
+        if what is not What.ARRIVES or version != FAILS:
+            return super()._happens(now, what, number, version)
+        job, job_id = self._jobs[number], self._jobs[number].trace.id
+        self._lives.running.now = now
+        if job.allocations and not job.leaves:
+            self._lives.evict(job, now, stopped=False)
+            self._lives.queue.remove(job_id)
+            self._failed.add(job_id)
+            self._attempts[job_id] += 1
+            again_at = round(now + RETRIES.wait_seconds(self._attempts[job_id]), 6)
+            self._event_queue.add(again_at, What.ARRIVES, number)
+        return True
 
     def _decide(self, now: float) -> None:
         over = frozenset(job.id for job in self._lives.ended.values())
@@ -114,7 +148,8 @@ class _Watched(Simulation):
             stopping=frozenset(job_id for job_id, job in running.items() if job.leaves),
             kept=self._deciding.cycle.reserved,
         )
-        self.seen.append((over, seen))
+        self.seen.append((over, frozenset(self._failed), seen))
+        self._failed.clear()
 
 
 class _Live:
@@ -139,17 +174,17 @@ class _Live:
         self._over: set[str] = set()
         self._settle()
 
-    def looks(self, now: float, over: frozenset[str]) -> Seen:
-        """Its cluster after its decision at this time, once these jobs have ended."""
+    def looks(self, now: float, over: frozenset[str], failed: frozenset[str]) -> Seen:
+        """Its cluster after its decision at this time, once these jobs have ended, and these have failed."""
         world = self._world
         while self._jobs and self._jobs[0].arrival_s <= now:
             world.now = self._jobs[0].arrival_s
             self._submit(self._jobs.pop(0))
         world.now = now
-        for job_id in over - self._over:
+        for job_id in (over - self._over) | failed:
             for node in world.nodes.values():
                 for key in [key for key in node.runs if key[0] == job_id]:
-                    node.end(key, 0)
+                    node.end(key, 1 if job_id in failed else 0)
         self._over |= over
         self._settle()
         world.keep(world.core.decide(now))
@@ -168,7 +203,12 @@ class _Live:
         return seen
 
     def _submit(self, job: TraceJob) -> None:
-        spec = {"priority": job.priority, "grace": "0s", "role": {"cpus": 1, "memory": "1MiB"}}
+        spec = {
+            "priority": job.priority,
+            "grace": "0s",
+            "role": {"cpus": 1, "memory": "1MiB"},
+            "retries": {"max": 1000},
+        }
         if job.estimate_s is not None:
             spec["time_limit"] = f"{job.estimate_s:g}s"
         if job.checkpoint_s is not None:
@@ -192,8 +232,8 @@ def differences(history: History) -> Iterator[str]:
     """The decisions after which the two clusters differ, the first one first."""
     simulated, live = _Watched(history), _Live(history)
     simulated.run()
-    for over, seen in simulated.seen:
-        if (other := live.looks(seen.now, over)) != seen:
+    for over, failed, seen in simulated.seen:
+        if (other := live.looks(seen.now, over, failed)) != seen:
             yield f"{history.policy} at {seen.now:g}:\n simulated {seen}\n live      {other}"
 
 
@@ -207,17 +247,23 @@ def test_the_scheduler_and_the_simulator_decide_alike(chunk: int) -> None:
 @pytest.mark.parametrize("seed", [134, 423, 495])
 def test_histories_in_which_they_differed_once(seed: int) -> None:
     """134: what a promoted job had; 423 and 495: a tenant whose rank fell while another's job started."""
-    assert next(differences(drawn(seed)), None) is None
+    assert next(differences(structs.replace(drawn(seed), failures=())), None) is None
+
+
+def test_a_tier_changes_in_both_at_the_same_microsecond() -> None:
+    """History 50: the core missed the time by the rounding error of a sum, and let a job run on."""
+    assert next(differences(drawn(50)), None) is None
 
 
 def test_histories_have_what_they_are_to_compare() -> None:
-    jobs = waits = stops = keeps = 0
+    jobs = waits = stops = keeps = failures = 0
     for seed in range(40):
         simulated = _Watched(drawn(seed))
         simulated.run()
         jobs += len(simulated.seen[-1][0])
-        stops += sum(len(seen.stopping) for _, seen in simulated.seen)
-        keeps += sum(bool(seen.kept) for _, seen in simulated.seen)
-        waits += sum(len(seen.held) < len(drawn(seed).jobs) for _, seen in simulated.seen)
-    assert min(jobs, waits) > 100
+        stops += sum(len(seen.stopping) for *_, seen in simulated.seen)
+        keeps += sum(bool(seen.kept) for *_, seen in simulated.seen)
+        waits += sum(len(seen.held) < len(drawn(seed).jobs) for *_, seen in simulated.seen)
+        failures += sum(len(failed) for _, failed, _ in simulated.seen)
+    assert min(jobs, waits, failures) > 100
     assert min(stops, keeps) > 20

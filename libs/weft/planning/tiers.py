@@ -1,6 +1,10 @@
 """The running jobs that may be pre-empted, by tier."""
 
 from bisect import bisect_left, insort
+from math import ceil
+
+GRAIN_S = 1e-6  # how finely times are kept
+FLOAT_ERROR = 0.01  # in grains
 
 
 class Tiers:
@@ -42,3 +46,8 @@ class Tiers:
         if sum(self._gpus[one] for one in higher) < gpus:
             return None
         return [(one, job_id) for one in higher for _, job_id in self._by_tier[one]]
+
+
+def changes_at(at: float, *, now: float) -> float:
+    """The time, as times are kept, by which the tier of a running job has changed that changes at `at`."""
+    return max(round(ceil(at / GRAIN_S - FLOAT_ERROR) * GRAIN_S, 6), now + GRAIN_S)

@@ -1,12 +1,11 @@
 """The life of a job: it waits, holds GPUs, moves, is evicted, ends; each time its next event is foreseen anew."""
 
-from math import ceil
-
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.tiers import changes_at
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
 from weft.simulator.model import World
@@ -14,9 +13,6 @@ from weft.simulator.outcome import JobOutcome, Spell
 from weft.simulator.pool import gpus_in
 from weft.simulator.running import Running
 from weft.simulator.truth import Truth
-
-GRAIN_S = 1e-6  # how finely the order measures time
-FLOAT_ERROR = 0.01  # in grains
 
 
 class Lives:
@@ -157,10 +153,9 @@ class Lives:
 
     def rank(self, job: SimulatedJob, now: float) -> None:
         """File the running job by its tier, and foresee the change of the tier."""
-        changes_at = self.running.rank(job, now)
-        if changes_at is not None:
-            at = round(ceil(changes_at / GRAIN_S - FLOAT_ERROR) * GRAIN_S, 6)
-            self._event_queue.add(max(at, now + GRAIN_S), What.CHANGES, job.number, job.version)
+        at = self.running.rank(job, now)
+        if at is not None:
+            self._event_queue.add(changes_at(at, now=now), What.CHANGES, job.number, job.version)
 
     def _expect(self, job: SimulatedJob) -> None:
         """Foresee its end, or the change of its place in the order."""

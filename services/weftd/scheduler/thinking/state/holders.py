@@ -13,6 +13,7 @@ from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.loss import loss
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.surplus import Surplus, beyond_want
+from weft.planning.tiers import changes_at
 
 STALE_MAX = 64  # outdated entries in the heap of changes, besides one for each current entry
 
@@ -42,7 +43,7 @@ class Holders:
             worth = (-float(self._order.tier_of_running(standing)), -job.held_since)
             after = self._order.changes_after_s(standing)
             if after is not None:
-                self._push(now + after, job.id)
+                self._push(changes_at(now + after, now=now), job.id)
         else:
             return
         self._worth_of[job.id] = worth
