@@ -21,8 +21,8 @@ from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.lease import Lease
 from weft.messages.asks import SubmitAnswered
-from weft.messages.files import DeleteFiles, FileRead, FilesDeleted, FilesListed, JobFile, ListFiles, ReadFile
-from weft.messages.nodes import LogRead, ReadLog
+from weft.messages.files import Area, DeleteFiles, FileRead, FilesDeleted, FilesListed, JobFile, ListFiles, ReadFile
+from weft.messages.nodes import LogRead, ProgressSeen, ReadLog, RunProgressed
 from weft.servers import temporary
 from weft.service.keys import ServerCertificate
 from weft.store import GatewayStore, StoreUnavailableError
@@ -162,10 +162,18 @@ class FakeExecutor:
         self.logs: dict[tuple[str, int, int], bytes] = {}
         self.ended: set[tuple[str, int, int]] = set()
         self.files: dict[str, JobFile] = {}
+        self.metrics: dict[str, bytes] = {}  # the file of each job
         self.begins: dict[tuple[str, int, int], int] = {}  # how much of its head was dropped
         self.asked = 0
         self._bus = bus
         self._more = asyncio.Condition()
+
+    async def report(self, job_id: str, rows: Sequence[Mapping[str, float]]) -> None:
+        """Store what rank 0 of the job reports in its first epoch, and publish the last of it."""
+        lines = [msgspec.json.encode((1.8e9 + place, row)) + b"\n" for place, row in enumerate(rows)]
+        self.metrics[job_id] = b"".join(lines)
+        run = RunProgressed(job_id=job_id, epoch=0, rank=0, progress=dict(rows[-1]))
+        await self._bus.publish(ProgressSeen(node_id=self.node_id, runs=(run,)))
 
     async def write(self, job_id: str, data: bytes, *, epoch: int = 0, rank: int = 0, end: bool = False) -> None:
         key = (job_id, epoch, rank)
@@ -209,6 +217,10 @@ class FakeExecutor:
         return FilesListed(missing=True) if file is None else FilesListed(files=(file,))
 
     async def _file(self, ask: ReadFile) -> FileRead:
+        if ask.path.startswith(f"{Area.METRICS}/"):
+            stored = self.metrics.get(ask.job_id, b"")
+            end = ask.offset + ask.limit
+            return FileRead(data=stored[ask.offset : end], size=len(stored), mark="one", missing=not stored)
         file = self.files.get(ask.job_id)
         if file is None:
             return FileRead(missing=True)

@@ -6,6 +6,7 @@ import { lineChart } from "../chart.js";
 import { clean, count, duration, h, moment, percent, text } from "../dom.js";
 import { NODES_MAX, progressView, ranksTable, verdictList } from "../job/holdings.js";
 import { logView } from "../job/log.js";
+import { metricsView } from "../job/metrics.js";
 import { facts, failureText, repeat, scrolling, section, slot } from "../parts.js";
 import { estimateView, nodesAway, pastReasonsView, reasonsView } from "../job/reasons.js";
 import { pointsOf } from "../job/samples.js";
@@ -30,6 +31,7 @@ export function mount(root, context) {
   const ranks = slot("div", {});
   const verdicts = slot("div", {});
   const charts = chartsView(() => work.soon(), known);
+  const metrics = metricsView(() => work.soon());
   const log = logView(params.id);
   const specification = specificationView();
   const pastNote = h("p", { class: "muted", hidden: true }, "Of the output there is no past: this is what is there now.");
@@ -37,7 +39,7 @@ export function mount(root, context) {
   const ranksBox = section("Ranks and GPUs", verdicts.element, ranks.element);
   const body = h("div", { class: "stack", hidden: true },
     h("div", { class: "job-top" }, h("section", { class: "panel" }, head.element, actions.element), whyBox),
-    section("What happened to it", story.element), charts.element, ranksBox, section("Output", pastNote, log.element), specification.element);
+    section("What happened to it", story.element), charts.element, metrics.element, ranksBox, section("Output", pastNote, log.element), specification.element);
   root.append(h("div", { class: "stack" }, trouble.element, body));
 
   const work = repeat(refresh, EVERY_MS);
@@ -76,6 +78,7 @@ export function mount(root, context) {
     }
     if (known.job) show(at);
     if (known.job && at === null) await charts.update(api, known.job, signal);
+    if (known.job && at === null && !charts.element.hidden) await metrics.update(api, known.job, signal);
   }
 
   function notHere(error, said) {
@@ -117,6 +120,7 @@ export function mount(root, context) {
     verdicts.show([job.verdicts, Math.floor(now / 15)], () => verdictList(job.verdicts ?? [], now) ?? []);
     specification.update(job.spec);
     charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
+    if (charts.element.hidden) metrics.element.hidden = true;
     pastNote.hidden = !isPast;
     log.update(job, isPast);
   }
@@ -159,6 +163,7 @@ export function mount(root, context) {
       forget.forEach((each) => each());
       story.close();
       charts.close();
+      metrics.close();
       log.close();
     },
   };
