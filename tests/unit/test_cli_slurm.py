@@ -18,7 +18,7 @@ from tests.support.told_gateway import ToldGateway
 from tests.support.views import job_view, node_view
 from weft.domain.job import Cause, CauseCode, JobState
 from weft.messages.asks import AskKind
-from weft.messages.http import Accepted, ArrayAsked, JobsView, NodesView, Submitted
+from weft.messages.http import Accepted, ArrayAsked, JobsView, JobView, NodesView, Submitted
 from weftd.cli.__main__ import main as weft_main
 from weftd.cli.cli_error import CliError
 from weftd.cli.migration.slurm_prelude import prelude
@@ -216,7 +216,7 @@ def test_a_signal_reaches_what_srun_runs_and_the_script_goes_on(shell: str) -> N
 # squeue, sacct
 
 
-def failed(job_id: str, code: CauseCode) -> object:
+def failed(job_id: str, code: CauseCode) -> JobView:
     ended = Cause(code=code, sentence="it ended")
     return job_view(job_id, JobState.FAILED, ended_for=ended, started_at=0.0, ended_at=3661.0, exit_code=137)
 
@@ -250,7 +250,7 @@ async def test_squeue_asks_for_what_it_shows_alone(gateway: ToldGateway, slurm: 
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=())
     assert await slurm("squeue", "--me", "-t", "R", "--name", "My Run") == 0
     assert all("state=running" in each and "label=slurm-user%3Dada" in each for each in gateway.asked)
-    assert ["name=my-run&" in gateway.asked[0], "name=my-run-%2A&" in gateway.asked[1]] == [True, True]
+    assert ["name=my-run&" in gateway.asked[0], "name=my-run-*&" in gateway.asked[1]] == [True, True]
 
 
 async def test_sacct_answers_as_programs_read_it(gateway: ToldGateway, slurm: Typed, capsys: Said) -> None:
@@ -321,13 +321,13 @@ async def test_scancel_of_a_user_ends_what_that_user_submitted(gateway: ToldGate
 
 
 async def test_sinfo_shows_pools_as_partitions(gateway: ToldGateway, slurm: Typed, capsys: Said) -> None:
-    nodes = (node_view("node-2", drained=True), node_view("node-1"), node_view("big-1", pool="big"))
+    nodes = (node_view("node-2", drained=True), node_view("node-1"), node_view("big-1", pool="big", cpus_allocated=0.0))
     gateway.answers["GET /v1/nodes"] = NodesView(nodes=nodes)
     assert await slurm("sinfo", "-h", "-o", "%P %D %t %N") == 0
     assert capsys.readouterr().out.splitlines() == [
         "big 1 idle big-1",
         "default* 1 drain node-2",
-        "default* 1 idle node-1",
+        "default* 1 mix node-1",
     ]
     assert await slurm("sinfo", "-o", "%P") == 0
     assert capsys.readouterr().out == "PARTITION\nbig\ndefault*\n"

@@ -1,10 +1,9 @@
 """`python -m weftd.cli.slurm NAME …` is the command NAME of Slurm; the programs of `weft slurm install` call it."""
 
 import asyncio
-import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 from weftd.cli.cli_error import CliError
 from weftd.cli.formatting import clean_lines
@@ -16,8 +15,7 @@ INTERRUPTED = 130
 def main(name: str, arguments: Sequence[str]) -> int:
     """The exit status of a command. A mistake is one line, as Slurm prints it."""
     try:
-        module = importlib.import_module(f"weftd.cli.slurm.{'sbatch' if name == 'srun' else name}")
-        status: int = asyncio.run(getattr(module, name)(list(arguments)))
+        status = asyncio.run(_command(name)(list(arguments)))
         sys.stdout.flush()
     except CliError as error:
         print(f"{name}: error: {clean_lines(str(error))}", file=sys.stderr)
@@ -28,6 +26,28 @@ def main(name: str, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
+
+
+def _command(name: str) -> Callable[[Sequence[str]], Coroutine[None, None, int]]:
+    """The function of a command; only its module is imported, to be quick."""
+    match name:
+        case "sacct":
+            from weftd.cli.slurm.sacct import sacct as command
+        case "sbatch":
+            from weftd.cli.slurm.sbatch import sbatch as command
+        case "scancel":
+            from weftd.cli.slurm.scancel import scancel as command
+        case "scontrol":
+            from weftd.cli.slurm.scontrol import scontrol as command
+        case "sinfo":
+            from weftd.cli.slurm.sinfo import sinfo as command
+        case "squeue":
+            from weftd.cli.slurm.squeue import squeue as command
+        case "srun":
+            from weftd.cli.slurm.sbatch import srun as command
+        case _:
+            raise CliError(f"there is no such command; there is {', '.join(NAMES)}")
+    return command
 
 
 if __name__ == "__main__":
