@@ -156,9 +156,10 @@ class Server(asyncssh.SSHServer):
 class Carrier:
     """Carries bytes between one SSH channel and one session, each way no faster than the other side reads."""
 
-    def __init__(self) -> None:
-        self.closed = asyncio.Event()
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
         self._channel: Channel | None = None
+        self._closed = asyncio.Event()
         self._received = bytearray()
         self._over = False  # no more input follows
         self._size: tuple[int, int] | None = None
@@ -166,32 +167,30 @@ class Carrier:
         self._writable = asyncio.Event()
         self._writable.set()
 
-    def connected(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def received(self, data: bytes) -> None:
+    def data_received(self, data: bytes, datatype: int | None) -> None:
         self._received += data
         if len(self._received) >= WINDOW_BYTES and self._channel is not None:
             self._channel.pause_reading()
         self._changed.set()
 
-    def received_all(self) -> None:
+    def eof_received(self) -> bool:
         self._over = True
         self._changed.set()
+        return True  # the channel stays open for the output
 
-    def resized(self, rows: int, columns: int) -> None:
-        self._size = (rows, columns)
+    def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
+        self._size = _size(width, height)
         self._changed.set()
 
-    def lost(self) -> None:
-        self.closed.set()
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
         self._writable.set()
 
-    def may_write(self, may: bool) -> None:
-        if may:
-            self._writable.set()
-        else:
-            self._writable.clear()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed.set()
+        self._writable.set()
 
     async def carry(self, session: RunSession) -> None:
         """Carry until the session is over or the channel is closed. Raises Refused."""
@@ -206,7 +205,7 @@ class Carrier:
             task.result()
 
     async def _gone(self) -> None:
-        await self.closed.wait()
+        await self._closed.wait()
 
     async def _in(self, session: RunSession) -> None:
         while True:
@@ -231,21 +230,18 @@ class Carrier:
         async with aclosing(session.output()) as pieces:
             async for stream, data in pieces:
                 await self._writable.wait()
-                if self.closed.is_set():
+                try:
+                    self._channel.write(data, asyncssh.EXTENDED_DATA_STDERR if stream == 2 else None)
+                except OSError:  # the client has closed the channel
                     return
-                self._channel.write(data, asyncssh.EXTENDED_DATA_STDERR if stream == 2 else None)
 
 
-class CommandChannel(asyncssh.SSHServerSession[bytes]):
+class CommandChannel(Carrier, asyncssh.SSHServerSession[bytes]):
     """A shell, a command or SFTP."""
-
-    def __init__(self, channels: Channels) -> None:
-        self._channels, self._carrier = channels, Carrier()
-        self._channel: asyncssh.SSHServerChannel[bytes] | None = None
 
     def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
         self._channel = chan
-        self._carrier.connected(chan)
+        self._client = chan
 
     def pty_requested(self, term_type: str, term_size: tuple[int, int, int, int], term_modes: object) -> bool:
         return True
@@ -262,42 +258,22 @@ class CommandChannel(asyncssh.SSHServerSession[bytes]):
     def session_started(self) -> None:
         self._channels.begin(self._run())
 
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        self._carrier.received(data)
-
-    def eof_received(self) -> bool:
-        self._carrier.received_all()
-        return True  # the channel stays open for the output
-
-    def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
-        self._carrier.resized(*_size(width, height))
-
-    def pause_writing(self) -> None:
-        self._carrier.may_write(False)
-
-    def resume_writing(self) -> None:
-        self._carrier.may_write(True)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._carrier.lost()
-
     async def _run(self) -> None:
-        assert self._channel is not None
+        channel = self._client
         words, status = "", BROKEN_STATUS
         try:
-            async with self._session(self._channel) as session:
-                await self._carrier.carry(session)
+            async with self._session(channel) as session:
+                await self.carry(session)
             if session.status is not None:
                 status = session.status
             else:
                 words = f"the session ended: {session.reason or 'its node does not say why'}"
         except ClientError as error:
             words = str(error)
-        if self._carrier.closed.is_set():
-            return
-        if words:
-            self._channel.write(f"weft: {clean(words)}\r\n".encode(), asyncssh.EXTENDED_DATA_STDERR)
-        self._channel.exit(status)
+        with suppress(OSError):  # the client has closed the channel
+            if words:
+                channel.write(f"weft: {clean(words)}\r\n".encode(), asyncssh.EXTENDED_DATA_STDERR)
+            channel.exit(status)
 
     def _session(self, channel: asyncssh.SSHServerChannel[bytes]) -> RunSession:
         command = channel.get_command()
@@ -311,41 +287,24 @@ class CommandChannel(asyncssh.SSHServerSession[bytes]):
         return self._channels.enter(SessionKind.EXEC, words or ("sh", "-c", _SHELL))
 
 
-class PortChannel(asyncssh.SSHTCPSession[bytes]):
+class PortChannel(Carrier, asyncssh.SSHTCPSession[bytes]):
     """A connection to a port of the run."""
 
     def __init__(self, channels: Channels, session: RunSession) -> None:
-        self._channels, self._session, self._carrier = channels, session, Carrier()
-        self._channel: asyncssh.SSHTCPChannel[bytes] | None = None
+        super().__init__(channels)
+        self._session = session
 
     def connection_made(self, chan: asyncssh.SSHTCPChannel[bytes]) -> None:
         self._channel = chan
-        self._carrier.connected(chan)
 
     def session_started(self) -> None:
         self._channels.begin(self._run())
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        self._carrier.received(data)
-
-    def eof_received(self) -> bool:
-        self._carrier.received_all()
-        return True
-
-    def pause_writing(self) -> None:
-        self._carrier.may_write(False)
-
-    def resume_writing(self) -> None:
-        self._carrier.may_write(True)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._carrier.lost()
 
     async def _run(self) -> None:
         assert self._channel is not None
         try:
             with suppress(ClientError):  # a connection has no words for it
-                await self._carrier.carry(self._session)
+                await self.carry(self._session)
         finally:
             await self._session.__aexit__(None, None, None)
             self._channel.close()
