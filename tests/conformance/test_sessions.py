@@ -110,6 +110,15 @@ async def test_a_command_gets_its_input_and_gives_its_output_errors_and_status(r
     await channel.end()
 
 
+async def test_a_command_on_a_terminal_may_end_before_the_terminal_has_a_size(rig: Rig) -> None:
+    key = await running(rig)
+    for _ in range(10):
+        channel = await rig.runtime.enter(key, exec_("sh", "-c", "echo over; exit 3", tty=True))
+        assert await everything(channel) == {1: b"over\r\n", 2: b""}
+        assert await channel.status() == 3
+        await channel.end()
+
+
 async def test_a_terminal_has_a_size_a_type_and_its_own_ctrl_c(rig: Rig) -> None:
     key = await running(rig)
     sized = "until stty size 2>/dev/null | grep -q '[1-9]'; do sleep 0.1; done"  # an engine tells it after the start

@@ -60,7 +60,8 @@ async def enter(engine: DockerEngine, held: Held, wanted: SessionWanted, *, owne
     channel = ExecChannel(engine, str(made), held, mark, reader, writer, tty=wanted.tty)
     try:
         if wanted.tty:
-            await channel.resize(wanted.rows, wanted.columns)
+            with suppress(EngineRefusedError, RuntimeUnavailableError):  # The command may have ended.
+                await channel.resize(wanted.rows, wanted.columns)
     except BaseException:
         await channel.end()
         raise
