@@ -6,14 +6,13 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
-from tests.support.openssh import OpenSsh, need_openssh
+from tests.support.openssh import LISTENS, OpenSsh, connected, edits, forwarding, listening_on, need_openssh
 from tests.support.person import Person
 from tests.support.routers import free_port
 from tests.support.runs import until
@@ -21,16 +20,6 @@ from weft.client import Client
 from weft.domain.job import JobState
 
 SECONDS_MAX = 60.0
-LISTENS = """
-import socket
-listening = socket.create_server(("127.0.0.1", 0))
-print("listeningOn==%d==" % listening.getsockname()[1], flush=True)
-while True:
-    connection, _ = listening.accept()
-    while data := connection.recv(1000):
-        connection.sendall(data.upper())
-    connection.close()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -141,63 +130,11 @@ async def test_scp_and_rsync_copy_a_folder_either_way(cluster: Cluster, job: str
     assert "a copy of files in rank 0" in await story(cluster, job, "a copy of files")
 
 
-@asynccontextmanager
-async def forwarding(ssh: OpenSsh, *typed: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await ssh.begins("ssh", *ssh.config, *typed)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.communicate()
-
-
-async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    async with asyncio.timeout(SECONDS_MAX):
-        while True:
-            with suppress(ConnectionRefusedError):
-                return await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.sleep(0.05)
-
-
-async def listening_on(process: asyncio.subprocess.Process) -> int:
-    assert process.stdout is not None
-    async with asyncio.timeout(SECONDS_MAX):
-        while line := await process.stdout.readline():
-            if found := re.search(rb"listeningOn==(\d+)==", line):
-                return int(found[1])
-    raise AssertionError("it ended")
-
-
 async def test_an_editor_starts_its_server_by_a_script_and_reaches_it_through_the_connection(
     ssh: OpenSsh, tmp_path: Path
 ) -> None:
-    """The steps of VS Code: one connection with a SOCKS proxy, whose shell reads a script that puts a server in place,
-    starts it in the background, prints its port and stays."""
-    folder, proxy = tmp_path / "server", free_port()
-    script = f"""
-uname -sm
-mkdir -p {folder} && cat >{folder}/server.py <<'PROGRAM'
-{LISTENS}
-PROGRAM
-nohup {sys.executable} -u {folder}/server.py >{folder}/log 2>&1 </dev/null &
-echo $! >{folder}/pid
-until grep -s listeningOn {folder}/log; do sleep 0.1; done
-cat >/dev/null
-"""
-    async with forwarding(ssh, "-T", "-D", str(proxy), "train.weft", "bash") as process:
-        assert process.stdin is not None
-        process.stdin.write(script.encode())
-        port = await listening_on(process)
-        reader, writer = await connected(proxy)
-        writer.write(b"\x05\x01\x00")
-        assert await reader.readexactly(2) == b"\x05\x00"
-        writer.write(b"\x05\x01\x00\x03\x09localhost" + port.to_bytes(2, "big"))
-        assert (await reader.readexactly(10))[1] == 0
-        writer.write(b"hello")
-        assert await reader.readexactly(5) == b"HELLO"
-        writer.close()
-    pid = (folder / "pid").read_text().strip()
+    await edits(ssh, "train.weft", tmp_path / "server", sys.executable)
+    pid = (tmp_path / "server" / "pid").read_text().strip()
     await until(lambda: not Path(f"/proc/{pid}").exists(), seconds_max=SECONDS_MAX)
 
 
