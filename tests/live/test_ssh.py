@@ -175,6 +175,24 @@ async def test_another_tenants_job_and_one_that_has_ended_are_refused_in_a_sente
     assert found.err.startswith("weft: short does not run: it is succeeded\n")
 
 
+async def test_a_revoked_token_ends_what_is_open_and_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    ssh = OpenSsh(Person(cluster, (await cluster.client.make_token("ada", "test")).token), tmp_path)
+    async with Client(cluster.local.url, ssh.person.token) as client:
+        made = await client.submit(spec("hers", command=["sleep", "1000"]))
+    await cluster.state(made.id, JobState.RUNNING)
+    assert (await ssh.configures()).status == 0
+    process = await ssh.begins("ssh", *ssh.config, "hers.weft", "echo in; exec sleep 1000")
+    assert process.stdout is not None
+    async with asyncio.timeout(SECONDS_MAX):
+        assert await process.stdout.readline() == b"in\n"
+        await cluster.client.revoke("ada", "test")
+        _, said = await process.communicate()
+    assert process.returncode == 255
+    assert said.startswith(b"weft: ")
+    await cluster.client.cancel(made.id)
+    await cluster.ended(made.id)
+
+
 async def test_new_keys_replace_the_old_ones_and_a_strange_host_key_is_refused(
     cluster: Cluster, job: str, tmp_path: Path
 ) -> None:
