@@ -2,7 +2,8 @@
 
 *Live*: a cluster on this machine with emulated GPUs and short jobs that come all the time. Faults are drawn; each hits
 a GPU on which a long job runs. Times are those that a client of the gateway sees, from the moment of the fault on.
-*Virtual time*: fleets whose GPUs get drawn faults (single ones, many at once, flapping) and are reset at the end.
+*Virtual time*: fleets whose GPUs get drawn faults (single ones, many at once, flapping) and are reset at the end; and
+fleets in which runs fail on one node, the lemon, five times as often as on the others.
 
 The last line is one JSON object with the aims.
 """
@@ -22,10 +23,11 @@ from tests.bench.figures import Aim, Figures, line_of, milliseconds, quantile
 from tests.support.builders import spec
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.sick import SickFleet
-from weft.domain.health import HealthState
+from weft.domain.health import HealthState, Tally
 from weft.domain.job import FINAL, JobState
 from weft.emulation.faults import Fault, read_fault, write_fault
-from weft.health.catalogue import LEVELS, XIDS
+from weft.health.catalogue import LEMON, LEVELS, XIDS
+from weft.health.lemons import LemonRules, began, failed, fleet_rate, signs_of
 from weft.health.pool import most_out
 from weft.health.state import HealthTimes
 
@@ -37,6 +39,9 @@ EVENTS_LOOKED_AT = 100
 SECONDS_MAX = 60.0
 CROWD, CROWD_SECONDS = 4, 0.5
 DRAWN = (Fault(xids={"79": 1}), Fault(xids={"95": 1}), Fault(ecc=3), Fault(off_bus=True), Fault(xids={"119": 1}))
+LEMON_NODES, LEMON_RUNS_A_DAY, LEMON_DAYS_MAX = 20, 24, 60
+FLEET_RATES = (0.005, 0.01)  # the part of the runs on a sound node that fails
+LEMON_FAILURES, FALSE_ALARMS_PER_1000 = 7.0, 1.0
 QUARANTINE_SECONDS, ELSEWHERE_SECONDS = 2.0, 10.0
 
 
@@ -67,7 +72,9 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="weft-health-") as home:
         faults = QUICK_FAULTS if asked.quick else FAULTS
         aims = asyncio.run(live(Path(home), faults=faults, dice=Random(asked.seed), figures=figures))
-    aims |= virtual(QUICK_SEEDS if asked.quick else SEEDS, first=asked.seed, figures=figures)
+    seeds = QUICK_SEEDS if asked.quick else SEEDS
+    aims |= virtual(seeds, first=asked.seed, figures=figures)
+    aims |= lemons(seeds, first=asked.seed, figures=figures)
     figures.show()
     print(line_of(aims, seed=asked.seed))
     return 0 if all(aim.met for aim in aims.values()) else 1
@@ -212,3 +219,47 @@ def _lived(dice: Random) -> tuple[bool, int]:
     states = [each for node in fleet.nodes.values() for each in node.health]
     ends = [each for each in states if each.well or (each.state is HealthState.BROKEN and each.exit)]
     return beyond, len(states) - len(ends)
+
+
+# lemons
+
+
+def lemons(seeds: int, *, first: int, figures: Figures) -> dict[str, Aim]:
+    failures, alarms, days, missed = list[int](), 0, 0, 0
+    for seed in range(first, first + seeds):
+        found, wrong, lasted = _sour(Random(seed))
+        alarms, days = alarms + wrong, days + lasted * (LEMON_NODES - 1)
+        failures += [found] if found else []
+        missed += not found
+    mean, per_1000 = sum(failures) / max(1, len(failures)), alarms * 1000 / days
+    figures.add(f"lemons: failures until found ({seeds} fleets; missed)", f"{mean:.2f} ({missed})")
+    figures.add(f"lemons: false alarms in 1,000 node-days (of {days:,})", f"{per_1000:.2f}")
+    return {
+        "failures_until_a_lemon_is_found": Aim(value=round(mean, 2), aim=LEMON_FAILURES),
+        "lemons_missed": Aim(value=missed, aim=0),
+        "false_alarms_per_1000_node_days": Aim(value=round(per_1000, 2), aim=FALSE_ALARMS_PER_1000),
+    }
+
+
+def _sour(dice: Random) -> tuple[int, int, int]:
+    """A fleet until its lemon is found: the lemon's failures (0: never found), sound nodes found, and days."""
+    rules, rate = LemonRules(), dice.choice(FLEET_RATES)
+    rates = [rate * (rules.factor if node == 0 else 1.0) for node in range(LEMON_NODES)]
+    tallies, alarms = [Tally() for _ in rates], 0
+    for day in range(1, LEMON_DAYS_MAX + 1):
+        for run in range(LEMON_RUNS_A_DAY):
+            for node, chance in enumerate(rates):
+                others = (each for index, each in enumerate(tallies) if index != node)
+                if dice.random() >= chance:
+                    tallies[node] = began(tallies[node], 1, rate, rules)
+                    continue
+                known = fleet_rate(others, rules)
+                tallies[node] = failed(
+                    began(tallies[node], 1, known, rules), f"{day}-{run}", known, day * 86400.0, rules
+                )
+                if LEMON not in signs_of(tallies[node], LEMON_NODES, rules):
+                    continue
+                if node == 0:
+                    return tallies[node].failures, alarms, day
+                alarms, tallies[node] = alarms + 1, Tally()
+    return 0, alarms, LEMON_DAYS_MAX

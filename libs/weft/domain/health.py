@@ -17,6 +17,17 @@ CLOSED = frozenset({HealthState.QUARANTINED, HealthState.BROKEN})
 """States without new runs."""
 
 
+class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The runs that were placed on a node, and those of them that failed by no fault of their jobs. `score`: the CUSUM
+    of `weft.health.lemons`; `jobs`: those that failed last, each once; `at`: the time of the last failure."""
+
+    runs: int = 0
+    failures: int = 0
+    score: float = 0.0
+    jobs: tuple[str, ...] = ()
+    at: float = 0.0
+
+
 class HealthRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The health of one GPU of a node, or of the node itself (`gpu` None), and why. Times are seconds since the epoch.
 
@@ -26,7 +37,7 @@ class HealthRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     a reset or a reboot was seen.
 
     `boot`, `node_boot`, `xids` and `resets`: the counts that were judged already, by the life of the node's telemetry
-    and the boot of the node.
+    and the boot of the node. `tally`: how often runs failed on a node.
     """
 
     gpu: int | None = None
@@ -46,6 +57,7 @@ class HealthRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_boot: str = ""
     xids: dict[str, int] = {}
     resets: int = 0
+    tally: Tally | None = None
 
     @property
     def closed(self) -> bool:

@@ -12,12 +12,14 @@ from weft.domain.health import HealthState
 
 class Verdict(Struct, frozen=True, kw_only=True):
     """The state that a sign leads to. `words`: the sign, for a sentence. `lost`: runs on the GPU cannot go on.
-    `resets`: the GPU is out of use until a reset or a reboot was seen, and not only until the sign is gone."""
+    `resets`: the GPU is out of use until a reset or a reboot was seen, and not only until the sign is gone. `hours`:
+    for how long a node is out of use whose sign comes only while it is used; the time doubles likewise."""
 
     state: HealthState
     words: str
     lost: bool = False
     resets: bool = False
+    hours: float = 0.0
 
 
 def _lost(words: str) -> Verdict:
@@ -71,6 +73,8 @@ DRAIN_WANTED = "drain-wanted"
 LINKS_WANTED = "links-wanted"
 THROTTLED = "throttled"
 DRIVER_HANGS = "driver-hangs"
+FAILS_OFTEN = "fails-often"
+LEMON = "lemon"
 
 LEVELS: Mapping[str, Verdict] = {
     OFF_BUS: _lost("the driver cannot reach it"),
@@ -87,8 +91,11 @@ LEVELS: Mapping[str, Verdict] = {
     LINKS_WANTED: _suspect("the driver asks to use it without its links to other GPUs"),
     THROTTLED: _suspect("its hardware slows it down again and again"),
     DRIVER_HANGS: Verdict(state=HealthState.QUARANTINED, words="the GPU driver does not answer"),
+    FAILS_OFTEN: _suspect("runs fail there more often than elsewhere"),
+    LEMON: Verdict(state=HealthState.QUARANTINED, words="runs fail there far more often than elsewhere", hours=1.0),
 }
-"""Signs that are there now, or not. `driver-hangs` is a sign of a node, all others are of a GPU."""
+"""Signs that are there now, or not. The last three are signs of a node, of which the scheduler finds two itself; all
+others are of a GPU."""
 
 SEVERITY = (HealthState.SUSPECT, HealthState.QUARANTINED, HealthState.BROKEN)
 

@@ -119,7 +119,7 @@ def _sick(
     again = sign.new and sign.verdict.resets  # a reset before it is not the one that it needs
     out = structs.replace(_seen(before, reading) if again else _counted(before, reading), clean_since=None)
     if before.state is _S.BROKEN or (before.due and not _worse(before, sign)):
-        return _due(out, now, may_take) if before.due else out
+        return _due(out, now, times, may_take) if before.due else out
     if sign.verdict.state is _S.SUSPECT:
         known_already = before.state is _S.QUARANTINED or (before.state is _S.SUSPECT and before.code == sign.code)
         return out if known_already else _suspect(out, reading, sign, now, times)
@@ -144,7 +144,7 @@ def _worse(before: HealthRecord, sign: _Sign) -> bool:
     return known is None or severity(sign.verdict) > severity(known)
 
 
-def _due(health: HealthRecord, now: float, may_take: Callable[[], bool]) -> HealthRecord:
+def _due(health: HealthRecord, now: float, times: HealthTimes, may_take: Callable[[], bool]) -> HealthRecord:
     """Take it out now if the pool's bound leaves room by now."""
     verdict = verdict_of(health.code)
     if verdict is None or not may_take():
@@ -156,7 +156,7 @@ def _due(health: HealthRecord, now: float, may_take: Callable[[], bool]) -> Heal
         lost=verdict.lost,
         due=False,
         since=now,
-        exit=_BROKEN_EXIT if broken else _exit(verdict),
+        exit=_BROKEN_EXIT if broken else _exit(verdict, health.offences, now, times),
     )
 
 
@@ -186,14 +186,14 @@ def _taken(health: HealthRecord, reading: Reading, sign: _Sign, now: float, time
     if health.state is not _S.QUARANTINED:
         offences = (*offences, now)[-OFFENCES_MAX:]
     broken = verdict.state is _S.BROKEN
-    if not broken and verdict.resets and len(offences) >= OFFENCES_MAX:
+    if not broken and (verdict.resets or verdict.hours) and len(offences) >= OFFENCES_MAX:
         broken, sentence = True, f"{sentence}, for the third time in {duration_text(times.offences_seconds)}"
     return structs.replace(
         health,
         state=_S.BROKEN if broken else _S.QUARANTINED,
         code=sign.code,
         sentence=sentence,
-        exit=_BROKEN_EXIT if broken else _exit(verdict),
+        exit=_BROKEN_EXIT if broken else _exit(verdict, offences, now, times),
         numbers={sign.code: sign.number, "offences": float(len(offences))},
         since=now,
         offences=offences,
@@ -216,10 +216,11 @@ def _clean(
     clean = now - known.clean_since
     if known.due:
         if known.needs_reset:
-            return _due(known, now, may_take)
+            return _due(known, now, times, may_take)
         return structs.replace(known, due=False, exit="healthy after a while without a sign")
     if known.state is _S.QUARANTINED:
-        return _end_quarantine(known, now, times) if clean >= times.clean_seconds and not known.needs_reset else known
+        over = clean >= _quarantine_seconds(verdict_of(known.code), known.offences, now, times)
+        return _end_quarantine(known, now, times) if over and not known.needs_reset else known
     if known.state is _S.PROBATION:
         lasts = _doubled(times.probation_seconds, known.offences, now, times)
         return _well(known, now) if now - known.since >= lasts else known
@@ -268,7 +269,17 @@ def _sentence(reading: Reading, sign: _Sign) -> str:
     return f"{named}{sign.verdict.words}{f' ({reading.detail})' if reading.detail and not named else ''}"
 
 
-def _exit(verdict: Verdict) -> str:
+def _quarantine_seconds(verdict: Verdict | None, offences: tuple[float, ...], now: float, times: HealthTimes) -> float:
+    """The time without a sign after which a quarantine ends."""
+    if verdict is None or not verdict.hours:
+        return times.clean_seconds
+    return _doubled(verdict.hours * 3600.0, offences, now, times)
+
+
+def _exit(verdict: Verdict, offences: tuple[float, ...], now: float, times: HealthTimes) -> str:
+    if verdict.hours:
+        lasts = duration_text(_quarantine_seconds(verdict, offences, now, times))
+        return f"probation after {lasts}, or by `weft gpu return`"
     if verdict.resets:
         return "probation once a reset of the GPU or a reboot of its node was seen, or by `weft gpu return`"
     return "probation once the sign is gone, or by `weft gpu return`"

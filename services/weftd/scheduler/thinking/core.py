@@ -18,6 +18,7 @@ from weft.domain.dependencies import Ends
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
+from weft.health.lemons import LemonRules
 from weft.health.state import HealthTimes
 from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import JobOrder, NodeReported, RankOrder, RunState
@@ -64,6 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
     preemption_after_seconds: float = 0.0  # a job runs for so long at least before it is pre-empted
     health: HealthTimes = HealthTimes()
+    lemons: LemonRules = LemonRules()
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
 
@@ -281,6 +283,7 @@ class Scheduler:
 
     def decide(self, now: float) -> list[Step]:
         """Lost nodes, passed deadlines, places for waiting jobs, why the other jobs wait, and which jobs move."""
+        health.count_failures(self.cluster_state, now, self.settings.health, self.settings.lemons)
         steps = self._lose_nodes(now)
         if now >= self._deadlines_at + DEADLINES_SECONDS:
             self._deadlines_at = now

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import structs
 
 from weft.domain.cluster import Node
-from weft.domain.health import HealthRecord
+from weft.domain.health import HealthRecord, Tally
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobState, Step
+from weft.health.catalogue import FAILS_OFTEN, LEMON
+from weft.health.lemons import LemonRules, after_alarm, began, failed, fleet_rate, numbers_text, signs_of
 from weft.health.pool import PoolBound, judged_node
 from weft.health.state import HealthTimes, Reading, returned
 from weft.messages.asks import Ask
@@ -14,6 +16,7 @@ from weft.messages.nodes import GpuSigns, NodeReported, NodeSigns
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
+_OWN_SIGNS = frozenset({FAILS_OFTEN, LEMON})
 HEALTH = "health"
 """The event of a node that says that the state of one of its GPUs, or its own, is another one."""
 
@@ -22,11 +25,72 @@ def judge(cluster_state: ClusterState, report: NodeReported, now: float, times: 
     """Judge the signs of a node. A node without telemetry reports none, and keeps its states."""
     node = cluster_state.pool.nodes.get(report.node_id)
     signs = report.signs
-    if node is None or signs is None or not (signs.gpus or signs.levels or node.health):
+    if node is None:
+        return
+    if signs is None:
+        _end_lemon(cluster_state, node, report, now, times)
+        return
+    if not (signs.gpus or signs.levels or node.health):
         return
     bound = PoolBound(cluster_state.pool.nodes.values)
     health = judged_node(node.health, _readings(node, report, signs), now, times, bound)
     _keep(cluster_state, node, health, now)
+
+
+def _end_lemon(cluster_state: ClusterState, node: Node, report: NodeReported, now: float, times: HealthTimes) -> None:
+    """End the states that the scheduler found by itself on a node without telemetry; its other states stay."""
+    own = node.own_health
+    if own is None or own.well or own.code not in _OWN_SIGNS:
+        return
+    reading = Reading(node_id=node.id, boot=own.boot, node_boot=report.boot_id)
+    bound = PoolBound(cluster_state.pool.nodes.values)
+    _keep(cluster_state, node, judged_node(node.health, [reading], now, times, bound), now)
+
+
+def count_failures(cluster_state: ClusterState, now: float, times: HealthTimes, rules: LemonRules) -> None:
+    """Count the runs that failed by no fault of their jobs, and take a node out of use on which far more fail than
+    elsewhere."""
+    for run in cluster_state.outcomes.take_failed():
+        node = cluster_state.pool.nodes.get(run.node_id)
+        if node is None:
+            continue
+        rate = fleet_rate(
+            (_tally(cluster_state, each) for each in cluster_state.pool.nodes.values() if each is not node), rules
+        )
+        own = node.own_health or HealthRecord(since=now)
+        placed = cluster_state.outcomes.take_placed(node.id)
+        tally = failed(began(own.tally or Tally(), placed, rate, rules), run.job_id, rate, now, rules)
+        _count(cluster_state, node, structs.replace(own, tally=tally), rate, now, times, rules)
+
+
+def _count(
+    cluster_state: ClusterState,
+    node: Node,
+    own: HealthRecord,
+    rate: float,
+    now: float,
+    times: HealthTimes,
+    rules: LemonRules,
+) -> None:
+    """Judge the node by its tally, and store that."""
+    tally = own.tally or Tally()
+    levels = signs_of(tally, len(cluster_state.pool.nodes), rules)
+    told = numbers_text(tally, rate, rules)
+    if own.well:
+        own = structs.replace(own, sentence=told)
+    known = (own, *(each for each in node.health if each.gpu is not None))
+    if levels and not own.closed:
+        reading = Reading(node_id=node.id, levels=levels, detail=told, boot=own.boot, node_boot=own.node_boot)
+        known = judged_node(known, [reading], now, times, PoolBound(cluster_state.pool.nodes.values))
+        if known[0].closed:
+            known = (structs.replace(known[0], tally=after_alarm(tally, rules)), *known[1:])
+    _keep(cluster_state, node, known, now)
+
+
+def _tally(cluster_state: ClusterState, node: Node) -> Tally:
+    own = node.own_health
+    tally = Tally() if own is None or own.tally is None else own.tally
+    return structs.replace(tally, runs=tally.runs + cluster_state.outcomes.placed.get(node.id, 0))
 
 
 def give_back(cluster_state: ClusterState, ask: Ask, now: float, times: HealthTimes) -> None:
@@ -120,7 +184,9 @@ def _keep(
 
 
 def _is_news(before: HealthRecord | None, after: HealthRecord) -> bool:
-    return before is None or (before.state, before.code, before.due) != (after.state, after.code, after.due)
+    if before is None:
+        return not after.well
+    return (before.state, before.code, before.due) != (after.state, after.code, after.due)
 
 
 def _sentence(health: HealthRecord) -> str:

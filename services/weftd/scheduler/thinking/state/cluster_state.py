@@ -44,6 +44,7 @@ from weftd.scheduler.thinking.state.openjobs import OpenJobs
 from weftd.scheduler.thinking.state.pool import Pool
 from weftd.scheduler.thinking.state.quotas import Quotas
 from weftd.scheduler.thinking.state.replicas import ReplicaWatch
+from weftd.scheduler.thinking.state.run_outcomes import RunOutcomes
 from weftd.scheduler.thinking.state.score_cache import ScoreCache
 from weftd.scheduler.thinking.state.waitlist import Waitlist
 
@@ -101,6 +102,7 @@ class ClusterState:
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.resize_candidates = ResizeCandidates()
         self.replicas = ReplicaWatch()
+        self.outcomes = RunOutcomes()
         self.freed_holds = FreedHolds()
         self._loaded_at = 0.0
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this cycle, by job and version before the step
@@ -185,6 +187,7 @@ class ClusterState:
         self.pool.remove(node, sentence, at=at)
         self.desired.forget(node.id)
         self.score_cache.forget(node.id)
+        self.outcomes.forget(node.id)
         self._measure()
 
     def go(
@@ -213,6 +216,7 @@ class ClusterState:
         )
         change = self._decided[job.id, job.version] = changed(job, step)
         self._apply(job, change.after, now)
+        self.outcomes.note(job, change.after, step)
         return [step]
 
     def owed(self, job: Job, placement: Placement) -> tuple[Loan, ...]:
