@@ -41,6 +41,10 @@ FIELDS = {
     "JobSpec.gpu_model": "Only on GPUs of this model, as `weft gpus` shows it.",
     "JobSpec.tuning": "Whether its CPU, memory and network are changed while it runs (docs/tuning.md).",
     "JobSpec.checkpoints": "When it writes checkpoints, so that a stop or a move costs little.",
+    "JobSpec.hang": "After how long without a sign of work it counts as hung, and what follows (docs/health.md).",
+    "HangRules.after": "Time without output, a step, or a change in the use of its GPUs; 1 minute at least.",
+    "HangRules.do": "`notify`: its story says so; `requeue`: it starts again from its checkpoint, which counts as a"
+    " retry; `nothing`.",
     "JobSpec.resize": "How it takes another size (docs/elastic.md).",
     "JobSpec.pin": "A node on which it must run.",
     "JobSpec.array": "Indices such as `0-9,12,20-40:5%8`: one job for each, 8 at once (docs/arrays.md).",

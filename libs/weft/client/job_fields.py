@@ -66,6 +66,7 @@ class JobFields(TypedDict, total=False):
     tuning: Mapping[str, Any]
     checkpoints: Mapping[str, Any]
     resize: Mapping[str, str]
+    hang: Mapping[str, str]
     pin: Mapping[str, Any]
     read_only: bool
     early_stop: Mapping[str, Any]

@@ -33,6 +33,7 @@ class CauseCode(StrEnum):
     ROLLED_BACK = "rolled-back"  # what was tried did not pay: it is as before, as far as there is room
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
+    HUNG = "hung"  # none of its ranks shows a sign of work
     GPU_FAILED = "gpu-failed"  # a GPU that it holds is out of use: it goes elsewhere
     CANCEL_ASKED = "cancel-asked"
     STOPPED_EARLY = "stopped-early"  # other elements of its sweep were better at the same step

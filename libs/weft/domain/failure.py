@@ -44,6 +44,7 @@ _CLASSES: Mapping[CauseCode, FailureClass] = {
     _C.NOT_STORED: _F.STORE,
     _C.DECISION_FAILED: _F.STORE,
     _C.RUN_LOST: _F.UNKNOWN,
+    _C.HUNG: _F.UNKNOWN,
 }
 _AVOIDED = frozenset({_F.NODE, _F.UNKNOWN})
 

@@ -276,6 +276,23 @@ class Checkpointing(_Strict, frozen=True, kw_only=True):
             raise ValueError("say every or on_stop: neither is set")
 
 
+class HangAct(StrEnum):
+    NOTIFY = "notify"  # its story and its explanation say so
+    REQUEUE = "requeue"  # it starts again from its checkpoint, which counts as a retry
+    NOTHING = "nothing"
+
+
+class HangRules(_Strict, frozen=True, kw_only=True):
+    """The act that follows if no rank of the job shows a sign of work for `after`."""
+
+    after: Duration = "10m"
+    do: HangAct = HangAct.NOTIFY
+
+    @property
+    def after_seconds(self) -> float:
+        return duration_seconds(self.after)
+
+
 class ResizeHow(StrEnum):
     LIVE = "live"  # ranks join and leave while the others run
     RESTART = "restart"  # it checkpoints, stops, and starts with another size
@@ -406,6 +423,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     tuning: Tuning = Tuning()
     checkpoints: Checkpointing | None = None
     resize: ResizeRules = ResizeRules()
+    hang: HangRules = HangRules()
     pin: Pin | None = None
     read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
     array: Indices | None = None

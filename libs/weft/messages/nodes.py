@@ -21,6 +21,7 @@ from weft.messages.bounds import (
     JobId,
     LeaseNumber,
     Name,
+    Part,
     Port,
     Progress,
     Rank,
@@ -96,6 +97,9 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # With `start-failed`: another try on this node would end the same way, such as where its command is missing.
     for_good: bool = False
     noted: Annotated[tuple[Noted, ...], Meta(max_length=NOTED_MAX)] = ()
+    # Whole minutes in which a live run with GPUs had no output, no progress and no other use of them, and that use.
+    still_seconds: Count = 0
+    still_use: Part = 0.0
 
 
 XIDS_MAX, LEVELS_MAX = 128, 32

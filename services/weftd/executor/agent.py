@@ -6,11 +6,14 @@ GAP_SECONDS, so a burst makes few syncs; without an answer it retries for ever, 
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
 
 from weft.bus import Bus, BusClosedError, BusError
 from weft.domain.cluster import Capacity
-from weft.messages.nodes import NodeDesired, NodeReported
+from weft.messages.nodes import NodeDesired, NodeReported, RunSeen, RunState
 from weft.messages.signals import NodeSampled
 from weftd.executor.actions import Actions
 from weftd.executor.files.contexts import Contexts
@@ -18,18 +21,21 @@ from weftd.executor.files.secrets import SecretFiles, with_secrets
 from weftd.executor.logs.progress import ProgressSource
 from weftd.executor.metrics import ExecutorGauges
 from weftd.executor.registry import RegistryImages
-from weftd.executor.runs import Run, Runtime, RuntimeUnavailableError
+from weftd.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
 from weftd.executor.serving.logends import LogEnds
 from weftd.executor.settings import ExecutorSettings
 from weftd.executor.state_file import StateFile
 from weftd.executor.thinking.core import Action, Reconciler, Start
+from weftd.executor.thinking.hangs import StillWatch
 from weftd.executor.thinking.health import SignWatch
+from weftd.executor.thinking.telling import Told
 
 logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS = 0.1
 STOP_LOOK_SECONDS = 0.1
 ANSWER_SECONDS_MAX = 3.0
+LOOK_SECONDS = 10.0  # between two looks at which runs wrote something
 GAP_SECONDS = 0.02  # between two syncs, whatever their cause
 
 
@@ -78,6 +84,8 @@ class Agent:
         self._refused = ""
         self._last_words = LogEnds(runtime)
         self._sign_watch = SignWatch()
+        self._still_watch = StillWatch()
+        self._looked_at = -math.inf
         self._unjudged = False  # the end of a run is not reported before the next sample
 
     def touch(self) -> None:
@@ -89,6 +97,20 @@ class Agent:
         """Take in a sample of this node's telemetry; other signs of sickness are reported at once."""
         if self._sign_watch.see(told, self._clock()) or self._unjudged:
             self.woken.set()
+        self._still_watch.sampled(told, self._core.gpus_of_runs(), self._clock())
+
+    async def watch_work(self, told: Mapping[RunKey, Told]) -> None:
+        """Note which runs with GPUs wrote something, or went on, since the last look."""
+        now = self._clock()
+        if now < self._looked_at + LOOK_SECONDS:
+            return
+        self._looked_at = now
+        keys = list(self._core.gpus_of_runs())
+        self._still_watch.keep(keys)
+        for key in keys:
+            log, known = await self._runtime.read_log(key, offset=0, limit=1), told.get(key, Told(progress={}))
+            pace = 0.0 if known.pace is None else known.pace.step_seconds
+            self._still_watch.wrote(key, now, log_bytes=log.size, progress=known.progress, step_seconds=pace)
 
     def _note_done(self, action: Action) -> None:
         """Decide, and report. A start that is done is reported once the runtime notices that the run began or ended."""
@@ -178,6 +200,7 @@ class Agent:
             last_words=words,
             unjudged=self._is_unjudged,
         )
+        seen = tuple(map(self._with_stillness, seen))
         self._seq += 1
         sent_at = self._clock()
         try:
@@ -221,6 +244,12 @@ class Agent:
         # Before a run starts by this answer: a restart must know the time of this sync.
         self._state_file.save(self._core.memory)
         return True
+
+    def _with_stillness(self, run: RunSeen) -> RunSeen:
+        if run.state is not RunState.RUNNING:
+            return run
+        still = self._still_watch.still(RunKey(run.job_id, run.epoch, run.rank), self._clock())
+        return replace(run, still_seconds=still.seconds, still_use=still.use) if still.seconds else run
 
     def _is_unjudged(self, run: Run) -> bool:
         waits = self._sign_watch.awaits_sample(run.key, run.ended_at, self._clock())

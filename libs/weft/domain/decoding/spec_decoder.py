@@ -23,6 +23,7 @@ from weft.domain.spec import (
     REPLICAS_MAX,
     SECRETS_MAX,
     TOKEN_PATTERN,
+    HangAct,
     JobSpec,
     Kind,
     ResizeHow,
@@ -76,6 +77,7 @@ def _check(spec: JobSpec) -> None:
     mistakes: list[Mistake] = []
     for check in (
         _check_times,
+        _check_hang,
         _check_signals,
         _check_done_when,
         _check_objective,
@@ -103,6 +105,11 @@ def _check_times(spec: JobSpec) -> None:
         raise SpecError("grace", f"{spec.grace} is longer than 1h")
     if spec.time_limit_seconds == 0:
         raise SpecError("time_limit", "a job that may not run at all")
+
+
+def _check_hang(spec: JobSpec) -> None:
+    if spec.hang.do is HangAct.REQUEUE and not spec.retries.max:
+        raise SpecError("hang.do", "requeue counts as a retry, and `retries.max` is 0")
 
 
 def _check_signals(spec: JobSpec) -> None:
@@ -254,6 +261,7 @@ def _check_service(spec: JobSpec) -> None:
 
 def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
     yield "grace", spec.grace
+    yield "hang.after", spec.hang.after
     yield "retries.backoff", spec.retries.backoff
     yield "retries.backoff_max", spec.retries.backoff_max
     if spec.checkpoints is not None and spec.checkpoints.every is not None:

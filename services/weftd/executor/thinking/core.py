@@ -20,6 +20,7 @@ from weftd.executor.thinking.serving import Readiness, ReadySince
 
 OVER_KEPT = 10_000
 HURRY_PART, HURRY_SECONDS_MAX = 1 / 3, 10.0  # of the grace, before its end
+_NOT_ENDED = {"state": RunState.RUNNING, "ended_at": None, "exit_code": None, "reason": None}
 
 
 class Start(Struct, frozen=True):
@@ -284,7 +285,7 @@ class Reconciler:
         sample of its GPUs show why a run failed? Such a run is reported as running until then.
         """
         said = last_words or {}
-        shown = [_not_ended(run) if self._may_be_its_gpu(run) and unjudged(run) else run for run in runs]
+        shown = [replace(run, **_NOT_ENDED) if self._may_be_its_gpu(run) and unjudged(run) else run for run in runs]
         told = {run.key: self._seen(run, progress.get(run.key, {}), said.get(run.key, "")) for run in shown}
         for key in [key for key in self._desired or () if key in self._over]:
             told.setdefault(key, _was_here(self._over[key]))
@@ -299,6 +300,10 @@ class Reconciler:
         """Did the run fail by itself, and did it have GPUs?"""
         failed = not run.live and run.exit_code != 0 and run.reason not in NEVER_RAN
         return failed and run.key not in self._stops and bool(self._held_by(run.key))
+
+    def gpus_of_runs(self) -> dict[RunKey, tuple[int, ...]]:
+        """The GPUs of each run that was given any."""
+        return {key: holding.gpus for key, holding in self._holding.items() if holding.gpus}
 
     def _held_by(self, key: RunKey) -> tuple[int, ...] | None:
         """The GPUs that a run was given; None if unknown by now."""
@@ -463,10 +468,6 @@ class Reconciler:
     def _not_applied(self, key: RunKey) -> str:
         limits = self._trying[key].why if key in self._trying else ""
         return "; ".join(why for why in (limits, self._showing.why(key)) if why)
-
-
-def _not_ended(run: Run) -> Run:
-    return replace(run, state=RunState.RUNNING, ended_at=None, exit_code=None, reason=None)
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

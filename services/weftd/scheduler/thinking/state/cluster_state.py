@@ -103,6 +103,7 @@ class ClusterState:
         self.resize_candidates = ResizeCandidates()
         self.replicas = ReplicaWatch()
         self.outcomes = RunOutcomes()
+        self.hung: set[tuple[str, int]] = set()  # jobs, with their epochs, that are noted to hang
         self.freed_holds = FreedHolds()
         self._loaded_at = 0.0
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this cycle, by job and version before the step

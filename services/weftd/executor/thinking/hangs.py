@@ -1,0 +1,92 @@
+"""For how long a run has shown no sign of work: no output, no progress, and a use of its GPUs that does not change.
+
+GPUs that idle and GPUs that are wholly busy both count: a rank that waits for another one in a collective keeps its GPU
+busy. A run that reads or writes files or the network, as one that prepares its data does, works.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
+
+from weft.messages.signals import NodeSampled, RunSample
+from weftd.executor.runs import RunKey
+
+IDLE_MAX, BUSY_LEAST = 0.05, 0.95  # use between them is work
+FLAT = 0.02  # by so much a use may differ and counts as the same
+BYTES_RATE = 1 << 20  # a run that moves more per second works
+STEPS = 10.0  # a run is still only after this many of its steps would have ended
+SAMPLES_SECONDS_MAX = 30.0  # without samples for so long, nothing is known
+REPORTED_SECONDS = 60.0  # whole minutes are reported: the report of a node changes rarely
+
+
+class Still(Struct, frozen=True):
+    """`seconds`: whole minutes without a sign of work; 0: it works, or nothing is known. `use`: that of its GPUs."""
+
+    seconds: int = 0
+    use: float = 0.0
+
+
+class _Watched(Struct):
+    since: float
+    log_bytes: int = -1
+    progress: Mapping[str, float] = {}
+    use: float | None = None
+    step_seconds: float = 0.0
+
+
+class StillWatch:
+    """Times are of one clock that does not jump."""
+
+    def __init__(self) -> None:
+        self._watched: dict[RunKey, _Watched] = {}
+        self._sampled_at: float | None = None
+
+    def keep(self, keys: Collection[RunKey]) -> None:
+        """Forget all other runs."""
+        self._watched = {key: watched for key, watched in self._watched.items() if key in keys}
+
+    def wrote(
+        self, key: RunKey, now: float, *, log_bytes: int, progress: Mapping[str, float], step_seconds: float = 0.0
+    ) -> None:
+        """Take in the size of the run's log and its newest progress."""
+        watched = self._watched.setdefault(key, _Watched(now))
+        if (log_bytes, progress) != (watched.log_bytes, watched.progress):
+            watched.since, watched.log_bytes, watched.progress = now, log_bytes, dict(progress)
+        watched.step_seconds = step_seconds or watched.step_seconds
+
+    def sampled(self, told: NodeSampled, gpus_of: Mapping[RunKey, Sequence[int]], now: float) -> None:
+        """Take in a sample of the node. `gpus_of`: the GPUs of each run."""
+        self._sampled_at = now
+        uses = {gpu.index: gpu.utilisation for gpu in told.gpus}
+        samples = {RunKey(run.job_id, run.epoch, run.rank): run for run in told.runs}
+        for key, gpus in gpus_of.items():
+            watched = self._watched.setdefault(key, _Watched(now))
+            known = [use for gpu in gpus if (use := uses.get(gpu)) is not None]
+            use = sum(known) / len(known) if known and len(known) == len(gpus) else None
+            flat = use is not None and all(each <= IDLE_MAX or each >= BUSY_LEAST for each in known)
+            same = use is not None and (watched.use is None or abs(use - watched.use) <= FLAT)
+            if not (flat and same) or _moves(samples.get(key)):
+                watched.since = now
+            watched.use = use if not same or watched.use is None else watched.use
+
+    def still(self, key: RunKey, now: float) -> Still:
+        watched = self._watched.get(key)
+        unknown = self._sampled_at is None or now - self._sampled_at > SAMPLES_SECONDS_MAX
+        if watched is None or watched.use is None or unknown:
+            return Still()
+        seconds = now - watched.since
+        if seconds < max(REPORTED_SECONDS, STEPS * watched.step_seconds):
+            return Still()
+        return Still(int(seconds // REPORTED_SECONDS * REPORTED_SECONDS), round(watched.use, 2))
+
+
+def _moves(sample: RunSample | None) -> bool:
+    if sample is None:
+        return False
+    rates = (
+        sample.disk_read_rate,
+        sample.disk_write_rate,
+        sample.network_receive_rate,
+        sample.network_send_rate,
+    )
+    return any(rate is not None and rate > BYTES_RATE for rate in rates)
