@@ -1,5 +1,6 @@
 """Sick GPUs and nodes: no new run, and what ran there goes elsewhere and is charged no try."""
 
+import pytest
 from msgspec import structs
 
 from tests.support.scheduler import World, world
@@ -7,6 +8,9 @@ from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason, GpuSigns, NodeSigns
+from weft.service import SettingsError, load
+from weftd.scheduler.counters import Counters
+from weftd.scheduler.settings import SchedulerSettings
 
 S, H = JobState, HealthState
 
@@ -156,3 +160,31 @@ def test_each_change_of_state_is_an_event_with_a_sentence() -> None:
     assert change.sentence.startswith(
         "GPU 1 is quarantined: Xid 79: it fell off the bus (until: probation once a reset"
     )
+
+
+def test_the_metric_counts_what_is_out_of_use_by_state() -> None:
+    w = world(nodes=3, gpus=8)
+    counters = Counters()
+    shows(w, "node-1", 0, xids={"79": 1})
+    shows(w, "node-2", 1, levels={"row-remap-failed": 1.0})
+    w.nodes["node-3"].signs = NodeSigns(boot="t1", levels={"driver-hangs": 30.0})
+    w.sync("node-3")
+    counters.show(w.core)
+
+    def value(what: str, state: str) -> float | None:
+        return counters.registry.get_sample_value("weft_scheduler_out_of_use", {"what": what, "state": state})
+
+    assert [value("gpu", "quarantined"), value("gpu", "broken")] == [1, 1]
+    assert [value("node", "quarantined"), value("node", "broken")] == [1, 0]
+
+
+def test_the_times_of_health_are_settings_and_absurd_ones_are_refused() -> None:
+    made = load(
+        SchedulerSettings,
+        prefix="SCHEDULER_",
+        environ={"SCHEDULER_HEALTH_CLEAN_SECONDS": "5", "SCHEDULER_LEMON_THRESHOLD": "9"},
+    )
+    assert (made.core.health.clean_seconds, made.core.lemons.threshold) == (5.0, 9.0)
+    for name, value in (("HEALTH_PROBATION_SECONDS", "-1"), ("LEMON_FACTOR", "0"), ("LEMON_RATE_LEAST", "nan")):
+        with pytest.raises(SettingsError, match=name):
+            load(SchedulerSettings, prefix="SCHEDULER_", environ={f"SCHEDULER_{name}": value})

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from weft.domain.health import CLOSED, HealthState
 from weft.domain.job import Step
 from weft.messages.history import Record
 from weftd.scheduler.thinking.core import Scheduler
@@ -17,7 +18,7 @@ class Counters:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._shown: dict[str, _Shown] = {}  # by pool that is led
-        self._counted: dict[str, tuple[Pool, int, int]] = {}  # by pool: its nodes, at which change, how many are ready
+        self._counted: dict[str, tuple[Pool, int, _Nodes]] = {}  # by pool: its nodes, at which change, in numbers
         self._held: set[str] = set()  # pools whose nodes are held without the store
         self._led = Gauge("weft_scheduler_pools_led", "Pools that this scheduler leads.", registry=self.registry)
         self._steps = Counter("weft_scheduler_steps", "Steps stored, by event.", ["event"], registry=self.registry)
@@ -29,6 +30,12 @@ class Counters:
         )
         self._jobs = Gauge("weft_scheduler_jobs", "Open jobs that the leader knows.", ["held"], registry=self.registry)
         self._nodes = Gauge("weft_scheduler_nodes", "Nodes that are heard of.", registry=self.registry)
+        self._out_of_use = Gauge(
+            "weft_scheduler_out_of_use",
+            "GPUs and nodes of ready nodes that are out of use, by state: quarantined, broken.",
+            ["what", "state"],
+            registry=self.registry,
+        )
         self._recorded = Counter(
             "weft_scheduler_history_bytes", "Bytes added to the history of decisions.", registry=self.registry
         )
@@ -95,20 +102,19 @@ class Counters:
         self._shown[core.pool] = _Shown(
             holding=holding,
             waiting=len(core.cluster_state.jobs) - holding,
-            nodes=self._ready_nodes(core),
+            nodes=self._nodes_of(core),
             doubted=core.node_failures.held_back,
             orphans=core.cluster_state.pool.orphans.living,
             holding_back=core.holding_back,
         )
         self._sum()
 
-    def _ready_nodes(self, core: Scheduler) -> int:
+    def _nodes_of(self, core: Scheduler) -> "_Nodes":
         """Counted only when a node has changed: there may be thousands, and many cycles a second."""
         pool = core.cluster_state.pool
         counted = self._counted.get(core.pool)
         if counted is None or counted[0] is not pool or counted[1] != pool.changes:
-            ready = sum(node.ready for node in pool.nodes.values())
-            counted = self._counted[core.pool] = (pool, pool.changes, ready)
+            counted = self._counted[core.pool] = (pool, pool.changes, _nodes_of(pool))
         return counted[2]
 
     def leads_no_more(self, pool: str) -> None:
@@ -123,10 +129,33 @@ class Counters:
         self._led.set(len(shown))
         self._jobs.labels("holding").set(sum(one.holding for one in shown))
         self._jobs.labels("waiting").set(sum(one.waiting for one in shown))
-        self._nodes.set(sum(one.nodes for one in shown))
+        self._nodes.set(sum(one.nodes.ready for one in shown))
+        for what, state in OUT_OF_USE:
+            total = sum(one.nodes.out_of_use.get((what, state), 0) for one in shown)
+            self._out_of_use.labels(what, state).set(total)
         self._doubted.set(sum(one.doubted for one in shown))
         self._orphans.set(sum(one.orphans for one in shown))
         self._holding_back.set(any(one.holding_back for one in shown))
+
+
+OUT_OF_USE = [(what, state) for what in ("gpu", "node") for state in sorted(CLOSED)]
+
+
+class _Nodes(Struct, frozen=True):
+    """`ready`: number of ready nodes; `out_of_use`: number of their GPUs, and of themselves, by state."""
+
+    ready: int
+    out_of_use: dict[tuple[str, HealthState], int]
+
+
+def _nodes_of(pool: Pool) -> _Nodes:
+    ready = [node for node in pool.nodes.values() if node.ready]
+    closed = [each for node in ready for each in node.health if each.closed]
+    found: dict[tuple[str, HealthState], int] = {}
+    for each in closed:
+        key = ("node" if each.gpu is None else "gpu", each.state)
+        found[key] = found.get(key, 0) + 1
+    return _Nodes(len(ready), found)
 
 
 class _Shown(Struct, frozen=True, kw_only=True):
@@ -134,7 +163,7 @@ class _Shown(Struct, frozen=True, kw_only=True):
 
     holding: int
     waiting: int
-    nodes: int
+    nodes: _Nodes
     doubted: int
     orphans: int
     holding_back: bool

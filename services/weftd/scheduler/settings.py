@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from weft.health.lemons import JOBS_KEPT, LemonRules
+from weft.health.state import HealthTimes
 from weft.messages.bounds import Token
 from weft.planning.moves import MoveRules
 from weft.planning.policy import Policy
@@ -16,8 +18,49 @@ from weftd.scheduler.thinking.core import Settings
 from weftd.scheduler.thinking.record.history import HistoryRetention
 
 MOVES, POLICY = MoveRules(), Policy()
+TIMES, LEMONS = HealthTimes(), LemonRules()
 DAY = 86400.0
 POOLS_MAX = 256
+
+
+Seconds = Annotated[float, Meta(ge=1, le=365 * DAY)]
+
+
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When a GPU or a node is sick, and for how long: see `HealthTimes` and `LemonRules`."""
+
+    health_clean_seconds: Seconds = TIMES.clean_seconds
+    health_suspect_seconds: Seconds = TIMES.suspect_seconds
+    health_probation_seconds: Seconds = TIMES.probation_seconds
+    health_longest_seconds: Seconds = TIMES.longest_seconds
+    health_offences_seconds: Seconds = TIMES.offences_seconds
+    lemon_factor: Annotated[float, Meta(ge=1.5, le=100)] = LEMONS.factor
+    lemon_threshold: Annotated[float, Meta(ge=1, le=1000)] = LEMONS.threshold
+    lemon_rate_least: Annotated[float, Meta(ge=1e-6, le=0.1)] = LEMONS.rate_least
+    lemon_jobs_least: Annotated[int, Meta(ge=1, le=JOBS_KEPT)] = LEMONS.jobs_least
+    lemon_nodes_least: Annotated[int, Meta(ge=2)] = LEMONS.nodes_least
+    lemon_window_seconds: Seconds = LEMONS.window_seconds
+
+    @property
+    def times(self) -> HealthTimes:
+        return HealthTimes(
+            clean_seconds=self.health_clean_seconds,
+            suspect_seconds=self.health_suspect_seconds,
+            probation_seconds=self.health_probation_seconds,
+            longest_seconds=self.health_longest_seconds,
+            offences_seconds=self.health_offences_seconds,
+        )
+
+    @property
+    def lemons(self) -> LemonRules:
+        return LemonRules(
+            factor=self.lemon_factor,
+            threshold=self.lemon_threshold,
+            rate_least=self.lemon_rate_least,
+            jobs_least=self.lemon_jobs_least,
+            nodes_least=self.lemon_nodes_least,
+            window_seconds=self.lemon_window_seconds,
+        )
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +101,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
     nats_replicas: Literal[1, 3, 5] = 1  # servers that each hold the stream of events: 3 in a cluster of three
     shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
+    health: HealthSettings = HealthSettings()
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
 
@@ -112,6 +156,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             preemption_after_seconds=self.preemption_after_seconds,
             quota_runtime_seconds=self.quota_runtime_seconds,
             shares_strict=self.shares_strict,
+            health=self.health.times,
+            lemons=self.health.lemons,
         )
 
     @property
