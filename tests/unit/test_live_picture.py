@@ -11,9 +11,10 @@ from msgspec import structs
 from tests.support.builders import job, node
 from tests.support.steps import placement
 from tests.support.tier import examples
+from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import Job, JobState
 from weft.domain.shares import Share
-from weft.messages.live import LiveDelta, LiveSnapshot
+from weft.messages.live import LiveDelta, LiveNode, LiveSnapshot
 from weft.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.live_picture import (
@@ -213,3 +214,21 @@ def test_a_version_that_comes_again_with_other_ranks_leaves_none_of_the_earlier_
     look(("node-3", 2))
     look()
     assert not any(picture._held.values())
+
+
+def test_a_node_and_a_gpu_that_are_out_of_use_say_why() -> None:
+    gone = HealthRecord(gpu=1, state=HealthState.QUARANTINED, code="xid-79", sentence="Xid 79: it fell off the bus")
+    hung = HealthRecord(state=HealthState.QUARANTINED, sentence="the GPU driver does not answer")
+    suspect = HealthRecord(gpu=0, state=HealthState.SUSPECT, sentence="it is throttled")
+    nodes = [
+        structs.replace(node("node-1", seen_at=NOW), health=(suspect, gone)),
+        structs.replace(node("node-2", seen_at=NOW), health=(hung,)),
+        structs.replace(node("node-3", seen_at=NOW, drained=True), health=(hung,)),
+    ]
+    picture = LivePicture(LiveCluster(clock=lambda: 0.0))
+    seen = ClusterSeen(nodes=nodes, holding=[], waiting=waiting_of([], []), now=NOW)
+    change = picture.look(seen, sampled=True, scores=[])
+    shown = {each.id: each for each in (msgspec.json.decode(told, type=LiveNode) for told in change.nodes)}
+    assert [gpu.out for gpu in shown["node-1"].gpus[:2]] == ["", "quarantined: Xid 79: it fell off the bus"]
+    assert [shown[f"node-{number}"].state for number in (1, 2, 3)] == ["ready", "quarantined", "drained"]
+    assert shown["node-2"].out == "quarantined: the GPU driver does not answer"

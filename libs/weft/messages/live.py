@@ -28,7 +28,7 @@ class LiveGpu(Struct, frozen=True, kw_only=True):
     """One GPU. `used`, in steps of a hundredth, and `memory_used`, in steps of a hundredth of the memory: by its newest
     sample, null if there is none. `slow`: the score that placement believes, of the class of jobs that the GPU is
     slowest for; 1.0 is typical, null if none is known. `quarantined`: it turned slow all at once. `holders`: the
-    largest share first."""
+    largest share first. `out`: why it is out of use for its health; empty if it takes new runs."""
 
     index: int
     model: str
@@ -39,11 +39,13 @@ class LiveGpu(Struct, frozen=True, kw_only=True):
     slow: float | None
     quarantined: bool
     holders: tuple[LiveHolder, ...]
+    out: str = ""
 
 
 class LiveNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node. `state`: `lost` (its work was taken from it), else `silent` (it has not reported for longer than usual:
-    `silent_seconds`, in whole seconds), else `drained` (it takes no new work), else `ready`."""
+    `silent_seconds`, in whole seconds), else `drained` (it takes no new work), else `quarantined` (nor does it, for its
+    health: `out`), else `ready`."""
 
     id: str
     pool: str
@@ -55,6 +57,7 @@ class LiveNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_allocated: Bytes
     gpus: tuple[LiveGpu, ...]
     silent_seconds: int | None = None
+    out: str = ""
 
 
 class LiveService(Struct, frozen=True, kw_only=True):

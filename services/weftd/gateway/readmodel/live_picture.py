@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.domain.cluster import Gpu, Node
+from weft.domain.health import HealthRecord
 from weft.domain.job import Allocation, Job, JobState
 from weft.domain.quantity import duration_seconds
 from weft.domain.shares import WHOLE
@@ -259,7 +260,13 @@ class LivePicture:
         slow = self._scores.get(node.id, NO_SCORES)
         silent = silent_seconds(node, now)
         gpus = tuple(
-            _gpu(gpu, samples.get(gpu.index), slow.get(gpu.index), holders.get(gpu.index, ()))
+            _gpu(
+                gpu,
+                samples.get(gpu.index),
+                slow.get(gpu.index),
+                holders.get(gpu.index, ()),
+                out=_out(node.health_of(gpu.index)) if node.health else "",
+            )
             for gpu in node.capacity.gpus
         )
         shown = LiveNode(
@@ -273,6 +280,7 @@ class LivePicture:
             memory_allocated=sum(allocation.memory for _, allocation in held),
             gpus=gpus,
             silent_seconds=int(silent) if silent else None,
+            out=_out(node.own_health),
         )
         return shown, Totals(
             nodes=1,
@@ -328,7 +336,19 @@ def waiting_of(queued: Iterable[Job], holding: Iterable[Job]) -> LiveCounts:
     )
 
 
-def _gpu(gpu: Gpu, sample: GpuSample | None, slow: BelievedSlow | None, holders: Sequence[LiveHolder]) -> LiveGpu:
+def _out(health: HealthRecord | None) -> str:
+    """Why a GPU or a node is out of use; empty if it takes new runs."""
+    return f"{health.state}: {health.sentence}" if health is not None and health.closed else ""
+
+
+def _gpu(
+    gpu: Gpu,
+    sample: GpuSample | None,
+    slow: BelievedSlow | None,
+    holders: Sequence[LiveHolder],
+    *,
+    out: str = "",
+) -> LiveGpu:
     """What a node reports of its GPU is held to what the GPU has."""
     used = None if sample is None else sample.utilisation
     memory = None if sample is None else sample.memory_used
@@ -343,6 +363,7 @@ def _gpu(gpu: Gpu, sample: GpuSample | None, slow: BelievedSlow | None, holders:
         slow=None if slow is None else slow.believed,
         quarantined=slow is not None and slow.quarantined,
         holders=tuple(sorted(holders, key=lambda holder: (-holder.share, holder.job))),
+        out=out,
     )
 
 
@@ -355,7 +376,9 @@ def _state(node: Node, silent: float) -> str:
         return "lost"
     if silent:
         return "silent"
-    return "drained" if node.drained else "ready"
+    if node.drained:
+        return "drained"
+    return "quarantined" if _out(node.own_health) else "ready"
 
 
 def _sum(parts: Iterable[Totals]) -> Totals:

@@ -20,6 +20,7 @@ function gpuFacts(node, gpu, scene) {
   else facts.push(["held by", freeWords(node, scene)]);
   if (gpu.used !== null && gpu.used !== undefined) facts.push(["used", useWords(gpu)]);
   if (isSlow(gpu)) facts.push(["speed", slowWords(gpu)]);
+  if (gpu.out) facts.push(["health", `${clean(gpu.out)}; no new job starts there`]);
   return facts;
 }
 
@@ -59,6 +60,7 @@ function stateWords(node) {
     ready: "ready",
     drained: "drained: its jobs go on, no new one starts there",
     silent: `silent${node.silent_seconds ? ` for ${duration(node.silent_seconds)}` : ""}: what is shown of it is that old`,
+    quarantined: `${clean(node.out || "quarantined")}; its jobs go on, no new one starts there`,
     lost: "lost: its jobs start again elsewhere",
   };
   return `${words[node.state] || clean(node.state)}${node.runtime ? ` (${clean(node.runtime)})` : ""}`;
@@ -71,13 +73,14 @@ export function describe(node, gpu, scene) {
   const parts = [`GPU ${gpu.index} of ${clean(node.id)}`, holders.length ? `held by ${holders.join(" and ")}` : "free"];
   if (gpu.used !== null && gpu.used !== undefined) parts.push(isIdle(gpu) ? "idle" : `${percent(gpu.used)} used`);
   if (isSlow(gpu)) parts.push(slowWords(gpu));
+  if (gpu.out) parts.push(`out of use, ${clean(gpu.out)}`);
   if (node.state !== "ready") parts.push(`the node is ${node.state}`);
   return parts.join(", ");
 }
 
 // The GPUs of the node under the cursor as a table, for screen readers.
 export function nodeTable(node, scene) {
-  const columns = ["GPU", "Model", "Held by", "Used", "Speed"];
+  const columns = ["GPU", "Model", "Held by", "Used", "Speed", "Health"];
   return h("table", {},
     h("caption", {}, `${clean(node.id)}: ${stateWords(node)}`),
     h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))),
@@ -85,7 +88,8 @@ export function nodeTable(node, scene) {
       h("th", { scope: "row" }, text(gpu.index)), h("td", {}, modelWords(gpu)),
       h("td", {}, gpu.holders.map((held) => clean(nameOf(held, scene)) || held.job).join(", ") || "free"),
       h("td", {}, gpu.used === null || gpu.used === undefined ? "unknown" : percent(gpu.used)),
-      h("td", {}, isSlow(gpu) ? slowWords(gpu) : "typical")))));
+      h("td", {}, isSlow(gpu) ? slowWords(gpu) : "typical"),
+      h("td", {}, gpu.out ? clean(gpu.out) : "in use")))));
 }
 
 function round(number) {

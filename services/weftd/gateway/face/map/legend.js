@@ -14,6 +14,7 @@ const SAMPLES = [
   ["free", { holders: [] }],
   ["free, but wanted", { holders: [] }, "ready", true],
   ["drained", {}, "drained"],
+  ["quarantined", {}, "quarantined"],
   ["silent", {}, "silent"],
   ["lost", {}, "lost"],
 ];

@@ -83,7 +83,7 @@ export function clusterMap({ open, height }) {
   function lookOf(node) {
     const held = (gpu) => gpu.holders.map((each) => `${each.job}:${each.share}:${scene.jobs[each.job]?.name ?? ""}`).join("+");
     return {
-      form: node.state + node.gpus.map((gpu) => `${isIdle(gpu)},${gpu.slow},${gpu.quarantined},${held(gpu)}`).join("|"),
+      form: node.state + node.gpus.map((gpu) => `${isIdle(gpu)},${gpu.slow},${gpu.quarantined},${Boolean(gpu.out)},${held(gpu)}`).join("|"),
       use: node.gpus.map((gpu) => Math.round((gpu.used ?? -1) * 16)).join(),
     };
   }

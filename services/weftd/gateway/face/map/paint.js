@@ -61,7 +61,8 @@ function frame(ctx, ink, node, block, size) {
 
 function headNote(node) {
   const held = node.gpus.filter((gpu) => gpu.holders.length).length;
-  const state = node.state === "ready" ? "" : `${node.state}, `;
+  const out = node.gpus.filter((gpu) => gpu.out).length;
+  const state = node.state === "ready" ? (out ? `${out} quarantined, ` : "") : `${node.state}, `;
   return node.gpus.length ? `${state}${held} of ${node.gpus.length} held` : node.state;
 }
 

@@ -109,7 +109,7 @@ function startWords(eta, now) {
 export function tellOut(panel, seen) {
   panel.hidden = !seen.out.length;
   if (!seen.out.length) return;
-  const words = { drained: "no new job starts there", silent: "not heard of lately", lost: "their jobs start again elsewhere" };
+  const words = { drained: "no new job starts there", quarantined: "sick, see weft health", silent: "not heard of lately", lost: "their jobs start again elsewhere" };
   renew(panel, h("h2", {}, `${count(seen.out.length, "node")} out of service`),
     h("ul", { class: "plain" }, Object.keys(words).map((name) => {
       const nodes = inOrder(seen.out.filter((node) => node.state === name)).map((node) => clean(node.id));

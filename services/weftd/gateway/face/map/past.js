@@ -18,7 +18,7 @@ function gpuThen(gpu, jobs) {
   const holders = gpu.sharing?.length ? gpu.sharing : gpu.held_by ? [gpu.held_by] : [];
   return {
     index: gpu.index, model: gpu.model, memory: gpu.memory, emulated: Boolean(gpu.emulated),
-    used: null, memory_used: null, slow: null, quarantined: false,
+    used: null, memory_used: null, slow: null, quarantined: false, out: "",
     holders: holders.map((held) => ({
       job: held.job_id, name: held.name || jobs[held.job_id]?.name || "", share: held.share ? held.share.request / 1000 : 1,
     })),
