@@ -19,7 +19,7 @@ const MARKS = {
 const STARTS = new Set(["placed", "starting"]);
 const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 const LOANS = new Set(["lent", "paid-back"]);
-const FAILED = new Set(["exited", "out-of-memory", "start-failed", "cannot-start", "start-timeout", "run-lost", "rank-ended", "node-lost", "time-limit", "port-taken", "uncontrolled"]);
+const FAILED = new Set(["exited", "out-of-memory", "hung", "start-failed", "cannot-start", "start-timeout", "run-lost", "rank-ended", "node-lost", "time-limit", "port-taken", "uncontrolled"]);
 const HEIGHT = { bars: 26, marks: 20, axis: 20, gap: 6 };
 const LEFT = 4;
 
