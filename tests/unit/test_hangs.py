@@ -7,7 +7,7 @@ from tests.support.scheduler import World, world
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
 from weft.domain.failure import Failure, FailureClass
 from weft.domain.job import CauseCode, JobEvent, JobState
-from weft.domain.spec import Checkpointing, HangAct, HangRules, Retries
+from weft.domain.spec import Checkpointing, HangAct, HangRules, Kind, Retries
 from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.hangs import SAMPLES_SECONDS_MAX, Still, StillWatch
@@ -153,6 +153,14 @@ def test_a_job_that_wants_nothing_done_is_left_alone() -> None:
     w = world(nodes=2, gpus=2)
     gang(w, do=HangAct.NOTHING)
     stands_still(w, 7200, 0.0, 0.0)
+    assert notes(w) == []
+
+
+def test_a_notebook_that_waits_for_its_user_does_not_hang() -> None:
+    w = world(gpus=2)
+    w.submit("j-1", gpus=2, spec={"kind": Kind.NOTEBOOK})
+    w.round()
+    stands_still(w, 7200, 0.0)
     assert notes(w) == []
 
 

@@ -2,7 +2,7 @@
 
 from weft.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.quantity import duration_text
-from weft.domain.spec import HangAct
+from weft.domain.spec import HangAct, Kind
 from weft.messages.nodes import RunSeen
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
@@ -33,7 +33,8 @@ def forget(cluster_state: ClusterState) -> None:
 
 
 def _hangs(cluster_state: ClusterState, job: Job) -> Cause | None:
-    if job.state is not JobState.RUNNING or job.spec.is_service or job.spec.hang.do is HangAct.NOTHING:
+    waits_for_people = job.spec.kind in (Kind.INFERENCE, Kind.NOTEBOOK)
+    if job.state is not JobState.RUNNING or waits_for_people or job.spec.hang.do is HangAct.NOTHING:
         return None
     assert job.placement is not None
     ranks = [each for each in job.placement.staying if each.gpus]
