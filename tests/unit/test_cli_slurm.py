@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.support.told_gateway import ToldGateway
-from tests.support.views import job_view, node_view
+from tests.support.views import array_view, job_view, node_view
 from weft.domain.job import Cause, CauseCode, JobState
+from weft.domain.spec import JobSpec
 from weft.messages.asks import AskKind
-from weft.messages.http import Accepted, ArrayAsked, JobsView, JobView, NodesView, Submitted
+from weft.messages.http import Accepted, ArrayAsked, ArraysView, JobsView, JobView, NodesView, Submitted
 from weftd.cli.__main__ import main as weft_main
 from weftd.cli.cli_error import CliError
 from weftd.cli.migration.slurm_prelude import prelude
@@ -228,6 +230,7 @@ async def test_squeue_shows_states_and_reasons_in_slurm_s_words(
     element = job_view(f"{J}-4", JobState.RUNNING, name="parts-4", nodes=("node-1",), started_at=time.time() - 3700)
     own = job_view("j-0000000099", tenant="weft")
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=(waits, element, own))
+    gateway.answers["GET /v1/arrays"] = ArraysView(arrays=())
     assert await slurm("squeue", "-h", "-o", "%i|%.3t|%T|%j|%-4P|%R") == 0
     out = capsys.readouterr().out
     assert out == "71_4|  R|RUNNING|parts|%-4P|node-1\n72| PD|PENDING|train|%-4P|(Resources)\n"
@@ -244,6 +247,25 @@ async def test_squeue_shows_states_and_reasons_in_slurm_s_words(
     ]
     assert await slurm("squeue", "-o", "%C") == 1
     assert "%C is unknown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("highest", "ids"), [("3", ["71_[2-3%1]", "72"]), ("9", ["71_2", "71_9", "72"])])
+async def test_plain_squeue_shows_an_array_that_waits_as_one_row(
+    gateway: ToldGateway, slurm: Typed, capsys: Said, highest: str, ids: list[str]
+) -> None:
+    """Where the indices have gaps, each element has a row."""
+    env = {"WEFT_ARRAY_MIN": "2", "WEFT_ARRAY_MAX": highest}
+    spec = JobSpec(name="parts", command=("true",), env=env)
+    first, last = (job_view(f"{J}-{index}", JobState.QUEUED, name=f"parts-{index}") for index in ("2", highest))
+    array = structs.replace(array_view("parts", queued=2), id=ARRAY, at_once=1)
+    gateway.answers["GET /v1/arrays"] = ArraysView(arrays=(array,))
+    gateway.answers[f"GET /v1/arrays/{ARRAY}/elements"] = JobsView(jobs=(first, last))
+    gateway.answers[f"GET /v1/jobs/{J}-2"] = structs.replace(first, spec=spec)
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view(OTHER, seq=9),))
+    assert await slurm("squeue", "-h") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ([row[0] for row in rows], rows[0][2]) == (ids, "parts")
+    assert "elements=0" in next(each for each in gateway.asked if each.startswith("GET /v1/jobs?"))
 
 
 async def test_squeue_asks_for_what_it_shows_alone(gateway: ToldGateway, slurm: Typed) -> None:

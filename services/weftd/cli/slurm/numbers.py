@@ -17,7 +17,7 @@ from weftd.cli.cli_error import CliError
 _DIGITS = string.digits + string.ascii_lowercase
 _CHARACTERS = 10  # the number of digits behind the prefix of an id
 _WRITTEN = re.compile(r"([0-9]{1,18})(?:_(?:([0-9]{1,6})|\[([0-9,:-]{1,1000})(?:%[0-9]+)?\]))?(\.[a-z0-9+]+)?")
-_ID = re.compile(r"[ja]-([a-z0-9]+)(?:-([0-9]{1,6}))?")
+_ID = re.compile(r"[ja]-([a-z0-9]+)(?:-([0-9]{1,6}|\[[0-9%-]+\]))?")
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,8 @@ class Reference(Struct, frozen=True, kw_only=True):
 
 
 def number_of(job_id: str) -> str:
-    """`71` or `71_4` for the id of a job, of an array or of an element; an id of another form stays as it is."""
+    """`71` or `71_4` for the id of a job, of an array or of an element; an id of another form stays as it is. A row for
+    a whole array has its indices in brackets: `71_[0-9]`."""
     found = _ID.fullmatch(job_id)
     if found is None:
         return job_id

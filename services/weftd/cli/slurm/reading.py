@@ -7,12 +7,13 @@ import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from weft.client import Client, Refused
+from weft.domain.arrays import ARRAY_PREFIX, JOB_PREFIX
 from weft.domain.job import FINAL, JobState
 from weft.messages.accounts import OWN_TENANT
-from weft.messages.http import JobView
+from weft.messages.http import ArrayView, JobView
 from weftd.cli import connection
 from weftd.cli.migration.written import name_of
 from weftd.cli.slurm.arguments import ALL, OPEN
@@ -21,6 +22,8 @@ from weftd.cli.slurm.numbers import Reference
 
 _PAGE = 1000
 _AT_ONCE = 16
+_ARRAYS_MAX = 100  # the gateway lists no more
+GOING = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"})
 USER_LABEL = "slurm-user"
 
 
@@ -70,8 +73,40 @@ async def listed(client: Client, wanted: Wanted, *, ended_max: int | None = None
     return sorted(found.values(), key=lambda job: job.seq)
 
 
+async def gathered(client: Client) -> list[JobView]:
+    """The jobs that are not over, the oldest first. An array whose elements all wait is one row, as in Slurm."""
+    arrays = (await client.arrays(opened=True, limit=_ARRAYS_MAX)).arrays
+    if len(arrays) == _ARRAYS_MAX:  # there may be more
+        return await listed(client, Wanted(states=GOING))
+    found = await _pages(client, OPEN, "", (), since=0.0, most=None, elements=False)
+    for array in arrays:
+        row = await _one_row(client, array) if set(array.states) == {JobState.QUEUED.value} else None
+        found += open_only(await elements(client, array.id)) if row is None else [row]
+    return sorted(found, key=lambda job: job.seq)
+
+
+async def _one_row(client: Client, array: ArrayView) -> JobView | None:
+    """An array as a job whose id has the indices; None where these have gaps, or it is gone."""
+    page = await client.elements(array.id, limit=1)
+    first = await _job(client, page.jobs[0].id) if page.jobs else None
+    env = {} if first is None or first.spec is None else first.spec.env
+    lowest, highest = (int(env.get(f"WEFT_ARRAY_{name}", -1)) for name in ("MIN", "MAX"))
+    if first is None or lowest < 0 or highest - lowest + 1 != array.elements:
+        return None
+    indices = f"[{lowest}-{highest}{f'%{array.at_once}' if array.at_once else ''}]"
+    row_id = f"{JOB_PREFIX}{array.id.removeprefix(ARRAY_PREFIX)}-{indices}"
+    return structs.replace(first, id=row_id, name=array.name)
+
+
 async def _pages(
-    client: Client, states: Sequence[JobState], name: str, labels: Sequence[str], *, since: float, most: int | None
+    client: Client,
+    states: Sequence[JobState],
+    name: str,
+    labels: Sequence[str],
+    *,
+    since: float,
+    most: int | None,
+    elements: bool = True,
 ) -> list[JobView]:
     """The jobs of all pages, the newest first, without Weft's own benchmarks unless they are named."""
     found: list[JobView] = []
@@ -84,6 +119,7 @@ async def _pages(
             labels=labels,
             limit=min(_PAGE, most or _PAGE),
             before=before,
+            elements=elements,
         )
         found += [job for job in page.jobs if job.submitted_at >= since and (name or job.tenant != OWN_TENANT)]
         enough = most is not None and len(found) >= most

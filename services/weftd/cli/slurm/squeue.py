@@ -11,7 +11,7 @@ from weftd.cli.formatting import clean
 from weftd.cli.slurm.arguments import Arguments, flat, states_of
 from weftd.cli.slurm.fields import FIELDS
 from weftd.cli.slurm.numbers import reference_of
-from weftd.cli.slurm.reading import Wanted, cluster, listed, named, open_only, user_name
+from weftd.cli.slurm.reading import GOING, Wanted, cluster, gathered, listed, named, open_only, user_name
 
 ENDED_MAX = 1000  # the newest jobs; Slurm forgets those that are over after minutes
 _DEFAULT = "%.22i %.9P %.20j %.8u %.2t %.10M %.6D %R"
@@ -51,7 +51,7 @@ async def squeue(words: Sequence[str]) -> int:
     parser.add_argument("--me", action="store_true")
     parser.add_argument("-h", "--noheader", action="store_true")
     parser.add_argument("-o", "--format", default=_DEFAULT)
-    parser.add_argument("-r", "--array", action="store_true")  # elements are never drawn as one
+    parser.add_argument("-r", "--array", action="store_true")  # one row for each element
     parser.add_argument("-a", "--all", action="store_true")
     parser.of_the_cluster()
     args = parser.parse_args(words)
@@ -63,7 +63,7 @@ async def squeue(words: Sequence[str]) -> int:
         names=tuple(flat(args.name)),
         users=(*flat(args.user), *([user_name()] if args.me else [])),
         pools=tuple(flat(args.partition)),
-        states=states_of(["PD", "CF", "R", "CG"]) if is_open else states,
+        states=GOING if is_open else states,
     )
     references = [reference_of(each, os.environ) for each in flat(args.jobs)]
     async with cluster() as client:
@@ -72,6 +72,8 @@ async def squeue(words: Sequence[str]) -> int:
             if missing and len(references) == 1:
                 raise CliError(f"Invalid job id specified: {missing[0].text}")
             jobs = [job for job in (open_only(jobs) if is_open else jobs) if wanted.has(job)]
+        elif wanted == Wanted(states=GOING) and args.format == _DEFAULT and not args.array:
+            jobs = await gathered(client)
         else:
             jobs = await listed(client, wanted, ended_max=None if wanted.names else ENDED_MAX)
     lines = [] if args.noheader else [draw(None)]
