@@ -60,16 +60,19 @@ _weft_step() { "$@"; }
 _STEP_WITH_SIGNAL = r"""
 _weft_step() {  # in the background, so that this shell can pass the signal on at once
   "$@" <&0 &
-  _weft_child=$! _weft_status=0
-  while :; do
-    wait "$_weft_child" && _weft_status=0 || _weft_status=$?
-    kill -0 "$_weft_child" 2>/dev/null || break
+  _weft_child=$! _weft_status=0 _weft_again=
+  while :; do  # a signal ends `wait` before the step has ended
+    _weft_signalled=
+    wait "$_weft_child" && _weft_new=0 || _weft_new=$?
+    [ "$_weft_new$_weft_again" = 127again ] || _weft_status=$_weft_new
+    [ -n "$_weft_signalled" ] || break
+    _weft_again=again
   done
   _weft_child=
   return "$_weft_status"
 }
 _weft_child=
-trap '[ -z "$_weft_child" ] || kill -s @signal@ "$_weft_child"' @signal@
+trap '_weft_signalled=1; [ -z "$_weft_child" ] || kill -s @signal@ "$_weft_child"' @signal@
 """
 _ARRAY = r"""
 export SLURM_ARRAY_JOB_ID="$(_weft_number "$WEFT_ARRAY_ID")" SLURM_ARRAY_TASK_ID="$WEFT_ARRAY_INDEX"
