@@ -92,7 +92,7 @@ def arrival(number: int, per_job: float, dice: Random) -> ElasticJob:
         each=dice.choice(KINDS),
         least=least,
         most=most,
-        speeds=tuple(n**exponent for n in range(least, most + 1)),
+        speeds={"": tuple(n**exponent for n in range(least, most + 1))},
         weight=dice.choice((1.0, 1.0, 1.0, 2.0)),
         restart_s=dice.choice((0.0, 0.0, 30.0, 120.0)),
     )

@@ -96,12 +96,13 @@ MUTANTS = (
         tests=("tests/unit/test_tuned_jobs.py::test_off_for_the_pool_is_final",),
     ),
     Mutant(
-        path="services/weftd/reallocator/thinking/partitioning.py",
-        old="cool = now - since >= max(self._plans.cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s)",
-        new="cool = now - since >= self._plans.cool_down_seconds",
+        path="libs/weft/planning/cooling.py",
+        old="return now - changed_at >= max(seconds, restarts * restart_s)",
+        new="return now - changed_at >= seconds",
         breaks="A job restarts for another size soon after its last restart.",
         tests=(
             "tests/unit/test_reallocator_partition.py::test_a_job_that_restarts_is_left_alone_for_ten_times_what_a_restart_costs_it",
+            "tests/unit/test_elastic_simulation.py::test_a_job_keeps_its_size_for_its_cooldown",
         ),
     ),
 )

@@ -8,9 +8,15 @@ from weft.planning.shares import NOTHING, Amounts
 
 
 def server(
-    name: str, *, gpus: float = 0, cpus: float = 0, memory: float = 0, bins: tuple[tuple[float, int], ...] = ()
+    name: str,
+    *,
+    gpus: float = 0,
+    cpus: float = 0,
+    memory: float = 0,
+    bins: tuple[tuple[float, int], ...] = (),
+    model: str = "",
 ) -> Server:
-    return Server(id=name, amounts=(float(gpus), float(cpus), float(memory)), bins=bins)
+    return Server(id=name, amounts=(float(gpus), float(cpus), float(memory)), bins=bins, model=model)
 
 
 def elastic_job(
@@ -33,7 +39,7 @@ def elastic_job(
         each=each,
         least=least,
         most=most,
-        speeds=tuple(float(size) ** exponent for size in range(least, most + 1)),
+        speeds={"": tuple(float(size) ** exponent for size in range(least, most + 1))},
         now=sum((on or {}).values()),
         on=on or {},
         weight=weight,

@@ -312,7 +312,10 @@ class ClassesLearnt(Message, frozen=True, kw_only=True):
 
 
 class CurvePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The measured speed at one size. `speed` in samples per second of the whole job, else in steps per second."""
+    """The measured speed at one size on GPUs of one model, which is empty if it is unknown.
+
+    `speed` in samples per second of the whole job, else in steps per second.
+    """
 
     replicas: int
     cpus: float  # cores of the role's replicas together
@@ -320,10 +323,11 @@ class CurvePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spread: float = 0.0  # of `speed` between windows: median absolute deviation over median
     windows: int = 1
     at: float = 0.0
+    model: str = ""
 
 
 class Curve(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Throughput of a job, or of a workload as a prior, against its replicas and CPUs."""
+    """Throughput of a job, or of a workload as a prior, against its replicas and CPUs, by model of the GPUs."""
 
     subject: str  # `job:<id>` or `workload:<workload>`
     pool: str

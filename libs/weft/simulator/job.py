@@ -19,8 +19,9 @@ NEW_S = 60.0  # the work that a job without progress is assumed to have
 class SimulatedJob:
     """One job of the trace on its way.
 
-    `size`: how many replicas it has, or, while it waits, starts with; `gpus_needed`: how many GPUs these need; `speed`:
-    how many times as fast they are as the size asked for, were they in one node.
+    `size`: how many replicas it has, or, while it waits, starts with; `model`: of the GPUs that it has, or had last;
+    `gpus_needed`: how many GPUs these need; `speed`: how many times as fast they are as the size asked for, were they
+    in one node.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class SimulatedJob:
         "kept_least_s",
         "leaves",
         "lost_s",
+        "model",
         "moves",
         "number",
         "paused_until",
@@ -62,6 +64,7 @@ class SimulatedJob:
         self.trace = trace
         self.resource_request: ResourceRequest = ()
         self.size = 0
+        self.model = ""
         self.gpus_needed: float = 0  # a share is a part of one
         self.speed = 1.0
         self.asked = PlacementRequest(trace.job_class, trace.id)
@@ -95,7 +98,13 @@ class SimulatedJob:
         self.size = size
         self.resource_request = shape_of(size) if elastic is None else elastic_shape(elastic, size)
         self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
-        self.speed = 1.0 if elastic is None else elastic.speed(size)
+        self.speed = 1.0 if elastic is None else elastic.speed(size, self.model)
+
+    def take_model(self, model: str) -> None:
+        """It has GPUs of that model from now on; its work must be counted until now."""
+        self.model = model
+        if self.trace.elastic is not None:
+            self.speed = self.trace.elastic.speed(self.size, model)
 
     def take_place(self, allocations: Sequence[Allocation]) -> None:
         """It begins there, with one replica for each allocation."""

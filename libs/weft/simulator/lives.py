@@ -1,5 +1,7 @@
 """The life of a job: it waits, holds GPUs, moves, is evicted, ends; each time its next event is foreseen anew."""
 
+from math import ceil
+
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
 from weft.planning.order import Order
@@ -117,6 +119,8 @@ class Lives:
 
     def _hold(self, job: SimulatedJob, allocations: tuple[Allocation, ...]) -> None:
         job.allocations = allocations
+        if job.trace.elastic is not None and job.trace.elastic.by_model:
+            job.take_model(self._model_of(allocations))
         job.slowdown = self._slowdown(job)
         self._expect(job)
 
@@ -177,10 +181,28 @@ class Lives:
         job.leaves = False
         job.leave_place()
 
+    def _model_of(self, allocations: tuple[Allocation, ...]) -> str:
+        """The model of all GPUs of a job that has speeds by model: its planner gives it GPUs of one alone."""
+        nodes = self.free_capacity.nodes
+        models = {nodes[one.node_id].gpus.models[gpu] for one in allocations for gpu in one.gpus}
+        assert len(models) == 1, f"a job holds GPUs of {sorted(models)}"
+        return models.pop()
+
     def _slowdown(self, job: SimulatedJob) -> float:
         """The true slowdown, whatever the scheduler believes."""
         job_class = job.trace.job_class
-        return self.free_capacity.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
+        slowdown = self.free_capacity.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
+        return slowdown / self._measured_spread(job)
+
+    def _measured_spread(self, job: SimulatedJob) -> float:
+        """The part of the slowdown that is in the speeds of the job already: these were measured on as few nodes as
+        hold its GPUs."""
+        nodes = {allocation.node_id for allocation in job.allocations}
+        if len(nodes) == 1 or job.trace.elastic is None or not job.trace.elastic.by_model:
+            return 1.0
+        largest = max(len(self.free_capacity.nodes[node_id].gpus.models) for node_id in nodes)
+        fewest = ceil(job.gpus_needed / largest)
+        return self.free_capacity.spread_over(nodes, job.trace.job_class) if len(nodes) <= fewest else 1.0
 
     def _close_spell(self, job: SimulatedJob, now: float) -> None:
         if self._keep_spells and now > job.spell_begin:

@@ -16,12 +16,24 @@ LOCALITY_PENALTY = 1.7  # the PAL artifact's
 CPUS, MEMORY = 1e9, 1 << 60  # of a node, where nothing is said of them: never short
 
 
+SIMULATED = "simulated"  # the model of all GPUs, unless groups of nodes have others
+
+
+class NodeGroup(Struct, frozen=True, kw_only=True):
+    """Nodes that are alike: how many, and how many GPUs of which model each has."""
+
+    nodes: int
+    gpus_per_node: int
+    model: str
+
+
 class Cluster(Struct, frozen=True, kw_only=True):
     """`nodes` nodes of `gpus_per_node` GPUs each, numbered node by node. `gpu_nodes`: only the first ones have GPUs.
 
     `scores`: by class, the time that each GPU takes for the work of a typical one (1.0; 1.2 is a fifth slower); a class
     without scores counts as the first one, the most sensitive. `runs`: by class, all measured runs of each GPU, for
-    scores that change. `cpus_per_node`: cores; `memory_per_node`: bytes.
+    scores that change. `cpus_per_node`: cores; `memory_per_node`: bytes. `groups`: all nodes, group by group, if they
+    are not alike; `gpus_per_node` then is that of the largest.
     """
 
     nodes: int
@@ -32,9 +44,24 @@ class Cluster(Struct, frozen=True, kw_only=True):
     cpus_per_node: float = CPUS
     memory_per_node: int = MEMORY
     gpu_nodes: int | None = None
+    groups: tuple[NodeGroup, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.groups and self.nodes != sum(group.nodes for group in self.groups):
+            raise ValueError(f"groups must have all {self.nodes} nodes")
+
+    def group_of(self, number: int) -> NodeGroup:
+        """The group of the node with that number."""
+        for group in self.groups:
+            if number < group.nodes:
+                return group
+            number -= group.nodes
+        return NodeGroup(nodes=self.nodes, gpus_per_node=self.gpus_per_node, model=SIMULATED)
 
     @property
     def gpus(self) -> int:
+        if self.groups:
+            return sum(group.nodes * group.gpus_per_node for group in self.groups)
         return self.gpus_per_node * (self.nodes if self.gpu_nodes is None else min(self.gpu_nodes, self.nodes))
 
     @property

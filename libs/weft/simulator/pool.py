@@ -31,10 +31,10 @@ def nodes_of(cluster: Cluster) -> list[Node]:
 
 
 def _node(number: int, cluster: Cluster) -> Node:
-    name = node_id(number)
+    name, group = node_id(number), cluster.group_of(number)
     gpus = tuple(
-        Gpu(index=index, uuid=f"{name}/{index}", model="simulated", memory=GPU_MEMORY, emulated=True)
-        for index in range(cluster.gpus_per_node if cluster.gpu_nodes is None or number < cluster.gpu_nodes else 0)
+        Gpu(index=index, uuid=f"{name}/{index}", model=group.model, memory=GPU_MEMORY, emulated=True)
+        for index in range(group.gpus_per_node if cluster.gpu_nodes is None or number < cluster.gpu_nodes else 0)
     )
     rack = f"rack-{number // cluster.nodes_per_rack}" if cluster.nodes_per_rack else ""
     capacity = Capacity(cpus=cluster.cpus_per_node, memory=cluster.memory_per_node, gpus=gpus)
@@ -72,10 +72,10 @@ def shape_of(gpus: int) -> ResourceRequest:
     return (RoleRequest(ROLE, gpus, gpus, PER_REPLICA),)
 
 
-def elastic_shape(elastic: Elastic, size: int) -> ResourceRequest:
-    """So many replicas of an elastic job."""
+def elastic_shape(elastic: Elastic, size: int, model: str = "") -> ResourceRequest:
+    """The request of `size` replicas of an elastic job, on GPUs of `model` if it names one."""
     gpus, cpus, memory = elastic.each
-    request = Request(gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1))
+    request = Request(gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1), model=model or None)
     return (RoleRequest(ROLE, size, size, request),)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from weft.planning.partition import ElasticJob
+from weft.planning.partition import ALIKE, ElasticJob
 from weft.planning.partition.fair import unfairness
 from weft.planning.shares import Amounts
 from weft.simulator.metrics import Steps, mean_over_time
@@ -131,6 +131,6 @@ def _as_planned(job: JobOutcome) -> ElasticJob:
         each=each_of(job),
         least=least,
         most=most,
-        speeds=(1.0,) * (most - least + 1),
+        speeds={ALIKE: (1.0,) * (most - least + 1)},
         weight=1.0 if elastic is None else elastic.weight,
     )

@@ -8,14 +8,17 @@ planner. Each change of a job's size costs that job what it says.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
+from typing import Protocol
 
 from msgspec import Struct, structs
 
 from weft.domain.job import Allocation
+from weft.planning import cooling
 from weft.planning.capacity import FreeCapacity
+from weft.planning.cooling import is_cool
 from weft.planning.finding import Place, find
 from weft.planning.partition import ElasticJob, Partition, Partitioner, Rules, Server
-from weft.planning.partition.seen import amounts_of, placed, server_of
+from weft.planning.partition.seen import amounts_of, models_of, placed, server_of, speeds_on
 from weft.planning.policy import Policy
 from weft.planning.queue import place_of
 from weft.planning.resizing import grow, shrink
@@ -32,13 +35,30 @@ AGAIN_S = 60.0  # until the next plan, if a plan gave no job anything
 IN_VAIN_MAX = 1000  # plans in a row with which no job runs, before the simulation is given up
 
 
+class Knowledge(Protocol):
+    """How much a planner knows of the jobs of one simulation, where that is not the truth."""
+
+    def speeds(self, job: SimulatedJob) -> Mapping[str, tuple[float, ...]]:
+        """By model, the job's believed speed at each of its sizes; models that it may not have now are left out."""
+        ...
+
+    def left_s(self, job: SimulatedJob, now: float) -> float:
+        """For how long the job is expected to run on as it runs now."""
+        ...
+
+    def sees(self, job: SimulatedJob, now: float) -> None:
+        """The job has run until now with what it holds."""
+        ...
+
+
 class Partitioning(Struct, frozen=True, kw_only=True):
     """Which planner decides the sizes, and when. Times in seconds.
 
     It plans when a job came or ended, but not sooner than `every_s` after the plan before, and no later than
     `at_most_s` after it (0: never without a reason). A job keeps its size for `cooldown_s`, and for as long as
     `cooldown_restarts` of its restarts take, after each change. `exact`: replicas go to the very servers that the
-    planner says, else to where the placement finds room for them.
+    planner says, else to where the placement finds room for them. `moves_freely`: a job that keeps its size and its
+    model moves at no cost. `knowledge`: made for each simulation; None: the planner knows all speeds.
     """
 
     name: str
@@ -46,9 +66,11 @@ class Partitioning(Struct, frozen=True, kw_only=True):
     rules: Rules = Rules()
     every_s: float = 60.0
     at_most_s: float = 300.0
-    cooldown_s: float = 120.0
-    cooldown_restarts: float = 10.0
+    cooldown_s: float = cooling.SECONDS
+    cooldown_restarts: float = cooling.RESTARTS
     exact: bool = False
+    moves_freely: bool = False
+    knowledge: Callable[[], Knowledge] | None = None
 
     def __post_init__(self) -> None:
         for name in ("every_s", "at_most_s", "cooldown_s", "cooldown_restarts"):
@@ -73,6 +95,7 @@ class SizesOverTime:
         self.planned: list[PartitionPlan] = []
         self.next_at = inf
         self.sizes: Mapping[str, int] = {}
+        self._of_models: Mapping[str, str] = {}
         self._on: Mapping[str, Mapping[str, int]] = {}
         self._lives, self._free_capacity = lives, lives.free_capacity
         self._jobs = jobs
@@ -83,6 +106,8 @@ class SizesOverTime:
         self._event_queue = event_queue
         self._planned_at = -inf
         self._in_vain = 0
+        self._models: Mapping[str, str] = models_of(node.node for node in lives.free_capacity.nodes.values())
+        self._knowledge = None if partitioning.knowledge is None else partitioning.knowledge()
         self.serving: Callable[[float], Mapping[str, int]] = lambda _: {}  # GPUs by node that services keep from jobs
 
     def needed(self, now: float) -> None:
@@ -99,10 +124,13 @@ class SizesOverTime:
         if self._how.at_most_s:
             self._plan_at(now + self._how.at_most_s)
         jobs = self._in_order(now)
+        if self._knowledge is not None:
+            for job in jobs:
+                self._knowledge.sees(job, now)
         binned = self._binned()
         elastic = [self._elastic(job, now, binned) for job in jobs]
         found = self._how.planner(elastic, self._servers(self.serving(now), binned), self._how.rules)
-        self.sizes, self._on = found.sizes, found.on
+        self.sizes, self._on, self._of_models = found.sizes, found.on, found.models
         running = [job for job in jobs if job.allocations]
         changed = self._resize(running, found, now)
         self.planned.append(PartitionPlan(at_s=now, running=len(running), changed=changed, kept=found.kept))
@@ -155,33 +183,47 @@ class SizesOverTime:
                 each=(float(request.gpus), request.cpus, float(request.memory)),
                 least=job.size,
                 most=job.size,
-                speeds=(1.0,),
+                speeds=speeds_on(self._models.values(), (float(request.gpus), 0.0, 0.0), (1.0,)),
                 fixed=bool(job.allocations),
                 waited_s=waited_s,
             )
-            return placed(rigid, job.allocations, {})
-        sizes = range(elastic.least, elastic.most + 1)
+            return placed(rigid, job.allocations, {}, self._models)
         sized = ElasticJob(
             job_id=job.trace.id,
             each=elastic.each,
             least=elastic.least,
             most=elastic.most,
-            speeds=tuple(elastic.speed(size) / self._locality(job, size) for size in sizes),
+            speeds=self._speeds(job),
             weight=elastic.weight,
             restart_s=0.0 if elastic.live else elastic.resize_s,
-            fixed=bool(job.allocations) and now < job.resized_at + self._cooldown_s(job),
+            left_s=inf if self._knowledge is None else self._knowledge.left_s(job, now),
+            fixed=bool(job.allocations) and not self._is_cool(job, now),
             waited_s=waited_s,
         )
-        return placed(sized, job.allocations, binned)
+        return placed(sized, job.allocations, binned, self._models)
 
-    def _cooldown_s(self, job: SimulatedJob) -> float:
+    def _is_cool(self, job: SimulatedJob, now: float) -> bool:
         assert job.trace.elastic is not None
         restart_s = 0.0 if job.trace.elastic.live else job.trace.elastic.resize_s
-        return max(self._how.cooldown_s, self._how.cooldown_restarts * restart_s)
+        how = self._how
+        return is_cool(job.resized_at, now, restart_s=restart_s, seconds=how.cooldown_s, restarts=how.cooldown_restarts)
+
+    def _speeds(self, job: SimulatedJob) -> Mapping[str, tuple[float, ...]]:
+        elastic = job.trace.elastic
+        assert elastic is not None
+        if self._knowledge is not None:
+            return self._knowledge.speeds(job)
+        if elastic.by_model:
+            return elastic.by_model
+        sizes = range(elastic.least, elastic.most + 1)
+        speeds = tuple(elastic.speed(size) / self._locality(job, size) for size in sizes)
+        return speeds_on(self._models.values(), elastic.each, speeds)
 
     def _locality(self, job: SimulatedJob, size: int) -> float:
         """How much longer so many replicas take if no node holds them all."""
         assert job.trace.elastic is not None
+        if job.trace.elastic.by_model:
+            return 1.0  # it is in the measured speeds
         per_node = self._cluster.gpus_per_node
         nodes = 1 if size * job.trace.elastic.each[0] <= per_node else 2
         return self._free_capacity.locality.factor(job.trace.job_class, nodes=nodes)
@@ -227,7 +269,7 @@ class SizesOverTime:
             place = exactly(
                 self._free_capacity,
                 stay,
-                job.resource_request[0],
+                self._want(job),
                 found.on.get(job.trace.id, {}),
                 first_rank=first_rank,
             )
@@ -235,7 +277,7 @@ class SizesOverTime:
             place = grow(
                 self._free_capacity,
                 stay,
-                job.resource_request[0],
+                self._want(job),
                 more,
                 first_rank=first_rank,
                 least=1,
@@ -254,29 +296,46 @@ class SizesOverTime:
         if more <= 0 and len(stay) >= elastic.least:
             return None
         more = max(more, elastic.least - len(stay))
-        return grow(self._free_capacity, stay, job.resource_request[0], more, first_rank=first_rank, asked=job.asked)
+        return grow(self._free_capacity, stay, self._want(job), more, first_rank=first_rank, asked=job.asked)
 
     def _fastest(self, job: SimulatedJob, most: int) -> int:
         """The size up to `most` at which the job is fastest; of equals the smallest."""
         assert job.trace.elastic is not None
-        speed = job.trace.elastic.speed
+        speeds, model = job.trace.elastic.speed, self._model_for(job)
         return max(
-            range(job.trace.elastic.least, most + 1), key=lambda size: (speed(size) / self._locality(job, size), -size)
+            range(job.trace.elastic.least, most + 1),
+            key=lambda size: (speeds(size, model) / self._locality(job, size), -size),
         )
 
     def _take(self, job: SimulatedJob, now: float, allocations: Place) -> None:
         elastic = job.trace.elastic
         assert elastic is not None
+        moves = len(allocations) == job.size and self._model(allocations) == self._model(job.allocations)
+        if moves and self._how.moves_freely:
+            self._lives.resize(job, now, allocations, cost_s=0.0)
+            return
         self._lives.resize(job, now, allocations, cost_s=elastic.resize_s)
         if not elastic.live:
             job.settled_at = now  # while it restarts it can as well be moved
+
+    def _want(self, job: SimulatedJob) -> RoleRequest:
+        assert job.trace.elastic is not None
+        return elastic_shape(job.trace.elastic, job.size, self._model_for(job))[0]
+
+    def _model_for(self, job: SimulatedJob) -> str:
+        """The model of the GPUs that the plan gives it; empty if it runs as fast on all."""
+        return self._of_models.get(job.trace.id, "") if job.trace.elastic and job.trace.elastic.by_model else ""
+
+    def _model(self, allocations: Sequence[Allocation]) -> str:
+        """The model of the GPUs of a job; empty without any."""
+        return next((self._models[one.node_id] for one in allocations if one.gpus), "")
 
     def place_for(self, job: SimulatedJob) -> Place | None:
         """The place of a waiting job with the size that it was given, or with fewer replicas if they do not all fit."""
         size = self.sizes[job.trace.id]
         if job.trace.elastic is None:
             return find(self._free_capacity, job.resource_request, job.asked)
-        want = elastic_shape(job.trace.elastic, size)[0]
+        want = elastic_shape(job.trace.elastic, size, self._model_for(job))[0]
         if self._how.exact:
             place = exactly(self._free_capacity, (), want, self._on.get(job.trace.id, {}), first_rank=0)
             if place is not None:
@@ -284,7 +343,11 @@ class SizesOverTime:
         found = find(self._free_capacity, (structs.replace(want, least=job.trace.elastic.least),), job.asked)
         if found is None or len(found) == size:
             return found
-        return find(self._free_capacity, elastic_shape(job.trace.elastic, self._fastest(job, len(found))), job.asked)
+        return find(
+            self._free_capacity,
+            elastic_shape(job.trace.elastic, self._fastest(job, len(found)), self._model_for(job)),
+            job.asked,
+        )
 
 
 def exactly(

@@ -1,5 +1,6 @@
 """The workload of a simulated cluster: jobs that arrive at their times."""
 
+from collections.abc import Mapping
 from random import Random
 
 from msgspec import Struct, structs
@@ -14,7 +15,9 @@ class Elastic(Struct, frozen=True, kw_only=True):
 
     It runs with `least` to `most` replicas and asks for `asked`; each needs `each`: GPUs, CPU cores, memory in bytes.
     `exponent`: n replicas are (n ÷ `asked`) ** `exponent` times as fast as `asked`, unless `speeds` has measured
-    speeds, one for each size from `least` on, in any unit. `resize_s`: how long the job makes no progress when its size
+    speeds, one for each size from `least` on, in any unit; or unless `by_model` has them for each model of GPUs on
+    which it can run, in parts of the speed at which its work takes as long as its trace says; such speeds were measured
+    on as few nodes as hold its GPUs. `resize_s`: how long the job makes no progress when its size
     changes; `live`: its other replicas stay where they are meanwhile, else it restarts. `weight`: of its fair share.
     """
 
@@ -24,6 +27,7 @@ class Elastic(Struct, frozen=True, kw_only=True):
     each: Amounts
     exponent: float = 1.0
     speeds: tuple[float, ...] = ()
+    by_model: Mapping[str, tuple[float, ...]] = {}
     live: bool = False
     resize_s: float = 30.0
     weight: float = 1.0
@@ -31,17 +35,20 @@ class Elastic(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.asked <= self.most:
             raise ValueError(f"asked must be between least and most: {self.least} to {self.most}, not {self.asked}")
-        if self.speeds and len(self.speeds) != self.most - self.least + 1:
-            raise ValueError(f"speeds must have a value for each size, {self.least} to {self.most}")
-        if min(self.speeds, default=1.0) <= 0:
-            raise ValueError("speeds must be above 0")
+        for speeds in (self.speeds, *self.by_model.values()):
+            if speeds and len(speeds) != self.most - self.least + 1:
+                raise ValueError(f"speeds must have a value for each size, {self.least} to {self.most}")
+            if min(speeds, default=1.0) <= 0:
+                raise ValueError("speeds must be above 0")
         if not 0 <= self.exponent <= 1:
             raise ValueError(f"exponent must be 0 to 1: {self.exponent:g}")
         if self.resize_s < 0 or self.weight <= 0 or min(self.each) < 0:
             raise ValueError("resize_s and each must not be below 0, and weight must be above it")
 
-    def speed(self, size: int) -> float:
-        """How many times as fast as with `asked` replicas it is with `size`, wherever these are."""
+    def speed(self, size: int, model: str = "") -> float:
+        """How many times as fast as with `asked` replicas it is with `size`, wherever these are on GPUs of `model`."""
+        if self.by_model:
+            return self.by_model[model][size - self.least] if model in self.by_model else 1.0
         if self.speeds:
             return self.speeds[size - self.least] / self.speeds[self.asked - self.least]
         return float((size / self.asked) ** self.exponent)

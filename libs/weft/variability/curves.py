@@ -3,11 +3,13 @@ others.
 
 Between two measured sizes the speed is interpolated, in logarithms; beyond them it is extrapolated, never faster than
 in proportion to the replicas or to the CPUs. The workload's other jobs are a prior: scaled to the job's own points,
-they
-fill the sizes without a measurement. Confidence, 0 to 1, falls with every halving or doubling away from a point.
+they fill the sizes without a measurement. Confidence, 0 to 1, falls with every halving or doubling away from a point.
+
+Each model of GPUs has its own points. Where neither the job nor its workload was measured on a model, the speed on
+another model counts, times the ratio of the two models' speeds with one GPU, with less confidence.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import exp, inf, log, log2
 from statistics import median
@@ -27,6 +29,7 @@ EXPONENT_USUAL = 0.85  # of the replicas, unless two measured sizes give another
 CPU_EXPONENT_USUAL = 0.5  # of the CPUs, below what was measured
 PRIOR_COUNTS = 0.7  # the weight of other jobs' points, against the job's own
 UNSCALED_COUNTS = 0.6  # and if it is unknown how this job compares to them
+PROJECTED_COUNTS = 0.5  # and of points on another model of GPUs
 
 
 def rounded(cpus: float) -> float:
@@ -34,25 +37,31 @@ def rounded(cpus: float) -> float:
     return max(CPU_STEP, round(cpus / CPU_STEP) * CPU_STEP) if cpus >= CPU_STEP else round(cpus, 3)
 
 
-def measured(replicas: int, cpus: float, speeds: Sequence[float], *, at: float) -> CurvePoint | None:
+def measured(replicas: int, cpus: float, speeds: Sequence[float], *, at: float, model: str = "") -> CurvePoint | None:
     """One point from the speeds of some windows; None if no speed makes sense."""
     sound = [speed for speed in speeds if SPEED_MIN <= speed <= SPEED_MAX]
     if not sound or replicas < 1 or not 0 < cpus < inf:
         return None
     middle = median(sound)
     spread = median(abs(speed - middle) for speed in sound) / middle
-    return CurvePoint(replicas=replicas, cpus=rounded(cpus), speed=middle, spread=spread, windows=len(sound), at=at)
+    return CurvePoint(
+        model=model, replicas=replicas, cpus=rounded(cpus), speed=middle, spread=spread, windows=len(sound), at=at
+    )
 
 
 def joined(points: Iterable[CurvePoint], more: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
     """`points` with `more` merged into them by size; the oldest are dropped if there are too many."""
-    by_size = {(point.replicas, rounded(point.cpus)): point for point in points if _is_sound(point)}
+    by_size = {_size(point): point for point in points if _is_sound(point)}
     for point in more:
-        size = (point.replicas, rounded(point.cpus))
+        size = _size(point)
         known = by_size.get(size)
         by_size[size] = point if known is None else _merged(known, point)
     newest = sorted(by_size.values(), key=lambda point: point.at, reverse=True)[:POINTS_MAX]
-    return tuple(sorted(newest, key=lambda point: (point.replicas, point.cpus)))
+    return tuple(sorted(newest, key=lambda point: (point.model, point.replicas, point.cpus)))
+
+
+def _size(point: CurvePoint) -> tuple[str, int, float]:
+    return point.model, point.replicas, rounded(point.cpus)
 
 
 def _merged(known: CurvePoint, new: CurvePoint) -> CurvePoint:
@@ -65,6 +74,7 @@ def _merged(known: CurvePoint, new: CurvePoint) -> CurvePoint:
     merged = known.speed + (speed - known.speed) * part
     between = abs(new.speed - known.speed) / known.speed
     return CurvePoint(
+        model=known.model,
         replicas=known.replicas,
         cpus=known.cpus,
         speed=merged,
@@ -83,26 +93,47 @@ def confidence_of(point: CurvePoint) -> float:
     )
 
 
-def speed_at(curve: Curve | None, replicas: int, cpus: float, *, prior: Curve | None = None) -> tuple[float, float]:
+def speed_at(
+    curve: Curve | None,
+    replicas: int,
+    cpus: float,
+    *,
+    prior: Curve | None = None,
+    model: str = "",
+    ratios: Mapping[str, float] | None = None,
+) -> tuple[float, float]:
     """The expected speed of `replicas` with `cpus` cores together, and the confidence; (0, 0) if nothing is known.
 
-    `prior`: the workload's curve.
+    `prior`: the workload's curve. `model`: that of the GPUs; empty: any. `ratios`: the usual speed on one GPU of each
+    model, in any unit.
     """
     if replicas < 1 or not 0 < cpus < inf:
         return 0.0, 0.0
-    own = _usable(curve)
-    others = _usable(prior)
-    speed, sure = _expected(own, replicas, cpus)
-    if not others:
-        return speed, sure
-    usual, how_sure = _expected(others, replicas, cpus)
+    own, others = _usable(curve), _usable(prior)
     scale, comparable = _scale(own, others)
-    usual *= scale
-    how_sure *= PRIOR_COUNTS * (1.0 if comparable else UNSCALED_COUNTS)
-    if sure + how_sure <= 0:
-        return speed or usual, 0.0
-    together = (speed * sure + usual * how_sure) / (sure + how_sure)
-    return _not_above_linear(together, own, replicas), max(sure, how_sure)
+    counts = PRIOR_COUNTS * (1.0 if comparable else UNSCALED_COUNTS)
+
+    def on(model: str) -> tuple[float, float]:
+        here = _on(own, model)
+        speed, sure = _expected(here, replicas, cpus)
+        usual, how_sure = _expected(_on(others, model), replicas, cpus)
+        usual, how_sure = usual * scale, how_sure * counts
+        if sure + how_sure <= 0:
+            return speed or usual, 0.0
+        if not usual:
+            return speed, sure
+        together = (speed * sure + usual * how_sure) / (sure + how_sure)
+        return _not_above_linear(together, here, replicas), max(sure, how_sure)
+
+    speed, sure = on(model)
+    if speed or not model or not ratios or model not in ratios:
+        return speed, sure
+    measured_on = sorted({point.model for point in (*own, *others)} & ratios.keys())
+    found = [(sure, other, speed) for other in measured_on for speed, sure in [on(other)] if speed]
+    if not found:
+        return 0.0, 0.0
+    sure, other, speed = max(found)
+    return speed * ratios[model] / ratios[other], sure * PROJECTED_COUNTS
 
 
 def _usable(curve: Curve | None) -> tuple[CurvePoint, ...]:
@@ -110,13 +141,22 @@ def _usable(curve: Curve | None) -> tuple[CurvePoint, ...]:
     return tuple(point for point in points if point.replicas >= 1 and 0 < point.cpus < inf and _is_sound(point))
 
 
+def _on(points: Sequence[CurvePoint], model: str) -> tuple[CurvePoint, ...]:
+    """The points on GPUs of that model, and those of which the model is unknown; all if `model` is empty."""
+    return tuple(point for point in points if not model or point.model in ("", model))
+
+
 def _is_sound(point: CurvePoint) -> bool:
     return SPEED_MIN <= point.speed <= SPEED_MAX
 
 
 def _scale(own: Sequence[CurvePoint], others: Sequence[CurvePoint]) -> tuple[float, bool]:
-    """How much faster this job is than its workload at the measured sizes; whether that is known."""
-    ratios = [point.speed / _expected(others, point.replicas, point.cpus)[0] for point in own]
+    """How much faster this job is than its workload at the measured sizes and models; whether that is known."""
+    ratios = []
+    for point in own:
+        usual, _ = _expected(_on(others, point.model), point.replicas, point.cpus)
+        if usual > 0:
+            ratios.append(point.speed / usual)
     return (median(ratios), True) if ratios else (1.0, False)
 
 

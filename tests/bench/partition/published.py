@@ -22,8 +22,7 @@ from weft.planning.partition.solving import Ended, LinearProgram, Numbers, Solve
 from weft.planning.shares import Amounts
 
 GAP = 0.0001
-BRANCHES = 20  # with no limit in seconds: how good its partition is does not depend on the load of the machine
-UNLIMITED = 1e6  # seconds
+BRANCHES = 20
 ROUNDING = 1e-9  # 0.1 x 30 is 3 jobs, not 4
 
 
@@ -44,7 +43,7 @@ def dorm(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) ->
     fair = fair_shares(jobs, whole)
     _fair_enough(program, variables, jobs, whole, fair, rules)
     _few_changes(program, variables, jobs, servers, rules)
-    found = program.maximise(SolverLimits(gap=GAP, branches=BRANCHES, seconds=UNLIMITED))
+    found = program.maximise(SolverLimits(gap=GAP, branches=BRANCHES))
     if found.values is None:
         if found.ended is Ended.INFEASIBLE:
             return kept(jobs, servers, "no partition gives every job its least within theta1 and theta2")

@@ -8,10 +8,10 @@ only those of these few jobs, where progress counts at the price that it had in 
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from weft.planning.partition.configurations import Configurations
-from weft.planning.partition.solving import Ended, LinearProgram, Numbers, Places, Relaxation, SolverLimits
+from weft.planning.partition.solving import Ended, LinearProgram, Numbers, Places, Relaxation, Solution, SolverLimits
 
 CHANGE_COSTS = 0.01  # of unfairness
 PROGRESS_KEPT = 0.98  # the part of the progress that fairness leaves
@@ -32,14 +32,14 @@ class ChoiceLimits(Struct, frozen=True, kw_only=True):
 
 
 class Chooser:
-    """`infeasible`: no solution of the last `choose` can exist."""
+    """`infeasible`: no solution of the last `choose` can exist. All its choices together make
+    no more steps than the limits allow."""
 
     def __init__(self, options: Configurations, limits: SolverLimits) -> None:
         self.options, self.limits = options, limits
         self.infeasible = False
         self._value = options.worth
-        self._off = options.distance - options.waiting[options.job]
-        self._calm = -self._off - CHANGE_COSTS * options.changed
+        self._off, self._calm = self._fairness()
         self._forbidden = np.zeros(len(self._value), bool)
         self._program = LinearProgram()
         for value in self._value:
@@ -51,6 +51,14 @@ class Chooser:
         self._changes = self._add(np.flatnonzero(options.changed), 0.0, options.changed)
         self._progress = self._add(np.flatnonzero(self._value), np.inf, self._value)
         self._relaxation = Relaxation(self._program, limits)
+
+    def _fairness(self) -> tuple[Numbers, Numbers]:
+        """How much further each configuration is from the fair share than none, and what is best of equal progress."""
+        options = self.options
+        if len(options.levels.models) > 1:  # n GPUs of one model are not as much as n of another
+            return np.zeros(len(self._value)), self._value - CHANGE_COSTS * options.changed
+        off = options.distance - options.waiting[options.job]
+        return off, -off - CHANGE_COSTS * options.changed
 
     def _allowed(self, job: int) -> Places:
         columns = self.options.columns[job]
@@ -72,7 +80,7 @@ class Chooser:
         self._bound(self._unfair, self._unfair_most(bounds))
         self._bound(self._changes, bounds.changes)
         self._bound(self._progress, np.inf)
-        most = self._relaxation.maximise(self._value)
+        most = self._counted(self._relaxation.maximise(self._value, iterations=self.limits.iterations))
         self.infeasible = most.ended is Ended.INFEASIBLE
         if most.values is None:
             return None
@@ -90,16 +98,16 @@ class Chooser:
 
     def _exactly(self) -> dict[int, int] | None:
         self._program.values = [*self._value]
-        most = self._program.maximise(self.limits)
+        most = self._counted(self._program.maximise(self.limits))
         if most.values is None:
             return None
         self._program.bound(self._progress, least=self._a_little_less(most.value))
         self._program.values = [*self._calm]
-        fairest = self._program.maximise(self.limits, start=most.values)
+        fairest = self._counted(self._program.maximise(self.limits, start=most.values))
         return self._picked(most.values if fairest.values is None else fairest.values)
 
     def _nearly(self, bounds: ChoiceLimits) -> dict[int, int] | None:
-        fairest = self._relaxation.maximise(self._calm)
+        fairest = self._counted(self._relaxation.maximise(self._calm, iterations=self.limits.iterations))
         if fairest.values is None:
             return None
         picked = self._picked(fairest.values)
@@ -146,10 +154,16 @@ class Chooser:
             program.row(of_job, np.ones(len(of_job)), least=1.0 if job in must else 0.0, most=1.0)
         for row, most in zip(rows, left, strict=True):
             program.row(range(len(columns)), row[columns], most=most)
-        found = program.maximise(self.limits)
+        found = self._counted(program.maximise(self.limits))
         if found.values is None:
             return None
         return {int(options.job[columns[at]]): int(columns[at]) for at in np.flatnonzero(found.values > 0.5)}
+
+    def _counted(self, solution: Solution) -> Solution:
+        """The solution, whose steps are no longer left to the next one."""
+        left = max(0, self.limits.iterations - solution.iterations)
+        self.limits = structs.replace(self.limits, iterations=left)
+        return solution
 
     def _picked(self, values: Numbers) -> dict[int, int]:
         return {int(self.options.job[column]): int(column) for column in np.flatnonzero(values > 0.5)}

@@ -1,10 +1,11 @@
-"""What each job can be given, as configurations: a size, and how slow its slowest GPU may be.
+"""The configurations that each job can be given: a model of GPUs, a size, and how slow its slowest GPU may be.
 
 Servers are pooled: a configuration takes from the pool, not from servers. What the pool has for it is bounded by rows:
 
-- for every set of servers that some jobs are confined to, and for all of them, what there is of each resource;
+- for all servers, for those of each model, and for every other set of servers that some jobs are confined to, what
+  there is of each resource;
 - for every kind of replica, how many of them and of larger ones the servers hold one by one;
-- for every level of speed, how many GPUs are as fast.
+- for every level of speed of a model, how many GPUs are as fast.
 
 All arrays have a column for each configuration.
 """
@@ -15,6 +16,7 @@ from itertools import accumulate, pairwise
 from math import floor
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from weft.planning.partition import ElasticJob, Rules, Server
@@ -24,16 +26,28 @@ from weft.planning.partition.outcome import PROGRESS_MOST, usual_speed
 from weft.planning.shares import Amounts
 
 Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
-CONFIGURATIONS_MOST = 12  # of a job
+CONFIGURATIONS_MOST = 12  # for a job and a model
+CONFIGURATIONS_LEAST = 4  # for a job and a model, where there are very many jobs
+COLUMNS_MOST = 24_000  # for all jobs, unless that leaves a job fewer than the least
 SETS_MOST = 8
 KINDS_MOST = 16
 POWER = 0.5  # progress counts by its root: a job's first replicas are worth more than its last ones
 ROUNDING = 1e-9
 
 
+class _Option(Struct, frozen=True):
+    """A configuration of a job. `model`: by its place in `Levels.models`, 0 for a job without GPUs."""
+
+    model: int
+    size: int
+    level: int
+
+
 class Configurations:
-    """`job`, `size`, `level`: of each configuration. `changed`: 1 where a running job does not stay as it is.
+    """`job`, `model`, `size`, `level`: of each configuration; `model` by its place in `levels.models`. `changed`: 1
+    where a running job does not stay as it is.
 
     `worth`: the root of its progress, which is in parts of the speed at its fair share, and without what a restart
     loses. `distance`: from the fair share; `waiting`: by job, that distance if it gets nothing. `columns`: by job, its
@@ -46,20 +60,29 @@ class Configurations:
         self.fair = fair_shares(jobs, whole_of(servers))
         self._amounts = np.array([server.amounts for server in servers], float).reshape(len(servers), 3)
         self._place = {server.id: j for j, server in enumerate(servers)}
-        self._kinds = {each: self._fits(each) for each in dict.fromkeys(job.each for job in jobs)}
+        self._of_model = [np.array([server.model == model for server in servers]) for model in self.levels.models]
+        self._kinds: dict[tuple[Amounts, int], Numbers] = {}
+        for job in jobs:
+            for model in self.levels.models_for(job):
+                kind = (job.each, self._number(job, model))
+                if kind not in self._kinds:
+                    self._kinds[kind] = self._fits(*kind)
         self._has_gpus = {server.id: bool(server.amounts[0]) for server in servers}
         self.held = np.array([sum(n for s, n in job.on.items() if s in self._place) for job in jobs], float)
         self.waiting = np.array([self.fair[job.job_id].share for job in jobs])
         self._columns(rules)
         self.rows, self.bounds = self._pool()
 
-    def _fits(self, each: Amounts) -> Numbers:
+    def _number(self, job: ElasticJob, model: str) -> int:
+        return self.levels.models.index(model) if job.each[0] and model in self.levels.models else 0
+
+    def _fits(self, each: Amounts, model: int) -> Numbers:
         """How many replicas each server holds if it holds nothing else."""
         needed = np.array(each, float)
         if not needed.any():
             return np.full(len(self._amounts), 1e6)
         fits: Numbers = np.floor(self._amounts[:, needed > 0] / needed[needed > 0] + ROUNDING).min(axis=1)
-        return fits
+        return np.where(self._of_model[model], fits, 0.0) if each[0] else fits
 
     def _columns(self, rules: Rules) -> None:
         here = [self.levels.of_job(job) for job in self.jobs]
@@ -67,8 +90,18 @@ class Configurations:
         starts = [0, *accumulate(len(of_job) for of_job in options)]
         self.columns = [np.arange(start, end) for start, end in pairwise(starts)]
         self.job = np.repeat(np.arange(len(self.jobs)), [len(of_job) for of_job in options])
-        self.size = np.array([n for of_job in options for n, _ in of_job], int)
-        self.level = np.array([level for of_job in options for _, level in of_job], int)
+        self.model = np.array([option.model for of_job in options for option in of_job], int)
+        self.size = np.array([option.size for of_job in options for option in of_job], int)
+        self.level = np.array([option.level for of_job in options for option in of_job], int)
+        kinds = {kind: number for number, kind in enumerate(self._kinds)}
+        self._kind = np.array(
+            [
+                kinds.get((job.each, option.model), len(kinds))
+                for of_job, job in zip(options, self.jobs, strict=True)
+                for option in of_job
+            ],
+            int,
+        )
         self._each = np.array([job.each for job in self.jobs], float).reshape(len(self.jobs), 3)[self.job]
         self._beside = np.array([job.beside for job in self.jobs], float).reshape(len(self.jobs), 3)[self.job]
         now = np.array([job.now for job in self.jobs])[self.job]
@@ -79,20 +112,28 @@ class Configurations:
         self.distance = np.abs(self._shares() - self.waiting[self.job])
         weight = np.array([job.weight for job in self.jobs])[self.job]
         scores = np.array(self.levels.scores)
-        lost = np.array([min(1.0, job.restart_s / rules.horizon_s) for job in self.jobs])[self.job]
-        speeds = self._progress() / scores[self.level] * (1.0 - self.changed * lost)
+        lost = [self._lost(job, rules) for job in self.jobs]
+        speeds = self._progress() / scores[self.level] * (1.0 - self.changed * np.array(lost)[self.job])
         self.worth = weight * speeds**POWER
+
+    def _lost(self, job: ElasticJob, rules: Rules) -> float:
+        """The part of its progress within the horizon that a restart costs the job."""
+        horizon = min(rules.horizon_s, max(job.left_s, 1.0))
+        return min(1.0, job.restart_s / horizon)
 
     def _progress(self) -> Numbers:
         """`outcome.progress` of every configuration."""
-        least = np.array([job.least for job in self.jobs])[self.job]
-        lengths = [len(job.speeds) for job in self.jobs]
-        first = np.array([0, *accumulate(lengths)][:-1])[self.job]
-        last = np.array(lengths)[self.job] - 1
-        speeds = np.array([speed for job in self.jobs for speed in job.speeds])
-        usual = np.array([usual_speed(job, self.fair[job.job_id]) for job in self.jobs])[self.job]
-        found = speeds[first + np.clip(self.size - least, 0, last)] * np.minimum(1.0, self.size / least)
-        relative: Numbers = np.minimum(PROGRESS_MOST, found / usual)
+        found = np.empty(len(self.job))
+        for of_job, job in zip(self.columns, self.jobs, strict=True):
+            usual = usual_speed(job, self.fair[job.job_id])
+            models = [*([job.model] if job.now else []), *self.levels.models_for(job)]
+            by_number = {self._number(job, model): np.array(job.speeds[model]) for model in models}
+            for number in by_number.keys() & set(self.model[of_job].tolist()):
+                columns = of_job[self.model[of_job] == number]
+                size = self.size[columns]
+                speeds = by_number[number][np.clip(size - job.least, 0, job.most - job.least)]
+                found[columns] = speeds * np.minimum(1.0, size / job.least) / usual
+        relative: Numbers = np.minimum(PROGRESS_MOST, found)
         return relative
 
     def _shares(self) -> Numbers:
@@ -104,27 +145,34 @@ class Configurations:
         shares: Numbers = (held[:, there] / whole[there]).max(axis=1, initial=0.0)
         return shares
 
-    def _options(self, job: ElasticJob, fair: FairShare, here: int) -> list[tuple[int, int]]:
-        """Sizes with levels. The current one comes first if the job runs, and again if the job may move and keep it."""
-        current = [(job.now, here)] if job.now else []
+    def _options(self, job: ElasticJob, fair: FairShare, here: int) -> list[_Option]:
+        """The current one comes first if the job runs, and again if the job may move and keep it."""
+        current = [_Option(self._number(job, job.model), job.now, here)] if job.now else []
         if job.fixed:
             return current
-        most = min(job.most, int(self._kinds[job.each].sum()))
-        levels = self.levels.open_to(job, here)
-        sizes = _grid(job, most, fair, CONFIGURATIONS_MOST // len(levels))
-        others = [
-            (n, level) for level in levels for n in self._on_level(job, sizes, level) if (n, level) not in current
-        ]
-        return [*current, *(current if self._may_move(job) else ()), *others]
+        models, levels = self.levels.models_for(job), self.levels.open_to(job, here)
+        columns = COLUMNS_MOST // (len(self.jobs) * len(self.levels.models))
+        count = min(CONFIGURATIONS_MOST, max(CONFIGURATIONS_LEAST, columns)) // len(levels)
+        others: list[_Option] = []
+        for model in models:
+            number = self._number(job, model)
+            most = min(job.most, int(self._kinds[job.each, number].sum()))
+            sizes = _grid(job, model, most, fair, count)
+            others += [_Option(number, n, level) for level in levels for n in self._on_level(job, model, sizes, level)]
+        again = current if self._may_move(job) else []
+        return [*current, *again, *(option for option in others if option not in current)]
 
-    def _on_level(self, job: ElasticJob, sizes: Sequence[int], level: int) -> list[int]:
+    def _on_level(self, job: ElasticJob, model: str, sizes: Sequence[int], level: int) -> list[int]:
         """The sizes for which the level has enough GPUs; instead of the first that is too large, all of its GPUs."""
         if not job.each[0]:
             return list(sizes)
-        largest = int(self.levels.gpus[level] / job.each[0] + ROUNDING)
+        gpus = self.levels.gpus[model]
+        if level and gpus[level] == gpus[level - 1]:
+            return []  # no GPU of this model is on this level
+        largest = int(gpus[level] / job.each[0] + ROUNDING)
         fits = [n for n in sizes if n <= largest]
         if len(fits) < len(sizes) and largest >= job.least:
-            best = faster_sizes(job, largest)[-1]
+            best = faster_sizes(job, model, largest)[-1]
             fits += [best] if best not in fits else []
         return fits
 
@@ -143,51 +191,57 @@ class Configurations:
                 if used.any():
                     rows.append(used / (bound or 1.0))
                     bounds.append(1.0 if bound else 0.0)
-        for kind, fits in list(self._kinds.items())[:KINDS_MOST]:
-            as_large = (each >= np.array(kind)).all(axis=1)
+        for (kind, model), fits in list(self._kinds.items())[: KINDS_MOST * len(self._of_model)]:
+            as_large = (each >= np.array(kind)).all(axis=1) & ((self.model == model) | (kind[0] == 0))
             rows.append(np.where(as_large, self.size, 0.0) / max(1.0, fits.sum()))
             bounds.append(1.0)
-        if len(self.levels.scores) > 1:
-            for level, gpus in enumerate(self.levels.gpus[:-1]):
-                rows.append(np.where(self.level <= level, self.size * each[:, 0], 0.0))
-                bounds.append(gpus)
+        for number, each_model in enumerate(self.levels.models):
+            gpus = self.levels.gpus[each_model]
+            for level in range(len(gpus) - 1):
+                if 0 < gpus[level] < gpus[-1]:
+                    as_fast = (self.level <= level) & (self.model == number)
+                    rows.append(np.where(as_fast, self.size * each[:, 0], 0.0))
+                    bounds.append(gpus[level])
         return np.array(rows).reshape(len(rows), len(self.job)), np.array(bounds)
 
-    def _sets(self) -> list[NDArray[np.bool_]]:
-        """All servers, and each set of servers that a kind of replica is confined to."""
-        found = {np.ones(len(self.servers), bool).tobytes(): np.ones(len(self.servers), bool)}
+    def _sets(self) -> list[Mask]:
+        """All servers, those of each model, and each set of servers that a kind of replica is confined to."""
+        everywhere = np.ones(len(self.servers), bool)
+        found = {there.tobytes(): there for there in (everywhere, *self._of_model)}
+        most = SETS_MOST * len(self._of_model)
         for fits in self._kinds.values():
             there = fits > 0
-            if there.any() and len(found) < SETS_MOST:
+            if there.any() and len(found) < most:
                 found.setdefault(there.tobytes(), there)
         return list(found.values())
 
-    def _within(self, there: NDArray[np.bool_]) -> Numbers:
+    def _within(self, there: Mask) -> Numbers:
         """How many replicas of each configuration are in that set of servers, at the least.
 
         All, if the job is confined to it. Otherwise those that are there now, unless they are those that leave: a job
-        that restarts leaves the servers with GPUs if it needs none.
+        that restarts leaves the servers with GPUs if it needs none, and all servers of a model that it changes.
         """
-        confined = {kind: bool((there | (fits == 0)).all()) for kind, fits in self._kinds.items()}
         inside = np.array(
             [sum(n for s, n in job.on.items() if s in self._place and there[self._place[s]]) for job in self.jobs],
             float,
         )
         leave = np.maximum(0.0, self.held[self.job] - self.size)
         stay = np.maximum(0.0, inside[self.job] - leave)
+        restarts = np.array([job.restart_s > 0 for job in self.jobs])[self.job]
         if (self._amounts[there, 0] > 0).all():
-            restarts = np.array([job.restart_s > 0 for job in self.jobs])[self.job]
             stay[restarts & (self.changed > 0) & (self._each[:, 0] == 0)] = 0.0
-        bound = np.array([confined[job.each] for job in self.jobs], bool)[self.job]
-        return np.where(bound, self.size, stay)
+        present = np.array([self._number(job, job.model) for job in self.jobs])[self.job]
+        stay[restarts & (self.model != present)] = 0.0
+        confined = [bool((there | (fits == 0)).all()) for fits in self._kinds.values()]
+        return np.where(np.array([*confined, False])[self._kind], self.size, stay)
 
 
-def _grid(job: ElasticJob, most: int, fair: FairShare, count: int) -> list[int]:
+def _grid(job: ElasticJob, model: str, most: int, fair: FairShare, count: int) -> list[int]:
     """Sizes from `least` to `most` in equal ratios, with the current one and those beside the fair one; none that is no
     faster than a smaller one, as where another node costs more than its replicas are worth."""
     if most < job.least:
         return []
-    useful = faster_sizes(job, most)
+    useful = faster_sizes(job, model, most)
     if len(useful) <= count:
         return useful
     wanted = [job.least, most, *(n for n in (job.now, floor(fair.replicas), floor(fair.replicas) + 1) if n)]
@@ -198,10 +252,10 @@ def _grid(job: ElasticJob, most: int, fair: FairShare, count: int) -> list[int]:
     return sorted({useful[bisect_right(useful, n) - 1] for n in sizes})
 
 
-def faster_sizes(job: ElasticJob, most: int) -> list[int]:
+def faster_sizes(job: ElasticJob, model: str, most: int) -> list[int]:
     """The sizes up to `most` at which the job is faster than at all smaller ones."""
     found, fastest = [], 0.0
-    for size, speed in enumerate(job.speeds[: most - job.least + 1], job.least):
+    for size, speed in enumerate(job.speeds[model][: most - job.least + 1], job.least):
         if speed > fastest:
             found.append(size)
             fastest = speed

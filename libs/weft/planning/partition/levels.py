@@ -1,18 +1,19 @@
-"""Levels of speed: the pool's GPUs, the fastest first, in a few groups of which each contains the one before."""
+"""Levels of speed: the GPUs of each model, the fastest first, in a few groups of which each contains the one before."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from weft.planning.partition import ElasticJob, Server
+from weft.planning.partition import ALIKE, ElasticJob, Server
 
 LEVELS_MOST = 3
 CLOSE = 0.02  # scores of GPUs nearer to each other than this are one level of speed
 
 
 class Levels:
-    """`scores`: of the slowest GPU of each level; `gpus`: how many there are up to it. One level of 1.0 without bins.
+    """`scores`: those of the slowest GPU of each level; `gpus`: by model, how many there are up to it. One level of 1.0
+    without bins. `models`: those of the servers' GPUs, in alphabetical order.
 
-    A job on a level is as fast as that level's slowest GPU lets it be. `close`: scores nearer to each other are one
-    level.
+    A job on a level is as fast as that level's slowest GPU lets it be, beside others of the same model. `close`: scores
+    nearer to each other are one level.
     """
 
     def __init__(self, servers: Sequence[Server], close: float = CLOSE) -> None:
@@ -22,12 +23,17 @@ class Levels:
                 counts[score] = counts.get(score, 0) + number
         groups = _pooled(sorted((score, number) for score, number in counts.items() if number), close)
         self.scores = [score for score, _ in groups] or [1.0]
-        total, self.gpus = 0.0, []
-        for _, number in groups:
-            total += number
-            self.gpus.append(total)
-        self.gpus = self.gpus or [0.0]
+        self.models = sorted({server.model for server in servers if server.amounts[0]}) or [ALIKE]
+        self.gpus = {model: self._up_to(server for server in servers if server.model == model) for model in self.models}
         self._mean = {server.id: _mean(server) for server in servers}
+
+    def _up_to(self, servers: Iterable[Server]) -> list[float]:
+        gpus = [0.0] * len(self.scores)
+        for server in servers:
+            for score, number in bins_of(server):
+                for level in range(self.level_of(score), len(gpus)):
+                    gpus[level] += number
+        return gpus
 
     def level_of(self, score: float) -> int:
         return next((level for level, most in enumerate(self.scores) if score <= most + 1e-9), len(self.scores) - 1)
@@ -44,6 +50,14 @@ class Levels:
         if not job.each[0]:
             return range(last, last + 1)
         return range(here if job.now and not job.restart_s else 0, last + 1)
+
+    def models_for(self, job: ElasticJob) -> list[str]:
+        """The models it may be given, of which the pool has GPUs. A job that resizes live keeps its own."""
+        if not job.each[0]:
+            return [next(iter(job.speeds))]
+        if job.now and not job.restart_s:
+            return [job.model] if job.model in self.models else []
+        return [model for model in self.models if model in job.speeds]
 
 
 def bins_of(server: Server) -> tuple[tuple[float, int], ...]:

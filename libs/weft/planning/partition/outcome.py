@@ -1,34 +1,37 @@
 """What a set of sizes comes to: progress, changes, utilisation and unfairness."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import floor
 
-from weft.planning.partition import Change, ElasticJob, Partition, Server
+from weft.planning.partition import ALIKE, Change, ElasticJob, Partition, Server
 from weft.planning.partition.fair import FairShare, fair_shares, unfairness, whole_of
 from weft.planning.shares import Amounts
 
 PROGRESS_MOST = 4.0  # a job far above its fair share counts as no faster
 
 
-def speed(job: ElasticJob, size: float) -> float:
+def speed(job: ElasticJob, size: float, model: str) -> float:
     """At a size between two whole ones by interpolation; below `least` in proportion."""
     if size <= 0:
         return 0.0
+    speeds = job.speeds[model]
     if size < job.least:
-        return job.speeds[0] * size / job.least
+        return speeds[0] * size / job.least
     below = min(floor(size), job.most) - job.least
-    above = min(below + 1, len(job.speeds) - 1)
-    return job.speeds[below] + (job.speeds[above] - job.speeds[below]) * (min(size, job.most) - job.least - below)
+    above = min(below + 1, len(speeds) - 1)
+    return speeds[below] + (speeds[above] - speeds[below]) * (min(size, job.most) - job.least - below)
 
 
-def progress(job: ElasticJob, size: int, fair: FairShare) -> float:
+def progress(job: ElasticJob, size: int, model: str, fair: FairShare) -> float:
     """The job's speed in parts of its speed at its fair share, 0 to PROGRESS_MOST."""
-    return min(PROGRESS_MOST, speed(job, size) / usual_speed(job, fair))
+    return min(PROGRESS_MOST, speed(job, size, model) / usual_speed(job, fair))
 
 
 def usual_speed(job: ElasticJob, fair: FairShare) -> float:
-    """At its fair share; at its least if it has none."""
-    return speed(job, fair.replicas) or job.speeds[0]
+    """At its fair share, as the mean over the models that it may have; at its least if it has none."""
+    size = fair.replicas or job.least
+    return sum(speed(job, size, model) for model in job.speeds) / len(job.speeds)
 
 
 def utilisation(sizes: Mapping[str, int], jobs: Sequence[ElasticJob], whole: Amounts) -> float:
@@ -50,6 +53,14 @@ def partition_of(
     relaxed: Sequence[str] = (),
 ) -> Partition:
     whole = whole_of(servers)
+    of_servers = {server.id: server.model for server in servers}
+    models = {job.job_id: _model(job, on.get(job.job_id, {}), of_servers) for job in jobs}
+
+    def gain(job: ElasticJob, becomes: int) -> float:
+        share = fair[job.job_id]
+        now = progress(job, job.now, job.model, share) if job.now else 0.0
+        return (progress(job, becomes, models[job.job_id], share) if becomes else 0.0) - now
+
     return Partition(
         sizes=dict(sizes),
         changes=tuple(
@@ -57,7 +68,7 @@ def partition_of(
                 job_id=job.job_id,
                 was=job.now,
                 becomes=becomes,
-                gain=progress(job, becomes, fair[job.job_id]) - progress(job, job.now, fair[job.job_id]),
+                gain=gain(job, becomes),
                 cost_s=job.restart_s if job.now else 0.0,
             )
             for job in jobs
@@ -66,8 +77,20 @@ def partition_of(
         utilisation=utilisation(sizes, jobs, whole),
         unfairness=unfairness(sizes, jobs, whole, fair),
         on={job_id: dict(held) for job_id, held in on.items() if held},
+        models={job.job_id: models[job.job_id] for job in jobs if sizes[job.job_id]},
         relaxed=tuple(relaxed),
     )
+
+
+def _model(job: ElasticJob, on: Mapping[str, int], of_servers: Mapping[str, str]) -> str:
+    """The model of most of its GPUs there; without any the model that it has, else the first that it may have."""
+    held = Counter[str]()
+    for server, number in on.items() if job.each[0] else ():
+        if (model := of_servers.get(server, ALIKE)) in job.speeds:
+            held[model] += number
+    if held:
+        return max(held, key=lambda model: (held[model], model))
+    return job.model if job.now else next(iter(job.speeds))
 
 
 def _moves(job: ElasticJob, on: Mapping[str, int]) -> bool:
@@ -86,4 +109,5 @@ def kept(jobs: Sequence[ElasticJob], servers: Sequence[Server], why: str) -> Par
         utilisation=utilisation(sizes, jobs, whole),
         unfairness=unfairness(sizes, jobs, whole, fair),
         on={job.job_id: dict(job.on) for job in jobs if job.on},
+        models={job.job_id: job.model for job in jobs if job.now},
     )

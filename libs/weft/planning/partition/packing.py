@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from math import ceil
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from weft.planning.partition import ElasticJob, Server
+from weft.planning.partition.configurations import faster_sizes
 from weft.planning.partition.levels import Levels, bins_of
 
 Numbers = NDArray[np.float64]
@@ -16,12 +18,15 @@ ROUNDING = 1e-9
 
 
 class TargetSize(Struct, frozen=True, kw_only=True):
-    """A job with the size and the level that it is to have. `changed`: it does not stay as it is, even at this size."""
+    """A job with the size, the level and the model that it is to have. `changed`: it does not stay as it is, even at
+    this size. `anew`: all of its replicas stop, and start on whichever servers suit its size."""
 
     job: ElasticJob
     size: int
     level: int
     changed: bool
+    model: str
+    anew: bool = False
 
 
 class Packer:
@@ -33,12 +38,15 @@ class Packer:
         self._amounts = np.array([server.amounts for server in servers], float).reshape(len(servers), 3)
         self.free = self._amounts.copy()
         self._has_gpus = self._amounts[:, 0] > 0
+        self._of_model = {model: np.array([server.model == model for server in servers]) for model in levels.models}
+        self._largest = {model: self._amounts[there, 0].max(initial=0.0) for model, there in self._of_model.items()}
         # By server and level: GPUs of that level or faster that are free for jobs of that level
         self._fast = np.zeros((len(servers), len(levels.scores)))
         for j, server in enumerate(servers):
             for score, number in bins_of(server):
                 self._fast[j, levels.level_of(score) :] += number
         self._level = {job.job_id: levels.of_job(job) for job in jobs}
+        self._model = {job.job_id: job.model for job in jobs}
         self.on: dict[str, dict[int, int]] = {}
         for job in jobs:
             here = {self._place[s]: n for s, n in job.on.items() if s in self._place and n}
@@ -48,12 +56,17 @@ class Packer:
 
     def copy(self) -> "Packer":
         other = copy(self)
-        other.free, other._fast, other._level = self.free.copy(), self._fast.copy(), dict(self._level)
+        other.free, other._fast = self.free.copy(), self._fast.copy()
+        other._level, other._model = dict(self._level), dict(self._model)
         other.on = {job_id: dict(here) for job_id, here in self.on.items()}
         return other
 
     def size(self, job: ElasticJob) -> int:
         return sum(self.on[job.job_id].values())
+
+    def model(self, job: ElasticJob) -> str:
+        """The model of the GPUs that it has, or had last."""
+        return self._model[job.job_id]
 
     def changed(self, job: ElasticJob) -> bool:
         """Whether a running job has another number of replicas on any server."""
@@ -82,8 +95,14 @@ class Packer:
                 del here[j]
 
     def give(self, it: TargetSize) -> int:
-        """`grow`, after the job has left its GPUs if it is to have faster ones and finds as many as it has."""
+        """`grow`, after the job has left its GPUs if it is to have faster ones and finds as many as it has.
+
+        Where GPUs are of several models, a job that has none yet gets them on as few servers as can hold that number,
+        or fewer of them.
+        """
         job, here, level = it.job, dict(self.on[it.job.job_id]), self._level[it.job.job_id]
+        if not here and len(self._of_model) > 1 and job.each[0]:
+            return self._give_together(it)
         if here and it.level < level:
             self.shrink(job, 0)
             if (got := self.grow(job, it.size, it.level)) >= min(it.size, sum(here.values())):
@@ -93,16 +112,30 @@ class Packer:
             for j, number in here.items():
                 self._take(job, j, number)
             self.on[job.job_id] = here
-        return self.grow(job, it.size, it.level)
+        return self.grow(job, it.size, it.level, it.model)
 
-    def grow(self, job: ElasticJob, size: int, level: int | None = None) -> int:
+    def _give_together(self, it: TargetSize) -> int:
+        job = it.job
+        sizes = [size for size in faster_sizes(job, it.model, it.size) if size <= it.size]
+        for size in reversed(sizes):
+            got = self.grow(job, size, it.level, it.model)
+            fewest = ceil(size * job.each[0] / max(self._largest[it.model], 1.0) - ROUNDING)
+            if got >= size and len(self.on[job.job_id]) <= fewest:
+                return got
+            self.shrink(job, 0)
+        return self.grow(job, it.size, it.level, it.model)  # apart, if not at all otherwise
+
+    def grow(self, job: ElasticJob, size: int, level: int | None = None, model: str | None = None) -> int:
         """Adds replicas on as few servers as there can be; returns how many there are then.
 
-        `level`: the slowest GPUs that it may use, if they are slower than those that it has.
+        `level`: the slowest GPUs that it may use, if they are slower than those that it has; `model`: of a job that has
+        no replica.
         """
         here = self.on[job.job_id]
         if level is not None:
             self._set_level(job, max(level, self._level[job.job_id]) if here else level)
+        if model is not None and not here:
+            self._model[job.job_id] = model
         missing = size - self.size(job)
         if missing <= 0:
             return size
@@ -115,6 +148,10 @@ class Packer:
             missing -= number
             fits[j] = 0
         return self.size(job)
+
+    def room(self, job: ElasticJob) -> int:
+        """How many more replicas there is room for, beside those that it has."""
+        return int(self._fits(job).sum())
 
     def leave_gpus(self, job: ElasticJob) -> None:
         """Replicas on servers with GPUs, which they do not need, move to others as far as there is room."""
@@ -160,6 +197,8 @@ class Packer:
         if each[0] > 0 and self._fast.shape[1] > 1:
             fast = self._fast[:, self._level[job.job_id] :].min(axis=1)
             free_capacity = np.minimum(free_capacity, np.floor(fast / each[0] + ROUNDING))
+        if each[0] > 0:
+            free_capacity = free_capacity * self._of_model.get(self._model[job.job_id], 0)
         possible: Numbers = np.maximum(free_capacity, 0.0)
         return possible
 
@@ -178,28 +217,45 @@ class Packer:
         return float((self.free[j][there] / self._amounts[j][there]).min()) if there.any() else 0.0
 
 
-def pack(packer: Packer, targets: Sequence[TargetSize], first: Sequence[str] = ()) -> Mapping[str, int]:
-    """Gives every job its size, or as many replicas as fit: at least as many as it had, and `least` or none.
+def packed(
+    packer: Packer, targets: Sequence[TargetSize], first: Sequence[str] = ()
+) -> tuple[Packer, Mapping[str, int]]:
+    """A copy of the packer in which every job has its size, or as many replicas as fit: at least as many as it had, and
+    `least` or none; and the sizes of the jobs that got less than what was wanted.
 
-    Returns the sizes of the jobs that got less than what was wanted. `first`: jobs that are placed before the others.
+    A job that is placed again gives up all that it has before any other gets more, so that two jobs can exchange their
+    GPUs. One that does not get all of its size then stays as it is, and all are packed again. `first`: jobs that
+    are placed before the others.
     """
+    stay: dict[str, int] = {}
+    while True:
+        trial = packer.copy()
+        short = pack(trial, [it for it in targets if it.job.job_id not in stay], first)
+        failed = {it.job.job_id: short[it.job.job_id] for it in targets if it.anew and it.job.job_id in short}
+        if not failed:
+            return trial, short | stay
+        stay |= failed
+
+
+def pack(packer: Packer, targets: Sequence[TargetSize], first: Sequence[str] = ()) -> dict[str, int]:
+    """Gives every job its size, or as many replicas as fit. One that is placed again may be left with none."""
     for it in targets:
-        packer.shrink(it.job, it.size)
+        packer.shrink(it.job, 0 if it.anew else it.size)
     for it in targets:
         if it.changed and it.job.restart_s:
             packer.leave_gpus(it.job)
     largest = packer.free.max(axis=0, initial=1.0)
     urgent = {job_id: at for at, job_id in enumerate(first)}
 
-    def place(it: TargetSize) -> tuple[int, float]:
+    def place(it: TargetSize) -> tuple[int, float, int]:
         need = max((each / most for each, most in zip(it.job.each, largest, strict=True) if most > 0), default=0.0)
-        return urgent.get(it.job.job_id, len(urgent)), -need
+        return urgent.get(it.job.job_id, len(urgent)), -need, -it.size if it.anew else 0
 
     short = {}
     for it in sorted((it for it in targets if it.changed or not it.job.now), key=place):
         got = packer.give(it) if it.size else 0
         if got < it.size:
-            if got < it.job.least and not it.job.now:
+            if got < it.job.least and (it.anew or not it.job.now):
                 packer.shrink(it.job, 0)
                 got = 0
             short[it.job.job_id] = got

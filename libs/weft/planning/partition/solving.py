@@ -1,7 +1,6 @@
 """Linear programs with whole numbers, solved by HiGHS. No other module knows the solver.
 
-One thread and limits that count steps: the same program gives the same solution. Only the limit in seconds depends on
-the machine; it is the last stop.
+One thread, and limits that count steps: the same program gives the same solution on every machine.
 """
 
 from collections.abc import Sequence
@@ -28,20 +27,22 @@ class Ended(StrEnum):
 
 
 class SolverLimits(Struct, frozen=True, kw_only=True):
-    """`gap`: how much better than the solution found the best may be, in parts of it. `seconds`: see above."""
+    """`gap`: how much better than the solution found the best may be, in parts of it. `iterations`: steps of the
+    simplex algorithm."""
 
     gap: float = 0.01
     branches: int = 2000
     iterations: int = 200_000
-    seconds: float = 2.0
 
 
 class Solution(Struct, frozen=True, kw_only=True):
-    """`values`: of the variables, in the order in which they were added; None if none was found."""
+    """`values`: of the variables, in the order in which they were added; None if none was found. `iterations`: how many
+    steps the solver made."""
 
     ended: Ended
     values: Numbers | None = None
     value: float = 0.0
+    iterations: int = 0
 
 
 class LinearProgram:
@@ -133,7 +134,9 @@ class Relaxation:
         none = np.zeros(len(variables))
         self._solver.changeColsBounds(len(variables), variables.astype(np.int32), none, none)
 
-    def maximise(self, values: Numbers) -> Solution:
+    def maximise(self, values: Numbers, *, iterations: int) -> Solution:
+        """The same with these values, in at most that number of steps."""
+        self._solver.setOptionValue("simplex_iteration_limit", iterations)
         self._solver.changeColsCost(len(values), np.arange(len(values), dtype=np.int32), values)
         self._solver.run()
         return _solution(self._solver, whole=False)
@@ -155,7 +158,6 @@ def _solver(limits: SolverLimits) -> "highspy.Highs":
         ("mip_rel_gap", limits.gap),
         ("mip_max_nodes", limits.branches),
         ("simplex_iteration_limit", limits.iterations),
-        ("time_limit", limits.seconds),
     ):
         solver.setOptionValue(name, value)
     return solver
@@ -164,13 +166,13 @@ def _solver(limits: SolverLimits) -> "highspy.Highs":
 def _solution(solver: "highspy.Highs", *, whole: bool) -> Solution:
     import highspy
 
-    status = solver.getModelStatus()
+    status, info = solver.getModelStatus(), solver.getInfo()
+    iterations = max(0, info.simplex_iteration_count)
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-        return Solution(ended=Ended.INFEASIBLE)
+        return Solution(ended=Ended.INFEASIBLE, iterations=iterations)
     solved = status == highspy.HighsModelStatus.kOptimal
-    info = solver.getInfo()
     if not solved and (not whole or info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible):
-        return Solution(ended=Ended.CUT_SHORT)
+        return Solution(ended=Ended.CUT_SHORT, iterations=iterations)
     values = np.array(solver.getSolution().col_value)
     ended = Ended.SOLVED if solved else Ended.CUT_SHORT
-    return Solution(ended=ended, values=values, value=float(info.objective_function_value))
+    return Solution(ended=ended, values=values, value=float(info.objective_function_value), iterations=iterations)

@@ -7,9 +7,10 @@
 
 Progress is the speed in parts of the speed at the fair share, without what a restart loses of it within the horizon. By
 its root, the first replicas of a job are worth more than its last ones; so large jobs do not outgrow the others where
-all scale well. Where the bounds leave no solution, theta2 is given up,
-then theta1, then starving jobs wait on, the one that has waited longest last; where there is still none, all stays as
-it is. Sizes that do not fit on the servers are forbidden, and the program is solved again.
+all scale well. A number of GPUs says little of a share where they are of several models: F has no bound there, and
+counts for nothing. Where the bounds leave no solution, theta2 is given up, then theta1; where there is still none, all
+stays as it is. Starving jobs that do not fit beside those that run and those that have waited longer wait on. Sizes
+that do not fit on the servers are forbidden, and the program is solved again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +22,11 @@ from msgspec.structs import replace
 
 from weft.planning.partition import ElasticJob, Partition, Rules, Server
 from weft.planning.partition.choosing import ChoiceLimits, Chooser
-from weft.planning.partition.configurations import Configurations
-from weft.planning.partition.fair import FairShare, dominant_share, resources, whole_of
+from weft.planning.partition.configurations import Configurations, Numbers
+from weft.planning.partition.fair import dominant_share, resources, whole_of
+from weft.planning.partition.levels import Levels
 from weft.planning.partition.outcome import kept, partition_of
-from weft.planning.partition.packing import Packer, TargetSize, pack
+from weft.planning.partition.packing import Packer, TargetSize, packed
 from weft.planning.partition.solving import SolverLimits
 from weft.planning.shares import Amounts
 
@@ -44,14 +46,14 @@ class _Planner:
     def __init__(self, jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Rules) -> None:
         self.jobs, self.servers, self.rules = jobs, servers, rules
         self.options = Configurations(jobs, servers, rules)
-        limits = SolverLimits(gap=GAP, branches=BRANCHES, seconds=rules.solver_seconds)
-        self.chooser = Chooser(self.options, limits)
+        self.models = self.options.levels.models
+        self.chooser = Chooser(self.options, SolverLimits(gap=GAP, branches=BRANCHES, iterations=rules.iterations))
         self.packer = Packer(jobs, servers, self.options.levels)
         self.running = [i for i, job in enumerate(jobs) if job.now]
         late = [i for i, job in enumerate(jobs) if not job.now and job.waited_s > rules.starved_s and not job.fixed]
         self.late = sorted(late, key=lambda i: (-jobs[i].waited_s, i))
         self.whole = whole_of(servers)
-        self.unfair_most = rules.theta1 * 2 * resources(jobs, self.whole)
+        self.unfair_most = rules.theta1 * 2 * resources(jobs, self.whole) if len(self.models) == 1 else inf
         self.changes_most = ceil(rules.theta2 * len(self.running) - ROUNDING)
 
     def partition(self) -> Partition:
@@ -60,14 +62,14 @@ class _Planner:
             return kept(self.jobs, self.servers, "the jobs that run do not fit at any size")
         packer, short = self._packed(picked, bounds)
         for _ in range(CUTS_MOST):
-            if not short:
+            if not short or picked is None:
                 break
-            self._forbid(short)
+            self._forbid(picked, short)
             picked = self.chooser.choose_again(bounds)
             if picked is None:
                 break
             packer, short = self._packed(picked, bounds)
-        filled(packer, self.jobs, self.whole, self.options.fair, self.rules)
+        filled(packer, self.jobs, self.whole, self.options, self.rules)
         return self._result(packer)
 
     def _result(self, packer: Packer) -> Partition:
@@ -91,90 +93,136 @@ class _Planner:
     def _bounds(self) -> Iterator[ChoiceLimits]:
         """From the strictest to the loosest."""
         starving = self._starving()
-        must = frozenset((*self.running, *starving))
-        bounded = ((self.unfair_most, self.changes_most), (self.unfair_most, inf), (inf, self.changes_most))
-        for unfairness, changes in (*bounded, (inf, inf)):
-            yield ChoiceLimits(unfairness=unfairness, changes=changes, must=must)
-        for count in reversed(range(len(starving))):
-            yield ChoiceLimits(unfairness=inf, changes=inf, must=frozenset((*self.running, *starving[:count])))
+        bounded = ((self.unfair_most, self.changes_most), (self.unfair_most, inf), (inf, self.changes_most), (inf, inf))
+        for unfairness, changes in dict.fromkeys(bounded):
+            yield ChoiceLimits(unfairness=unfairness, changes=changes, must=frozenset((*self.running, *starving)))
+        if starving:
+            yield ChoiceLimits(unfairness=inf, changes=inf, must=frozenset(self.running))
 
     def _starving(self) -> list[int]:
         """The jobs that have waited too long and for which there is room, the longest first.
 
-        There is room for a job if all that run and all starving jobs before it fit with the least that they can have.
+        There is room for a job if all that run and all starving jobs before it fit with the least that they can have,
+        each on the model of which it leaves the others most. So there is a solution in which all of these start.
         """
-        rows, used = self.options.rows, np.zeros(len(self.options.bounds))
+        used = np.zeros(len(self.options.bounds))
         for i in self.running:
-            used += rows[:, self.options.columns[i]].min(axis=1, initial=inf)
+            used = self._with_least(i, used)
         starts = []
         for i in self.late:
-            least = rows[:, self.options.columns[i]].min(axis=1, initial=inf)
-            if (used + least <= self.options.bounds + ROUNDING).all():
-                used += least
+            after = self._with_least(i, used)
+            if (after <= self.options.bounds + ROUNDING).all():
+                used = after
                 starts.append(i)
         return starts
+
+    def _with_least(self, i: int, used: Numbers) -> Numbers:
+        """The use of each row with the configuration of the job that leaves most of the scarcest row; infinite if
+        the job has none."""
+        columns = self.options.columns[i]
+        if not len(columns):
+            return np.full(len(used), inf)
+        after = used[:, None] + self.options.rows[:, columns]
+        bounds = np.maximum(self.options.bounds, ROUNDING)[:, None]
+        fullest: Numbers = (after / bounds * (self.options.rows[:, columns] > 0)).max(axis=0, initial=0.0)
+        return after[:, int(fullest.argmin())]
 
     def _packed(self, picked: Mapping[int, int] | None, bounds: ChoiceLimits) -> tuple[Packer, dict[int, int]]:
         """Where the chosen configurations can be, and by job how many replicas fit where not all did.
 
         If none were chosen, the solver was out of time, and all jobs stay as they are.
         """
-        packer = self.packer.copy()
         if picked is None:
-            return packer, {}
-        targets = [
-            TargetSize(
-                job=job,
-                size=int(self.options.size[picked[i]]) if i in picked else 0,
-                level=int(self.options.level[picked[i]]) if i in picked else 0,
-                changed=i in picked and bool(self.options.changed[picked[i]]),
-            )
-            for i, job in enumerate(self.jobs)
-        ]
-        short = pack(packer, targets, [self.jobs[i].job_id for i in self.late if i in bounds.must])
+            return self.packer.copy(), {}
+        targets = [self._target(i, job, picked.get(i)) for i, job in enumerate(self.jobs)]
+        packer, short = packed(self.packer, targets, [self.jobs[i].job_id for i in self.late if i in bounds.must])
         return packer, {i: short[job.job_id] for i, job in enumerate(self.jobs) if job.job_id in short}
 
-    def _forbid(self, short: Mapping[int, int]) -> None:
-        """No more than what did fit; what a running job has stays allowed."""
+    def _target(self, i: int, job: ElasticJob, column: int | None) -> TargetSize:
+        if column is None:
+            return TargetSize(job=job, size=0, level=0, changed=False, model=job.model)
+        options = self.options
+        stays = job.now > 0 and column == options.columns[i][0]
+        has_model = job.each[0] > 0 and not stays
+        model = self.models[options.model[column]] if has_model else job.model
+        size = int(options.size[column])
+        restarts = job.now > 0 and job.restart_s > 0 and job.each[0] > 0
+        return TargetSize(
+            job=job,
+            size=size,
+            level=int(options.level[column]),
+            changed=bool(options.changed[column]),
+            model=model,
+            anew=restarts and (model != job.model or (len(self.models) > 1 and size != job.now)),
+        )
+
+    def _forbid(self, picked: Mapping[int, int], short: Mapping[int, int]) -> None:
+        """No more on that model than what did fit; what a running job has stays allowed."""
+        options = self.options
         for i, fits in short.items():
-            columns = self.options.columns[i]
+            columns = options.columns[i]
             starts = not self.jobs[i].now
-            over = (self.options.size[columns] > fits) & (starts | (self.options.changed[columns] > 0))
+            over = (options.size[columns] > fits) & (starts | (options.changed[columns] > 0))
+            if i in picked:
+                over &= options.model[columns] == options.model[picked[i]]
             self.chooser.forbid(i, columns[over])
 
 
-def filled(
-    packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, fair: Mapping[str, FairShare], rules: Rules
-) -> None:
+def filled(packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, options: Configurations, rules: Rules) -> None:
     """Starts waiting jobs, those that have waited longest first; then jobs grow up to their fair share.
 
-    They grow by one replica at a time, the job furthest below its fair share for its weight first. Nothing shrinks. Of
-    the running jobs no more change than theta2 allows, with those that have changed already, and no job is restarted
-    for this alone; what was to shrink does not grow again elsewhere.
+    They grow to the next size that is faster, the job furthest below its fair share for its weight first. Nothing
+    shrinks. Of the running jobs no more change than theta2 allows, with those that have changed already, and no job is
+    restarted for this alone; what was to shrink does not grow again elsewhere.
     """
+    fair = options.fair
     for job in sorted((job for job in jobs if not packer.size(job) and not job.fixed), key=lambda job: -job.waited_s):
         unfair = dominant_share(job, job.least, whole) > 2 * fair[job.job_id].share
-        if (not unfair or job.waited_s > rules.starved_s) and packer.grow(job, job.least) < job.least:
-            packer.shrink(job, 0)
+        if not unfair or job.waited_s > rules.starved_s:
+            _start(packer, job, options.levels)
     changed = sum(1 for job in jobs if packer.changed(job))
     may_change = ceil(rules.theta2 * sum(1 for job in jobs if job.now) - ROUNDING) - changed
 
     def below(job: ElasticJob, size: int) -> float:
-        """How far from its fair share it is with one replica more: less than 0 if it is still below."""
-        return (dominant_share(job, size + 1, whole) - fair[job.job_id].share - ROUNDING) / job.weight
+        """How far from its fair share it is with that size: less than 0 if it is still below."""
+        return (dominant_share(job, size, whole) - fair[job.job_id].share - ROUNDING) / job.weight
 
     heap = [
         (below(job, size), at, size)
         for at, job in enumerate(jobs)
-        if not job.fixed and max(job.now, 1) <= (size := packer.size(job)) < job.most and below(job, size) <= 0
+        if not job.fixed
+        and packer.size(job) >= max(job.now, 1)
+        and (size := _next_size(packer, job)) is not None
+        and below(job, size) <= 0
     ]
     heapify(heap)
     while heap:
         _, at, size = heappop(heap)
         job = jobs[at]
         first = job.now > 0 and not packer.changed(job)
-        if (first and (may_change <= 0 or job.restart_s)) or packer.grow(job, size + 1) <= size:
+        if first and (may_change <= 0 or job.restart_s):
             continue
+        if packer.room(job) < size - packer.size(job):
+            continue
+        packer.grow(job, size)
         may_change -= first
-        if size + 1 < job.most and below(job, size + 1) <= 0:
-            heappush(heap, (below(job, size + 1), at, size + 1))
+        more = _next_size(packer, job)
+        if more is not None and below(job, more) <= 0:
+            heappush(heap, (below(job, more), at, more))
+
+
+def _start(packer: Packer, job: ElasticJob, levels: Levels) -> None:
+    """With its least size, on the model on which it is fastest of those that have room."""
+    for model in sorted(levels.models_for(job), key=lambda model: -job.speeds[model][0]):
+        if packer.grow(job, job.least, len(levels.scores) - 1, model if job.each[0] else None) >= job.least:
+            return
+        packer.shrink(job, 0)
+
+
+def _next_size(packer: Packer, job: ElasticJob) -> int | None:
+    """The next size at which the job is faster than with what it has."""
+    has = packer.size(job)
+    speeds = job.speeds[packer.model(job)]
+    speed = speeds[has - job.least] if has >= job.least else 0.0
+    after = max(has + 1, job.least)
+    return next((size for size, more in enumerate(speeds[after - job.least :], after) if more > speed), None)

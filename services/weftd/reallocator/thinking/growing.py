@@ -6,10 +6,11 @@ from weft.domain.job import Job
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
 from weft.planning.capacity import FreeCapacity
+from weft.planning.cooling import is_cool
 from weft.planning.resource_request import resource_request_of
 from weft.tuning.proposal import Case, Headroom
 from weft.tuning.state import TunerState
-from weftd.reallocator.thinking.partitioning import RESTARTS_IN_COOL_DOWN, elastic_role
+from weftd.reallocator.thinking.partitioning import elastic_role
 
 HORIZON_SECONDS = 600.0  # within which a restart has to pay, as for the partition planner
 
@@ -37,7 +38,7 @@ def room_for_one_more(
         or job.spec.is_service  # the autoscaler of services alone says how many replicas it has
         or job.granted != job.wanted
         or now < state.rests_until
-        or not _is_cool(job, state, max(cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s), now)
+        or not _may_change(job, state, now, restart_s=restart_s, seconds=cool_down_seconds)
     ):
         return None
     if any(allocation.leaving for allocation in case.allocations):
@@ -55,7 +56,7 @@ def room_for_one_more(
     return Headroom(roles=frozenset(roles), cost_s=cost_s, left_s=_left_seconds(case, now), exponents=state.exponents)
 
 
-def _is_cool(job: Job, state: TunerState, seconds: float, now: float) -> bool:
+def _may_change(job: Job, state: TunerState, now: float, *, restart_s: float, seconds: float) -> bool:
     """Whether others changed the job's size long enough ago. If the job restarts, changes by its tuner count too."""
     changed_at = job.sized_at
     if changed_at is None and job.worked:
@@ -63,7 +64,7 @@ def _is_cool(job: Job, state: TunerState, seconds: float, now: float) -> bool:
     by_its_tuner = job.granted == state.size and how_resized(job.spec) is not ResizeHow.RESTART
     if changed_at is None or by_its_tuner:
         return True
-    return now - changed_at >= seconds
+    return is_cool(changed_at, now, restart_s=restart_s, seconds=seconds)
 
 
 def _left_seconds(case: Case, now: float) -> float:

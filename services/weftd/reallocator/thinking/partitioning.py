@@ -26,7 +26,9 @@ from weft.domain.spec import ResizeHow, Role, TuningMode
 from weft.messages.asks import Scale
 from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Curve, Finding, GpuScore
-from weft.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
+from weft.planning.cooling import SECONDS as COOL_DOWN_SECONDS
+from weft.planning.cooling import is_cool
+from weft.planning.partition import ALIKE, Change, ElasticJob, Partition, Partitioner, Rules, Server
 from weft.planning.partition.seen import amounts_of, placed, server_of
 from weft.planning.quota.amounts import ledger_of
 from weft.planning.quota.ledger import TenantHolds
@@ -38,7 +40,6 @@ from weft.variability.curves import EXPONENT_USUAL, speed_at
 from weftd.reallocator.thinking.asha import STEP
 
 JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
-RESTARTS_IN_COOL_DOWN = 10.0
 RESTART_SECONDS = 30.0  # of a workload that never restarted, besides its grace and its lost work
 RESTARTS_KEPT = 1000  # workloads of which it is known what a restart costs
 EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
@@ -46,14 +47,13 @@ EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing
 
 class Plans(Struct, frozen=True, kw_only=True):
     """How the partition planner works. `seconds_min`: between two plans; `seconds_max`: until it plans anew though no
-    job came or went. `cool_down_seconds`: how long a job that took another size is left alone; and ten times what its
-    restart costs."""
+    job came or went. `cool_down_seconds`: the shortest cool-down (`weft.planning.cooling`)."""
 
     mode: TuningMode = TuningMode.ON
     rules: Rules = Rules()
     seconds_min: float = 60.0
     seconds_max: float = 300.0
-    cool_down_seconds: float = 120.0
+    cool_down_seconds: float = COOL_DOWN_SECONDS
 
 
 class PlannedSizes(Struct, frozen=True, kw_only=True):
@@ -209,18 +209,18 @@ class SizePlanner:
             each=_asked(role),
             least=role.replicas.least,
             most=role.replicas.most,
-            speeds=speeds_of(job, name, curves),
+            speeds={ALIKE: speeds_of(job, name, curves)},
             beside=amounts,
             restart_s=restart_s,
             fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
             waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
         )
-        return placed(sized, ranks, binned)
+        return placed(sized, ranks, binned, {})
 
     def _may_change(self, job: Job, restart_s: float, now: float) -> bool:
         since = job.held_since if job.sized_at is None else job.sized_at
         settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
-        cool = now - since >= max(self._plans.cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s)
+        cool = is_cool(since, now, restart_s=restart_s, seconds=self._plans.cool_down_seconds)
         return settled and cool and how_resized(job.spec) is not ResizeHow.NEVER
 
 
@@ -398,7 +398,7 @@ def _servers(
             gone = _sum([*taken.get(node.id, ()), (float(len(sick)), 0.0, 0.0)])
             left = [gpu.index for gpu in node.capacity.gpus if (node.id, gpu.index) not in of_others | sick]
             servers.append(server_of(node, _less(amounts_of(node), gone), left, binned))
-    return servers
+    return [structs.replace(server, model=ALIKE) for server in servers]  # no ask names a model yet
 
 
 def _to_come(job: Job) -> list[Amounts]:
