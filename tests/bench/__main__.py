@@ -1,8 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `health`, `hosts`, `house`, `partition`,
-`python`, `serving`, `sharing` and `shipped` too: each has a docstring.
+`python -m tests.bench contract`, `daily`, `dashboards`, `elastic`, `eta`, `health`, `hosts`, `house`, `kinds`,
+`partition`, `python`, `serving`, `sharing` and `shipped` too: each has a docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -23,6 +23,7 @@ from tests.bench.figures import Figures
 from tests.bench.health import main as health
 from tests.bench.hosts.measure import main as hosts
 from tests.bench.house import main as house
+from tests.bench.kinds.measure import main as kinds
 from tests.bench.partition.measure import main as partition
 from tests.bench.python import main as python
 from tests.bench.routing import main as routing
@@ -68,6 +69,7 @@ OWN = {
     "health": health,
     "hosts": hosts,
     "house": house,
+    "kinds": kinds,
     "shipped": shipped,
     "daily": daily,
 }
