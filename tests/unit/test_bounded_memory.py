@@ -29,7 +29,9 @@ MIB = 1 << 20
 
 
 def want(number: int, *, gpus: int = 1, model: str | None = None) -> RoleRequest:
-    return RoleRequest("worker", 1, 1, Request(gpus=gpus, cpus=1.0, memory=(number + 1) * MIB, model=model))
+    return RoleRequest(
+        "worker", 1, 1, Request(gpus=gpus, cpus=1.0, memory=(number + 1) * MIB, models=(model,) if model else ())
+    )
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

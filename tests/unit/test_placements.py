@@ -54,7 +54,9 @@ def hold(free_capacity: FreeCapacity, name: str, *gpus: int, cpus: float = 0.0, 
 
 
 def wants(count: int, gpus: int = 1, *, cpus: float = 1.0, memory: int = GIB, model: str | None = None) -> RoleRequest:
-    return RoleRequest("worker", count, count, Request(gpus=gpus, cpus=cpus, memory=memory, model=model))
+    return RoleRequest(
+        "worker", count, count, Request(gpus=gpus, cpus=cpus, memory=memory, models=(model,) if model else ())
+    )
 
 
 def where(

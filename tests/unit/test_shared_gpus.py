@@ -65,9 +65,14 @@ JOBS = st.one_of(
         st.sampled_from([0.001, 1, 4, 7.5, 12, 15.5, 16, 23.5, 24, 30]),
         count=st.integers(1, 4),
         kind=st.sampled_from(["training", "inference", "notebook", "batch", ""]),
-        model=st.sampled_from([None, None, *MODELS]),
+        models=st.sampled_from([(), (), *((model,) for model in MODELS)]),
     ),
-    st.builds(shape, gpus=st.integers(1, 3), count=st.integers(1, 2), model=st.sampled_from([None, *MODELS])),
+    st.builds(
+        shape,
+        gpus=st.integers(1, 3),
+        count=st.integers(1, 2),
+        models=st.sampled_from([(), *((model,) for model in MODELS)]),
+    ),
     st.builds(shape, st.just(250), st.just(2), node=st.sampled_from(NAMES), gpu=st.sampled_from([None, 0, 1])),
 )
 STEPS = st.lists(
@@ -270,12 +275,12 @@ def test_a_node_without_cpus_gives_no_share() -> None:
 
 def test_the_model_and_the_pin_are_respected() -> None:
     free_capacity = room_of(nodes=2)
-    assert places(free_capacity, shape(500, model="B"), take=False) == [[("node-0", 1)]]
+    assert places(free_capacity, shape(500, models=("B",)), take=False) == [[("node-0", 1)]]
     assert places(free_capacity, shape(500, 20), take=False) == [[("node-0", 1)]], "only B has so much"
-    assert places(free_capacity, shape(500, model="C"), take=False) == [None]
+    assert places(free_capacity, shape(500, models=("C",)), take=False) == [None]
     assert places(free_capacity, shape(400, count=2, node="node-1", gpu=2)) == [[("node-1", 2), ("node-1", 2)]]
     assert places(free_capacity, shape(400, node="node-1", gpu=2)) == [None]
-    assert places(free_capacity, shape(400, node="node-1", model="A"), take=False) == [[("node-1", 0)]]
+    assert places(free_capacity, shape(400, node="node-1", models=("A",)), take=False) == [[("node-1", 0)]]
     assert places(free_capacity, shape(400, node="node-9"), take=False) == [None]
     free_capacity.close(["node-1"])
     assert places(free_capacity, shape(400, node="node-1"), take=False) == [None]
@@ -388,7 +393,9 @@ def test_what_is_found_is_the_best_of_all(jobs: list[ResourceRequest], wanted: R
     )
     best = []
     for name, there in free_capacity.nodes.items():
-        for gpu, make, left in there.gpus.giving(request.model):
+        for gpu, make, left in there.gpus.giving():
+            if not request.suits(make.model, make.memory):
+                continue
             time_over, memory_over = left.time - share.request, left.memory - share.memory - make.context
             if left.holders and time_over >= 0 <= memory_over:
                 over = sorted([time_over / WHOLE, memory_over / make.memory])

@@ -87,7 +87,7 @@ def test_of_several_shared_gpus_the_one_that_comes_nearest_is_told() -> None:
         ),
         (
             with_jobs(single(2), shape(500, 1)),
-            shape(500, 20, model="A"),
+            shape(500, 20, models=("A",)),
             "wants 0.5 of a GPU of A with 20GiB; the most left on a shared GPU is 0.5 with 15GiB,"
             " and the largest GPU that is free has 16GiB for a share",
         ),

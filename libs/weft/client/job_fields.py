@@ -62,7 +62,8 @@ class JobFields(TypedDict, total=False):
     objective: Mapping[str, Any]
     service: Mapping[str, Any]
     pool: str
-    gpu_model: str
+    gpu_model: str | Sequence[str]
+    gpu_memory: str
     tuning: Mapping[str, Any]
     checkpoints: Mapping[str, Any]
     resize: Mapping[str, str]

@@ -139,18 +139,29 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU.
+    """What one replica needs of a node. `memory` in bytes.
 
-    With a `share` it needs a part of one GPU, and `gpus` is 0.
+    `models`: the models that its GPUs may have, the preferred one first; empty: any. `gpu_memory`: the least memory of
+    each of its GPUs in bytes. With a `share` it needs a part of one GPU, and `gpus` is 0.
     """
 
     gpus: int
     cpus: float
     memory: int
-    model: str | None = None
+    models: tuple[str, ...] = ()
+    gpu_memory: int = 0
     egress: int | None = None  # bytes per second that it may send; None: no limit
     node: str | None = None  # only on this node
     gpu: int | None = None  # only GPUs from this index on
     share: Share | None = None
     volumes: tuple[NeededVolume, ...] = ()  # that its node must offer
     image: bool | None = None  # does it name one? None: not known, as of a job of the simulator
+
+    @property
+    def on_any_gpu(self) -> bool:
+        """Return True if every GPU suits it, whatever its model and memory."""
+        return not self.models and not self.gpu_memory
+
+    def suits(self, model: str, memory: int) -> bool:
+        """Return True if a GPU of this model with `memory` bytes suits it."""
+        return (not self.models or model in self.models) and memory >= self.gpu_memory

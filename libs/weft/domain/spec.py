@@ -34,6 +34,9 @@ DIGEST_PATTERN = r"^[0-9a-f]{64}$(?!\n)"
 Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case letters, digits and `-`; no dots.")]
 # Without a pattern, which its role has: a text with one, or else a list, makes the `convert` of msgspec 0.22 crash.
 RoleNamed = Annotated[str, Meta(min_length=1, max_length=63)]
+GpuModel = Annotated[str, Meta(min_length=1, max_length=100)]
+ANY_MODEL = "any"  # the word for GPUs of every model
+GPU_MODELS_MAX = 16
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
 Argument = Annotated[str, Meta(max_length=131072)]
@@ -419,7 +422,8 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     objective: Objective | None = None
     service: ServiceRules | None = None
     pool: Token = "default"
-    gpu_model: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    gpu_model: GpuModel | Annotated[tuple[GpuModel, ...], Meta(min_length=1, max_length=GPU_MODELS_MAX)] | None = None
+    gpu_memory: Size | None = None
     tuning: Tuning = Tuning()
     checkpoints: Checkpointing | None = None
     resize: ResizeRules = ResizeRules()
@@ -457,6 +461,23 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
         if self.done_when is None:
             return tuple(self.roles)
         return (self.done_when,) if isinstance(self.done_when, str) else self.done_when
+
+    @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """The models of which its GPUs may be, the preferred one first; empty: any."""
+        named = () if self.gpu_model in (None, ANY_MODEL) else self.gpu_model
+        return (named,) if isinstance(named, str) else named or ()
+
+    @property
+    def only_model(self) -> str | None:
+        """The model of its GPUs, if it names exactly one."""
+        models = self.gpu_models
+        return models[0] if len(models) == 1 else None
+
+    @property
+    def gpu_memory_bytes(self) -> int:
+        """The least memory of each of its GPUs; 0: any."""
+        return 0 if self.gpu_memory is None else size_bytes(self.gpu_memory)
 
     @property
     def is_array(self) -> bool:

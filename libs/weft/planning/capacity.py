@@ -28,6 +28,9 @@ _node_id = attrgetter("node_id")
 Chunks = list[tuple[float, tuple[int, ...]]]
 """Free GPUs of one node in groups as large as one replica needs, each with the score of its slowest; fastest first."""
 
+ChunksKey = tuple[str, int, tuple[str, ...], int]
+"""The name of scores, and of a replica: how many GPUs it needs, of which models, and with how much memory."""
+
 Picks = list[tuple["NodeCapacity", list[tuple[int, ...]]]]
 """Nodes, and the GPUs there of each replica that goes to them."""
 
@@ -43,7 +46,7 @@ class _NodeState(NamedTuple):
     memory: int
     whole: list[int]
     shared: Shared
-    chunked: dict[tuple[str, int, str | None], Chunks]
+    chunked: dict[ChunksKey, Chunks]
     costs: dict[Hashable, list[float]]
 
 
@@ -76,13 +79,13 @@ class NodeCapacity:
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
         self.gpus = GpusLeft(node.capacity.gpus, occupied | kept | node.closed_gpus, gives_shares=node.gives_shares)
-        self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`, replaced when GPUs change hands
+        self.chunked: dict[ChunksKey, Chunks] = {}  # of `chunks`, replaced when GPUs change hands
         self.costs: dict[Hashable, list[float]] = {}  # of `weft_best`, replaced when GPUs change hands
         self.ranked: dict[str, Chunks] = {}  # by the name of scores: every GPU by itself, held or free
 
     def gpus_for(self, request: Request) -> list[int]:
         """Free GPUs that `request` may take."""
-        return self.gpus.of_model(request.model)
+        return self.gpus.suited(request)
 
     def starts(self, request: Request) -> bool:
         """Can the node start such a replica, whatever it has left?"""

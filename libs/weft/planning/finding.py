@@ -18,6 +18,7 @@ from weft.planning.resource_request import (
     ResourceRequest,
     RoleRequest,
     between,
+    of_one_model,
     pinned_gpus,
     smallest,
     with_more,
@@ -36,14 +37,29 @@ def find(
     """A place for the whole gang, or None; the room stays as it is until `take`. `placer` instead of the room's own.
 
     Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
-    replicas fit that a job wants, it gets as many as do, and of each role `least` at least. Nodes that the job avoids
-    are taken only if no other place is free: it never waits for one.
+    replicas fit that a job wants, it gets as many as do, and of each role `least` at least. A job that names several
+    models gets GPUs of the first of them on which most of its replicas fit, and GPUs of several only if it fits on none
+    of them alone. Replicas of a service need not be alike. Nodes that the job avoids are taken only if no other place
+    is free: it never waits for one.
     """
     if avoids := [node_id for node_id in asked.avoids if free_capacity.is_open(node_id)]:
         elsewhere = structs.replace(asked, avoids=())
         with free_capacity.without(avoids):
             found = find(free_capacity, resource_request, elsewhere, placer=placer)
         return found or find(free_capacity, resource_request, elsewhere, placer=placer)
+    best: Place | None = None
+    for alone in () if asked.is_service else of_one_model(resource_request):
+        found = _find_place(free_capacity, alone, asked, placer)
+        if found is not None and (best is None or len(found) > len(best)):
+            best = found
+        if best is not None and len(best) == sum(want.count for want in resource_request):
+            break
+    return best or _find_place(free_capacity, resource_request, asked, placer)
+
+
+def _find_place(
+    free_capacity: FreeCapacity, resource_request: ResourceRequest, asked: PlacementRequest, placer: Placer | None
+) -> Place | None:
     if len(resource_request) == 1 and resource_request[0].request.share is not None:
         want = resource_request[0].of_class(asked.job_class)
         picks = as_many(free_capacity, want, want.count, asked)

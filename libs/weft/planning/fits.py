@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
+from weft.domain.cluster import Request
 from weft.domain.shares import WHOLE, Share
 from weft.planning.gpus_left import Left, Make
 from weft.planning.scores import GpuKey
@@ -144,14 +145,14 @@ class Fits(Generic[N]):
                 self._replace(node_id, () if node is None else self._entries(node))
         self._at = len(changed)
 
-    def best(self, share: Share, model: str | None, among: Iterable[Company], where: Where) -> GpuKey | None:
+    def best(self, share: Share, request: Request, among: Iterable[Company], where: Where) -> GpuKey | None:
         """The GPU with least left over in the tighter of time and memory, then in the other; of free ones the one that
-        costs least. It is of the first company of `among` where there is one. `where` tells what nothing here does:
-        whether the node has the CPUs, for one."""
+        costs least. Its model and its memory suit `request`. It is of the first company of `among` where there is one.
+        `where` tells what nothing here does: whether the node has the CPUs, for one."""
         for company in among:
             found: Rank | None = None
             for make, rows in self._rows[company].items():
-                if model is None or make.model == model:
+                if request.suits(make.model, make.memory):
                     look = _cheapest if company is Company.NOBODY else _tightest
                     found = look(share, make, rows, where, found)
             if found is not None:

@@ -72,8 +72,11 @@ class GpusLeft:
         self.whole = sorted(self.models.keys() - withheld)
         self.shared: Shared = {}
 
-    def of_model(self, model: str | None) -> list[int]:
-        return self.whole if model is None else [index for index in self.whole if self.models[index] == model]
+    def suited(self, request: Request) -> list[int]:
+        """The free GPUs of which the model and the memory suit the request."""
+        if request.on_any_gpu:
+            return self.whole
+        return [index for index in self.whole if self._suits(index, request)]
 
     def has(self, gpus: Iterable[int]) -> bool:
         """Whether all of these are free, as a whole."""
@@ -139,13 +142,13 @@ class GpusLeft:
         left = self.shared.get(index)
         return Left(WHOLE, self.makes[index].memory) if left is None and index in self.whole else left
 
-    def giving(self, model: str | None = None) -> list[tuple[int, Make, Left]]:
+    def giving(self) -> list[tuple[int, Make, Left]]:
         """The GPUs that shares may take a part of, with what is left of each; those that nobody has begun come last."""
         if not self.gives_shares:
             return []
         found = [(index, self.makes[index], left) for index, left in self.shared.items() if index not in self.withheld]
         found += [(index, self.makes[index], Left(WHOLE, self.makes[index].memory)) for index in self.whole]
-        return found if model is None else [each for each in found if each[1].model == model]
+        return found
 
     def begun(self, request: Request) -> Iterator[tuple[int, Make, Left]]:
         """The GPUs of which jobs hold shares, and others may."""
@@ -170,7 +173,10 @@ class GpusLeft:
         return min(count, most)
 
     def _may_be(self, index: int, request: Request) -> bool:
-        return request.model in (None, self.models[index]) and request.gpu in (None, index)
+        return request.gpu in (None, index) and self._suits(index, request)
+
+    def _suits(self, index: int, request: Request) -> bool:
+        return request.suits(self.models[index], self.makes[index].memory)
 
     def _count_whole(self, gpus: Iterable[int], sign: int) -> None:
         """GPUs of which jobs hold shares, and that one job took, or gave back, as a whole: more than there was."""

@@ -54,7 +54,7 @@ def wants_of(job: Job, resource_request: ResourceRequest, lasts_s: float | None)
         pinned=is_pinned(resource_request),
         tenant=job.tenant,
         preemptible=job.spec.preemptible,
-        model=job.spec.gpu_model,
+        model=job.spec.only_model,
     )
 
 

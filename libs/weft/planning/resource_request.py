@@ -1,6 +1,6 @@
 """A job's needs of a pool: its roles, how many replicas of each, what one replica needs; and its placement request."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, structs
 
@@ -94,6 +94,18 @@ def sized(resource_request: ResourceRequest, size: Mapping[str, int]) -> Resourc
     )
 
 
+def of_one_model(resource_request: ResourceRequest) -> Iterator[ResourceRequest]:
+    """The shape with GPUs of one model alone, for each of several models that it names, the preferred one first."""
+    named = dict.fromkeys(model for want in resource_request for model in want.request.models)
+    for model in named if len(named) > 1 else ():
+        yield tuple(
+            structs.replace(want, request=structs.replace(want.request, models=(model,)))
+            if want.request.models
+            else want
+            for want in resource_request
+        )
+
+
 def gpus_of(resource_request: ResourceRequest) -> float:
     """How many GPUs all replicas ask for, a share as a part of one."""
     return _gpus([(want.count, want.request) for want in resource_request])
@@ -176,7 +188,8 @@ def _request(
         gpus=role.gpus,
         cpus=role.cpus,
         memory=role.memory_bytes,
-        model=spec.gpu_model if on_gpus else None,
+        models=spec.gpu_models if on_gpus else (),
+        gpu_memory=spec.gpu_memory_bytes if on_gpus else 0,
         egress=role.egress_bytes,
         node=node,
         gpu=gpu if on_gpus else None,

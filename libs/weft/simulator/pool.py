@@ -75,7 +75,9 @@ def shape_of(gpus: int) -> ResourceRequest:
 def elastic_shape(elastic: Elastic, size: int, model: str = "") -> ResourceRequest:
     """The request of `size` replicas of an elastic job, on GPUs of `model` if it names one."""
     gpus, cpus, memory = elastic.each
-    request = Request(gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1), model=model or None)
+    request = Request(
+        gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1), models=(model,) if model else ()
+    )
     return (RoleRequest(ROLE, size, size, request),)
 
 

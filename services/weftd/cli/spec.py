@@ -33,6 +33,7 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "singleton": "--singleton",
     "pool": "--pool",
     "gpu_model": "--gpu-model",
+    "gpu_memory": "--gpu-memory",
     "checkpoints": "--checkpoints",
     "progress": "--progress",
     "tuning": "--tuning",
@@ -108,7 +109,8 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
         "tuning": None if args.tuning is None else {"mode": args.tuning},
         "resize": None if args.resize is None else {"how": args.resize},
         "pool": args.pool,
-        "gpu_model": args.gpu_model,
+        "gpu_model": models_of(args.gpu_model),
+        "gpu_memory": args.gpu_memory,
         "service": _service(args),
         "objective": _objective(args),
         "array": args.array,
@@ -116,6 +118,12 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
         "singleton": True if args.singleton else None,
     }
     return _said(asked)
+
+
+def models_of(text: str | None) -> str | list[str] | None:
+    """`A100`, or `A100,H100` for any of several, the preferred one first."""
+    models = [] if text is None else [model.strip() for model in text.split(",")]
+    return models if len(models) > 1 else text
 
 
 def _after(text: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from weft.domain.decoding.yaml_reader import DocumentError, Value, read_yaml
 from weft.domain.dependencies import NAMED_PATTERN
 from weft.domain.quantity import duration_seconds, size_bytes
 from weft.domain.spec import (
+    ANY_MODEL,
     ENV_NAME_PATTERN,
     IMAGE_PATTERN,
     LABEL_NAME_PATTERN,
@@ -33,6 +34,7 @@ from weft.domain.sweeps import SWEEP_NAME_PATTERN, SweepError, check_sweep
 from weft.domain.ulimits import PATTERN_WORDS as ULIMIT_WORDS
 
 SPEC_BYTES_MAX = 1 << 20
+GPU_MEMORY_BYTES_MAX = 1 << 40
 DURATION_SECONDS_MAX = 366 * 86400
 SERVICE_SECONDS = {"timeout": (0.001, 3600.0), "start": (1.0, 86400.0), "drain": (0.0, 3600.0)}
 """The least and the most of each duration of a service."""
@@ -80,6 +82,7 @@ def _check(spec: JobSpec) -> None:
         _check_hang,
         _check_signals,
         _check_done_when,
+        _check_gpus,
         _check_objective,
         _check_service,
         _check_array,
@@ -131,6 +134,16 @@ def _check_done_when(spec: JobSpec) -> None:
             raise SpecError("done_when", f"{role} is named twice")
     if len(named) == len(spec.roles):
         raise SpecError("done_when", "names every role, so no rank would be stopped: leave it out, or name fewer")
+
+
+def _check_gpus(spec: JobSpec) -> None:
+    models = spec.gpu_models
+    if doubled := next((model for at, model in enumerate(models) if model in models[:at]), None):
+        raise SpecError("gpu_model", f"{doubled} is named twice")
+    if ANY_MODEL in models:
+        raise SpecError("gpu_model", f"{ANY_MODEL} stands for every model: leave the others out, or {ANY_MODEL}")
+    if spec.gpu_memory is not None and not 0 < spec.gpu_memory_bytes <= GPU_MEMORY_BYTES_MAX:
+        raise SpecError("gpu_memory", f"must be above 0 and at most 1TiB, not {spec.gpu_memory}")
 
 
 def _check_objective(spec: JobSpec) -> None:

@@ -184,14 +184,15 @@ def _fewer_gpus(job: Job) -> Iterator[_Change]:
 
 
 def _another_model(pool: PoolToCome, job: Job) -> Iterator[_Change]:
-    asked = job.spec.gpu_model
+    asked, memory = job.spec.gpu_models, job.spec.gpu_memory_bytes
     resource_request = resource_request_of_job(job)
-    if asked is None or is_pinned(resource_request):
+    if not asked or is_pinned(resource_request):
         return
-    models = {gpu.model for node in pool.nodes if node.takes_work for gpu in node.capacity.gpus}
-    for model in sorted(models - {asked})[:MODELS_MAX]:
-        other = tuple(_with(want, model=model) if want.request.model else want for want in resource_request)
-        words = f"with GPUs of {model} in place of {asked}"
+    gpus = [gpu for node in pool.nodes if node.takes_work for gpu in node.capacity.gpus]
+    models = {gpu.model for gpu in gpus if gpu.memory >= memory}
+    for model in sorted(models - {*asked})[:MODELS_MAX]:
+        other = tuple(_with(want, model=model) if want.request.models else want for want in resource_request)
+        words = f"with GPUs of {model} in place of {' or '.join(asked)}"
         yield _Change(what=Helps.ANOTHER_MODEL, words=words, change={"gpu_model": model}, resource_request=other)
 
 
@@ -272,7 +273,7 @@ def _with(
     other = structs.replace(
         request,
         gpus=request.gpus if gpus is None else gpus,
-        model=request.model if model is None else model,
+        models=request.models if model is None else (model,),
         memory=request.memory if memory is None else memory,
     )
     return structs.replace(want, request=other)

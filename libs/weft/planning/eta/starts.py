@@ -305,7 +305,7 @@ class PoolToCome(LookAhead):
             standing=standing,
             preemptible=job.spec.preemptible,
             stopping=stopping_of(job),
-            model=job.spec.gpu_model,
+            model=job.spec.only_model,
         )
 
     def _behind(self, ahead: int) -> Foreseen:

@@ -17,19 +17,19 @@ def chunks(node: NodeCapacity, request: Request, scores: Mapping[GpuKey, float],
     if not node.starts(request):
         return []
     size = request.gpus
-    key = (name, size, request.model)
+    key = (name, size, request.models, request.gpu_memory)
     found = node.chunked.get(key)
     if found is None:
         if len(node.chunked) >= KEPT_MAX:
             node.chunked.clear()
-        found = node.chunked[key] = _grouped(_free(node, request.model, scores, name), size)
+        found = node.chunked[key] = _grouped(_free(node, request, scores, name), size)
     most = len(found)
     if node.cpus >= most * request.cpus and node.memory >= most * request.memory:
         return found
     return found[: node.count(request, most)]
 
 
-def _free(node: NodeCapacity, model: str | None, scores: Mapping[GpuKey, float], name: str) -> Chunks:
+def _free(node: NodeCapacity, request: Request, scores: Mapping[GpuKey, float], name: str) -> Chunks:
     """Each free GPU by itself."""
     ranked = node.ranked.get(name)
     if ranked is None:
@@ -38,7 +38,7 @@ def _free(node: NodeCapacity, model: str | None, scores: Mapping[GpuKey, float],
         node_id = node.node.id
         ranked = sorted((scores.get((node_id, gpu), TYPICAL), (gpu,)) for gpu in node.gpus.models)
         node.ranked[name] = ranked
-    free = node.gpus.of_model(model)
+    free = node.gpus.suited(request)
     if len(free) == len(ranked):
         return ranked
     return [chunk for chunk in ranked if chunk[1][0] in free] if free else []

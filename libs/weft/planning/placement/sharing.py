@@ -74,10 +74,10 @@ def _one(
     if asked.is_service and apart is not None:
         return _one_of_service(fits, request, share, fits_node, partial(Where, misfit=misfit, harm=harm), apart)
     if apart:
-        found = fits.best(share, request.model, among, Where(fits_node, misfit, apart, harm))
+        found = fits.best(share, request, among, Where(fits_node, misfit, apart, harm))
         if found is not None:
             return found
-    return fits.best(share, request.model, among, Where(fits_node, misfit, harm=harm))
+    return fits.best(share, request, among, Where(fits_node, misfit, harm=harm))
 
 
 def _one_of_service(
@@ -95,11 +95,11 @@ def _one_of_service(
         return node_id not in nodes and fits_node(node_id)
 
     for among in (_QUIET, (_C.TRAINING,)):
-        found = fits.best(share, request.model, among, where(other_node)) if nodes else None
-        found = found or fits.best(share, request.model, among, where(fits_node, apart=apart))
+        found = fits.best(share, request, among, where(other_node)) if nodes else None
+        found = found or fits.best(share, request, among, where(fits_node, apart=apart))
         if found is not None:
             return found
-    return fits.best(share, request.model, (*_QUIET, _C.TRAINING), where(fits_node)) if apart else None
+    return fits.best(share, request, (*_QUIET, _C.TRAINING), where(fits_node)) if apart else None
 
 
 def _fits(free_capacity: FreeCapacity, request: Request, asked: PlacementRequest) -> Fits[NodeCapacity]:

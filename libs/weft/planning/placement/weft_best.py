@@ -7,7 +7,7 @@ that they speed up. And a node is best used up: the next gang needs a whole one.
 
 from collections.abc import Callable, Sequence
 
-from weft.planning.capacity import Chunks, FreeCapacity, NodeCapacity, Picks
+from weft.planning.capacity import Chunks, ChunksKey, FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import KEPT_MAX, chunks
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL
@@ -64,7 +64,7 @@ def _cost_of_node(
 ) -> Callable[[NodeCapacity], tuple[float] | None]:
     request, scores = want.request, free_capacity.scores.of(name)
     cpus, memory, gpus = request.cpus, request.memory, count * request.gpus
-    need = (name, request.gpus, request.model)
+    need = (name, request.gpus, request.models, request.gpu_memory)
 
     def cost(node: NodeCapacity) -> tuple[float] | None:
         if len(node.gpus.whole) < gpus:
@@ -99,9 +99,7 @@ def _cost_of_one(free_capacity: FreeCapacity, node: NodeCapacity, offers: Chunks
     return slowest + SPARING * (1.0 - worst) + WHOLE_NODES * left / len(node.gpus.models)
 
 
-def _kept_costs(
-    free_capacity: FreeCapacity, node: NodeCapacity, need: tuple[str, int, str | None], offers: Chunks
-) -> list[float]:
+def _kept_costs(free_capacity: FreeCapacity, node: NodeCapacity, need: ChunksKey, offers: Chunks) -> list[float]:
     key = need if len(offers) == len(node.chunked[need]) else (*need, len(offers))
     costs = node.costs.get(key)
     if costs is None:

@@ -11,14 +11,15 @@ from weft.planning.resource_request import ResourceRequest
 
 
 def wanted_by(resource_request: ResourceRequest) -> Amounts:
-    """What starts a job of this shape. Of a model only where it names one."""
+    """What starts a job of this shape. A model counts only where the job names no other."""
     found: Amounts = {ALL: 0}
     for want in resource_request:
         request = want.request
         each = request.gpus * WHOLE if request.share is None else request.share.request
         found[ALL] += want.least * each
-        if request.model is not None and each:
-            found[request.model] = found.get(request.model, 0) + want.least * each
+        if len(request.models) == 1 and each:
+            model = request.models[0]
+            found[model] = found.get(model, 0) + want.least * each
     return found
 
 

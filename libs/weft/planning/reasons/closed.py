@@ -90,7 +90,8 @@ def sick_gpus(nodes: Iterable[NodeCapacity], request: Request) -> list[tuple[Nod
         (each.node, health)
         for each in nodes
         for health in each.node.health
-        if health.closed and health.gpu is not None and request.model in (None, each.gpus.models.get(health.gpu))
+        if health.closed and (make := each.gpus.makes.get(-1 if health.gpu is None else health.gpu)) is not None
+        if request.suits(make.model, make.memory)
     ]
 
 

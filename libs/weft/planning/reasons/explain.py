@@ -33,6 +33,7 @@ from weft.planning.reasons.failures import avoids_text
 from weft.planning.reasons.lent import LentSeen, lent_seen
 from weft.planning.reasons.pins import in_the_way, with_holders
 from weft.planning.reasons.refusals import never_fits, why_not
+from weft.planning.reasons.shortages import models_considered
 from weft.planning.reasons.slow import SlowGpus
 from weft.planning.resource_request import (
     ResourceRequest,
@@ -190,6 +191,8 @@ def explain(
     found = _with_quota(structs.replace(found, policy=policy), job, nodes, holding, quotas)
     if avoids := avoids_text(job):
         found = structs.replace(found, sentence=f"{found.sentence}; {avoids}")
+    considered = models_considered(resource_request_of_job(job), nodes)
+    found = structs.replace(found, sentence=f"{found.sentence}{considered}")
     return _with_lent(_with_size(_with_class(found, job), job), job, holding)
 
 

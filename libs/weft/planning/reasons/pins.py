@@ -29,7 +29,7 @@ def why_not_there(free_capacity: FreeCapacity, want: RoleRequest) -> Cause:
     if missing:
         has = f"which has {_numbered(sorted(node.gpus.models)) if node.gpus.models else 'no GPUs'}"
         if any(gpu in node.gpus.models for gpu in missing):
-            has = f"where {_numbered(missing)} is no {request.model}"
+            has = f"where {_numbered(missing)} {_unsuited(node, missing, request)}"
         return Cause(code=CauseCode.TOO_BIG, sentence=f"{where}, {has}")
     if lacks := missing_on(node.node, request):
         offered = offered_text([each.node for each in free_capacity.nodes.values()], request)
@@ -93,9 +93,18 @@ def _wanted(want: RoleRequest) -> list[int]:
 
 
 def _missing(node: NodeCapacity, want: RoleRequest) -> list[int]:
-    """GPUs that the node does not have, or not of that model."""
-    models, model = node.gpus.models, want.request.model
-    return [gpu for gpu in _wanted(want) if gpu not in models or (model is not None and models[gpu] != model)]
+    """GPUs that the node does not have, or whose model or memory does not suit the job."""
+    makes = node.gpus.makes
+    return [
+        gpu for gpu in _wanted(want) if gpu not in makes or not want.request.suits(makes[gpu].model, makes[gpu].memory)
+    ]
+
+
+def _unsuited(node: NodeCapacity, gpus: Sequence[int], request: Request) -> str:
+    """Why these GPUs do not suit the request: by their model, else by their memory."""
+    if request.models and any(node.gpus.models.get(gpu) not in request.models for gpu in gpus):
+        return f"is no {' or '.join(request.models)}"
+    return f"has less than {size_text(request.gpu_memory)}"
 
 
 def _busy(node: NodeCapacity, want: RoleRequest) -> list[int]:

@@ -15,7 +15,15 @@ from weft.planning.finding import find, first_unplaced
 from weft.planning.reasons.closed import NAMED_MAX, closed_text, closed_with_room, missed, sick_gpus, sick_text
 from weft.planning.reasons.offering import offered_text, unoffered
 from weft.planning.reasons.pins import why_not_there
-from weft.planning.reasons.shortages import cpus_text, each_asks, gpus_text, part_text, share_numbers, short_in_all
+from weft.planning.reasons.shortages import (
+    cpus_text,
+    each_asks,
+    gpus_text,
+    make_text,
+    part_text,
+    share_numbers,
+    short_in_all,
+)
 from weft.planning.resource_request import (
     NOBODY,
     PlacementRequest,
@@ -208,8 +216,8 @@ def _no_part_sentence(
     sizes = [
         make.memory - make.context
         for node in nodes
-        for _, make, left in node.gpus.giving(request.model)
-        if not left.holders
+        for _, make, left in node.gpus.giving()
+        if not left.holders and request.suits(make.model, make.memory)
     ]
     return f"{wanted}; {shared}, and the largest GPU that is free has {size_text(max(sizes))} for a share"
 
@@ -217,11 +225,17 @@ def _no_part_sentence(
 def _largest_share(resource_request: ResourceRequest, nodes: Sequence[Node]) -> str:
     if not any(node.gives_shares for node in nodes):
         return "no node gives shares of its GPUs"
-    models = {want.request.model for want in resource_request if want.request.share is not None}
-    gpus = [gpu for node in nodes if node.gives_shares for gpu in node.capacity.gpus if models & {None, gpu.model}]
+    requests = [want.request for want in resource_request if want.request.share is not None]
+    gpus = [
+        gpu
+        for node in nodes
+        if node.gives_shares
+        for gpu in node.capacity.gpus
+        if any(request.suits(gpu.model, gpu.memory) for request in requests)
+    ]
     most = max((gpu.memory - context_bytes(emulated=gpu.emulated) for gpu in gpus), default=0)
-    named = listed(sorted(model for model in models if model))
-    return f"one share can have {size_text(max(0, most))} of {f'a GPU of {named}' if named else 'its largest GPU'}"
+    named = make_text(requests[0])
+    return f"one share can have {size_text(max(0, most))} of {f'a GPU{named}' if named else 'its largest GPU'}"
 
 
 def _needs(resource_request: ResourceRequest) -> str:
@@ -236,8 +250,7 @@ def _cpus_and_memory(request: Request) -> str:
 
 
 def _free_gpus(request: Request) -> str:
-    of_model = f" of {request.model}" if request.model else ""
-    return f"{plural(request.gpus, 'free GPU')}{of_model}"
+    return f"{plural(request.gpus, 'free GPU')}{make_text(request)}"
 
 
 def _on_a(among: str) -> str:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.domain.cluster import Request
+from weft.domain.cluster import Node, Request
 from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE
 from weft.domain.text import plural
 from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity
 from weft.planning.gpus_left import Left
-from weft.planning.resource_request import with_gpus
+from weft.planning.resource_request import ResourceRequest, with_gpus
 
 
 def cpus_text(cpus: float) -> str:
@@ -20,8 +20,24 @@ def gpus_text(request: Request) -> str:
     """`2 GPUs of A100`; of a share `0.5 of a GPU with 8GiB`."""
     share = request.share
     if share is None:
-        return plural(request.gpus, "GPU") + (f" of {request.model}" if request.model else "")
-    return part_text(share.request, share.memory, f"GPU of {request.model}" if request.model else "GPU")
+        return plural(request.gpus, "GPU") + make_text(request)
+    return part_text(share.request, share.memory, f"GPU{make_text(request)}")
+
+
+def make_text(request: Request) -> str:
+    """Return ` of A100 or H100 of 40GiB or more`: the models and the memory that its GPUs may have; empty: any."""
+    models = f" of {' or '.join(request.models)}" if request.models else ""
+    return f"{models} of {size_text(request.gpu_memory)} or more" if request.gpu_memory else models
+
+
+def models_considered(resource_request: ResourceRequest, nodes: Iterable[Node]) -> str:
+    """Return ` (models of GPUs considered: A100, H100)`; empty for a job without GPUs or in a pool of one model."""
+    gpus = {(gpu.model, gpu.memory) for node in nodes for gpu in node.capacity.gpus}
+    requests = [want.request for want in resource_request if with_gpus(want.request)]
+    suited = {model for model, memory in gpus if any(request.suits(model, memory) for request in requests)}
+    if not suited or len({model for model, _ in gpus}) < 2:
+        return ""
+    return f" (models of GPUs considered: {', '.join(sorted(suited))})"
 
 
 def part_text(part: int, memory: int, what: str = "") -> str:
@@ -90,7 +106,7 @@ def _fitting(request: Request, cpus: float, memory: int, by_gpus: int) -> dict[s
     """How many replicas each of these amounts alone is enough for."""
     found = {"CPUs": int((cpus + CPU_GRAIN) / request.cpus), "memory": memory // request.memory}
     if with_gpus(request):
-        found[f"GPUs of {request.model}" if request.model else "GPUs"] = by_gpus
+        found[f"GPUs{make_text(request)}"] = by_gpus
     return {name: max(0, count) for name, count in found.items()}
 
 

@@ -27,7 +27,9 @@ class RunningJob(SimulatedJob):
             pinned=is_pinned(now.resource_request),
             tenant=now.tenant,
             preemptible=now.gives_way,
-            model=next((want.request.model for want in now.resource_request if want.request.model is not None), None),
+            model=next(
+                (want.request.models[0] for want in now.resource_request if len(want.request.models) == 1), None
+            ),
         )
         self._asks_for = gpus_of(now.resource_request) or 1.0
         lasts = now.limit_s if backfills else None

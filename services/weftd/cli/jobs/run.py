@@ -78,7 +78,8 @@ def _what(parser: argparse.ArgumentParser) -> None:
 def _needs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what it needs, per replica")
     group.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
-    group.add_argument("--gpu-model", metavar="M", help="only of this model")
+    group.add_argument("--gpu-model", metavar="M", help="only of this model; A100,H100: of any of them")
+    group.add_argument("--gpu-memory", metavar="SIZE", help="least memory of each GPU, such as 40GiB")
     group.add_argument("--replicas", type=int, metavar="N", help="number of replicas; they start together (default: 1)")
     group.add_argument("--replicas-min", type=int, metavar="N", help="start with fewer if there is no more room")
     group.add_argument(

@@ -324,7 +324,7 @@ def _volume_text(volume: Volume) -> str:
 def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
     lines: list[tuple[str, Text]] = []
     for name, role in spec.roles.items():
-        lines.append(("asks for", plain(f"{role.replicas.want} x {name}: {_wanted(role, spec.gpu_model)}")))
+        lines.append(("asks for", plain(f"{role.replicas.want} x {name}: {_wanted(role, spec)}")))
         if command := role.command or spec.command:
             lines.append(("command", plain(shlex.join(command))))
         if image := role.image or spec.image:
@@ -363,12 +363,14 @@ def _envelope(tuning: Tuning) -> str:
     return ", ".join(parts)
 
 
-def _wanted(role: Role, model: str | None) -> str:
+def _wanted(role: Role, spec: JobSpec) -> str:
     wanted = [plural(role.cpus, "CPU"), f"{role.memory} of memory"]
     if role.share:
         wanted.insert(0, f"{number(role.share.request)} of a GPU with {role.share.memory}")
     elif role.gpus:
-        wanted.insert(0, plural(role.gpus, "GPU") + (f" of model {model}" if model else ""))
+        of = f" of model {' or '.join(spec.gpu_models)}" if spec.gpu_models else ""
+        memory = f" of {spec.gpu_memory} or more" if spec.gpu_memory else ""
+        wanted.insert(0, f"{plural(role.gpus, 'GPU')}{of}{memory}")
     return ", ".join(wanted)
 
 

@@ -29,7 +29,7 @@ from weftd.cli.jobs.sync import pack, store, sync_option
 from weftd.cli.jobs.wait import seconds
 from weftd.cli.rendering.jobs import failure_text
 from weftd.cli.services.endpoints import address
-from weftd.cli.spec import option_of, volume_of
+from weftd.cli.spec import models_of, option_of, volume_of
 
 LOOK_SECONDS = 0.5
 WAIT_SECONDS_MAX = 600.0
@@ -83,7 +83,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--name", dest="job_name", metavar="NAME", default="notebook", help="default: notebook")
     parser.add_argument("--image", metavar="I", help="a container image with jupyter; else as a process of the node")
     parser.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
-    parser.add_argument("--gpu-model", metavar="M", help="only of this model")
+    parser.add_argument("--gpu-model", metavar="M", help="only of this model; A100,H100: of any of them")
     parser.add_argument(
         "--share", type=float, metavar="PART", help="part of a GPU's time, such as 0.25; needs --gpu-memory"
     )
@@ -167,7 +167,7 @@ def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str, context: 
         "time_limit": args.time_limit,
         "priority": args.priority,
         "pool": args.pool,
-        "gpu_model": args.gpu_model,
+        "gpu_model": models_of(args.gpu_model),
     }
     try:
         return decode_spec(msgspec.json.encode(_given(asked)))

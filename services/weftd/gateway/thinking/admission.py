@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from weft.domain.cluster import Node
+from weft.domain.quantity import size_text
 from weft.domain.spec import REPLICAS_MAX, GpuShare, JobSpec, Replicas, Role
 from weft.planning.reasons.offering import unoffered
 from weft.planning.reasons.refusals import never_fits
@@ -149,8 +150,10 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
             continue
         capacities = [node.capacity for node in nodes]
         models = {gpu.model for capacity in capacities for gpu in capacity.gpus}
-        if _on_gpus(role) and spec.gpu_model is not None and spec.gpu_model not in models:
+        if _on_gpus(role) and spec.gpu_models and models.isdisjoint(spec.gpu_models):
             return "gpu_model"
+        if _on_gpus(role) and spec.gpu_memory_bytes > _memory_most(spec, nodes):
+            return "gpu_memory"
         if role.share is not None:
             alone = msgspec.structs.replace(spec, roles={name: _with_little_memory(role, role.share)})
             if never_fits(alone, nodes, tenant) is None:
@@ -168,12 +171,24 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
 
 
 def _model_missing(spec: JobSpec, nodes: Sequence[Node]) -> str:
-    """The existing models, if the job asks for one that no node has."""
-    models = sorted({gpu.model for node in nodes for gpu in node.capacity.gpus})
-    if spec.gpu_model is None or spec.gpu_model in models or not any(map(_on_gpus, spec.roles.values())):
+    """Why no GPU of the pool suits the job, by model or memory, and what the pool has; empty if one does."""
+    if not any(map(_on_gpus, spec.roles.values())):
         return ""
-    shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
-    return f"no node of pool {spec.pool} has a GPU of model {spec.gpu_model}; there is {shown or 'no GPU at all'}"
+    models = sorted({gpu.model for node in nodes for gpu in node.capacity.gpus})
+    named = f" of model {' or '.join(spec.gpu_models)}" if spec.gpu_models else ""
+    if spec.gpu_models and not {*models} & {*spec.gpu_models}:
+        shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
+        return f"no node of pool {spec.pool} has a GPU{named}; there is {shown or 'no GPU at all'}"
+    if spec.gpu_memory_bytes > (most := _memory_most(spec, nodes)):
+        has = f"the largest has {size_text(most)}" if most else "there is no GPU at all"
+        return f"no GPU{named} of pool {spec.pool} has {spec.gpu_memory} of memory; {has}"
+    return ""
+
+
+def _memory_most(spec: JobSpec, nodes: Sequence[Node]) -> int:
+    """The memory of the largest GPU of a model that the job may have."""
+    gpus = (gpu for node in nodes for gpu in node.capacity.gpus)
+    return max((gpu.memory for gpu in gpus if not spec.gpu_models or gpu.model in spec.gpu_models), default=0)
 
 
 def _on_gpus(role: Role) -> bool:

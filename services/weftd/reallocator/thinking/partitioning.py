@@ -255,9 +255,9 @@ class _UnderQuotas:
         each = int(_asked(job.spec.roles[role])[0] * WHOLE)
         if not self._ledger.tree or count <= has or not each:
             return count
-        left = left_to(self._ledger, job.tenant, model=job.spec.gpu_model, preemptible=job.spec.preemptible)
+        left = left_to(self._ledger, job.tenant, model=job.spec.only_model, preemptible=job.spec.preemptible)
         count = min(count, has + left // each)
-        amounts = dict.fromkeys((ALL, job.spec.gpu_model or ALL), (count - has) * each)
+        amounts = dict.fromkeys((ALL, job.spec.only_model or ALL), (count - has) * each)
         more = TenantHolds(job.tenant, amounts, 0.0, job.spec.preemptible)
         self._ledger.hold(f"{job.id} {role}", more)
         return count

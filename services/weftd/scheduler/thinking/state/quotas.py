@@ -48,7 +48,7 @@ class Quotas(QuotasInForce):
         if not self.on or not each:
             return more
         return min(
-            more, self.free_capacity(job.tenant, model=job.spec.gpu_model, preemptible=job.spec.preemptible) // each
+            more, self.free_capacity(job.tenant, model=job.spec.only_model, preemptible=job.spec.preemptible) // each
         )
 
     def why_reclaimed(self, victim: Job, ranks: Collection[Allocation], by: Job) -> Cause:
