@@ -144,8 +144,10 @@ async def _a_job_that_grows(gateway: GatewayStore, scheduler: SchedulerStore) ->
     scale = Scale(size={"worker": 2})
     await gateway.ask(AskKind.SCALE, subject_id=job.id, pool="default", tenant="vision", at=BEGAN + 3830, scale=scale)
     (ask,) = await scheduler.asks(pool="default", limit=10)
-    cause = Cause(code=_C.SCALE_ASKED, sentence="worker 1 → 2 by vision", by="vision")
-    job = await go(scheduler, lease, job, _E.SCALED, at=BEGAN + 3830.1, cause=cause, size=scale.size, ask=ask.id)
+    model = "Emulated GPU"
+    cause = Cause(code=_C.PARTITIONED, sentence=f"worker 1 → 2 on GPUs of {model}, by the partition planner")
+    change = {"size": scale.size, "gpu_model": model, "ask": ask.id}
+    job = await go(scheduler, lease, job, _E.SCALED, at=BEGAN + 3830.1, cause=cause, **change)
     first, second = placement(("node-1", 0), ("node-1", 1)).allocations
     grown = structs.replace(where, allocations=(first, structs.replace(second, extra=True)), ranks_used=2, changes=1)
     cause = Cause(code=_C.GREW, sentence="worker 1 → 2: rank 1 joins on node-1")

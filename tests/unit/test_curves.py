@@ -5,6 +5,7 @@ from math import inf, nan
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.tier import examples
 from weft.messages.signals import Curve, CurvePoint
@@ -194,3 +195,21 @@ def test_whatever_speeds_nodes_report_an_expected_speed_is_a_number(
         assert 0.0 <= speed < inf
         assert 0.0 <= sure <= 1.0
     assert all(0.0 <= confidence_of(one) <= 1.0 for one in (*points, *stored))
+
+
+# models of GPUs
+
+
+def test_points_on_other_models_are_kept_apart_and_count_only_by_the_ratio_of_the_models() -> None:
+    slow, fast = (replace(point(2, 2, speed), model=model) for model, speed in (("T4", 10.0), ("A100", 40.0)))
+    kept = joined([slow], [fast, replace(slow, speed=12.0)])
+    assert {one.model: one.windows for one in kept} == {"A100": fast.windows, "T4": 2 * slow.windows}
+    both = Curve(subject="job:j", pool="p", points=(slow, fast))
+    assert [speed_at(both, 2, 2.0, model=model)[0] for model in ("T4", "A100")] == [10.0, 40.0]
+    alone = Curve(subject="job:j", pool="p", points=(slow,))
+    assert speed_at(alone, 2, 2.0, model="A100") == (0.0, 0.0), "nothing is known of how the models compare"
+    speed, sure = speed_at(alone, 2, 2.0, model="A100", ratios={"T4": 1.0, "A100": 3.0})
+    assert speed == 30.0
+    assert 0.0 < sure < speed_at(alone, 2, 2.0, model="T4")[1]
+    unknown = Curve(subject="job:j", pool="p", points=(point(2, 2, 10.0),))
+    assert speed_at(unknown, 2, 2.0, model="A100")[0] == 10.0, "a point of an unknown model is one of every model"

@@ -1,20 +1,32 @@
 """Jobs that may have GPUs of several models, or need GPUs with enough memory."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from tests.support.builders import GIB, job, node, spec
+from tests.support.builders import GIB, capacity, job, node, spec
+from tests.support.nodes import ScriptedNode
+from tests.support.scheduler import World
 from weft.domain.cluster import Node
 from weft.domain.decoding.spec_decoder import SpecError
+from weft.domain.job import Allocation, Job, JobState, Placement
+from weft.domain.job import JobEvent as E
 from weft.domain.spec import JobSpec
+from weft.messages.asks import Ask, AskKind, Scale
+from weft.messages.signals import Curve, CurvePoint
 from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.finding import find
+from weft.planning.partition import Rules
+from weft.planning.partition.weft import weft
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import why_not
-from weft.planning.resource_request import PlacementRequest, resource_request_of
+from weft.planning.resource_request import PlacementRequest, resource_request_of, resource_request_of_job
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.thinking.admission import Admission
+from weftd.reallocator.thinking.partitioning import Plans, SizePlanner
 
 
 def of(model: str, name: str, *, gpus: int = 2, memory: int = 16) -> Node:
@@ -142,3 +154,133 @@ def test_a_text_is_a_list_of_one_and_any_is_no_restriction() -> None:
     assert spec(gpu_model=["A100", "H100"]).gpu_models == ("A100", "H100")
     assert spec(gpu_model=["A100"]).only_model == spec(gpu_model="A100").only_model == "A100"
     assert spec(gpu_model="any").gpu_models == spec().gpu_models == ()
+
+
+# the partition planner's choice
+
+
+def test_a_job_starts_on_the_model_that_the_planner_chose_and_anywhere_else_if_that_is_full() -> None:
+    waits = replace(job(gpus=2), gpu_model="A100")
+    free_capacity = empty_capacity(POOL)
+    place = find(free_capacity, resource_request_of_job(waits))
+    assert {one.node_id for one in place or ()} == {"new"}
+    free_capacity.take_all(place or ())
+    assert find(free_capacity, resource_request_of_job(waits)) is not None
+
+
+def restarting(**fields: Any) -> dict[str, Any]:
+    return {"role": {"replicas": {"min": 1, "want": 2, "max": 4}}, "checkpoints": {"on_stop": True}, **fields}
+
+
+def two_models() -> World:
+    made = World(
+        ScriptedNode("node-1", capacity(gpus=2, model="T4")), ScriptedNode("node-2", capacity(gpus=4, model="A100"))
+    )
+    for node_id in made.nodes:
+        made.sync(node_id)
+    return made
+
+
+def started(w: World, **fields: Any) -> Job:
+    """`j-1` runs on both T4."""
+    w.submit("j-1", spec=restarting(**fields))
+    for _ in range(3):
+        w.round()
+    assert nodes_of(w) == {"node-1"}
+    return w.stored["j-1"]
+
+
+def nodes_of(w: World) -> set[str]:
+    return {one.node_id for one in w.stored["j-1"].held}
+
+
+def scaled(w: World, *, workers: int, model: str) -> None:
+    asked = Scale(size={"worker": workers}, gpu_model=model, epoch=w.stored["j-1"].epoch)
+    w.keep(w.core.ask(Ask(id=1, kind=AskKind.SCALE, subject_id="j-1", tenant="weft", at=w.now, scale=asked), w.now))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_job_restarts_whole_on_the_model_that_a_plan_names_with_its_place_kept_for_it(workers: int) -> None:
+    w = two_models()
+    started(w)
+    scaled(w, workers=workers, model="A100")
+    for _ in range(4):
+        w.round()
+    moved = w.stored["j-1"]
+    assert (nodes_of(w), moved.granted, moved.epoch) == ({"node-2"}, {"worker": workers}, 1)
+    assert w.told("j-1")[-5:] == [E.SCALED, E.STOPPING, E.RESTARTED, E.STARTING, E.STARTED]
+    assert moved.placement is not None
+    assert moved.placement.why == "on GPUs of A100, by the partition planner"
+
+
+def test_a_job_stays_where_it_is_until_all_of_it_fits_on_the_other_model() -> None:
+    w = two_models()
+    started(w)
+    w.submit("j-2", gpus=3)
+    for _ in range(3):
+        w.round()
+    scaled(w, workers=2, model="A100")
+    for _ in range(3):
+        w.round()
+    assert (nodes_of(w), w.stored["j-1"].epoch) == ({"node-1"}, 0)
+    w.ask(AskKind.CANCEL, "j-2")
+    for _ in range(4):
+        w.round()
+    assert nodes_of(w) == {"node-2"}
+
+
+def test_a_job_is_not_moved_to_a_model_that_it_may_not_have_nor_a_live_one_at_all() -> None:
+    w = two_models()
+    started(w, gpu_model=["T4", "H100"])
+    scaled(w, workers=2, model="A100")
+    assert w.stored["j-1"].gpu_model == ""
+    w = two_models()
+    started(w, resize={"how": "live"})
+    scaled(w, workers=2, model="A100")
+    for _ in range(3):
+        w.round()
+    assert nodes_of(w) == {"node-1"}
+
+
+OLD_AND_NEW = (of("T4", "node-1", gpus=4), of("A100", "node-2", gpus=4))
+
+
+def planned(one: Job, *, curves: Mapping[str, Curve], holds: bool) -> Mapping[str, Scale]:
+    planner = SizePlanner(Plans(rules=Rules(theta1=1.0, theta2=1.0)), weft)
+    holding, queued = ([one], []) if holds else ([], [one])
+    return planner.plan(holding=holding, queued=queued, nodes=OLD_AND_NEW, curves=curves, now=10_000.0).sizes
+
+
+def curve(**speeds: float) -> dict[str, Curve]:
+    points = tuple(
+        CurvePoint(model=model, replicas=count, cpus=float(count), speed=speed * count, windows=50, at=1.0)
+        for model, speed in speeds.items()
+        for count in (1, 2, 4)
+    )
+    return {"job:j-1": Curve(subject="job:j-1", pool="default", points=points)}
+
+
+def on_old(**fields: Any) -> Job:
+    held = tuple(
+        Allocation(rank=rank, role="worker", node_id="node-1", gpus=(rank,), cpus=1.0, memory=GIB) for rank in range(4)
+    )
+    where = {"placement": Placement(allocations=held), "placed_at": 0.0, "started_at": 0.0, "size": {"worker": 4}}
+    return job("j-1", spec=restarting(**fields), state=JobState.RUNNING, **where)
+
+
+def test_the_planner_moves_a_job_to_the_model_on_which_it_is_faster_by_more_than_its_restart_costs() -> None:
+    faster = planned(on_old(), curves=curve(T4=1.0, A100=3.0), holds=True)["j-1"]
+    assert (faster.gpu_model, faster.size) == ("A100", {"worker": 4})
+    assert faster.cause is not None
+    assert faster.cause.sentence.startswith("worker 4 on GPUs of A100, by the partition planner: +")
+    assert planned(on_old(), curves=curve(T4=1.0, A100=1.02), holds=True) == {}
+    assert planned(on_old(gpu_model="T4"), curves=curve(T4=1.0, A100=3.0), holds=True) == {}
+    assert planned(on_old(gpu_memory="16GiB"), curves=curve(T4=1.0), holds=True) == {}, "no model is known to be faster"
+    pending = replace(on_old(), gpu_model="A100")
+    assert planned(pending, curves=curve(T4=1.0, A100=3.0), holds=True) == {}, "it waits for GPUs there already"
+
+
+def test_the_planner_names_the_model_on_which_a_waiting_job_is_to_start() -> None:
+    waits = job("j-1", spec=restarting())
+    assert planned(waits, curves=curve(T4=1.0, A100=3.0), holds=False)["j-1"].gpu_model == "A100"
+    assert planned(waits, curves=curve(T4=3.0, A100=1.0), holds=False)["j-1"].gpu_model == "T4"

@@ -23,7 +23,8 @@ from weft.planning.partition.weft import weft
 from weft.store import StoreUnavailableError
 from weftd.reallocator.settings import ReallocatorSettings
 from weftd.reallocator.sizes import COSTS_KEPT_SECONDS, RECALL_SECONDS, Sizes
-from weftd.reallocator.thinking.partitioning import RESTARTS_KEPT, Plans, SizePlanner, speeds_of, without
+from weftd.reallocator.thinking.kinds import speeds_of
+from weftd.reallocator.thinking.partitioning import RESTARTS_KEPT, Plans, SizePlanner, without
 
 NOW = 10_000.0
 ON = Plans(mode=TuningMode.ON)

@@ -255,6 +255,7 @@ def test_curves_and_classes_are_stored() -> None:
         await world.pass_seconds(240)
         (curve,) = await world.store.curves(pool="default", subjects=["workload:resnet"])
         (point,) = curve.points
+        assert point.model == "Emulated GPU"
         assert point.replicas == 1
         assert point.speed == pytest.approx(4.0, rel=0.05)
         assert point.windows > 20

@@ -142,7 +142,8 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one replica needs of a node. `memory` in bytes.
 
     `models`: the models that its GPUs may have, the preferred one first; empty: any. `gpu_memory`: the least memory of
-    each of its GPUs in bytes. With a `share` it needs a part of one GPU, and `gpus` is 0.
+    each of its GPUs in bytes. `prefers`: the model of GPUs that it gets if it fits there. With a `share` it needs a
+    part of one GPU, and `gpus` is 0.
     """
 
     gpus: int
@@ -150,6 +151,7 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: int
     models: tuple[str, ...] = ()
     gpu_memory: int = 0
+    prefers: str = ""
     egress: int | None = None  # bytes per second that it may send; None: no limit
     node: str | None = None  # only on this node
     gpu: int | None = None  # only GPUs from this index on

@@ -230,6 +230,7 @@ class Job(Struct, frozen=True, kw_only=True):
     attained_gpu_seconds: float = 0.0  # the same, each second counted once for every GPU that it held
     nodes: tuple[str, ...] = ()  # every node it was ever placed on
     size: dict[str, int] = {}  # replicas by role that it should have; empty: as its specification wants
+    gpu_model: str = ""  # the model of GPUs that the partition planner chose for it; empty: it chose none
     worked: dict[str, int] = {}  # the size that it ran with before the last change; empty: it never changed
     sized_at: float | None = None  # since when it holds as many GPUs as now, if they changed since it was placed
     next_placement: Placement | None = None  # where it restarts once it has stopped: held for it until then
@@ -372,6 +373,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     placement: Placement | None = None  # given with `placed`, `tuned`, `resized` and `restarted`
     next_placement: Placement | None = None  # given with `stopping`, of a job that restarts with another size
     size: dict[str, int] | None = None
+    gpu_model: str | None = None
     worked: dict[str, int] | None = None
     revisions: tuple[Revision, ...] | None = None
     loans: tuple[Loan, ...] | None = None
@@ -439,6 +441,7 @@ def after(job: Job, step: Step) -> Job:
         attained_gpu_seconds=attained_gpus,
         nodes=_nodes(job, step),
         size=job.size if step.size is None else step.size,
+        gpu_model=job.gpu_model if step.gpu_model is None else step.gpu_model,
         worked=_worked(job, step),
         sized_at=_sized_at(job, step, at, recounted=recounted, placed=placed),
         next_placement=next_placement,

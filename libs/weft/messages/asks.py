@@ -46,10 +46,12 @@ class Scale(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The size that a job should have from now on: replicas by role, a role that is not named as it is.
 
     `epoch`: only in that epoch; None: in any. `instead_of`: only if the job should still have these replicas, so that
-    no plan undoes what a user asked for meanwhile. `cause`: why, if not its user asks.
+    no plan undoes what a user asked for meanwhile. `gpu_model`: the model of GPUs on which it should run from now on;
+    empty: as it is. `cause`: why, if not its user asks.
     """
 
     size: dict[str, int]
+    gpu_model: str = ""
     epoch: int | None = None
     instead_of: dict[str, int] = {}
     cause: Cause | None = None

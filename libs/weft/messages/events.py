@@ -84,6 +84,7 @@ class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int | None = None
     not_before: float | None = None
     size: dict[str, int] | None = None
+    gpu_model: str | None = None
     worked: dict[str, int] | None = None
     next_placement: Placement | None = None
     revisions: tuple[RevisionTold, ...] | None = None
@@ -124,6 +125,7 @@ def step_data(change: JobChange) -> JobEventData:
         attempts=step.attempts,
         not_before=None if step.not_before is None else round(step.not_before, 6),
         size=step.size,
+        gpu_model=step.gpu_model,
         worked=step.worked,
         next_placement=step.next_placement,
         revisions=None if step.revisions is None else tuple(map(_told, step.revisions)),

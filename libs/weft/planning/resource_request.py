@@ -83,8 +83,28 @@ def resource_request_of(spec: JobSpec, tenant: str = "") -> ResourceRequest:
 
 def resource_request_of_job(job: Job) -> ResourceRequest:
     """The job's shape, with as many replicas as it should have now."""
-    resource_request = resource_request_of(job.spec, job.tenant)
+    resource_request = preferring(resource_request_of(job.spec, job.tenant), job.gpu_model)
     return sized(resource_request, job.size) if job.size else resource_request
+
+
+def preferring(resource_request: ResourceRequest, model: str) -> ResourceRequest:
+    """The shape that gets GPUs of this model if it fits there; the same if `model` is empty."""
+    return tuple(
+        structs.replace(want, request=structs.replace(want.request, prefers=model))
+        if model and with_gpus(want.request)
+        else want
+        for want in resource_request
+    )
+
+
+def only_on(resource_request: ResourceRequest, model: str) -> ResourceRequest:
+    """The shape with GPUs of this model alone."""
+    return tuple(
+        structs.replace(want, request=structs.replace(want.request, models=(model,), prefers=""))
+        if with_gpus(want.request)
+        else want
+        for want in resource_request
+    )
 
 
 def sized(resource_request: ResourceRequest, size: Mapping[str, int]) -> ResourceRequest:
@@ -95,15 +115,14 @@ def sized(resource_request: ResourceRequest, size: Mapping[str, int]) -> Resourc
 
 
 def of_one_model(resource_request: ResourceRequest) -> Iterator[ResourceRequest]:
-    """The shape with GPUs of one model alone, for each of several models that it names, the preferred one first."""
-    named = dict.fromkeys(model for want in resource_request for model in want.request.models)
-    for model in named if len(named) > 1 else ():
-        yield tuple(
-            structs.replace(want, request=structs.replace(want.request, models=(model,)))
-            if want.request.models
-            else want
-            for want in resource_request
-        )
+    """The shape with GPUs of one model alone: of the model that it prefers, then of each model that it names in turn.
+    Nothing for a shape to which one model is as good as another."""
+    requests = [want.request for want in resource_request if with_gpus(want.request)]
+    preferred = dict.fromkeys(request.prefers for request in requests if request.prefers)
+    named = dict.fromkeys(model for request in requests for model in request.models)
+    if preferred or len(named) > 1:
+        for model in preferred | named:
+            yield only_on(resource_request, model)
 
 
 def gpus_of(resource_request: ResourceRequest) -> float:

@@ -279,6 +279,7 @@ class EventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int | None = None
     not_before: Seconds | None = None
     size: dict[str, int] | None = None
+    gpu_model: str | None = None
     worked: dict[str, int] | None = None
     next_placement: Placement | None = None
     revisions: tuple[RevisionTold, ...] | None = None

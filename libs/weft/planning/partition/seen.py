@@ -27,6 +27,15 @@ def models_of(nodes: Iterable[Node]) -> dict[str, str]:
     return {node.id: model_of(node) for node in nodes if node.capacity.gpus}
 
 
+def most_of(allocations: Iterable[Allocation], models: Mapping[str, str]) -> str:
+    """The model of most of these GPUs; empty if there are none on known nodes. `models`: by node."""
+    gpus = Counter[str]()
+    for one in allocations:
+        if one.gpus and one.node_id in models:
+            gpus[models[one.node_id]] += len(one.gpus)
+    return max(gpus, key=lambda model: (gpus[model], model)) if gpus else ALIKE
+
+
 def speeds_on(models: Iterable[str], each: Amounts, speeds: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
     """The same speeds on all models; of a job without GPUs, whatever models there are."""
     return dict.fromkeys(sorted(set(models)) if each[0] else (), speeds) or {ALIKE: speeds}

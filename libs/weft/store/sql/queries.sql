@@ -11,7 +11,7 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
        extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
        extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds,
-       attained_gpu_seconds, nodes, size, worked, extract(epoch FROM sized_at)::float8 AS sized_at, next_placement,
+       attained_gpu_seconds, nodes, size, gpu_model, worked, extract(epoch FROM sized_at)::float8 AS sized_at, next_placement,
        revisions, loans, failures;
 
 -- columns: event

@@ -122,6 +122,7 @@ def _step(event: Event) -> Step:
         exit_code=data.exit_code,
         progress=data.progress or None,
         size=data.size,
+        gpu_model=data.gpu_model,
         worked=data.worked,
         next_placement=data.next_placement,
         revisions=None if data.revisions is None else tuple(map(_revision, data.revisions)),

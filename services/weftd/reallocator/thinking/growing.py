@@ -10,7 +10,7 @@ from weft.planning.cooling import is_cool
 from weft.planning.resource_request import resource_request_of
 from weft.tuning.proposal import Case, Headroom
 from weft.tuning.state import TunerState
-from weftd.reallocator.thinking.partitioning import elastic_role
+from weftd.reallocator.thinking.kinds import elastic_role
 
 HORIZON_SECONDS = 600.0  # within which a restart has to pay, as for the partition planner
 

@@ -28,21 +28,20 @@ from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Curve, Finding, GpuScore
 from weft.planning.cooling import SECONDS as COOL_DOWN_SECONDS
 from weft.planning.cooling import is_cool
-from weft.planning.partition import ALIKE, Change, ElasticJob, Partition, Partitioner, Rules, Server
-from weft.planning.partition.seen import amounts_of, placed, server_of
+from weft.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
+from weft.planning.partition.seen import amounts_of, most_of, placed, server_of
 from weft.planning.quota.amounts import ledger_of
 from weft.planning.quota.ledger import TenantHolds
 from weft.planning.quota.ranks import left_to
 from weft.planning.quota.tree import due_of
 from weft.planning.scores import GpuKey, Scores
 from weft.planning.shares import NOTHING, Amounts
-from weft.variability.curves import EXPONENT_USUAL, speed_at
 from weftd.reallocator.thinking.asha import STEP
+from weftd.reallocator.thinking.kinds import Kinds, elastic_role, on_gpus
 
 JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
 RESTART_SECONDS = 30.0  # of a workload that never restarted, besides its grace and its lost work
 RESTARTS_KEPT = 1000  # workloads of which it is known what a restart costs
-EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
 
 
 class Plans(Struct, frozen=True, kw_only=True):
@@ -177,15 +176,16 @@ class SizePlanner:
         self._planned_at, self._known = now, _fingerprint(holding, queued)
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
-        jobs = _planned_jobs(open_jobs, nodes)
-        elastic = [self._elastic(job, curves, now, under_trial, binned) for job in jobs.values()]
+        kinds = Kinds(nodes)
+        jobs = _planned_jobs(open_jobs, nodes, kinds)
+        elastic = [self._elastic(job, curves, now, under_trial, binned, kinds) for job in jobs.values()]
         under = _UnderQuotas(quotas, nodes, holding)
         elastic = under.weighed(elastic, jobs)
         servers = _servers(nodes, holding, jobs, binned)
         services = [job for job in open_jobs if job.spec.is_service]
         servers = without(servers, [each for job in services for each in _to_come(job)])
         partition = self._planner(elastic, servers, self._plans.rules)
-        return _planned(partition, jobs, _lent(services), under)
+        return _planned(partition, jobs, _lent(services), under, kinds.chosen(elastic, jobs, partition))
 
     def _elastic(
         self,
@@ -194,6 +194,7 @@ class SizePlanner:
         now: float,
         under_trial: Container[str],
         binned: Mapping[GpuKey, float],
+        kinds: Kinds,
     ) -> ElasticJob:
         name, role = elastic_role(job)
         ranks = [allocation for allocation in job.held if allocation.role == name and not allocation.leaving]
@@ -209,13 +210,13 @@ class SizePlanner:
             each=_asked(role),
             least=role.replicas.least,
             most=role.replicas.most,
-            speeds={ALIKE: speeds_of(job, name, curves)},
+            speeds=kinds.speeds(job, name, curves, here=most_of(ranks, kinds.of_nodes)),
             beside=amounts,
             restart_s=restart_s,
             fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
             waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
         )
-        return placed(sized, ranks, binned, {})
+        return placed(sized, ranks, binned, kinds.of_nodes)
 
     def _may_change(self, job: Job, restart_s: float, now: float) -> bool:
         since = job.held_since if job.sized_at is None else job.sized_at
@@ -263,37 +264,6 @@ class _UnderQuotas:
         return count
 
 
-def elastic_role(job: Job) -> tuple[str, Role]:
-    """The role of which the planner chooses the number: that with the widest range, and the most GPUs."""
-    return max(
-        job.spec.roles.items(),
-        key=lambda each: (each[1].replicas.most - each[1].replicas.least, each[1].gpus, each[1].cpus),
-    )
-
-
-def speeds_of(job: Job, role: str, curves: Mapping[str, Curve]) -> tuple[float, ...]:
-    """The expected speed with `min` … `max` replicas of the role, in any unit, at the lower confidence bound.
-
-    Beyond the measured sizes only so much of the expected growth counts as is sure; where nothing was measured, the
-    speed grows with the root of the replicas.
-    """
-    spec = job.spec.roles[role]
-    own, others = curves.get(f"job:{job.id}"), curves.get(f"workload:{workload_of(job.spec)}")
-    now = max(1, job.granted[role] if job.state.holding else spec.replicas.want)
-    at_now, _ = speed_at(own, now, now * spec.cpus, prior=others)
-    found: list[float] = []
-    for count in range(spec.replicas.least, spec.replicas.most + 1):
-        speed, sure = speed_at(own, count, count * spec.cpus, prior=others)
-        if at_now <= 0 or speed <= 0:
-            ratio, sure = (count / now) ** EXPONENT_USUAL, 0.0
-        else:
-            ratio = speed / at_now
-        if ratio > 1.0:
-            ratio **= (EXPONENT_LEAST + (EXPONENT_USUAL - EXPONENT_LEAST) * sure) / EXPONENT_USUAL
-        found.append(max(ratio, 1e-6))
-    return tuple(found)
-
-
 def _lent(services: Iterable[Job]) -> Counter[str]:
     """By job, how many of its ranks it lent to services."""
     lent: Counter[str] = Counter()
@@ -304,11 +274,16 @@ def _lent(services: Iterable[Job]) -> Counter[str]:
 
 
 def _planned(
-    partition: Partition, jobs: Mapping[str, Job], lent: Mapping[str, int], under: "_UnderQuotas"
+    partition: Partition,
+    jobs: Mapping[str, Job],
+    lent: Mapping[str, int],
+    under: "_UnderQuotas",
+    chosen: Mapping[str, str],
 ) -> PlannedSizes:
     """The sizes that are new, as far as quotas allow them. What a job lent stays a part of its size, unless it should
     give up more: else nothing would be owed to it, and it would not grow back. A job that gives up nothing may go on to
-    grow into what comes free, unless the plan has that for another."""
+    grow into what comes free, unless the plan has that for another. `chosen`: by job, the model on which it should run
+    from now on, if that is a new one."""
     sizes: dict[str, Scale] = {}
     findings: list[Finding] = []
     changes = {change.job_id: change for change in partition.changes}
@@ -317,17 +292,20 @@ def _planned(
         job = jobs[job_id]
         name, _ = elastic_role(job)
         gives_nothing = job.state.holding and _has(job) <= count < job.wanted[name] and not lent.get(job_id)
-        if gives_nothing and growing <= {job_id}:
+        model = chosen.get(job_id, "")
+        if gives_nothing and growing <= {job_id} and not model:
             continue
         if count == 0 or how_resized(job.spec) is ResizeHow.NEVER:
             continue  # such a job keeps for ever the size with which it starts: the scheduler starts as much as fits
         if job.state.holding and job.granted[name] <= count < job.wanted[name]:
             count = min(job.wanted[name], count + lent.get(job_id, 0))
         count = max(under.allowed(job, name, count), job.spec.roles[name].replicas.least)
-        if count == job.wanted[name]:
+        if count == job.wanted[name] and not model:
             continue
-        cause = _why(job, name, count, changes.get(job_id))
-        sizes[job_id] = Scale(size={name: count}, epoch=job.epoch, instead_of={name: job.wanted[name]}, cause=cause)
+        cause = _why(job, name, count, changes.get(job_id), model)
+        sizes[job_id] = Scale(
+            size={name: count}, gpu_model=model, epoch=job.epoch, instead_of={name: job.wanted[name]}, cause=cause
+        )
         findings.append(
             Finding(code="partition", job_id=job_id, sentence=f"{job.name}: {cause.sentence}", numbers=cause.numbers)
         )
@@ -338,8 +316,9 @@ def _has(job: Job) -> int:
     return job.granted[elastic_role(job)[0]] if job.state.holding else 0
 
 
-def _why(job: Job, role: str, count: int, change: Change | None) -> Cause:
-    sentence = f"{role} {job.wanted[role]} → {count}, by the partition planner"
+def _why(job: Job, role: str, count: int, change: Change | None, model: str) -> Cause:
+    size = f"{role} {count}" if count == job.wanted[role] else f"{role} {job.wanted[role]} → {count}"
+    sentence = f"{size}{f' on GPUs of {model}' if model else ''}, by the partition planner"
     numbers = {"was": float(job.wanted[role]), "becomes": float(count)}
     if change is not None:
         numbers |= {"gain": round(change.gain, 4), "cost_seconds": change.cost_s}
@@ -355,7 +334,7 @@ def _fingerprint(holding: Iterable[Job], queued: Iterable[Job]) -> frozenset[tup
     return frozenset([(job.id, True) for job in holding] + [(job.id, False) for job in queued])
 
 
-def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[str, Job]:
+def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node], kinds: Kinds) -> dict[str, Job]:
     """The jobs whose sizes the planner decides, by id, in the order in which the scheduler serves them.
 
     This loop is no part of `SizePlanner.plan`: there the last job would stay in a local variable, and `Aside` would
@@ -366,6 +345,7 @@ def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node]) -> dict[str, 
         job
         for job in open_jobs
         if not (job.spec.is_service or _is_rigid_and_runs(job) or is_benchmark(job.spec))
+        and (not on_gpus(elastic_role(job)[1]) or kinds.suited(job))
         and not job.spec.named_volumes  # the planner takes every server for as good as any other
         and all(allocation.node_id in takes_jobs for allocation in job.held)
     )
@@ -398,7 +378,7 @@ def _servers(
             gone = _sum([*taken.get(node.id, ()), (float(len(sick)), 0.0, 0.0)])
             left = [gpu.index for gpu in node.capacity.gpus if (node.id, gpu.index) not in of_others | sick]
             servers.append(server_of(node, _less(amounts_of(node), gone), left, binned))
-    return [structs.replace(server, model=ALIKE) for server in servers]  # no ask names a model yet
+    return servers
 
 
 def _to_come(job: Job) -> list[Amounts]:

@@ -271,9 +271,20 @@ class Scorer:
             self._read(run, unfit, now, settled=settled)
         for key, runs in self._where.leads.items():
             if runs[0].due(now) and self._where.known_for(key, now) >= SETTLED_SECONDS:
-                self._throughput.window(key[0], runs, now)
+                self._throughput.window(key[0], runs, now, model=self._model_of(runs))
         for run in due:
             run.begin(now)
+
+    def _model_of(self, runs: Iterable[ScoredRun]) -> str:
+        """The model of all GPUs of these runs; empty if they have none, or of several models."""
+        models = {
+            gpu.model
+            for run in runs
+            if (node := self._nodes.get(run.node_id)) is not None
+            for gpu in node.capacity.gpus
+            if gpu.index in run.gpus
+        }
+        return models.pop() if len(models) == 1 else ""
 
     def _mark_apart(self, due: Sequence[ScoredRun]) -> None:
         """Mark the jobs whose ranks do not wait for each other."""

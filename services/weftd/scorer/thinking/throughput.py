@@ -18,6 +18,9 @@ WINDOWS_KEPT = 64
 Size = tuple[int, float]
 """Replicas of the role that reports its steps, and the CPU cores of all of them."""
 
+Setup = tuple[str, int, float]
+"""The model of the GPUs, empty if it is unknown; and the size."""
+
 
 class Growth(Struct, frozen=True, kw_only=True):
     """The new points of one job, to be merged into its own curve and into its workload's."""
@@ -33,27 +36,29 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 
 class _Job(Struct):
-    speeds: dict[Size, list[float]]
+    speeds: dict[Setup, list[float]]
     saved_at: float
     pause: float = SAVE_SECONDS
-    sizes: frozenset[Size] = frozenset()
+    setups: frozenset[Setup] = frozenset()
 
 
 class Throughput:
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
 
-    def window(self, job_id: str, runs: Sequence[ScoredRun], now: float) -> None:
-        """Take in one window of a job with all its `runs`; dropped if a rank that should report steps does not."""
+    def window(self, job_id: str, runs: Sequence[ScoredRun], now: float, *, model: str = "") -> None:
+        """Take in one window of a job with all its `runs`, on GPUs of `model`; dropped if a rank that should report
+        steps does not."""
         found = speed_of(runs, now)
         if found is None:
             return
-        size, speed = found
+        (replicas, cpus), speed = found
+        setup = (model, replicas, cpus)
         job = self._jobs.setdefault(job_id, _Job({}, now))
-        speeds = job.speeds.setdefault(size, [])
+        speeds = job.speeds.setdefault(setup, [])
         if len(speeds) < WINDOWS_KEPT:
             speeds.append(speed)
-        if size not in job.sizes:
+        if setup not in job.setups:
             job.pause = SAVE_SECONDS
 
     def forget(self, *, but: Iterable[str]) -> None:
@@ -68,15 +73,15 @@ class Throughput:
                 continue
             points = [
                 point
-                for (replicas, cpus), speeds in sorted(job.speeds.items())
-                if len(speeds) >= WINDOWS_LEAST and (point := measured(replicas, cpus, speeds, at=now))
+                for (model, replicas, cpus), speeds in sorted(job.speeds.items())
+                if len(speeds) >= WINDOWS_LEAST and (point := measured(replicas, cpus, speeds, at=now, model=model))
             ]
             if not points:
                 continue
             pool, workload = of[job_id]
             found.append(Growth(job_id=job_id, workload=workload, pool=pool, points=tuple(points)))
-            job.sizes |= {size for size, speeds in job.speeds.items() if len(speeds) >= WINDOWS_LEAST}
-            job.speeds = {size: speeds for size, speeds in job.speeds.items() if len(speeds) < WINDOWS_LEAST}
+            job.setups |= {setup for setup, speeds in job.speeds.items() if len(speeds) >= WINDOWS_LEAST}
+            job.speeds = {setup: speeds for setup, speeds in job.speeds.items() if len(speeds) < WINDOWS_LEAST}
             job.saved_at, job.pause = now, min(job.pause * 2.0, SAVE_SECONDS_MAX)
         return found
 

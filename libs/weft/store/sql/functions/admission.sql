@@ -124,7 +124,7 @@ SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
        j.started_at, j.ended_at, j.exit_code, j.progress, j.placed_at, COALESCE(j.attained, interval '0') AS attained,
        COALESCE(j.attained_gpu_seconds, 0) AS attained_gpu_seconds,
        CASE WHEN j.id IS NULL THEN '{}' ELSE j.nodes END AS nodes,
-       j.size, j.worked, j.sized_at, j.next_placement,
+       j.size, j.gpu_model, j.worked, j.sized_at, j.next_placement,
        CASE WHEN j.revisions IS NOT NULL THEN (
            SELECT jsonb_agg(COALESCE(r.text, '{}') || one ORDER BY place)
              FROM jsonb_array_elements(j.revisions) WITH ORDINALITY AS given (one, place)

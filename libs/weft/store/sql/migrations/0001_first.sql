@@ -276,6 +276,7 @@ CREATE TABLE jobs (
     attained_gpu_seconds double precision NOT NULL DEFAULT 0,  -- where its size differs from try to try
     nodes          text[] NOT NULL DEFAULT '{}',   -- every node it was ever placed on
     size           jsonb,         -- replicas by role; NULL: as its specification wants
+    gpu_model      text,          -- of its GPUs, as the partition planner chose; NULL or empty: it chose none
     worked         jsonb,         -- replicas by role before the last change; NULL: it never changed
     sized_at       timestamptz,   -- since when it holds as many GPUs as now, if not since placed_at
     next_placement jsonb,         -- of a stopping job: held for it until it restarts there

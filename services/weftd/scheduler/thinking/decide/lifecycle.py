@@ -24,6 +24,7 @@ _NOT_ITS_FAULT = frozenset(
         _C.QUOTA_RECLAIMED,
         _C.LENT,
         _C.MOVED,
+        _C.PARTITIONED,
         _C.NODE_LOST,
         _C.GPU_FAILED,
         _C.REQUEUE_ASKED,

@@ -77,7 +77,12 @@ def place_nowhere(cluster_state: ClusterState, job: Job, now: float) -> list[Ste
     return steps
 
 
-def following(cluster_state: ClusterState, job: Job, allocations: Sequence[Allocation]) -> Placement:
+def following(
+    cluster_state: ClusterState,
+    job: Job,
+    allocations: Sequence[Allocation],
+    why: str = "where it was, with another size",
+) -> Placement:
     """The placement of the next epoch where these are: ranks numbered anew, role by role."""
     roles = list(job.spec.roles)
     ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
@@ -85,7 +90,7 @@ def following(cluster_state: ClusterState, job: Job, allocations: Sequence[Alloc
     return Placement(
         allocations=ranks,
         master_address=cluster_state.pool.nodes[ranks[0].node_id].address,
-        why="where it was, with another size",
+        why=why,
     )
 
 

@@ -14,9 +14,10 @@ from weft.domain.sizes import how_resized, wrong_size
 from weft.domain.spec import ResizeHow
 from weft.messages.asks import Ask
 from weft.planning.borrowing import why_never_lends
+from weft.planning.finding import find
 from weft.planning.jobs import asked_by, standing_of
 from weft.planning.resizing import grow, shrink
-from weft.planning.resource_request import resource_request_of
+from weft.planning.resource_request import gpus_of, only_on, resource_request_of, resource_request_of_job
 from weftd.scheduler.thinking.decide import lifecycle, updating
 from weftd.scheduler.thinking.decide.loans import pays_back
 from weftd.scheduler.thinking.decide.placing import following
@@ -37,12 +38,16 @@ def scale(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
         return []
     if any(job.wanted.get(role) != count for role, count in asked.instead_of.items()):
         return []
-    size = {**job.wanted, **asked.size}
-    if size == job.wanted or (job.state.holding and how_resized(job.spec) is ResizeHow.NEVER):
+    if asked.gpu_model and job.spec.gpu_models and asked.gpu_model not in job.spec.gpu_models:
+        return []
+    size, model = {**job.wanted, **asked.size}, asked.gpu_model or job.gpu_model
+    if (size, model) == (job.wanted, job.gpu_model):
+        return []
+    if job.state.holding and how_resized(job.spec) is ResizeHow.NEVER:
         return []
     sentence = f"{_changes(job.wanted, size)}, asked by {ask.tenant}"
     cause = asked.cause or Cause(code=CauseCode.SCALE_ASKED, sentence=sentence, by=ask.tenant)
-    return cluster_state.go(job, JobEvent.SCALED, cause, now, ask=ask.id, size=size)
+    return cluster_state.go(job, JobEvent.SCALED, cause, now, ask=ask.id, size=size, gpu_model=asked.gpu_model or None)
 
 
 class Sizing:
@@ -65,9 +70,11 @@ class Sizing:
         steps: list[Step] = []
         resize_candidates, jobs = self._cluster_state.resize_candidates, self._cluster_state.jobs
         if self._tried:
-            wanting = resize_candidates.growing | resize_candidates.serving
+            wanting = resize_candidates.growing | resize_candidates.serving | resize_candidates.changing
             self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
         steps += self.serve(now, closed=closed)
+        for job in sorted((jobs[job_id] for job_id in resize_candidates.changing), key=lambda job: job.seq):
+            steps += self._change_model(job, now, closed, ahead=ahead)
         for job in sorted((jobs[job_id] for job_id in resize_candidates.shrinking), key=lambda job: job.seq):
             if how_resized(job.spec) is ResizeHow.LIVE:
                 steps += self._leave(job, now)
@@ -248,6 +255,28 @@ class Sizing:
         there = following(self._cluster_state, job, (*stay, *more))
         return lifecycle.stop(self._cluster_state, job, cause, now, next_placement=there)
 
+    def _change_model(self, job: Job, now: float, closed: Sequence[str], *, ahead: str) -> list[Step]:
+        """The job stops, and starts again whole on GPUs of its new model, which are held for it until it has stopped.
+        While `ahead`, a job that waits for room, is not empty, it gets no more GPUs than it has."""
+        tried = self._trial(job, closed)
+        shape = only_on(resource_request_of_job(job), job.gpu_model)
+        shape = tuple(structs.replace(want, least=want.count) for want in shape)
+        more = gpus_of(shape) > job.gpus_held
+        if self._tried.get(job.id) == tried or (more and ahead):
+            return []
+        free_capacity = self._cluster_state.pool.free_capacity
+        with free_capacity.supposing(closed=closed):
+            free_capacity.take_all(self._cluster_state.freed_holds.in_room(free_capacity))
+            place = find(free_capacity, shape, asked_by(job, self._cluster_state.score_cache.learnt))
+        if place is None or self._cluster_state.quotas.most_replicas(job, shape, len(place)) < len(place):
+            self._tried[job.id] = tried
+            return []
+        size = _changes(job.granted, job.wanted) or ", ".join(f"{role} {count}" for role, count in job.wanted.items())
+        sentence = f"{size}, on GPUs of {job.gpu_model}: it stops, and starts there"
+        cause = Cause(code=CauseCode.PARTITIONED, sentence=sentence, numbers=_numbers(job.wanted))
+        there = following(self._cluster_state, job, place, why=f"on GPUs of {job.gpu_model}, by the partition planner")
+        return lifecycle.stop(self._cluster_state, job, cause, now, next_placement=there)
+
     def _found(
         self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool
     ) -> tuple[Allocation, ...]:
@@ -262,7 +291,7 @@ class Sizing:
         asked = asked_by(job, self._cluster_state.score_cache.learnt)
         with free_capacity.supposing(closed=closed):
             free_capacity.take_all(self._cluster_state.freed_holds.in_room(free_capacity))
-            for want in resource_request_of(job.spec, job.tenant):
+            for want in resource_request_of_job(job):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 wanted = job.wanted[want.role] - has
                 more = self._cluster_state.quotas.most_replicas(job, (want,), wanted)

@@ -32,6 +32,7 @@ from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.borrowing import loans_text, still_owed
 from weft.planning.capacity import FreeCapacity
 from weft.planning.locality import Locality
+from weft.planning.partition.seen import models_of, most_of
 from weft.planning.policy import Policy
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
@@ -66,6 +67,7 @@ class StepValues(TypedDict, total=False):
     attained_seconds: float | None
     attained_gpu_seconds: float | None
     size: dict[str, int] | None
+    gpu_model: str | None
     worked: dict[str, int] | None
     revisions: tuple[Revision, ...] | None
     loans: tuple[Loan, ...] | None
@@ -173,7 +175,7 @@ class ClusterState:
             self.waitlist.admit(job)
         elif job.state.holding:
             self._hold(job, self._loaded_at if self.policy.ordering.by_use else job.since, loaded=True)
-        self.resize_candidates.note(job)
+        self.resize_candidates.note(job, on_model=self._on_model(job))
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
@@ -275,7 +277,7 @@ class ClusterState:
                 self._resize(before, job, now)
             self.holdings.change(job, now)
         self.freed_holds.see(before, job, now)
-        self.resize_candidates.note(job)
+        self.resize_candidates.note(job, on_model=self._on_model(job))
         if job.state.final:
             self.jobs.pop(job.id, None)
             self.waitlist.leave(job.id)
@@ -283,11 +285,19 @@ class ClusterState:
         if job.state.final:
             return
         if job.state is _S.QUEUED:
-            news = before.state is not _S.QUEUED or job.priority != before.priority or job.size != before.size
+            wants = (before.priority, before.size, before.gpu_model)
+            news = before.state is not _S.QUEUED or (job.priority, job.size, job.gpu_model) != wants
             self.waitlist.wait(job, now, news=news)
         elif before.state is _S.QUEUED:
             self.waitlist.leave(job.id)
             self._hold(job, now, loaded=False)
+
+    def _on_model(self, job: Job) -> str:
+        """The model of most GPUs of a job for which the planner chose one; empty for every other job."""
+        if not job.gpu_model or not job.state.holding:
+            return ""
+        held = {one.node_id for one in job.held}
+        return most_of(job.held, models_of(node for node in map(self.pool.nodes.get, held) if node is not None))
 
     def _hold(self, job: Job, now: float, *, loaded: bool) -> None:
         """A job begins to hold its placement."""
@@ -324,17 +334,21 @@ class ClusterState:
 
 class ResizeCandidates:
     """`shrinking`: jobs of which replicas should leave, and none join before; `growing`: all others that should have
-    another size; `serving`: services of which replicas should join, leave, or be replaced. `news` counts the jobs that
+    another size; `changing`: those of both that should run on GPUs of another model, and those that should do that with
+    the same size; `serving`: services of which replicas should join, leave, or be replaced. `news` counts the jobs that
     came into any of them."""
 
     def __init__(self) -> None:
         self.shrinking: set[str] = set()
         self.growing: set[str] = set()
+        self.changing: set[str] = set()
         self.serving: set[str] = set()
         self.news = 0
 
-    def note(self, job: Job) -> None:
-        """The job is as given now. One that restarts to take another size does so only if that was asked for."""
+    def note(self, job: Job, *, on_model: str = "") -> None:
+        """The job is as given now. One that restarts to take another size does so only if that was asked for.
+        `on_model`: the model of most of its GPUs."""
+        self.changing.discard(job.id)
         self.shrinking.discard(job.id)
         self.growing.discard(job.id)
         self.serving.discard(job.id)
@@ -351,6 +365,9 @@ class ResizeCandidates:
         granted, wanted = job.granted, job.wanted
         more = any(wanted[role] > count for role, count in granted.items())
         fewer = any(wanted[role] < count for role, count in granted.items())
+        if how is ResizeHow.RESTART and job.gpu_model and on_model not in ("", job.gpu_model):
+            self.changing.add(job.id)
+            return
         if fewer and (how is ResizeHow.LIVE or not more):
             self.shrinking.add(job.id)
         elif more:

@@ -1,0 +1,94 @@
+"""How fast a job is expected to be with each number of replicas, on the GPUs of each model that it may have."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weft.domain.classes import workload_of
+from weft.domain.cluster import Node
+from weft.domain.job import Job
+from weft.domain.spec import Role
+from weft.messages.signals import Curve
+from weft.planning.partition import ALIKE, ElasticJob, Partition
+from weft.planning.partition.seen import model_of, models_of
+from weft.variability.curves import EXPONENT_USUAL, speed_at
+
+EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
+
+
+class Kinds:
+    """The models of GPUs in a pool. `of_nodes`: by node, the model of most of its GPUs."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.of_nodes = models_of(nodes)
+        self._memory: dict[str, int] = {}  # by model of nodes that take work, the memory of the largest GPU
+        for node in nodes:
+            if node.takes_work and node.capacity.gpus:
+                most, model = max(gpu.memory for gpu in node.capacity.gpus), model_of(node)
+                self._memory[model] = max(most, self._memory.get(model, 0))
+
+    def suited(self, job: Job) -> list[str]:
+        """The models that the job may have, by its specification."""
+        named, least = job.spec.gpu_models, job.spec.gpu_memory_bytes
+        return [
+            model for model, most in sorted(self._memory.items()) if most >= least and (not named or model in named)
+        ]
+
+    def speeds(self, job: Job, role: str, curves: Mapping[str, Curve], *, here: str) -> dict[str, tuple[float, ...]]:
+        """By model, `speeds_of` the job; `here`: the model that it runs on, empty if it waits."""
+        models = self.suited(job) if on_gpus(job.spec.roles[role]) else []
+        return {
+            model: speeds_of(job, role, curves, model=model, here=here or models[0], models=models) for model in models
+        } or {ALIKE: speeds_of(job, role, curves)}
+
+    def chosen(self, elastic: Iterable[ElasticJob], jobs: Mapping[str, Job], partition: Partition) -> dict[str, str]:
+        """By job, the model that the plan gives it, if it may have several and should have another one until now."""
+        found: dict[str, str] = {}
+        for each in elastic:
+            model = partition.models.get(each.job_id, "")
+            if len(each.speeds) > 1 and model not in ("", jobs[each.job_id].gpu_model or each.model):
+                found[each.job_id] = model
+        return found
+
+
+def on_gpus(role: Role) -> bool:
+    return role.gpus > 0 or role.share is not None
+
+
+def elastic_role(job: Job) -> tuple[str, Role]:
+    """The role of which the planner chooses the number: that with the widest range, and the most GPUs."""
+    return max(
+        job.spec.roles.items(),
+        key=lambda each: (each[1].replicas.most - each[1].replicas.least, each[1].gpus, each[1].cpus),
+    )
+
+
+def speeds_of(
+    job: Job,
+    role: str,
+    curves: Mapping[str, Curve],
+    *,
+    model: str = "",
+    here: str = "",
+    models: Sequence[str] = (),
+) -> tuple[float, ...]:
+    """The expected speed with `min` … `max` replicas of the role on GPUs of `model`, in parts of the speed with the
+    present number on GPUs of `here`, at the lower confidence bound.
+
+    Beyond the measured sizes and models only so much of the expected growth counts as is sure; where nothing was
+    measured, the speed grows with the root of the replicas. One of `models` that was not measured counts as fast as
+    those that were.
+    """
+    spec, alike = job.spec.roles[role], dict.fromkeys(models, 1.0)
+    own, others = curves.get(f"job:{job.id}"), curves.get(f"workload:{workload_of(job.spec)}")
+    now = max(1, job.granted[role] if job.state.holding else spec.replicas.want)
+    at_now, _ = speed_at(own, now, now * spec.cpus, prior=others, model=here, ratios=alike)
+    found: list[float] = []
+    for count in range(spec.replicas.least, spec.replicas.most + 1):
+        speed, sure = speed_at(own, count, count * spec.cpus, prior=others, model=model, ratios=alike)
+        if at_now <= 0 or speed <= 0:
+            ratio, sure = (count / now) ** EXPONENT_USUAL, 0.0
+        else:
+            ratio = speed / at_now
+        if ratio > 1.0:
+            ratio **= (EXPONENT_LEAST + (EXPONENT_USUAL - EXPONENT_LEAST) * sure) / EXPONENT_USUAL
+        found.append(max(ratio, 1e-6))
+    return tuple(found)
