@@ -211,4 +211,36 @@ MUTANTS = (
         breaks="A large job starves behind small ones that keep coming.",
         tests=("tests/unit/test_orders.py", "tests/unit/test_scheduler_core.py"),
     ),
+    Mutant(
+        path="libs/weft/planning/resource_request.py",
+        old="        for model in preferred | named:\n",
+        new="        for model in named:\n",
+        breaks="A waiting job does not start on the model that the partition planner chose for it.",
+        tests=(
+            "tests/unit/test_gpu_models.py::test_a_job_starts_on_the_model_that_the_planner_chose_and_anywhere_else_if_that_is_full",
+        ),
+    ),
+    Mutant(
+        path="libs/weft/domain/cluster.py",
+        old="return (not self.models or model in self.models) and memory >= self.gpu_memory",
+        new="return not self.models or model in self.models",
+        breaks="A job gets GPUs with less memory than it needs.",
+        tests=("tests/unit/test_gpu_models.py::test_a_job_gets_no_gpu_with_less_memory_than_it_needs",),
+    ),
+    Mutant(
+        path="services/weftd/scheduler/thinking/decide/sizing.py",
+        old="shape = tuple(structs.replace(want, least=want.count) for want in shape)",
+        new="shape = tuple(structs.replace(want, least=1) for want in shape)",
+        breaks="A job stops for another model where only a part of it fits.",
+        tests=("tests/unit/test_gpu_models.py::test_a_job_stays_where_it_is_until_all_of_it_fits_on_the_other_model",),
+    ),
+    Mutant(
+        path="services/weftd/reallocator/thinking/kinds.py",
+        old="jobs[each.job_id].gpu_model or each.model",
+        new="each.model",
+        breaks="The planner asks again and again for a model for which a job waits already.",
+        tests=(
+            "tests/unit/test_gpu_models.py::test_the_planner_moves_a_job_to_the_model_on_which_it_is_faster_by_more_than_its_restart_costs",
+        ),
+    ),
 )

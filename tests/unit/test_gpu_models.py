@@ -160,10 +160,10 @@ def test_a_text_is_a_list_of_one_and_any_is_no_restriction() -> None:
 
 
 def test_a_job_starts_on_the_model_that_the_planner_chose_and_anywhere_else_if_that_is_full() -> None:
-    waits = replace(job(gpus=2), gpu_model="A100")
+    waits = replace(job(gpus=2), gpu_model="H100")
     free_capacity = empty_capacity(POOL)
     place = find(free_capacity, resource_request_of_job(waits))
-    assert {one.node_id for one in place or ()} == {"new"}
+    assert {one.node_id for one in place or ()} == {"newest"}
     free_capacity.take_all(place or ())
     assert find(free_capacity, resource_request_of_job(waits)) is not None
 
