@@ -155,6 +155,17 @@ def test_failures_of_programs_count_against_no_node() -> None:
     assert w.core.cluster_state.pool.nodes["node-2"].own_health is None
 
 
+def test_a_tenant_whose_jobs_kill_themselves_takes_no_node_from_others() -> None:
+    w = world(nodes=4, gpus=4)
+    for number in range(8):
+        job_id = f"j-{number}"
+        w.submit(job_id, gpus=1, spec={"pin": {"node": "node-2"}, "retries": Retries(max=0)})
+        w.round()
+        w.nodes["node-2"].end((job_id, 0, 0), 137)
+        w.round()
+    assert w.core.cluster_state.pool.nodes["node-2"].own_health is None
+
+
 def test_a_lost_node_that_ends_many_jobs_failed_once() -> None:
     w = world(nodes=4, gpus=4, settings=Settings(lease_seconds=100.0))
     for number in range(4):

@@ -7,7 +7,14 @@ from weft.domain.job import CauseCode, Job, JobEvent, Step
 
 MERGED_SECONDS = 60.0
 _COUNTED = frozenset({FailureClass.NODE, FailureClass.GPU, FailureClass.UNKNOWN})
-_ON_PURPOSE = frozenset({CauseCode.NODE_STOPPED, CauseCode.PORT_TAKEN})  # a person, or another job, did that
+_NOT_COUNTED = frozenset(
+    {
+        CauseCode.NODE_STOPPED,  # a person did that
+        CauseCode.PORT_TAKEN,  # another job did
+        CauseCode.EXITED,  # killed by a signal: a tenant could have its own jobs do that, to take a node from others
+        CauseCode.RANK_ENDED,
+    }
+)
 _OF_MANY = frozenset({CauseCode.NODE_LOST, CauseCode.GPU_FAILED})  # one incident ends several jobs
 
 
@@ -34,7 +41,7 @@ class RunOutcomes:
         if after.failures is before.failures or class_of_cause(step.cause) not in _COUNTED:
             return
         nodes = after.failures[-1].nodes
-        if len(nodes) == 1 and step.cause.code not in _ON_PURPOSE:
+        if len(nodes) == 1 and step.cause.code not in _NOT_COUNTED:
             self._fail(nodes[0], after.id, step)
 
     def _fail(self, node_id: str, job_id: str, step: Step) -> None:
