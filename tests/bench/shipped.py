@@ -35,7 +35,6 @@ from weft.simulator.sizing import Partitioning
 from weft.simulator.workload import with_checkpoints
 from weftd.cli.study.simulation.inputs import made_elastic
 from weftd.reallocator.settings import ReallocatorSettings
-from weftd.reallocator.thinking.partitioning import RESTARTS_IN_COOL_DOWN
 from weftd.scheduler.settings import SchedulerSettings
 
 PARTS = {"all jobs checkpoint": 1.0, "half of them": 0.5, "none": 0.0}
@@ -120,7 +119,6 @@ def _planner() -> Partitioning:
         every_s=plans.seconds_min,
         at_most_s=plans.seconds_max,
         cooldown_s=plans.cool_down_seconds,
-        cooldown_restarts=RESTARTS_IN_COOL_DOWN,
     )
 
 
