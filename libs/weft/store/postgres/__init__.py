@@ -27,7 +27,7 @@ from weft.store.postgres.tuning import PostgresTuning
 from weft.store.postgres.uploads import PostgresContexts, PostgresUploads
 from weft.store.rows import columns_of, job_of, steps_of
 
-ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
+ADMITTED_BYTES_MAX = 2 << 20  # bytes of specifications that are admitted at once, but for the last
 
 
 class PostgresStore(
