@@ -934,7 +934,8 @@ WITH held AS (
     ON CONFLICT (id) DO UPDATE SET
         pool = excluded.pool, address = excluded.address, capacity = excluded.capacity, runtime = excluded.runtime,
         not_enforced = excluded.not_enforced, ready = excluded.ready, drained = excluded.drained,
-        version = node.version + 1, seen_at = excluded.seen_at, rack = excluded.rack, health = excluded.health
+        version = node.version + ($13::text <> '')::integer, -- it counts the events of the node, so that readers miss none
+        seen_at = excluded.seen_at, rack = excluded.rack, health = excluded.health
     RETURNING *
 ), done AS (
     DELETE FROM asks USING saved WHERE asks.id = $15::bigint

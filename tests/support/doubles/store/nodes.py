@@ -36,7 +36,8 @@ class MemoryNodes(MemoryAsks, MemoryEvents):
         self._must_hold(lease)
         self._must_have_loaded_last(lease, load)
         node = structs.replace(node, seen_at=micro(node.seen_at))
-        version = self._nodes[node.id][1] + 1 if node.id in self._nodes else self._first_version(node.id)
+        known = self._nodes.get(node.id)
+        version = self._first_version(node.id) if known is None else known[1] + bool(event)
         self._nodes[node.id] = (node, version)
         self._asks.pop(ask, None)
         if event:
