@@ -75,7 +75,7 @@ alone:
 	$(BIN)/pytest --durations 30 -m "alone $(TIER)" $(ALONE)
 
 nightly: check ## check, then every test, each with all its seeds and variants: hours
-	@failed=0; WEFT_TESTS=nightly $(MAKE) --no-print-directory --keep-going parallel alone || failed=1; \
+	@failed=0; WEFT_TESTS=nightly PYTEST_ADDOPTS="--timeout 600" $(MAKE) --no-print-directory --keep-going parallel alone || failed=1; \
 	$(MAKE) --no-print-directory --keep-going mutants sim chaos SEEDS=1000 SECONDS=300 FAILOVER=1 || failed=1; exit $$failed
 
 mutants: setup ## ONLY="walk.py": small mistakes in the product, each of which its tests must find, about five minutes
