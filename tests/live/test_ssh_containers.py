@@ -47,7 +47,8 @@ async def test_a_command_and_a_terminal_are_in_the_container(ssh: OpenSsh, job: 
     script = "cat; echo $WEFT_RANK; command -v python3 >/dev/null || exit 5"
     inside = await ssh.types("ssh", f"{job}.weft", script, stdin=b"typed ")
     assert (inside.status, inside.out, inside.err) == (0 if job == "python" else 5, "typed 0\n", "")
-    sized = "until stty size 2>/dev/null | grep -q '[1-9]'; do sleep 0.1; done; stty size"  # an engine tells it after the start
+    # An engine tells the size after the start.
+    sized = "until stty size 2>/dev/null | grep -q '[1-9]'; do sleep 0.1; done; stty size"
     terminal = await ssh.types("ssh", "-tt", f"{job}.weft", sized)
     assert terminal.out == "24 80\r\n"
 
