@@ -152,6 +152,18 @@ async def test_ranks_that_get_another_share_hold_that_one_from_then_on(world: Wo
     assert one.sized_at == later  # other CPUs are no other GPUs
 
 
+async def test_ranks_that_get_a_whole_gpu_in_place_of_a_share_hold_all_of_it(world: World) -> None:
+    lease, (one, two, three) = await cluster(world, "j-1", "j-2", "j-3")
+    one = await running(world, lease, one, placed((0, share(300, 4))))
+    two = await running(world, lease, two, placed((0, share(500, 4))))
+    with pytest.raises(DoubleAllocationError):
+        await world.take(lease, step(one, _E.TUNED, at=AT, placement=placed((0, None))))
+    await go(world.scheduler, lease, two, _E.FAILED, at=AT)
+    await go(world.scheduler, lease, one, _E.TUNED, at=AT, placement=placed((0, None)))
+    with pytest.raises(DoubleAllocationError):
+        await world.take(lease, step(three, _E.PLACED, at=AT, placement=placed((0, share(1, 0)))))
+
+
 async def test_a_share_that_is_asked_for_is_kept_until_the_step_that_gives_it(world: World) -> None:
     lease, (one,) = await cluster(world, "j-1")
     one = await running(world, lease, one, placed((0, share(300, 4))))

@@ -32,7 +32,8 @@ BEGIN
                AND (now_moved IS NULL OR jobs.id = ANY (now_moved))
          RETURNING step.ordinal, jobs.id, jobs.last_event,
                    jobs.state IN ('placed', 'starting', 'running', 'stopping') AS holds,
-                   jobs.last_event = 'tuned' AND jobs.placement @? '$.allocations[*].share' AS reshares
+                   jobs.last_event = 'tuned' AND (jobs.placement @? '$.allocations[*].share' OR EXISTS (
+                       SELECT FROM gpu_slots WHERE job_id = jobs.id AND memory IS NOT NULL)) AS reshares
         )
         SELECT array_agg(ordinal), COALESCE(array_agg(id), '{}'), array_agg(id) FILTER (WHERE NOT holds),
                array_agg(id) FILTER (WHERE last_event = 'placed'),
