@@ -96,7 +96,7 @@ MUTANTS = (
         tests=("tests/unit/test_tuned_jobs.py::test_off_for_the_pool_is_final",),
     ),
     Mutant(
-        path="libs/weft/planning/cooling.py",
+        path="libs/weft/planning/resizing.py",
         old="return now - changed_at >= max(seconds, restarts * restart_s)",
         new="return now - changed_at >= seconds",
         breaks="A job restarts for another size soon after its last restart.",

@@ -1,4 +1,4 @@
-"""Other replicas of a role while the job runs: places for more of them, and which of them leave.
+"""Other replicas of a role while the job runs: places for more of them, which of them leave, and how soon again.
 
 The replicas that stay keep their ranks, nodes and GPUs. Nothing here changes the room or the job: the caller does.
 """
@@ -14,6 +14,8 @@ from weft.planning.capacity import FreeCapacity, Placer
 from weft.planning.finding import Place, find, with_shares_of
 from weft.planning.resource_request import NOBODY, PlacementRequest, RoleRequest
 
+COOL_DOWN_SECONDS = 120.0  # the shortest cool-down, unless settings say otherwise
+COOL_DOWN_RESTARTS = 10.0  # a restart costs at most a tenth of the time until the next one
 ROUNDED = 9  # decimals of a slowdown: of equals, the place beside the job is the first
 
 
@@ -132,3 +134,14 @@ def _unpinned(allocations: Sequence[Allocation], want: RoleRequest) -> RoleReque
         return want
     held = sum(held.role == want.role for held in allocations)
     return structs.replace(want, request=structs.replace(request, gpu=request.gpu + held * request.gpus))
+
+
+def is_cool(
+    changed_at: float, now: float, *, restart_s: float, seconds: float, restarts: float = COOL_DOWN_RESTARTS
+) -> bool:
+    """Return True if the cool-down of a job whose size changed at `changed_at` is over.
+
+    It lasts `seconds`, and at least as long as `restarts` restarts. `restart_s`: how long one restart takes; 0 for a
+    job that grows and shrinks live. A restart of 30 s makes it 300 s, whether `seconds` is 0 or 120.
+    """
+    return now - changed_at >= max(seconds, restarts * restart_s)

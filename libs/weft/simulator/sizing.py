@@ -13,15 +13,13 @@ from typing import Protocol
 from msgspec import Struct, structs
 
 from weft.domain.job import Allocation
-from weft.planning import cooling
 from weft.planning.capacity import FreeCapacity
-from weft.planning.cooling import is_cool
 from weft.planning.finding import Place, find
 from weft.planning.partition import ElasticJob, Partition, Partitioner, Rules, Server
 from weft.planning.partition.seen import amounts_of, models_of, placed, server_of, speeds_on
 from weft.planning.policy import Policy
 from weft.planning.queue import place_of
-from weft.planning.resizing import grow, shrink
+from weft.planning.resizing import COOL_DOWN_RESTARTS, COOL_DOWN_SECONDS, grow, is_cool, shrink
 from weft.planning.resource_request import RoleRequest
 from weft.planning.scores import GpuKey
 from weft.simulator.event_queue import EventQueue, What
@@ -66,8 +64,8 @@ class Partitioning(Struct, frozen=True, kw_only=True):
     rules: Rules = Rules()
     every_s: float = 60.0
     at_most_s: float = 300.0
-    cooldown_s: float = cooling.SECONDS
-    cooldown_restarts: float = cooling.RESTARTS
+    cooldown_s: float = COOL_DOWN_SECONDS
+    cooldown_restarts: float = COOL_DOWN_RESTARTS
     exact: bool = False
     moves_freely: bool = False
     knowledge: Callable[[], Knowledge] | None = None

@@ -11,7 +11,7 @@ from weft.planning.resource_request import ResourceRequest
 
 
 def wanted_by(resource_request: ResourceRequest) -> Amounts:
-    """What starts a job of this shape. A model counts only where the job names no other."""
+    """The GPUs with which a job of this shape starts. A model counts only if the job names no other."""
     found: Amounts = {ALL: 0}
     for want in resource_request:
         request = want.request

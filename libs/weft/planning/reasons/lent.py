@@ -11,7 +11,7 @@ LENT_MAX = 20
 
 
 class LentSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job lent to a service: `gpus`, with `ranks` of its ranks; 0: the whole job gave way, and waits."""
+    """The GPUs that a job lent to a service. `ranks`: the number of its ranks that left; 0: all, and the job waits."""
 
     service: str
     name: str = ""

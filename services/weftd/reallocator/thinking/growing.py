@@ -6,7 +6,7 @@ from weft.domain.job import Job
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow
 from weft.planning.capacity import FreeCapacity
-from weft.planning.cooling import is_cool
+from weft.planning.resizing import is_cool
 from weft.planning.resource_request import resource_request_of
 from weft.tuning.proposal import Case, Headroom
 from weft.tuning.state import TunerState

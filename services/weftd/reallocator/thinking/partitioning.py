@@ -26,14 +26,13 @@ from weft.domain.spec import ResizeHow, Role, TuningMode
 from weft.messages.asks import Scale
 from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Curve, Finding, GpuScore
-from weft.planning.cooling import SECONDS as COOL_DOWN_SECONDS
-from weft.planning.cooling import is_cool
 from weft.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
 from weft.planning.partition.seen import amounts_of, most_of, placed, server_of
 from weft.planning.quota.amounts import ledger_of
 from weft.planning.quota.ledger import TenantHolds
 from weft.planning.quota.ranks import left_to
 from weft.planning.quota.tree import due_of
+from weft.planning.resizing import COOL_DOWN_SECONDS, is_cool
 from weft.planning.scores import GpuKey, Scores
 from weft.planning.shares import NOTHING, Amounts
 from weftd.reallocator.thinking.asha import STEP
@@ -46,7 +45,7 @@ RESTARTS_KEPT = 1000  # workloads of which it is known what a restart costs
 
 class Plans(Struct, frozen=True, kw_only=True):
     """How the partition planner works. `seconds_min`: between two plans; `seconds_max`: until it plans anew though no
-    job came or went. `cool_down_seconds`: the shortest cool-down (`weft.planning.cooling`)."""
+    job came or went. `cool_down_seconds`: the shortest cool-down (`weft.planning.resizing`)."""
 
     mode: TuningMode = TuningMode.ON
     rules: Rules = Rules()
