@@ -15,7 +15,7 @@ from weft.credentials.permissions import SERVICE_PERMISSIONS, Permissions, node_
 from weft.domain.job import STEPS, CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.messages.events import NODE_EVENTS
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 ROOT = Path(__file__).parents[2]
 Steps = set[tuple[str, str, str]]

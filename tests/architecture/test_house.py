@@ -270,7 +270,8 @@ NOT_CALLED_HERE = {
 
 
 def test_what_the_product_defines_it_uses() -> None:
-    """What tests alone call belongs to the tests. A name counts as used wherever the product has it in its code.
+    """A definition that only tests call belongs to the tests. A name counts as used if it is
+    anywhere in the product's code.
 
     Other libraries and programs of users call `weft.integrations`.
     """

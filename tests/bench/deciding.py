@@ -28,7 +28,8 @@ from weft.store.postgres import PostgresStore
 from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 
 NODES, GPUS, QUEUED = 1000, 8, 5000
 US = Leader(pool="default", epoch=1, holder="bench", seq=0)

@@ -36,7 +36,7 @@ from weft.simulator.model import World as SimulatedWorld
 from weft.simulator.run import simulate
 from weft.simulator.whatif.durations import Assumptions
 from weft.simulator.whatif.trace import csv_of, row_of
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 NODES, GPUS = 4, 8
 SYNC_SECONDS = 5.0  # between two reports of a node

@@ -19,7 +19,8 @@ from weftd.reallocator.settings import ReallocatorSettings
 from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 
 AT = 1_700_000_000.0
 LATER = AT + 100_000.0  # after every cool-down

@@ -19,7 +19,8 @@ from weft.store import LargeAskWaitsError, TenantFullError
 from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.history import JournalPace
 
 LARGE = 60  # jobs, each with an environment of so many bytes

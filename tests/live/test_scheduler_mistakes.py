@@ -16,7 +16,8 @@ from weft.domain.job import CauseCode, JobState
 from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.record.replay import Replay
 

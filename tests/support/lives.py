@@ -25,7 +25,8 @@ from weft.store.tuning import Envelope
 from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.history import JournalPace
 
 MIB, GIB = 1 << 20, 1 << 30

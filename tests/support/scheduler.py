@@ -14,7 +14,8 @@ from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, aft
 from weft.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
 from weft.messages.nodes import JobOrder, Leader, StartRun
 from weftd.executor.thinking.orders import runs_of
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 
 
 class World:

@@ -19,7 +19,8 @@ from weft.planning.node_index import STALE_MAX, NodeIndex
 from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.resource_request import PlacementRequest, RoleRequest
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.history import Journal
 from weftd.scheduler.thinking.state import score_cache
 from weftd.scheduler.thinking.state.holders import Holders

@@ -17,7 +17,8 @@ from weft.domain.job import CauseCode, Step
 from weft.domain.spec import JobSpec
 from weft.messages.history import Record
 from weft.messages.nodes import RunSeen
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.entries import (
     FORMAT,
     Admitted,

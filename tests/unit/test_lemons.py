@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from weft.health.catalogue import FAILS_OFTEN, LEMON
 from weft.health.lemons import JOBS_KEPT, LemonRules, after_alarm, began, failed, fleet_rate, signs_of
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason, NodeSigns
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 RULES, H = LemonRules(), HealthState
 RATE = 0.01
@@ -144,24 +145,15 @@ def test_a_person_returns_a_lemon() -> None:
     assert own(w, "node-2").state is H.PROBATION
 
 
-def test_failures_of_programs_count_against_no_node() -> None:
+@pytest.mark.parametrize("status", [1, 137])
+def test_failures_of_programs_count_against_no_node(status: int) -> None:
+    """137: a tenant whose jobs kill themselves takes no node from others."""
     w = world(nodes=4, gpus=4)
     for number in range(8):
         job_id = f"j-{number}"
         w.submit(job_id, gpus=1, spec={"pin": {"node": "node-2"}, "retries": Retries(max=0)})
         w.round()
-        w.nodes["node-2"].end((job_id, 0, 0), 1)
-        w.round()
-    assert w.core.cluster_state.pool.nodes["node-2"].own_health is None
-
-
-def test_a_tenant_whose_jobs_kill_themselves_takes_no_node_from_others() -> None:
-    w = world(nodes=4, gpus=4)
-    for number in range(8):
-        job_id = f"j-{number}"
-        w.submit(job_id, gpus=1, spec={"pin": {"node": "node-2"}, "retries": Retries(max=0)})
-        w.round()
-        w.nodes["node-2"].end((job_id, 0, 0), 137)
+        w.nodes["node-2"].end((job_id, 0, 0), status)
         w.round()
     assert w.core.cluster_state.pool.nodes["node-2"].own_health is None
 

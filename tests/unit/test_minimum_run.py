@@ -14,7 +14,7 @@ from weft.planning.eta.sooner import sooner
 from weft.planning.eta.starts import PoolToCome
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.reasons.explain import explain
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S = JobState
 AFTER = 300.0

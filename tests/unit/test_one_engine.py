@@ -34,7 +34,7 @@ from weft.simulator.event_queue import What
 from weft.simulator.model import Cluster, World
 from weft.simulator.pool import node_id
 from weft.simulator.workload import TraceJob, Workload
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 HISTORIES, NIGHTLY = 200, 10_000
 CHUNKS = 100  # histories in one test, of the night

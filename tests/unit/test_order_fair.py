@@ -10,7 +10,7 @@ from weft.domain.quotas import ALL, Quota
 from weft.planning.policy import Policy
 from weft.planning.quota.decay import DecayedUse, decayed, fair_ranks
 from weft.planning.quota.tree import QuotaTree
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 HALF = 1000.0
 

@@ -19,7 +19,7 @@ from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.resource_request import PlacementRequest, resource_request_of
 from weft.planning.scores import Scores
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S, E = JobState, JobEvent
 

@@ -10,7 +10,7 @@ from weft.domain.job import JobState
 from weft.messages.signals import GpuScore
 from weft.planning.moves import MoveRules
 from weft.planning.reasons.slow import SlowGpus, slow_text
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 NOW = 1000.0
 

@@ -20,7 +20,7 @@ from weft.domain.shares import WHOLE
 from weft.messages.asks import AskKind, RankTuning
 from weft.messages.nodes import RunSeen, RunState
 from weft.planning.policy import Policy
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 POLICIES = (
     Policy("priority", "packed-sticky", "none"),

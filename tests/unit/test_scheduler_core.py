@@ -11,7 +11,7 @@ from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason, Noted
 from weft.planning.order import SIZE_PATIENCE_SECONDS
 from weft.planning.policy import Policy
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S, E = JobState, JobEvent
 

@@ -13,7 +13,7 @@ from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason
 from weft.planning.reasons.explain import explain
 from weftd.scheduler.settings import SchedulerSettings
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.decide.node_failure import NodeFailures
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 

@@ -12,7 +12,7 @@ from weft.messages.nodes import EndReason, RunSeen, RunState
 from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import never_fits
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S, E = JobState, JobEvent
 

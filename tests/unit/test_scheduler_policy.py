@@ -15,7 +15,7 @@ from weft.planning.reasons.explain import explain
 from weft.planning.reserving import LONGEST_SECONDS
 from weft.service.config import SettingsError, load
 from weftd.scheduler.settings import SchedulerSettings
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S = JobState

@@ -5,7 +5,7 @@ from typing import Any
 from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobState
 from weft.domain.quotas import ALL, Quota
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 
 S = JobState

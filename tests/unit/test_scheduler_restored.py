@@ -15,7 +15,7 @@ from weft.domain.lease import Lease
 from weft.messages.asks import AskKind
 from weft.messages.nodes import EndReason, Leader
 from weftd.scheduler.leadership import is_lost
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S = JobState
 FENCE_SECONDS = 120.0

@@ -6,7 +6,7 @@ from tests.support.scheduler import World, world
 from tests.support.service_lives import end, of, ranks, rounds, running, runs, service
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.nodes import EndReason
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S, E, C = JobState, JobEvent, CauseCode
 

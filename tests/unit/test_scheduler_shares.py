@@ -17,7 +17,7 @@ from weft.messages.asks import AskKind
 from weft.messages.nodes import Leader, NodeDesired, StartRun
 from weftd.executor.thinking.orders import runs_of
 from weftd.scheduler.thinking.answers import Answers
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S, E = JobState, JobEvent
 

@@ -9,7 +9,7 @@ from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
 from weft.planning.policy import Policy
 from weft.planning.surplus import STARVED_SECONDS
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S = JobState
 ORDERS = ("priority", "fifo", "las", "drf")

@@ -13,7 +13,7 @@ from tests.support.scheduler import World
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind, RankTuning
 from weft.planning import reserving
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.decide.tuning import MEMORY_BYTES_MIN
 from weftd.scheduler.thinking.record.keeping import pickled, unpickled
 

@@ -21,7 +21,7 @@ from weft.planning.preemption import Holder, select_victims
 from weft.planning.reasons.explain import explain
 from weft.planning.reserving import emptiest
 from weft.planning.resource_request import PlacementRequest, resource_request_of
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S = JobState
 node = partial(builders.node, runtime="docker")

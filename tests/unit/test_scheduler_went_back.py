@@ -20,7 +20,8 @@ from weftd.executor.thinking.core import Reconciler, ReconcilerTimings
 from weftd.scheduler.counters import Counters
 from weftd.scheduler.leadership import Leadership
 from weftd.scheduler.scheduler_loop import SchedulerLoop
-from weftd.scheduler.thinking.core import Scheduler, Settings
+from weftd.scheduler.thinking.core import Scheduler
+from weftd.scheduler.thinking.core_settings import Settings
 
 LEADER_SECONDS, LEASE_SECONDS = 6.0, 150.0
 

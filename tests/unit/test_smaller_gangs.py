@@ -21,7 +21,7 @@ from weft.planning.reasons.refusals import never_fits, why_not
 from weft.planning.resource_request import ResourceRequest, RoleRequest, resource_request_of
 from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.views import job_view
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 S = JobState
 

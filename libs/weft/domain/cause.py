@@ -17,7 +17,7 @@ class CauseCode(StrEnum):
     CANNOT_START = "cannot-start"  # the same, where another try on that node would end the same way
     PORT_TAKEN = "port-taken"  # something else listens where the gang should meet
     START_TIMEOUT = "start-timeout"
-    ORDERS_FULL = "orders-full"  # its node cannot be told of it: what a node can be told at once has a limit
+    ORDERS_FULL = "orders-full"  # the answer to its node has no room for it
     RUN_LOST = "run-lost"  # the node no longer knows the run, or how it ended
     NODE_STOPPED = "node-stopped"  # the node itself ended the run: it was cut off, or shut down
     UNCONTROLLED = "uncontrolled"  # it used a GPU outside its share, in a pool or on a node that ends such jobs

@@ -139,7 +139,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one replica needs of a node. `memory` in bytes.
+    """The needs of one replica on a node. `memory` in bytes.
 
     `models`: the models that its GPUs may have, the preferred one first; empty: any. `gpu_memory`: the least memory of
     each of its GPUs in bytes. `prefers`: the model of GPUs that it gets if it fits there. With a `share` it needs a

@@ -14,7 +14,7 @@ from weft.planning.preemption.minimum_run import SECONDS as MINIMUM_RUN_SECONDS
 from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.service.config import Connections
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.history import HistoryRetention
 
 MOVES, POLICY = MoveRules(), Policy()

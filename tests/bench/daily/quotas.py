@@ -8,7 +8,7 @@ from tests.support.scheduler import world
 from weft.domain.job import JobState
 from weft.domain.quotas import Quota
 from weft.planning.policy import Policy
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 
 HOUR = 3600.0
 STEP_SECONDS = 10.0

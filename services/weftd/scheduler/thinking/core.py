@@ -6,7 +6,7 @@ the store refuses a step, the cluster state was wrong, and it is loaded again.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from weft.domain.cluster import (
     NO_SHARES,
@@ -18,20 +18,15 @@ from weft.domain.dependencies import Ends
 from weft.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from weft.domain.quantity import duration_text
 from weft.domain.quotas import Quota
-from weft.health.lemons import LemonRules
-from weft.health.state import HealthTimes
 from weft.messages.asks import Ask, AskKind
 from weft.messages.nodes import JobOrder, NodeReported, RankOrder, RunState
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.locality import Locality
-from weft.planning.moves import MoveRules
-from weft.planning.policy import Policy
 from weft.planning.preemption.minimum_run import MinimumRun
-from weft.planning.quota.decay import HALF_LIFE_SECONDS
 from weft.planning.reasons.refusals import never_fits
-from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.resource_request import ResourceRequest, resource_request_of_job
 from weftd.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried, for_ranks, key_of
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.decide import hangs, health, lifecycle, serving, sharing, sizing, tuning, updating
 from weftd.scheduler.thinking.decide.leader_warmup import LeaderWarmup
 from weftd.scheduler.thinking.decide.loans import Loans
@@ -45,28 +40,6 @@ _S, _E, _C = JobState, JobEvent, CauseCode
 
 HELD_MAX = 5_000  # held jobs that are judged in one cycle
 DEADLINES_SECONDS = 1.0  # between two checks of the deadlines
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of the core. Times are in seconds."""
-
-    policy: Policy = Policy()
-    locality_penalty: float = 1.7  # a gang that is not all on one node takes this many times as long
-    rack_penalty: float = 1.0  # this many times as long again if it is not all in one rack
-    lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are requeued
-    start_seconds: float = 900.0  # from placed to running, image pull included
-    stop_seconds: float = 300.0  # from stopping to gone, besides the job's grace
-    settle_seconds: float = 10.0  # how long a new leader waits for its nodes to report before it places anything
-    patience_seconds: float = PATIENCE_SECONDS  # nodes may be kept for a job that waited this long
-    steps_max: int = 500  # decided in one tick; the rest in the next
-    moves: MoveRules = MoveRules()
-    nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
-    half_life_seconds: float = HALF_LIFE_SECONDS  # of what tenants used, in the order fair
-    quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
-    preemption_after_seconds: float = 0.0  # a job runs for so long at least before it is pre-empted
-    health: HealthTimes = HealthTimes()
-    lemons: LemonRules = LemonRules()
-    shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
 
 class Scheduler:

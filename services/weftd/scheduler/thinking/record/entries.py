@@ -21,7 +21,7 @@ from weft.messages.asks import Ask
 from weft.messages.history import Record
 from weft.messages.nodes import JobOrder, NodeReported, NodeSigns, RunSeen
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
-from weftd.scheduler.thinking.core import Settings
+from weftd.scheduler.thinking.core_settings import Settings
 from weftd.scheduler.thinking.record.long_texts import filler, in_ask, in_job, marked
 
 FORMAT = 3  # of a record's body; raised when old readers cannot read it
