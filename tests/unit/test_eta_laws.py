@@ -269,3 +269,9 @@ def test_ranges_that_hold_become_a_little_narrower_than_they_were_and_never_more
     assert track._low.wider == track._high.wider == -NARROWER_MAX
     told = track.corrected(Range(100.0, 100.0, 100.0), now=0.0)
     assert told.low <= told.likely <= told.high
+
+
+def test_a_spread_that_ends_in_never_has_a_time_in_every_part() -> None:
+    never = TimeSpread((60.0, inf, inf), Basis.LEARNT)
+    assert [never.at(part) for part in (0.1, 0.5 / 3, 0.5, 0.9)] == [60.0, 60.0, inf, inf]
+    assert TimeSpread((60.0, 90.0, inf, inf), Basis.LEARNT).at(1.5 / 4) == 90.0

@@ -33,8 +33,8 @@ class TimeSpread(Struct, frozen=True):
         index = int(place)
         if index >= len(seconds) - 1:
             return seconds[-1]
-        low, high = seconds[index], seconds[index + 1]
-        return low if low == high else low + (high - low) * (place - index)
+        low, high, beyond = seconds[index], seconds[index + 1], place - index
+        return low + (high - low) * beyond if beyond and low < high else low  # it may be infinite
 
     @property
     def known(self) -> bool:
