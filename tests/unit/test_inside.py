@@ -15,13 +15,13 @@ from weftd.executor.files.members import encoded
 from weftd.executor.logs.lines import Tail, pairs
 
 HANDLED = """
-import signal, sys
+import os, signal, time
 import weft
-signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"handled\\n"))  # the signal may come while print writes
 assert not weft.should_stop()
 print("ready", flush=True)
 while not weft.should_stop():
-    signal.pause()
+    time.sleep(0.01)
 print("stopped", flush=True)
 """
 
