@@ -19,7 +19,7 @@ ROUNDING = 1e-9
 
 class TargetSize(Struct, frozen=True, kw_only=True):
     """A job with the size, the level and the model that it is to have. `changed`: it does not stay as it is, even at
-    this size. `anew`: all of its replicas stop, and start on the servers that suit its size best."""
+    this size. `anew`: its replicas all restart, on the servers that suit its size."""
 
     job: ElasticJob
     size: int
