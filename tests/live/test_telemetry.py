@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.doubles.bus import MemoryBus
 from tests.support.engine import need_engine
+from tests.support.runs import until
 from weft.emulation.gpus import emulated_gpus
 from weft.gpus import GpuWatch
 from weft.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
@@ -122,11 +123,11 @@ async def test_a_busy_loop_is_about_one_core_and_an_idle_run_is_none(home: Path,
     await node.look()
     await node.sample(at=0.0)
     worked, began = cpu_seconds(pid), time.monotonic()
-    await asyncio.sleep(2.0)
-    sampled = await node.sample(at=2.0)
+    await until(lambda: cpu_seconds(pid) > worked + 1.0)
+    sampled = await node.sample(at=time.monotonic() - began)
     cpus = (cpu_seconds(pid) - worked) / (time.monotonic() - began)  # 1.0, but others may want this machine's CPUs too
     busy, idle = run_of(sampled, "busy"), run_of(sampled, "idle")
-    assert 0.2 < cpus < 1.05
+    assert cpus < 1.05
     assert busy.cpus_used == pytest.approx(cpus, abs=0.1)
     assert idle.cpus_used == pytest.approx(0.0, abs=0.1)
     assert sampled.host.cpus_used is not None

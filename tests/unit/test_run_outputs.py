@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,3 +122,23 @@ async def test_a_shim_waits_for_the_next_executor_with_its_output(tmp_path: Path
     pipes.let_go()
     assert os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, pid, 0))[1]) == 3
     pipes.close()
+
+
+def test_pipes_are_found_while_the_shell_moves_its_descriptors(tmp_path: Path) -> None:
+    """Its stdout is the file for an instant: opened then, it is no pipe, and `epoll` refuses it."""
+    pipes, ends = make_pipes()
+    script = f"while :; do echo x >{tmp_path}/file; done"
+    passed = (ends.output, ends.release, ends.ended)
+    shell = subprocess.Popen(("sh", "-c", script), stdout=ends.write, pass_fds=passed)
+    try:
+        inodes = pipes.inodes()
+        for _ in range(3000):
+            found = find_pipes(shell.pid, inodes)
+            assert found is not None
+            assert found.inodes() == inodes
+            found.close()
+    finally:
+        shell.kill()
+        shell.wait()
+        ends.close()
+        pipes.close()

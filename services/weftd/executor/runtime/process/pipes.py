@@ -14,6 +14,7 @@ moment, so each locks the log while it appends.
 import errno
 import fcntl
 import os
+import stat
 import struct
 import termios
 from contextlib import suppress
@@ -171,6 +172,11 @@ def _open(pid: int, inode: int, flags: int) -> int:
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):
-                if os.readlink(f"/proc/{pid}/fd/{name}") == f"pipe:[{inode}]":
-                    return os.open(f"/proc/{pid}/fd/{name}", flags)
+                if os.readlink(f"/proc/{pid}/fd/{name}") != f"pipe:[{inode}]":
+                    continue
+                fd = os.open(f"/proc/{pid}/fd/{name}", flags)
+                found = os.fstat(fd)
+                if stat.S_ISFIFO(found.st_mode) and found.st_ino == inode:
+                    return fd
+                os.close(fd)  # A process that starts moves its descriptors: since readlink this is another file.
     return -1
