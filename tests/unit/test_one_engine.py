@@ -217,15 +217,23 @@ class _Live:
 
     def _settle(self) -> None:
         """Nodes report and are answered until nothing follows."""
-        world = self._world
         for _ in range(4):
-            for name, node in world.nodes.items():
-                report = node.report()
-                if report.leader != world.leader:
-                    report = structs.replace(report, leader=None)
-                assert not world.core.report(report, world.now)
-                world.keep(world.core.follow(report, world.now))
-                node.hear(world.core.answer(name), now=world.now, leader=world.leader)
+            if not self._changes():
+                break
+
+    def _changes(self) -> bool:
+        """Let each node report and be answered once. True: a job or a run is not as it was before."""
+        world, changes = self._world, False
+        for name, node in world.nodes.items():
+            report, before = node.report(), node.runs.copy()
+            if report.leader != world.leader:
+                report = structs.replace(report, leader=None)
+            assert not world.core.report(report, world.now)
+            if steps := world.core.follow(report, world.now):
+                world.keep(steps)
+            node.hear(world.core.answer(name), now=world.now, leader=world.leader)
+            changes |= bool(steps) or node.runs != before
+        return changes
 
 
 def differences(history: History) -> Iterator[str]:
