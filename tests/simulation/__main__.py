@@ -6,7 +6,8 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from tests.simulation.simulate import Result, simulate
 
@@ -18,7 +19,7 @@ def main() -> int:
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
     results: list[Result] = []
-    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
         for living in as_completed([pool.submit(simulate, seed) for seed in seeds]):
             result = living.result()
             results.append(result)
@@ -26,6 +27,21 @@ def main() -> int:
                 say(f"seed {result.seed}: {failure}".splitlines()[0])
     say(summary(results, wall_seconds=time.perf_counter() - began))
     return 1 if any(result.failures for result in results) else 0
+
+
+def end_with_parent() -> None:
+    """Let this worker end when the process that started it is gone.
+
+    A killed parent shuts no pool down, and a worker holds both ends of the pipe that it reads: it would wait forever.
+    """
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def _one(seed: int, *, trace: bool) -> int:
