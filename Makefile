@@ -9,12 +9,13 @@ SECONDS ?= 60
 SEED ?= 7
 WORKERS ?= 4
 N ?= 3
+HISTORIES := tests/unit/test_one_engine.py
 # The files with tests that run alone: to collect all the others for them would take most of a minute.
 ALONE = $(shell grep --recursive --files-with-matches --include 'test_*.py' 'mark\.alone' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo up wheel fmt check test tests parallel alone nightly mutants sim chaos bench \
-	fairness policies hosts clean
+.PHONY: help setup lock native demo up wheel fmt check test tests parallel alone histories nightly mutants sim chaos \
+	bench fairness policies hosts clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -69,13 +70,19 @@ tests: setup
 	@$(MAKE) --no-print-directory --keep-going parallel alone TIER="and not nightly"
 
 parallel:
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone $(TIER)"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 -m "not alone $(TIER)" \
+		$(if $(WITHOUT),--ignore $(WITHOUT))
 
 alone:
 	$(BIN)/pytest --durations 30 -m "alone $(TIER)" $(ALONE)
 
+# `parallel` gives a file to one worker, whose servers all its tests share. This one has thousands and needs none.
+histories:
+	$(BIN)/pytest -n $(WORKERS) --dist load --durations 30 $(HISTORIES)
+
 nightly: check ## check, then every test, each with all its seeds and variants: hours
-	@failed=0; WEFT_TESTS=nightly PYTEST_ADDOPTS="--timeout 600" $(MAKE) --no-print-directory --keep-going parallel alone || failed=1; \
+	@failed=0; WEFT_TESTS=nightly PYTEST_ADDOPTS="--timeout 600" $(MAKE) --no-print-directory --keep-going \
+	parallel alone histories WITHOUT=$(HISTORIES) || failed=1; \
 	$(MAKE) --no-print-directory --keep-going mutants sim chaos SEEDS=1000 SECONDS=300 FAILOVER=1 || failed=1; exit $$failed
 
 mutants: setup ## ONLY="walk.py": small mistakes in the product, each of which its tests must find, about five minutes
