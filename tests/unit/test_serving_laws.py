@@ -1,11 +1,12 @@
 """Laws that every autoscaler keeps whatever the load: no size without a request, no flapping under a constant one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
+from typing import Any
 
 import pytest
 
-from tests.bench.serving.baselines import NAMES, WEFTS, compared
+from tests.bench.serving.baselines import NAMES, WEFTS, WITHOUT, compared
 from tests.support.served import Served
 from weft.serving.autoscaler import PredictiveAutoscaler
 from weft.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
@@ -16,6 +17,11 @@ AT = 1_000_000.0
 SILENT_SECONDS = 2 * 3600.0  # longer than any rule waits for a request
 CHANGES_MAX = 12  # an hour, at a constant load: docs/serving.md
 SEEDS = (1, 8, 9, 12)  # with the first three, services with a reserve for bursts flapped for ever
+
+
+def in_turn(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test; those of benchmarks alone, Weft's rules without one of their parts, in `make nightly`."""
+    return [pytest.param(name, marks=pytest.mark.nightly) if name in WITHOUT else name for name in names]
 
 
 def bursts(random: Random, *, until: float) -> Callable[[float], float]:
@@ -58,7 +64,7 @@ def least_of(name: str, run: Served) -> int:
             return run.goal.least
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_turn(NAMES))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_request_a_service_reaches_its_minimum_once_and_stays_there(name: str, seed: int) -> None:
     random = Random(f"silent {seed}")
@@ -74,7 +80,7 @@ def test_without_a_request_a_service_reaches_its_minimum_once_and_stays_there(na
     assert sum(size == least for _, _, size in run.sizes) <= 1, run.sizes
 
 
-@pytest.mark.parametrize("name", [name for name, rules in WEFTS.items() if rules is not QUICK])
+@pytest.mark.parametrize("name", in_turn(name for name, rules in WEFTS.items() if rules is not QUICK))
 @pytest.mark.parametrize("rate", [1 / 40, 1 / 100, 1 / 250, 1 / 700, 2.0, 15.0])
 def test_under_a_constant_load_the_size_of_a_service_changes_a_dozen_times_an_hour_at_most(
     name: str, rate: float
@@ -87,7 +93,7 @@ def test_under_a_constant_load_the_size_of_a_service_changes_a_dozen_times_an_ho
     assert len(run.sizes) <= CHANGES_MAX, run.sizes
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_turn(NAMES))
 @pytest.mark.parametrize("rate", [1 / 100, 0.4, 15.0])
 def test_under_a_constant_load_no_rule_turns_back_more_than_thirty_times_an_hour(name: str, rate: float) -> None:
     run = served(name, Random(f"turns {rate}"), lambda at: rate, least=0)
