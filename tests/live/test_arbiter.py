@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.arbiters import (
+    SECONDS_MAX,
     Peer,
     arbiter,
     holding,
@@ -25,8 +26,6 @@ from tests.support.arbiters import (
 from weft.sharing import pages, slots
 from weft.sharing.pages import ENTRIES_AT, Flag
 from weft.sharing.wire import Op
-
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture
@@ -65,6 +64,7 @@ def flags(job: Path) -> Flag:
     return limits.flags
 
 
+@pytest.mark.alone
 def test_two_slots_have_their_parts_and_others_at_once_when_the_shares_change(root: Path) -> None:
     with arbiter(root):
         a, b = slots.make_slot(root, "a", shared(700)), slots.make_slot(root, "b", shared(300))
@@ -83,6 +83,7 @@ def test_two_slots_have_their_parts_and_others_at_once_when_the_shares_change(ro
         assert following >= at + us / 1e6 - 0.001, "two turns at once"
 
 
+@pytest.mark.alone
 def test_the_turn_of_a_killed_process_is_free_at_once(root: Path, connect: Connect) -> None:
     with arbiter(root):
         a, b = slots.make_slot(root, "a", shared(500)), slots.make_slot(root, "b", shared(500))
@@ -101,11 +102,12 @@ def test_the_turn_of_a_killed_process_is_free_at_once(root: Path, connect: Conne
         assert sorted(waits)[5] < 0.1
 
 
+@pytest.mark.alone
 def test_an_arbiter_that_is_killed_finds_everything_again(root: Path) -> None:
     job = slots.make_slot(root, "a", shared(700, memory=1 << 30))
     other = slots.make_slot(root, "b", shared(300))
     first = start_arbiter(root)
-    within(10, (job / slots.SOCKET).exists)
+    within(60, (job / slots.SOCKET).exists)
     processes = {"a": saturating(job, 6.0), "b": saturating(other, 6.0)}
     inode = (job / slots.USE).stat().st_ino, (job / slots.LIMITS).stat().st_ino
     time.sleep(1.5)
@@ -122,8 +124,8 @@ def test_an_arbiter_that_is_killed_finds_everything_again(root: Path) -> None:
 def test_a_second_arbiter_of_a_root_ends_by_itself(root: Path) -> None:
     with arbiter(root):
         slots.make_slot(root, "a", shared(1000))
-        within(10, (root / "a/job/socket").exists)
-        assert start_arbiter(root).wait(20) == 3
+        within(60, (root / "a/job/socket").exists)
+        assert start_arbiter(root).wait(60) == 3
 
 
 def test_a_hold_and_a_cap_are_in_the_page_and_the_turn_is_revoked(root: Path, connect: Connect) -> None:
@@ -140,15 +142,16 @@ def test_a_hold_and_a_cap_are_in_the_page_and_the_turn_is_revoked(root: Path, co
         with pytest.raises(TimeoutError):
             peer.hear()
         slots.make_slot(root, "a", shared(500))
-        peer.socket.settimeout(5)
+        peer.socket.settimeout(SECONDS_MAX)
         assert peer.hear().op == Op.GRANT
         assert flags(job) == Flag.GATED
 
 
+@pytest.mark.alone
 def test_it_beats(root: Path) -> None:
     with arbiter(root):
         job = slots.make_slot(root, "a", shared(500))
-        within(10, (job / slots.LIMITS).exists)
+        within(60, (job / slots.LIMITS).exists)
         beats: set[int] = set()
         end = time.monotonic() + 2
         while time.monotonic() < end:
@@ -172,10 +175,10 @@ def test_a_removed_slot_is_dropped_and_one_of_its_name_is_another(root: Path, co
 def test_it_ends_with_its_root(root: Path) -> None:
     process = start_arbiter(root)
     job = slots.make_slot(root, "a", shared(500))
-    within(10, (job / slots.SOCKET).exists)
+    within(60, (job / slots.SOCKET).exists)
     remove_slot(root, "a")
     root.rmdir()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
     root.mkdir()
 
 
@@ -184,7 +187,7 @@ def test_a_share_that_cannot_be_read_changes_nothing(root: Path, connect: Connec
     with arbiter(root):
         peer = connect(slots.make_slot(root, "a", shared(500)))
         log = root.parent / "arbiter.log"
-        within(10, lambda: "a slot is served" in log.read_text())  # its socket is there before its share is read
+        within(60, lambda: "a slot is served" in log.read_text())  # its socket is there before its share is read
         (root / "a" / slots.SHARE).write_text(text)
         slots.make_slot(root, "good", shared(500))
         assert connect(root / "good/job").turn().op == Op.GRANT
@@ -211,7 +214,7 @@ def test_requests_beyond_the_gpu_are_served(root: Path, connect: Connect) -> Non
         for peer in peers:
             peer.say(Op.WANT)
         for _ in peers:
-            assert any(_is_granted(peer) for peer in peers)
+            within(60, lambda: any(_is_granted(peer) for peer in peers))
 
 
 def _is_granted(peer: Peer) -> bool:
@@ -243,24 +246,24 @@ def used(job: Path) -> list[tuple[int, int]]:
 def test_the_memory_of_a_process_is_free_when_its_connection_ends(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job = slots.make_slot(root, "a", shared(500))
-        within(10, (job / slots.SOCKET).exists)
+        within(60, (job / slots.SOCKET).exists)
         claim(job, 0, 41, 100)
         claim(job, 5, 42, 200)
         first, second = connect(job, entry=0, pid=41), connect(job, entry=5, pid=42)
         second.turn()
         first.close()
-        within(5, lambda: used(job) == [(5, 200)])
+        within(60, lambda: used(job) == [(5, 200)])
         claim(job, 5, 43, 300)  # the process gave its entry back itself, and another took it
         second.close()
         time.sleep(0.2)
         assert used(job) == [(5, 300)]
-        within(15, lambda: used(job) == [])  # which never connected
+        within(60, lambda: used(job) == [])  # which never connected
 
 
 def test_what_was_seen_is_told(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job = slots.make_slot(root, "a", shared(500))
-        within(10, (job / slots.SOCKET).exists)
+        within(60, (job / slots.SOCKET).exists)
         claim(job, 3, 41, 100)
         peer = connect(job, entry=3, pid=1)
         peer.use(peer.turn())
@@ -269,7 +272,7 @@ def test_what_was_seen_is_told(root: Path, connect: Connect) -> None:
             seen = slots.read_seen(root / "a")
             return seen is not None and seen.turns >= 1 and seen.memory == 100
 
-        within(5, told)
+        within(60, told)
         seen = slots.read_seen(root / "a")
         assert seen is not None
         assert seen.pids == (os.getpid(),)  # not the one that it claims to be
@@ -294,6 +297,7 @@ def is_served(peer: Peer) -> bool:
     return sorted(waits)[10] < 0.1
 
 
+@pytest.mark.alone
 def test_garbage_and_half_messages_end_that_connection_only(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
@@ -306,6 +310,7 @@ def test_garbage_and_half_messages_end_that_connection_only(root: Path, connect:
             sibling.close()
 
 
+@pytest.mark.alone
 def test_a_flood_of_messages_is_dropped_and_the_neighbours_go_on(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
@@ -316,6 +321,7 @@ def test_a_flood_of_messages_is_dropped_and_the_neighbours_go_on(root: Path, con
         assert is_served(good)
 
 
+@pytest.mark.alone
 def test_turns_of_others_and_numbers_out_of_bounds_do_nothing(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
@@ -327,11 +333,12 @@ def test_turns_of_others_and_numbers_out_of_bounds_do_nothing(root: Path, connec
         good.socket.settimeout(0.05)
         with suppress(TimeoutError):
             assert good.hear().op == Op.REVOKE  # it is contended now, but its own still
-        good.socket.settimeout(5)
+        good.socket.settimeout(SECONDS_MAX)
         good.say(Op.RETURN, turn=turn)
         assert bad.hear().op == Op.GRANT
 
 
+@pytest.mark.alone
 def test_ten_thousand_connections_leave_the_neighbours_served(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
@@ -357,9 +364,10 @@ def test_ten_thousand_connections_leave_the_neighbours_served(root: Path, connec
                 return connect(job, seconds=0.1).turn().op == Op.GRANT
             return False
 
-        within(10, is_back)
+        within(60, is_back)
 
 
+@pytest.mark.alone
 def test_a_client_that_never_reads_is_dropped(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job, good = slots.make_slot(root, "bad", shared(1000)), neighbour(root, connect)
@@ -373,11 +381,12 @@ def test_a_client_that_never_reads_is_dropped(root: Path, connect: Connect) -> N
         assert is_served(good)
 
 
+@pytest.mark.alone
 def test_whatever_a_job_makes_of_its_folder_the_others_are_served(root: Path, connect: Connect) -> None:
     with arbiter(root):
         good = neighbour(root, connect)
         job = slots.make_slot(root, "bad", shared(500))
-        within(10, (job / slots.SOCKET).exists)
+        within(60, (job / slots.SOCKET).exists)
         os.truncate(job / slots.LIMITS, 0)
         os.truncate(job / slots.USE, 0)
         bad = connect(job, entry=3)

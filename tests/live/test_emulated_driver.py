@@ -15,10 +15,7 @@ from weft.sharing.native import NotBuilt
 COMPILED = build()
 MIB = 1 << 20
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(isinstance(COMPILED, NotBuilt), reason=getattr(COMPILED, "reason", "compiled")),
-]
+pytestmark = pytest.mark.skipif(isinstance(COMPILED, NotBuilt), reason=getattr(COMPILED, "reason", "compiled"))
 
 
 def environ(device: Path, **more: str) -> dict[str, str]:
@@ -34,6 +31,7 @@ d.check("cuDeviceGetName", name, c_int(64), c_int(0)); print(name.value.decode()
     assert "emulated" in output(program(text, environ(tmp_path)))
 
 
+@pytest.mark.alone
 def test_kernels_take_the_time_that_they_say_and_events_measure_it(tmp_path: Path) -> None:
     text = """
 d = Driver(); begun = time.monotonic(); first = d.event()
@@ -49,6 +47,7 @@ d.synchronize(); print(launched, time.monotonic() - begun, d.elapsed_ms(first, l
     assert (device.busy_ns, device.kernels) == (100_000_000, 50)
 
 
+@pytest.mark.alone
 def test_two_processes_take_turns_on_one_device(tmp_path: Path) -> None:
     """Each takes about twice as long as alone: neither waits for the other to end."""
     text = """
@@ -69,6 +68,7 @@ d.synchronize(); print(time.monotonic() - begun)
     assert [process.busy_ns for process in device.processes] == [600_000_000, 600_000_000]
 
 
+@pytest.mark.alone
 def test_a_killed_process_blocks_no_other_and_its_memory_comes_back(tmp_path: Path) -> None:
     hog = program(
         "d = Driver(); d.allocate(12 << 20); d.launch(60_000_000); print(flush=True); time.sleep(60)",
@@ -93,6 +93,7 @@ d.synchronize(); print(time.monotonic() - begun < 1)
     assert read_device(tmp_path).memory == 16 * MIB
 
 
+@pytest.mark.alone
 def test_a_slowdown_holds_from_now_on(tmp_path: Path) -> None:
     (tmp_path / "slowdowns").mkdir()
     (tmp_path / "device").mkdir()

@@ -34,9 +34,6 @@ LAUNCH_CALLS = (
     "cuLaunchCooperativeKernel_ptsz",
 )
 
-pytestmark = pytest.mark.alone
-
-
 # without limits
 
 
@@ -70,6 +67,7 @@ def test_a_job_folder_with_anything_in_it_stops_no_job(
     assert output(program(text, environ)) == "done\n"
 
 
+@pytest.mark.alone
 def test_a_job_that_starts_before_its_arbiter_waits_for_the_pages(built: Built, device: Path, slot: Path) -> None:
     slot.mkdir()
     text = "d = Driver(); print(d.memory()[1]); d.launch(1000); d.synchronize()"
@@ -104,6 +102,7 @@ print(ctypes.CDLL(None).strlen(b"four"))
 
 
 @pytest.mark.parametrize("name", LAUNCH_CALLS)
+@pytest.mark.alone
 def test_every_way_to_launch_waits_for_the_turn(built: Built, device: Path, slot: Path, name: str) -> None:
     with ScriptedArbiter(slot, answer=never) as arbiter:
         text = f"d = Driver(); print('ready', flush=True); d.launch(1000, name={name!r}); d.synchronize(); print('ran')"
@@ -119,6 +118,7 @@ def test_every_way_to_launch_waits_for_the_turn(built: Built, device: Path, slot
 
 
 @pytest.mark.parametrize("name", ["cuGraphLaunch", "cuGraphLaunch_ptsz"])
+@pytest.mark.alone
 def test_graphs_wait_for_the_turn_and_their_capture_does_not(built: Built, device: Path, slot: Path, name: str) -> None:
     with ScriptedArbiter(slot, answer=never) as arbiter:
         text = f"""
@@ -137,6 +137,7 @@ print('ran')
         arbiter.wait_for(lambda: len(arbiter.ops(HELLO)) == 1)
 
 
+@pytest.mark.alone
 def test_a_capture_in_one_thread_is_not_broken_by_gated_launches_in_another(
     built: Built, device: Path, arbiter: ScriptedArbiter
 ) -> None:
@@ -163,6 +164,7 @@ stop.set(); thread.join(); d.synchronize()
     assert arbiter.busy_us > 10_000
 
 
+@pytest.mark.alone
 def test_what_a_turn_cost_is_reported_and_no_turn_is_longer_than_its_quota(
     built: Built, device: Path, arbiter: ScriptedArbiter
 ) -> None:
@@ -183,6 +185,7 @@ d.synchronize(); time.sleep(0.2)
     assert arbiter.waits_given_up == 0
 
 
+@pytest.mark.alone
 def test_different_kernels_and_a_graph_are_told_apart(built: Built, device: Path, arbiter: ScriptedArbiter) -> None:
     text = """
 d = Driver()
@@ -197,6 +200,7 @@ d.synchronize(); time.sleep(0.2)
     assert charged + corrections == pytest.approx(60 * 7_200, rel=0.2)
 
 
+@pytest.mark.alone
 def test_work_in_flight_is_bounded_in_time(built: Built, device: Path, arbiter: ScriptedArbiter) -> None:
     """Launching is as slow as the device: no more than the bound is ahead of it."""
     arbiter.quota_us, arbiter.bound_us = 1_000_000, 5_000
@@ -214,6 +218,7 @@ print(min(left))
     assert left < 0.015  # unbounded it is 0.02 of queued kernels
 
 
+@pytest.mark.alone
 def test_an_idle_process_gives_its_turn_back(built: Built, device: Path, arbiter: ScriptedArbiter) -> None:
     arbiter.quota_us = 1_000_000
     text = "d = Driver(); d.launch(1000); d.synchronize(); print('idle', flush=True); sys.stdin.read()"
@@ -225,6 +230,7 @@ def test_an_idle_process_gives_its_turn_back(built: Built, device: Path, arbiter
     output(job)
 
 
+@pytest.mark.alone
 def test_a_turn_that_is_revoked_comes_back(built: Built, device: Path, arbiter: ScriptedArbiter) -> None:
     arbiter.quota_us = 60_000_000
     job = program("d = Driver()\nwhile True: d.launch(1000)", arbiter.environment(built, device))
@@ -236,6 +242,7 @@ def test_a_turn_that_is_revoked_comes_back(built: Built, device: Path, arbiter: 
     job.communicate()
 
 
+@pytest.mark.alone
 def test_a_hold_stops_the_launches_at_once_and_its_end_lets_them_go_on(
     built: Built, device: Path, arbiter: ScriptedArbiter
 ) -> None:
@@ -253,6 +260,7 @@ def test_a_hold_stops_the_launches_at_once_and_its_end_lets_them_go_on(
     job.communicate()
 
 
+@pytest.mark.alone
 def test_the_last_launch_comes_within_a_millisecond_of_a_hold(
     built: Built, device: Path, arbiter: ScriptedArbiter
 ) -> None:
@@ -284,6 +292,7 @@ while True:
     assert min(late) < 5_000_000
 
 
+@pytest.mark.alone
 def test_a_process_that_uses_two_gpus_is_not_gated(built: Built, device: Path, slot: Path) -> None:
     with ScriptedArbiter(slot, answer=never) as arbiter:
         text = """
@@ -305,6 +314,7 @@ thread.join(5); print(thread.is_alive())
 # an arbiter that is not there
 
 
+@pytest.mark.alone
 def test_an_arbiter_that_says_nothing_holds_a_launch_up_for_two_seconds(built: Built, device: Path, slot: Path) -> None:
     with ScriptedArbiter(slot, answer=never) as arbiter:
         arbiter.beating = False
@@ -319,6 +329,7 @@ begun = time.monotonic(); d.launch(1000); d.launch(1000); print(time.monotonic()
         assert arbiter.waits_given_up == 1
 
 
+@pytest.mark.alone
 def test_an_arbiter_that_is_gone_lets_an_open_job_run(built: Built, device: Path, arbiter: ScriptedArbiter) -> None:
     job = program("d = Driver()\nwhile True: d.launch(1000)", arbiter.environment(built, device))
     arbiter.wait_for(lambda: arbiter.launches > 50)
@@ -334,6 +345,7 @@ def test_an_arbiter_that_is_gone_lets_an_open_job_run(built: Built, device: Path
     job.communicate()
 
 
+@pytest.mark.alone
 def test_an_arbiter_that_is_gone_stops_a_closed_job_until_it_is_back(built: Built, device: Path, slot: Path) -> None:
     with ScriptedArbiter(slot, flags=GATED | CLOSED) as arbiter:
         job = program("d = Driver()\nwhile True: d.launch(1000)", arbiter.environment(built, device))
@@ -349,6 +361,7 @@ def test_an_arbiter_that_is_gone_stops_a_closed_job_until_it_is_back(built: Buil
         job.communicate()
 
 
+@pytest.mark.alone
 def test_a_killed_holder_ends_its_connection(built: Built, device: Path, arbiter: ScriptedArbiter) -> None:
     """By which the arbiter knows; and the device is free for the next one at once."""
     arbiter.quota_us = 60_000_000

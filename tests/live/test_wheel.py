@@ -114,7 +114,6 @@ def test_the_base_needs_few_packages() -> None:
     assert len(wanted) <= BASE_DEPENDENCIES_MAX
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_the_wheel_works_in_a_project_with_packages_of_the_names_of_our_folders(project: Project, up: Path) -> None:
     assert project.run("weft", "--version") == f"weft {version()}\n"
@@ -124,7 +123,6 @@ def test_the_wheel_works_in_a_project_with_packages_of_the_names_of_our_folders(
     assert f'message="gateway {version()} starts"' in log.splitlines()[0]
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_the_wheel_has_two_packages_and_a_plugin_and_says_that_they_are_typed(project: Project) -> None:
     program = "import importlib.metadata as found; print(*found.distribution('weft-gpu').files, sep='\\n')"

@@ -17,6 +17,7 @@ from weft.sharing.records import SlotShare
 from weft.sharing.wire import Op, ShareMessage
 
 GPU = "GPU-0"
+SECONDS_MAX = 30.0
 
 
 def shared(request: int, **more: object) -> SlotShare:
@@ -38,7 +39,7 @@ def arbiter(root: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
         assert process.poll() is None, (root.parent / "arbiter.log").read_text()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 0
+        assert process.wait(SECONDS_MAX) == 0
         assert "Traceback" not in (root.parent / "arbiter.log").read_text()
     finally:
         process.kill()
@@ -55,13 +56,15 @@ def within(seconds: float, what: object) -> None:
 
 
 class Peer:
-    """A connection as of a process under the hook, which blocks for at most five seconds."""
+    """A connection as of a process under the hook, which blocks for at most half a minute."""
 
-    def __init__(self, job: Path, *, entry: int | None = None, pid: int | None = None, seconds: float = 5.0) -> None:
+    def __init__(
+        self, job: Path, *, entry: int | None = None, pid: int | None = None, seconds: float = SECONDS_MAX
+    ) -> None:
         deadline = time.monotonic() + seconds
         while True:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self.socket.settimeout(5.0)
+            self.socket.settimeout(SECONDS_MAX)
             try:
                 self.socket.connect(str(job / slots.SOCKET))
                 break
@@ -107,7 +110,7 @@ class Peer:
         except TimeoutError:
             pass
         finally:
-            self.socket.settimeout(5.0)
+            self.socket.settimeout(SECONDS_MAX)
         used = round((time.monotonic() - began) * 1e6)
         self.say(Op.WANT, a=1000)
         self.say(Op.RETURN, turn=granted.turn, a=used)

@@ -424,7 +424,6 @@ def test_a_second_costs_few_calls_and_slow_values_are_read_seldom_and_not_all_at
     assert library.calls["nvmlDeviceGetPcieThroughput"] == 0
 
 
-@pytest.mark.alone
 def test_eight_gpus_cost_less_than_a_hundredth_of_a_core() -> None:
     """Python's part of it: what the driver's own calls take is seen on a real GPU (`tests.support.gpu_check`)."""
     library = FakeLibrary([busy_gpu(f"GPU-{n}") for n in range(8)])

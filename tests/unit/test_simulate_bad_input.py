@@ -187,8 +187,6 @@ def large(tmp_path: Path) -> Iterator[Path]:
     path.unlink()
 
 
-@pytest.mark.alone
-@pytest.mark.timeout(60)
 def test_a_million_jobs_are_read_and_the_one_that_is_wrong_is_told(desk: Desk, large: Path) -> None:
     """To the last line, in less than 15 seconds of one core."""
     with large.open("a") as file:
