@@ -92,7 +92,7 @@ def container() -> Iterator[str]:
 @pytest.fixture(params=["memory", "simulated", "embedded", pytest.param("container", marks=pytest.mark.docker)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     made = {"memory": World, "simulated": SimulatedWorld}.get(request.param)
-    async with AsyncExitStack() as stack, asyncio.timeout(SECONDS_MAX * 4):
+    async with AsyncExitStack() as stack, asyncio.timeout(SECONDS_MAX * 3):
         world = NatsWorld(request.getfixturevalue(request.param), stack) if made is None else made()
         await world.lose_stream()
         yield world

@@ -145,7 +145,7 @@ async def test_what_a_job_puts_in_the_files_place_harms_neither_the_node_nor_the
     await rig.runtime.start(asked)
     for changes, placed in enumerate((b"pipe", b"link", b"folder", b"gone"), start=1):
         await logged(rig.runtime, key, placed)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             why = await rig.runtime.show_members(changed(asked, of(rig, 0, changes=changes)), signal_due=False)
         assert why == ("members: Is a directory" if placed == b"folder" else "")
         assert (await in_state(rig.runtime, key, RunState.RUNNING)).live

@@ -53,7 +53,8 @@ async def test_a_node_without_nats_fences_itself_though_its_executor_restarts(
     server: NatsServer, control: ControlPlane, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    short = {"EXECUTOR_FENCE_SECONDS": "4", "EXECUTOR_FENCE_GRACE_MAX": "1", "EXECUTOR_SYNC_SECONDS": "0.5"}
+    fence = "12"  # seconds: on a busy machine an executor takes some of them to end
+    short = {"EXECUTOR_FENCE_SECONDS": fence, "EXECUTOR_FENCE_GRACE_MAX": "1", "EXECUTOR_SYNC_SECONDS": "0.5"}
     saved = home / "logs" / "job-1-1-0.log"
     async with executor(server, home, **short) as process:
         await control.want(order(command=("sh", "-c", TRAINING)))

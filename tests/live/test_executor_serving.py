@@ -114,7 +114,7 @@ async def test_a_replica_finishes_its_requests_before_it_is_told_to_stop(
         assert await request
         assert "told to stop" not in log.read_text()
         await control.bus.publish(served(0, 3))
-        await until(lambda: "told to stop" in log.read_text(), seconds_max=5)
+        await until(lambda: "told to stop" in log.read_text(), seconds_max=30)
         assert (await control.hears(KEY, "exited")).reason is EndReason.STOPPED
         await until(lambda: heard.now() == {})
 

@@ -22,8 +22,9 @@ from weftd.gateway.limits import connections
 from weftd.gateway.limits.access import REMEMBERED_SECONDS
 from weftd.gateway.settings import GatewaySettings
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 REVOKED_SECONDS_MAX = 5.0  # what is promised of streams
+BUSY_SECONDS = 10.0  # what a busy machine may take beside
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +74,15 @@ async def test_a_tenant_changes_its_token_without_a_moment_in_which_none_is_good
 
 async def test_a_token_that_expires_is_refused_from_then_on(servers: Place) -> None:
     async with gateway(servers) as running, running.client() as admin:
-        made = await admin.make_token("alice", "short", expires_in=1)
+        made = await admin.make_token("alice", "short", expires_in=4)
         assert made.expires_at is not None
-        assert made.expires_at - time.time() < 1
+        assert made.expires_at - time.time() < 4
         async with running.client(made.token) as alice:
             await alice.jobs()
             error = await refused(until_refused(alice))
             assert (error.status, "has expired" in error.reason) == (401, True)
         assert time.time() >= made.expires_at
-        assert time.time() < made.expires_at + REMEMBERED_SECONDS + 2
+        assert time.time() < made.expires_at + REMEMBERED_SECONDS + BUSY_SECONDS
 
 
 async def test_tokens_are_listed_without_their_secret_and_tell_when_they_were_used(servers: Place) -> None:
@@ -119,7 +120,7 @@ async def test_a_stream_ends_soon_after_its_token_was_revoked_elsewhere(servers:
                 revoked = time.monotonic()
                 with pytest.raises(aiohttp.ClientPayloadError):  # cut, so that nobody takes it for the end
                     await asyncio.wait_for(ending.read(), SECONDS_MAX)
-                assert time.monotonic() - revoked < REVOKED_SECONDS_MAX + 3  # and what a busy machine takes
+                assert time.monotonic() - revoked < REVOKED_SECONDS_MAX + BUSY_SECONDS
                 assert staying.connection is not None
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(staying.read(), 0.5)

@@ -14,7 +14,8 @@ from tests.support.gateway_process import gateway_process
 from weftd.gateway.limits import connections
 from weftd.gateway.settings import GatewaySettings
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
+REFUSED_SECONDS_MAX = 20.0  # for two hundred at once
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
 JOBS = f"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {ADMIN_TOKEN}\r\n\r\n".encode()
 
@@ -141,7 +142,7 @@ async def test_a_gateway_as_it_runs_refuses_many_at_once_without_a_word_in_its_l
         refused = await asyncio.gather(*(connected(port, "127.0.0.2") for _ in range(200)))
         told = await asyncio.gather(*(rest(reader) for reader, _ in refused))
         assert set(told) == {connections.BUSY_ANSWER}
-        assert time.monotonic() - begun < SECONDS_MAX
+        assert time.monotonic() - begun < REFUSED_SECONDS_MAX
         other = await connected(port)
         assert (await asked(other, HEALTH)).startswith(b"HTTP/1.1 200 ")
         close(other, *kept, *refused)

@@ -15,7 +15,7 @@ from weft.messages.nodes import Pace, ProgressSeen, RunProgressed
 from weft.messages.series import SeriesView, UsageView
 from weft.messages.signals import GpuSample, HostSample, NodeSampled
 
-SAMPLED_SECONDS_MAX = 20.0
+SAMPLED_SECONDS_MAX = 60.0
 
 
 async def series(world: World, query: str, *, token: str = "alice") -> SeriesView:

@@ -11,7 +11,7 @@ from tests.support.gateway_world import World
 from weftd.scheduler.outbox import OutboxPublisher
 
 PAGE = Path(__file__).parents[2] / "docs/events.md"
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 def examples() -> list[str]:

@@ -27,7 +27,7 @@ from weftd.gateway.notifications.mailing import Mailer, MailError
 from weftd.gateway.settings import MailSettings, MailTls
 from weftd.gateway.thinking.notifications.mails import UNASKED
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 
 async def until(done: Callable[[], bool], step: Callable[[], Awaitable[None]] | None = None) -> None:

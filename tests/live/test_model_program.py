@@ -23,6 +23,7 @@ from weft.emulation.slowdowns import slow_down
 from weft.sharing import native
 
 PROGRAM = PROGRAMS / "model.py"
+SECONDS_MAX = 60
 
 
 @asynccontextmanager
@@ -36,7 +37,7 @@ async def model(**environ: str) -> AsyncIterator[tuple[asyncio.subprocess.Proces
     )
     assert process.stdout is not None
     try:
-        assert b"listens" in await asyncio.wait_for(process.stdout.readline(), 30)
+        assert b"listens" in await asyncio.wait_for(process.stdout.readline(), SECONDS_MAX)
         yield process, f"http://127.0.0.1:{port}"
     finally:
         if process.returncode is None:
@@ -45,22 +46,28 @@ async def model(**environ: str) -> AsyncIterator[tuple[asyncio.subprocess.Proces
 
 
 async def test_it_is_ready_after_its_time_of_loading() -> None:
-    async with model(LOAD_SECONDS="1.5") as (_, url), aiohttp.ClientSession() as session:
+    began = time.monotonic()
+    async with model(LOAD_SECONDS="4") as (_, url), aiohttp.ClientSession() as session:
         async with session.get(f"{url}/healthz") as answer:
-            assert answer.status == 503
-        await asyncio.sleep(1.6)
-        async with session.get(f"{url}/healthz") as answer:
-            assert (answer.status, await answer.json()) == (200, {"ready": True})
+            status = answer.status
+        assert status == 503
+        async with asyncio.timeout(SECONDS_MAX):
+            while status == 503:
+                await asyncio.sleep(0.1)
+                async with session.get(f"{url}/healthz") as answer:
+                    status, told = answer.status, await answer.json()
+        assert (status, told) == (200, {"ready": True})
+        assert time.monotonic() - began >= 4.0
 
 
 async def test_it_answers_whole_or_token_by_token_in_its_time(tmp_path: Path) -> None:
     slow_down(tmp_path, 0, 2.0)
     emulated = {"WEFT_EMULATED_SLOWDOWNS": str(tmp_path), "WEFT_GPUS": "0"}
-    async with model(SERVICE_MS="200", **emulated) as (_, url), aiohttp.ClientSession() as session:
+    async with model(SERVICE_MS="1000", **emulated) as (_, url), aiohttp.ClientSession() as session:
         began = time.monotonic()
         async with session.post(f"{url}/v1/generate", json={"prompt": "x", "tokens": 3}) as answer:
             assert (await answer.json())["tokens"] == 3
-        assert 0.4 <= time.monotonic() - began < 5
+        assert 2.0 <= time.monotonic() - began < SECONDS_MAX
         times: list[float] = []
         tokens = 0
         async with session.post(f"{url}/v1/generate", json={"tokens": 4, "stream": True}) as answer:
@@ -71,7 +78,7 @@ async def test_it_answers_whole_or_token_by_token_in_its_time(tmp_path: Path) ->
                     assert "token" in json.loads(line[6:])
                     tokens += 1
         assert tokens == 4
-        assert times[-1] - times[0] >= 0.25
+        assert times[-1] - times[0] >= 0.5, "1.5 s, if the first is read at once"
 
 
 async def test_requests_beyond_its_slots_wait_their_turn() -> None:
@@ -87,22 +94,21 @@ async def test_requests_beyond_its_slots_wait_their_turn() -> None:
 
 
 async def test_on_sigterm_it_finishes_what_it_has_and_takes_nothing_new() -> None:
-    async with model(SERVICE_MS="1000") as (process, url), aiohttp.ClientSession() as session:
+    """The head of a streamed answer comes before its tokens: then the request is there."""
+    async with model(SERVICE_MS="2000") as (process, url), aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/v1/generate", json={"stream": True}) as answer:
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(aiohttp.ClientError):
+                await asyncio.wait_for(ask_on(f"{url}/healthz"), SECONDS_MAX)
+            assert (answer.status, (await answer.read()).endswith(b"[DONE]\n\n")) == (200, True)
+        assert await asyncio.wait_for(process.wait(), SECONDS_MAX) == 0
 
-        async def one() -> int:
-            async with session.post(f"{url}/v1/generate", json={}) as answer:
-                await answer.read()
-                return answer.status
 
-        asked = asyncio.create_task(one())
-        await asyncio.sleep(0.4)
-        process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.2)
-        with pytest.raises(aiohttp.ClientError):
-            async with aiohttp.ClientSession() as other, other.get(f"{url}/healthz"):
-                pass
-        assert await asked == 200
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+async def ask_on(url: str) -> None:
+    """Ask over a new connection each time, until none is taken."""
+    while True:
+        async with aiohttp.ClientSession() as other, other.get(url):
+            pass
 
 
 async def test_an_idle_connection_does_not_keep_it_from_ending() -> None:
@@ -110,7 +116,7 @@ async def test_an_idle_connection_does_not_keep_it_from_ending() -> None:
         async with session.get(f"{url}/healthz") as answer:
             await answer.read()  # the session keeps the connection
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), SECONDS_MAX) == 0
 
 
 async def test_it_crashes_hangs_and_answers_garbage_on_demand() -> None:
@@ -118,7 +124,7 @@ async def test_it_crashes_hangs_and_answers_garbage_on_demand() -> None:
         for _ in range(2):
             async with session.post(f"{url}/v1/generate", json={}) as answer:
                 assert answer.status == 200
-        assert await asyncio.wait_for(process.wait(), 10) == 1
+        assert await asyncio.wait_for(process.wait(), SECONDS_MAX) == 1
     async with model(HANG="1") as (_, url), aiohttp.ClientSession() as session:
         with pytest.raises(TimeoutError):
             async with session.get(f"{url}/healthz", timeout=aiohttp.ClientTimeout(total=0.5)):
@@ -161,7 +167,7 @@ async def test_knobs_that_are_none_are_named() -> None:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await asyncio.wait_for(process.communicate(), 30)
+    _, said = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
     assert (process.returncode, said) == (2, b"model: SERVICE_MS is not between 0 and 600000\n")
 
 

@@ -19,7 +19,8 @@ from weft.messages.asks import AskStored, OutboxFilled
 from weft.messages.nodes import NodeHinted
 from weft.servers import erase, reload_users, up
 
-SECONDS_MAX = 15.0
+SECONDS_MAX = 60.0
+BUSY_SECONDS = 20.0  # a wait without a bound is longer
 
 
 class Sampled(Message, frozen=True, kw_only=True):
@@ -118,7 +119,7 @@ async def test_while_the_server_is_away_requests_end_within_their_bound(server: 
     async with NatsBus.connect(server.url, name="test") as bus:
         server.kill()
         await until(lambda: not bus.connected)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(BUSY_SECONDS):
             with pytest.raises(NoAnswerError):
                 await bus.request(Sampled(), Answered, seconds_max=0.2)
             with pytest.raises(NoAnswerError):
@@ -137,7 +138,7 @@ async def test_a_request_under_way_when_the_server_dies_ends_within_its_bound(se
         asking = asyncio.ensure_future(bus.request(Sampled(), Answered, seconds_max=0.5))
         await asked.wait()
         server.kill()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(BUSY_SECONDS):
             with pytest.raises(NoAnswerError):
                 await asking
 
@@ -294,7 +295,7 @@ async def test_more_than_nats_carries_is_an_error_that_says_so(server: NatsServe
 
 
 async def test_closing_while_the_server_is_away_is_quick(server: NatsServer, no_leaks: None) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BUSY_SECONDS):
         async with NatsBus.connect(server.url, name="test") as bus:
             await bus.answer(Sampled, echo)
             server.kill()
@@ -305,7 +306,7 @@ async def test_closing_while_the_server_is_away_is_quick(server: NatsServer, no_
 async def test_no_server_is_an_error_that_names_it(server: NatsServer) -> None:
     server.stop()
     address = server.url.removeprefix("nats://")
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(BUSY_SECONDS):
         with pytest.raises(BusError, match=address) as refused:
             async with NatsBus.connect(f"nats://someone:secret@{address}", name="test", connect_seconds_max=0.5):
                 pass

@@ -16,7 +16,7 @@ from weft.credentials import Credentials, inbox_prefix, permissions_by_user, pro
 from weft.credentials.permissions import READER
 from weft.servers import Servers, erase, up
 
-SECONDS_MAX = 5
+SECONDS_MAX = 60
 NODES = ["node-1", "node-2"]
 
 # Said of each user by a second hand: what it may not publish, what it may not hear.

@@ -104,7 +104,7 @@ async def test_a_changed_order_is_in_force_within_moments_and_survives_the_execu
         assert max(took) < APPLIED_SECONDS_MAX
         await control.want(order(**asked, egress=1_000_000))
         if "egress" not in control.reports[-1].not_enforced and shutil.which("tc") and shutil.which("nsenter"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while "tbf" not in (found := await rate_in_force(pid)):  # noqa: ASYNC110 - bounded
                     await asyncio.sleep(0.01)
             assert "rate 8Mbit" in found
@@ -135,4 +135,4 @@ async def test_a_limit_that_somebody_changed_by_hand_is_put_right(
             pytest.skip("the containers' control groups are out of reach here")
         await asyncio.to_thread(engine.client.api.update_container, container, cpu_quota=200_000)
         await until(lambda: read_limits(groups).cpus == 2.0)
-        await until(lambda: read_limits(groups).cpus == 0.5, seconds_max=5.0)
+        await until(lambda: read_limits(groups).cpus == 0.5)

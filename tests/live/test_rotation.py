@@ -18,7 +18,7 @@ from weft.credentials import Credentials, provision
 from weft.servers import Servers, reload_users, temporary
 from weft.store.migrate import ROLES, migrate
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 class World(Struct):

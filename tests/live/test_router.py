@@ -47,7 +47,7 @@ async def test_every_way_of_http_goes_through(there: Town, http: aiohttp.ClientS
             await stream.prepare(request)
             for number in range(5):
                 await stream.write(f"data: {number}\n\n".encode())
-                await asyncio.sleep(0.3)
+                await came.acquire()  # what was written before has arrived
             return stream
         stream = aiohttp.web.StreamResponse()
         await stream.prepare(request)
@@ -55,6 +55,7 @@ async def test_every_way_of_http_goes_through(there: Town, http: aiohttp.ClientS
             await stream.write(chunk)
         return stream
 
+    came, events = asyncio.Semaphore(0), 0
     job = await there.service(concurrency=4)
     replica = await there.replica(0, served)
     await there.tell(replica.endpoint(job))
@@ -64,12 +65,12 @@ async def test_every_way_of_http_goes_through(there: Town, http: aiohttp.ClientS
         assert (await socket.receive()).data == "heard a"
         await there.settled(job, in_flight=1)
     await there.settled(job)
-    began = time.monotonic()
     async with http.get(f"{url}/events") as answer:
-        came = [time.monotonic() - began async for line in answer.content if line.strip()]
-    assert len(came) == 5
-    assert came[0] < 0.25
-    assert came[-1] > 1.0
+        async for line in answer.content:
+            if line.strip():
+                events += 1
+                came.release()
+    assert events == 5
     size = 100 << 20
     sent = 0
 
@@ -103,7 +104,8 @@ async def test_requests_for_a_service_at_zero_wait_in_order_until_it_wakes(
     asked = []
     for number in range(16):
         asked.append(asyncio.create_task(_posted(http, f"{there.url}/s/{job.id}/{number}")))
-        await asyncio.sleep(0.03)
+        await until_heard(there, lambda: there.last(job).arrived == len(asked))
+    await until(lambda: sum(one.done() for one in asked) == 4)
     refused = [one.result() for one in asked if one.done()]
     assert [status for status, _, _ in refused] == [429] * 4
     assert all(again == "1" for _, again, _ in refused)
@@ -151,7 +153,7 @@ async def test_what_waits_too_long_is_told_so_and_a_client_that_leaves_waits_no_
     async with http.get(f"{there.url}/s/{job.id}/") as answer:
         assert answer.status == 503
         assert "none is ready" in error_of(await answer.read())
-    assert 0.4 < time.monotonic() - began < 2.0
+    assert 0.4 < time.monotonic() - began < 20.0, "not the minute of a service that sets none"
     other = await there.service("patient", timeout="60s")
     asking = asyncio.create_task(_posted(http, f"{there.url}/s/{other.id}/"))
     await until_heard(there, lambda: there.last(other) is not None and there.last(other).queued == 1)
@@ -236,4 +238,4 @@ async def _posted(http: aiohttp.ClientSession, url: str) -> tuple[int, str, byte
 
 
 async def until_heard(there: Town, true: Callable[[], bool]) -> None:
-    await until(true, seconds_max=10)
+    await until(true)

@@ -31,7 +31,7 @@ class NotingProcess(Replica):
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.support.noting_replica", *arguments
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -180,7 +180,7 @@ async def _answer_to(there: Town, path: str, framing: bytes, body: bytes, *, tog
     """The head of the answer to a POST, whose body is sent with its head or 20 ms after."""
     reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\n".encode() + framing + b"\r\n\r\n" + body * together)
             if not together:
                 await asyncio.sleep(0.02)

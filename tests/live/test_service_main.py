@@ -18,7 +18,7 @@ from tests.support.doubles.bus import MemoryBus
 from tests.support.tree import PYTHONPATH
 from weft.service import Every, serve
 
-SECONDS_MAX = 15
+SECONDS_MAX = 60
 
 SERVICE = """
 import asyncio, os, sys

@@ -14,7 +14,7 @@ from weftd.cli.local import StartFailedError
 from weftd.cli.local.plan import Service, Stage
 from weftd.cli.local.process import ServiceProcess
 
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 NOW = asyncio.Event()
 NOW.set()
 

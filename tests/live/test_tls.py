@@ -24,7 +24,7 @@ from weft.store.postgres import PostgresStore
 from weftd.gateway import service as gateway_service
 from weftd.gateway.settings import GatewaySettings
 
-SECONDS_MAX = 20
+SECONDS_MAX = 60
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ async def test_a_nats_that_another_authority_vouches_for_is_refused(
     nats: TlsNats, stranger: Authority, credentials: Credentials
 ) -> None:
     with pytest.raises(BusError, match="certificate verify failed"):
-        await opened(to_nats(nats.url, credentials, nats_ca_file=stranger.ca_file), seconds=1)
+        await opened(to_nats(nats.url, credentials, nats_ca_file=stranger.ca_file), seconds=3)
 
 
 async def test_a_nats_under_another_name_is_refused(
@@ -90,13 +90,13 @@ async def test_a_nats_under_another_name_is_refused(
 ) -> None:
     url = nats.url.replace("127.0.0.1", "localhost")  # its certificate is for the address alone
     with pytest.raises(BusError, match=r"(?i)hostname mismatch"):
-        await opened(to_nats(url, credentials, nats_ca_file=authority.ca_file), seconds=1)
+        await opened(to_nats(url, credentials, nats_ca_file=authority.ca_file), seconds=3)
 
 
 async def test_without_an_authority_nothing_is_believed(nats: TlsNats, credentials: Credentials) -> None:
     for url in (nats.url, nats.url.replace("nats://", "tls://")):
         with pytest.raises(BusError, match="certificate verify failed"):
-            await opened(to_nats(url, credentials), seconds=1)
+            await opened(to_nats(url, credentials), seconds=3)
 
 
 async def test_our_password_is_not_told_to_a_server_that_offers_no_tls(
@@ -117,7 +117,7 @@ async def test_our_password_is_not_told_to_a_server_that_offers_no_tls(
             to_nats(f"tls://127.0.0.1:{port}", credentials),
         ):
             with pytest.raises(BusError, match="offers no TLS"):
-                await opened(to, seconds=1)
+                await opened(to, seconds=3)
     assert heard == b""
 
 
@@ -137,7 +137,7 @@ async def test_a_nats_that_asks_who_we_are_is_shown_our_certificate(
             {"nats_cert_file": theirs.cert, "nats_key_file": theirs.key},
         ):
             with pytest.raises(BusError):
-                await opened(to_nats(server.url, credentials, nats_ca_file=authority.ca_file, **shown), seconds=1)
+                await opened(to_nats(server.url, credentials, nats_ca_file=authority.ca_file, **shown), seconds=3)
     finally:
         server.kill()
 

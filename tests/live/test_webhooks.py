@@ -25,7 +25,7 @@ from weftd.gateway.notifications.tracing import Tracing
 from weftd.gateway.thinking.notifications.posts import secret_of
 
 HERE = (ip_network("127.0.0.0/8"),)
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 
 async def until(done: Callable[[], bool], step: Callable[[], Awaitable[None]] | None = None) -> None:

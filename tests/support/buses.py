@@ -15,7 +15,7 @@ from tests.support.virtual_time import Process
 from weft.bus.nats import NatsBus
 from weft.credentials.permissions import STREAM
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
 
 
 AnyBus = MemoryBus | SimBus | NatsBus

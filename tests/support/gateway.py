@@ -32,7 +32,7 @@ from weftd.gateway.api.tokens import ADMIN_TENANT
 from weftd.gateway.settings import GatewaySettings
 
 ADMIN_TOKEN = "weft_the-token-of-the-administrator"
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 60.0
 LEASE = "scheduler/default"
 HEARTBEAT_SECONDS = 0.2
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from tests.support.gateway import until
 from weft.credentials import Credentials
 
-STOP_SECONDS_MAX = 20.0
+STOP_SECONDS_MAX = 60.0
 
 
 class GatewayProcess(Struct, frozen=True):

@@ -26,7 +26,7 @@ from weft.messages.asks import Ask
 from weft.messages.http import ErrorView
 from weftd.gateway.settings import GatewaySettings
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 SETTINGS = GatewaySettings(
     volumes_allowed=("/srv/data",), shares=True, webhooks_networks=("127.0.0.0/8",), tenant_priority_max=100
 )

@@ -18,7 +18,7 @@ from weft.servers.find import find_nats
 from weftd.cli.local.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
 READY_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.02
 PASSWORD = "a-password-of-routes-alone"

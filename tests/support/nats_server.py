@@ -8,7 +8,7 @@ from pathlib import Path
 
 from weft.servers.find import find_nats
 
-START_SECONDS_MAX = 10
+START_SECONDS_MAX = 60
 
 
 class NatsServer:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tests.support.cluster import Cluster
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 WEFT = (sys.executable, "-m", "weftd.cli")
 
 

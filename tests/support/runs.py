@@ -10,7 +10,7 @@ from msgspec import structs
 from weft.messages.nodes import EndReason, JobOrder, NodeDesired, RankOrder, RoleOrder, RunState, StartRun
 from weftd.executor.runs import Run, RunKey, Runtime
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 60.0
 ENGINE_TRIES = 3
 
 

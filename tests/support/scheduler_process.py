@@ -12,7 +12,7 @@ from msgspec import Struct
 from tests.support.gateway import until
 from weft.credentials import Credentials
 
-STOP_SECONDS_MAX = 20.0
+STOP_SECONDS_MAX = 60.0
 
 
 class SchedulerProcess(Struct, frozen=True):

@@ -18,7 +18,7 @@ from weft.servers import postgres
 from weft.servers.account import reachable_folder, server_account
 from weft.servers.find import find_nats
 
-START_SECONDS_MAX = 20
+START_SECONDS_MAX = 60
 DEBIAN = Path("/usr/lib/postgresql")
 LET_IN_OVER_TLS_ALONE = "local all all reject\nhostnossl all all all reject\nhostssl all all all scram-sha-256\n"
 

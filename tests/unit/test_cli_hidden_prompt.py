@@ -12,7 +12,7 @@ from tests.support.person import WEFT, heed_ctrl_c
 from tests.support.told_gateway import ToldGateway
 from weft.messages.secrets import SecretView
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 PROMPT = b"value of odd: "
 STORED = SecretView(name="odd", created_at=0.0, updated_at=0.0)
 

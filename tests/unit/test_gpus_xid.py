@@ -19,7 +19,7 @@ from weft.gpus.nvml import DRIVER
 from weft.gpus.source import DriverSource
 from weft.gpus.xid import KINDS_MAX, OTHER, PAUSE_SECONDS, XidCounts, XidListener
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class Clock:
