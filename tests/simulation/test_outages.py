@@ -29,7 +29,7 @@ def test_an_outage_ends_nothing_where_nobody_can_be_given_it_and_nothing_runs_tw
     assert simulate(seed, variation=through_an_outage(holds_seconds=120.0)).failures == []
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(300)
 def test_without_holding_the_same_outage_ends_what_runs() -> None:
     seed = 5
     assert outage_of(seed).spares(holds_seconds=120.0)
@@ -37,7 +37,7 @@ def test_without_holding_the_same_outage_ends_what_runs() -> None:
     assert simulate(seed, variation=through_an_outage(holds_seconds=120.0)).counts["cut off"] == 0
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", some(1, list(MUTANTS)))
 def test_a_mistake_in_the_rule_is_found(mutant: str) -> None:
     variation, seed = MUTANTS[mutant]
