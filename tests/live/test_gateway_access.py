@@ -24,7 +24,7 @@ from weftd.gateway.settings import GatewaySettings
 
 SECONDS_MAX = 60.0
 REVOKED_SECONDS_MAX = 5.0  # what is promised of streams
-BUSY_SECONDS = 10.0  # what a busy machine may take beside
+BUSY_SECONDS = 10.0  # a busy machine may add these
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ async def test_every_way_of_http_goes_through(there: Town, http: aiohttp.ClientS
             await stream.prepare(request)
             for number in range(5):
                 await stream.write(f"data: {number}\n\n".encode())
-                await came.acquire()  # what was written before has arrived
+                await came.acquire()  # the event before has arrived
             return stream
         stream = aiohttp.web.StreamResponse()
         await stream.prepare(request)

@@ -363,7 +363,8 @@ async def test_what_a_container_sends_is_seen_at_both_ends_and_nowhere_else(
     await asyncio.sleep(4.0)
     sampled = await boxes.sample(at=time.time())
     hears, sends, quiet = (run_of(sampled, name) for name in ("hears", "sends", "quiet"))
-    assert sends.network_send_rate == pytest.approx(MEBIBYTE, rel=0.4)
+    assert sends.network_send_rate is not None
+    assert 0.25 * MEBIBYTE < sends.network_send_rate < 1.4 * MEBIBYTE  # less where the sender waits for a CPU
     assert hears.network_receive_rate == pytest.approx(sends.network_send_rate, rel=0.3)
     assert quiet.network_send_rate is not None
     assert quiet.network_send_rate < 10_000

@@ -79,7 +79,7 @@ async def test_a_folder_of_very_many_names_delays_nobody(tmp_path: Path, aside: 
     assert discards.take(str(folder))
     async with asyncio.timeout(60):
         while not emptied(aside):
-            began = time.thread_time()  # of the loop's own thread: what others do meanwhile does not count
+            began = time.thread_time()  # the thread of the loop alone: the CPU time of others does not count
             await asyncio.sleep(0)
             slowest = max(slowest, time.thread_time() - began)
             await asyncio.sleep(0.001)
