@@ -111,10 +111,14 @@ async def test_what_is_chosen_for_a_tenant_comes_with_its_token(world: World) ->
     token = bytes(32)
     await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
     await world.gateway.change_tenant("alice", AllowanceChange(jobs_open_max=7, may_be_unpreemptible=True))
-    await world.gateway.change_tenant("alice", AllowanceChange(priority_max=500, spec_bytes_max=9))
-    chosen = AllowanceChosen(jobs_open_max=7, spec_bytes_max=9, priority_max=500, may_be_unpreemptible=True)
+    await world.gateway.change_tenant("alice", AllowanceChange(priority_max=500, spec_bytes_max=9, idle_seconds_max=60))
+    chosen = AllowanceChosen(
+        jobs_open_max=7, spec_bytes_max=9, priority_max=500, may_be_unpreemptible=True, idle_seconds_max=60
+    )
     assert await world.gateway.access(token, at=AT) == Access(tenant="alice", chosen=chosen)
-    await world.gateway.change_tenant("alice", AllowanceChange(priority_max=None, spec_bytes_max=None))
+    await world.gateway.change_tenant(
+        "alice", AllowanceChange(priority_max=None, spec_bytes_max=None, idle_seconds_max=None)
+    )
     await world.gateway.change_tenant("nobody", AllowanceChange(priority_max=1))
     (kept,) = await world.gateway.tenants()
     assert (kept.id, kept.created_at) == ("alice", AT)

@@ -46,6 +46,7 @@ MAY_WRITE = {
             "tenants.spec_bytes_max",
             "tenants.priority_max",
             "tenants.may_be_unpreemptible",
+            "tenants.idle_seconds_max",
             "tenant_submitted",
             "webhooks",
             "secrets",

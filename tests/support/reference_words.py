@@ -44,6 +44,8 @@ FIELDS = {
     "JobSpec.tuning": "Whether its CPU, memory and network are changed while it runs (docs/tuning.md).",
     "JobSpec.checkpoints": "When it writes checkpoints, so that a stop or a move costs little.",
     "JobSpec.hang": "After how long without a sign of work it counts as hung, and what follows (docs/health.md).",
+    "JobSpec.idle_stop": "After how long without any use of its GPUs it is stopped, or `never`; 2h for a notebook, and"
+    " never for other jobs, unless its tenant has a bound (docs/health.md).",
     "HangRules.after": "Time without output, a step, or a change in the use of its GPUs; 1 minute at least.",
     "HangRules.do": "`notify`: its story says so; `requeue`: it starts again from its checkpoint, which counts as a"
     " retry; `nothing`.",

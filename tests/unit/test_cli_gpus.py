@@ -66,6 +66,9 @@ def test_what_is_wrong_with_a_gpu_is_told_and_what_is_ordinary_is_not() -> None:
     hot = gpu(utilisation=0.5, clock_events=("idle", "hw-thermal-slowdown"), problem="XID 79")
     assert worries(hot).plain == "XID 79, hw-thermal-slowdown"
     assert worries(gpu(utilisation=0.5, clock_events=("idle",))).plain == ""
+    unused = structs.replace(gpu(utilisation=0.0), unused_seconds=4800.0)
+    assert worries(unused).plain == "held, but idle for 1h20m"
+    assert worries(structs.replace(unused, unused_seconds=60.0)).plain == ""
     assert "WORRIES" in seen(table_of_gpus((hot,), PIPE), PIPE)[0]
 
 

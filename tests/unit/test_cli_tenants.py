@@ -36,6 +36,7 @@ def alices(**fields: Any) -> TenantView:
         "spec_bytes_max": 64 << 20,
         "priority_max": 100,
         "may_be_unpreemptible": False,
+        "idle_seconds_max": 0,
         "chosen": ("jobs_open_max",),
     }
     return TenantView(**usual | fields)
@@ -45,21 +46,47 @@ async def test_tenants_are_listed_with_what_they_have_taken(gateway: ToldGateway
     gateway.answers["GET /v1/tenants"] = TenantsView(tenants=(alices(),))
     assert await weft(gateway, "tenant", "list") == 0
     line = capsys.readouterr().out.splitlines()[1]
-    assert line.split() == ["alice", "3", "of", "1000", "*", "1.5KiB", "of", "64MiB", "to", "100", "no", "2m", "ago"]
+    assert line.split() == [
+        "alice",
+        "3",
+        "of",
+        "1000",
+        "*",
+        "1.5KiB",
+        "of",
+        "64MiB",
+        "to",
+        "100",
+        "no",
+        "–",
+        "2m",
+        "ago",
+    ]
+    gateway.answers["GET /v1/tenants"] = TenantsView(tenants=(alices(idle_seconds_max=8 * 3600),))
+    assert await weft(gateway, "tenant", "list") == 0
+    assert "8h0m" in capsys.readouterr().out
 
 
 async def test_what_a_tenant_may_take_is_changed_by_what_was_given_alone(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["PATCH /v1/tenants/alice"] = alices()
     typed = ("--jobs-open", "1000", "--spec-bytes", "1MiB", "--priority", "default", "--unpreemptible", "yes")
+    typed += ("--idle-stop", "8h")
     assert await weft(gateway, "tenant", "set", "alice", *typed) == 0
     assert json.loads(gateway.bodies[0]) == {
         "jobs_open_max": 1000,
         "spec_bytes_max": 1 << 20,
         "priority_max": None,
         "may_be_unpreemptible": True,
+        "idle_seconds_max": 28_800,
     }
     assert "alice" in capsys.readouterr().out
-    for wrong in ((), ("--jobs-open", "many"), ("--spec-bytes", "4G"), ("--unpreemptible", "maybe")):
+    for wrong in (
+        (),
+        ("--jobs-open", "many"),
+        ("--spec-bytes", "4G"),
+        ("--unpreemptible", "maybe"),
+        ("--idle-stop", "never"),
+    ):
         assert await weft(gateway, "tenant", "set", "alice", *wrong) == 2
     assert len(gateway.bodies) == 1
 
@@ -114,7 +141,16 @@ ACCOUNT = UsageView(
     gpu_seconds_idle=21_600.0,
     by=UsageGrouping.TENANT,
     total=AccountRow(key="total", gpu_seconds_held=7200.0, cost="4.980000", jobs=2),
-    rows=(AccountRow(key="alice", gpu_seconds_held=7200.0, gpu_seconds_used=3600.0, lost_moved=360.0, jobs=2),),
+    rows=(
+        AccountRow(
+            key="alice",
+            gpu_seconds_held=7200.0,
+            gpu_seconds_used=3600.0,
+            gpu_seconds_unused=1800.0,
+            lost_moved=360.0,
+            jobs=2,
+        ),
+    ),
     capacity=(
         CapacityView(capacity=28_800.0, held=7200.0, idle=21_600.0, planned=0.0, drained=0.0, down=0.0),
         CapacityView(pool="default", capacity=28_800.0, held=7200.0, idle=21_600.0, planned=0.0, drained=0.0, down=0.0),
@@ -128,9 +164,9 @@ async def test_usage_is_shown_in_hours_with_what_is_not_known(gateway: ToldGatew
     assert await weft(gateway, "usage", "--since", "1h") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[:3] == [
-        ["TENANT", "GPU", "HOURS", "USED", "LOST", "EUR", "JOBS"],
-        ["alice", "2.000", "1.000", "0.100", "unknown", "2"],
-        ["total", "2.000", "unknown", "0.000", "4.98", "2"],
+        ["TENANT", "GPU", "HOURS", "USED", "UNUSED", "LOST", "EUR", "JOBS"],
+        ["alice", "2.000", "1.000", "0.500", "0.100", "unknown", "2"],
+        ["total", "2.000", "unknown", "unknown", "0.000", "4.98", "2"],
     ]
     assert lines[-1] == ["default", "2.000", "6.000", "0.000", "0.000", "0.000", "8.000"]
 
@@ -151,9 +187,9 @@ async def test_benchmarks_are_one_row_of_the_usage_by_job_and_money_is_in_cents(
     assert await weft(gateway, "usage", "--by", "job") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:4] == [
-        ["j-2", "train", "1.000", "unknown", "0.000", "9.17", "1"],
-        ["j-4", "short", "1.000", "unknown", "0.000", "<0.01", "1"],
-        ["benchmarks", "of", "GPUs,", "by", "Weft", "2.000", "unknown", "0.000", "1.00", "2"],
+        ["j-2", "train", "1.000", "unknown", "unknown", "0.000", "9.17", "1"],
+        ["j-4", "short", "1.000", "unknown", "unknown", "0.000", "<0.01", "1"],
+        ["benchmarks", "of", "GPUs,", "by", "Weft", "2.000", "unknown", "unknown", "0.000", "1.00", "2"],
     ]
 
 

@@ -97,7 +97,7 @@ def test_what_was_thrown_away_is_the_end_of_an_epoch(fields: dict[str, object], 
     assert kind_of(found) == ("preempted" if basis else "")
 
 
-def total(held: int, known: Used) -> tuple[int | None, float | None]:
+def total(held: int, known: Used) -> tuple[int | None, int | None, float | None]:
     found = UsedSum()
     found.add(held, known)
     return found.total
@@ -106,11 +106,11 @@ def total(held: int, known: Used) -> tuple[int | None, float | None]:
 def test_what_is_not_sampled_is_unknown_and_little_is_filled_up() -> None:
     ledger = UsedLedger(most=3)
     of = ("j", 0, "A")
-    ledger.put(of, 10, Used(sampled=95, used=19, powered=95, joules=9.5))
-    assert total(100, ledger.of(of, 0, 100)) == (20, pytest.approx(10.0))
-    assert total(106, ledger.of(of, 0, 100)) == (None, None)
-    assert total(100, ledger.of(("j", 1, "A"), 0, 100)) == (None, None)
-    assert UsedSum().total == (0, 0.0)
+    ledger.put(of, 10, Used(sampled=95, used=19, idle=38, powered=95, joules=9.5))
+    assert total(100, ledger.of(of, 0, 100)) == (20, 40, pytest.approx(10.0))
+    assert total(106, ledger.of(of, 0, 100)) == (None, None, None)
+    assert total(100, ledger.of(("j", 1, "A"), 0, 100)) == (None, None, None)
+    assert UsedSum().total == (0, 0, 0.0)
     for hour in range(1, 4):
         ledger.put(of, hour * 3_600_000_000, Used(sampled=1))
     assert ledger.of(of, 0, 3_600_000_000).sampled == 0, "the oldest hour gave way"

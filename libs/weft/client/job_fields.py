@@ -68,6 +68,7 @@ class JobFields(TypedDict, total=False):
     checkpoints: Mapping[str, Any]
     resize: Mapping[str, str]
     hang: Mapping[str, str]
+    idle_stop: str
     pin: Mapping[str, Any]
     read_only: bool
     early_stop: Mapping[str, Any]

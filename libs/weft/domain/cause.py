@@ -34,6 +34,8 @@ class CauseCode(StrEnum):
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
     HUNG = "hung"  # none of its ranks shows a sign of work
+    HELD_IDLE = "held-idle"  # uses none of its GPUs, and is stopped soon if that goes on
+    IDLE_STOPPED = "idle-stopped"  # used none of its GPUs for longer than it may
     GPU_FAILED = "gpu-failed"  # a GPU that it holds is out of use: it goes elsewhere
     CANCEL_ASKED = "cancel-asked"
     STOPPED_EARLY = "stopped-early"  # other elements of its sweep were better at the same step
@@ -86,7 +88,7 @@ class CauseCode(StrEnum):
         return cls.OTHER
 
 
-CANCELS = frozenset({CauseCode.CANCEL_ASKED, CauseCode.STOPPED_EARLY})
+CANCELS = frozenset({CauseCode.CANCEL_ASKED, CauseCode.STOPPED_EARLY, CauseCode.IDLE_STOPPED})
 """Why a job that stops is cancelled, whatever it is that stops it otherwise."""
 
 HELD_FOR = frozenset({CauseCode.DEPENDENCY, CauseCode.SINGLETON, CauseCode.ARRAY_FULL})

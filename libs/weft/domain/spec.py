@@ -39,6 +39,9 @@ ANY_MODEL = "any"  # the word for GPUs of every model
 GPU_MODELS_MAX = 16
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
+IDLE_NEVER = "never"
+IDLE_STOP_PATTERN = rf"{DURATION_PATTERN}|^{IDLE_NEVER}$(?!\n)"
+IdleStop = Annotated[str, Meta(pattern=IDLE_STOP_PATTERN, description="A duration such as `2h`, or `never`.")]
 Argument = Annotated[str, Meta(max_length=131072)]
 EnvName = Annotated[str, Meta(pattern=ENV_NAME_PATTERN)]
 EnvValue = Annotated[str, Meta(max_length=32768)]
@@ -428,6 +431,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     checkpoints: Checkpointing | None = None
     resize: ResizeRules = ResizeRules()
     hang: HangRules = HangRules()
+    idle_stop: IdleStop | None = None
     pin: Pin | None = None
     read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
     array: Indices | None = None

@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from weft.domain import idling
 from weft.domain.spec import JobSpec
 
 
@@ -13,6 +14,7 @@ class Allowance(Struct, frozen=True, kw_only=True):
     spec_bytes_max: int = 64 << 20  # of the specifications and revisions of those jobs, and of open requests, as stored
     priority_max: int = 0
     may_be_unpreemptible: bool = False
+    idle_seconds_max: int = 0  # for which a job may hold GPUs that it does not use; 0: as long as it asks for
 
 
 class AllowanceChosen(Struct, frozen=True, kw_only=True):
@@ -22,6 +24,7 @@ class AllowanceChosen(Struct, frozen=True, kw_only=True):
     spec_bytes_max: int | None = None
     priority_max: int | None = None
     may_be_unpreemptible: bool | None = None
+    idle_seconds_max: int | None = None
 
     def over(self, default: Allowance) -> Allowance:
         """The allowance that is in force."""
@@ -36,6 +39,7 @@ class AllowanceChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     spec_bytes_max: int | UnsetType | None = UNSET
     priority_max: int | UnsetType | None = UNSET
     may_be_unpreemptible: bool | UnsetType | None = UNSET
+    idle_seconds_max: int | UnsetType | None = UNSET
 
 
 class Use(Struct, frozen=True, kw_only=True):
@@ -55,6 +59,8 @@ def beyond(spec: JobSpec, allowance: Allowance, *, priority: int | None = None) 
         return "priority", f"{priority} is more than the {allowance.priority_max} that this tenant may ask for"
     if not spec.preemptible and not allowance.may_be_unpreemptible:
         return "preemptible", "this tenant's jobs may all be pre-empted; an administrator can allow others"
+    if (reason := idling.refusal(spec, allowance.idle_seconds_max)) is not None:
+        return "idle_stop", reason
     return None
 
 

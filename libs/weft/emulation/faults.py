@@ -6,9 +6,10 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from weft.domain.cluster import Gpu
 from weft.messages.signals import GpuSample
@@ -18,7 +19,8 @@ _BYTES_MAX = 4096
 
 
 class Fault(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`xids`: counts by number; `hang`: reading the GPU does not return."""
+    """`xids`: counts by number; `hang`: reading the GPU does not return. `use`: the part of the time, 0–1, in which the
+    GPU seems to be used; None: nobody knows."""
 
     xids: dict[str, int] = {}
     ecc: int = 0
@@ -28,6 +30,7 @@ class Fault(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     off_bus: bool = False
     hang: bool = False
     resets: int = 0
+    use: Annotated[float, Meta(ge=0, le=1)] | None = None
 
 
 def fault_file(folder: Path, index: int) -> Path:
@@ -97,4 +100,5 @@ class EmulatedSource:
             xid_errors=dict(xids),
             last_xid=last,
             resets=fault.resets,
+            utilisation=fault.use,
         )

@@ -45,7 +45,8 @@ class JobFacts(Struct, frozen=True, kw_only=True, gc=False):
 
 class AccountRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """GPU-seconds of one tenant, job, label, … in a time. `lost_…`: the part of `gpu_seconds_held` that was thrown
-    away, see docs/accounting.md. `gpu_seconds_used` and `joules`: null where less than nine tenths of what was held was
+    away, see docs/accounting.md. `gpu_seconds_unused`: the part in which less than a twentieth of a GPU was used.
+    `gpu_seconds_used`, `gpu_seconds_unused` and `joules`: null where less than nine tenths of what was held was
     sampled; `joules_emulated`: a part of them is of emulated GPUs, and no energy at all. `cost`: null without a price
     list, or where it has no price for a model.
 
@@ -56,6 +57,7 @@ class AccountRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str
     gpu_seconds_held: GpuSeconds
     gpu_seconds_used: GpuSeconds | None = None
+    gpu_seconds_unused: GpuSeconds | None = None
     lost_preempted: GpuSeconds = 0.0
     lost_moved: GpuSeconds = 0.0
     lost_failed: GpuSeconds = 0.0

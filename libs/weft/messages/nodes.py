@@ -100,6 +100,7 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # The time without output, progress or another use of its GPUs, in whole minutes; and that use of them.
     still_seconds: Count = 0
     still_use: Part = 0.0
+    idle_seconds: Count = 0  # the time for which it has used none of its GPUs, in whole minutes
 
 
 XIDS_MAX, LEVELS_MAX = 128, 32

@@ -28,8 +28,9 @@ class SeriesView(Struct, frozen=True, kw_only=True):
 
 class TenantUsage(Struct, frozen=True, kw_only=True):
     """What one tenant had of the GPUs. `gpu_seconds_held`: exact, a share of a GPU counts as the part that it is
-    promised. `gpu_seconds_used`: of the GPUs that it held, the time in which they ran anything, as sampled; null: less
-    than nine tenths of that time was sampled by this gateway.
+    promised. `gpu_seconds_used`: the time in which the GPUs that it held ran anything, as sampled;
+    `gpu_seconds_unused`: the time in which less than a twentieth of one was used. Null: less than nine tenths of what
+    it held was sampled by this gateway.
 
     `share_got`: held, of all GPU-seconds that there were, 0–1. `share_due`: what it would have got, had every tenant
     the same right to GPUs and each got no more than it held and waited for, step by step; a job that a free GPU would
@@ -40,6 +41,7 @@ class TenantUsage(Struct, frozen=True, kw_only=True):
     tenant: str
     gpu_seconds_held: float
     gpu_seconds_used: float | None = None
+    gpu_seconds_unused: float | None = None
     share_due: float = 0.0
     share_got: float = 0.0
     held: tuple[float, ...] = ()

@@ -84,7 +84,7 @@ class Agent:
         self._refused = ""
         self._last_words = LogEnds(runtime)
         self._sign_watch = SignWatch()
-        self._still_watch = StillWatch()
+        self._still_watch = StillWatch(settings.still_seconds)
         self._looked_at = -math.inf
         self._unjudged = False  # the end of a run is not reported before the next sample
 
@@ -248,8 +248,11 @@ class Agent:
     def _with_stillness(self, run: RunSeen) -> RunSeen:
         if run.state is not RunState.RUNNING:
             return run
-        still = self._still_watch.still(RunKey(run.job_id, run.epoch, run.rank), self._clock())
-        return replace(run, still_seconds=still.seconds, still_use=still.use) if still.seconds else run
+        key, now = RunKey(run.job_id, run.epoch, run.rank), self._clock()
+        still, idle = self._still_watch.still(key, now), self._still_watch.idle_seconds(key, now)
+        if not (still.seconds or idle):
+            return run
+        return replace(run, still_seconds=still.seconds, still_use=still.use, idle_seconds=idle)
 
     def _is_unjudged(self, run: Run) -> bool:
         waits = self._sign_watch.awaits_sample(run.key, run.ended_at, self._clock())

@@ -60,6 +60,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     drift_seconds: float = 10.0  # how late a node's clocks and ticks may be; the guard waits for half of it
     fencing: bool = True  # false, for the experiment that proves the audit: jobs may run twice
     guard: bool = True  # false, likewise: nothing fences an executor that hangs
+    still_seconds: float = 60.0  # times without work are reported in multiples of this
     lease_seconds: float = 150.0  # the same as the scheduler's
     stop_jobs_on_exit: bool = False
     logs: RetentionLimits = RetentionLimits()
@@ -87,6 +88,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"fence_seconds + fence_grace_max + drift_seconds = {held:g} must be less than"
                 f" lease_seconds = {self.lease_seconds:g}, or a job could run twice"
             )
+        if self.still_seconds < 1:
+            raise ValueError(f"still_seconds {self.still_seconds:g} is less than 1")
         if self.sync_seconds * 3 > self.fence_seconds:
             raise ValueError(f"fence_seconds {self.fence_seconds:g} leaves no time for three syncs")
         logs = self.logs

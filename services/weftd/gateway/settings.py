@@ -97,6 +97,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tenant_images_bytes_max: Bound = 8 << 30  # in the registry
     tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
     tenant_may_be_unpreemptible: bool = False
+    tenant_idle_seconds_max: Annotated[int, Meta(ge=0)] = 0  # that a job may hold unused GPUs; 0: no bound
     tls_cert_file: str = ""
     tls_key_file: str = ""
     router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
@@ -156,6 +157,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
             spec_bytes_max=self.tenant_spec_bytes_max,
             priority_max=self.tenant_priority_max,
             may_be_unpreemptible=self.tenant_may_be_unpreemptible,
+            idle_seconds_max=self.tenant_idle_seconds_max,
         )
 
 

@@ -9,6 +9,7 @@ from weft.domain.checkpoints import lost_seconds
 from weft.domain.contract import own_values
 from weft.domain.decoding.elements import ArrayTooLargeError, elements_of
 from weft.domain.decoding.spec_decoder import SpecError, decode_spec
+from weft.domain.idling import bounded
 from weft.domain.sizes import how_resized, why_never
 from weft.domain.spec import JobSpec, Kind, ResizeHow
 from weft.domain.tenants import Allowance
@@ -124,6 +125,7 @@ class Submissions:
                 return before, 0
         await check_stored(self._store, who.tenant, spec, at=self._now())
         wanted = await named(self._store, who.tenant, await pinned_spec(self._registry, who.tenant, spec))
+        wanted = bounded(wanted, 0 if allowance is None else allowance.idle_seconds_max)
         if not spec.is_array:
             job_id = f"{JOB_PREFIX}{name}"
             stored = await self._store.submit(

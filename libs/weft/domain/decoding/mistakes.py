@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import msgspec
 
 from weft.domain.quantity import DURATION_PATTERN, SIZE_PATTERN
-from weft.domain.spec import TOKEN_PATTERN
+from weft.domain.spec import IDLE_STOP_PATTERN, TOKEN_PATTERN
 
 MISTAKES_MAX = 20
 SHOWN_CHARACTERS_MAX = 60
@@ -22,6 +22,7 @@ _SHORT_UNITS = ("K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti")
 PATTERN_WORDS = {
     SIZE_PATTERN: "expected a size such as 512MiB or 16GiB",
     DURATION_PATTERN: "expected a duration such as 30s or 1h30m",
+    IDLE_STOP_PATTERN: "expected a duration such as 30m or 2h, or never",
 }
 
 _BOUND = re.compile(r"Expected `(?:int|float)` (?P<how>[<>]=?) (?P<bound>\S+)")

@@ -13,10 +13,12 @@ from weft.domain.decoding.doubled_names import doubled_name
 from weft.domain.decoding.mistakes import Mistake, mistakes_of
 from weft.domain.decoding.yaml_reader import DocumentError, Value, read_yaml
 from weft.domain.dependencies import NAMED_PATTERN
+from weft.domain.idling import LEAST_SECONDS
 from weft.domain.quantity import duration_seconds, size_bytes
 from weft.domain.spec import (
     ANY_MODEL,
     ENV_NAME_PATTERN,
+    IDLE_NEVER,
     IMAGE_PATTERN,
     LABEL_NAME_PATTERN,
     ORIGIN_PATTERN,
@@ -80,6 +82,7 @@ def _check(spec: JobSpec) -> None:
     for check in (
         _check_times,
         _check_hang,
+        _check_idle_stop,
         _check_signals,
         _check_done_when,
         _check_gpus,
@@ -113,6 +116,15 @@ def _check_times(spec: JobSpec) -> None:
 def _check_hang(spec: JobSpec) -> None:
     if spec.hang.do is HangAct.REQUEUE and not spec.retries.max:
         raise SpecError("hang.do", "requeue counts as a retry, and `retries.max` is 0")
+
+
+def _check_idle_stop(spec: JobSpec) -> None:
+    if spec.idle_stop is None or spec.idle_stop == IDLE_NEVER:
+        return
+    if spec.kind is Kind.INFERENCE:
+        raise SpecError("idle_stop", f"is not for kind {Kind.INFERENCE}, which waits for requests")
+    if duration_seconds(spec.idle_stop) < LEAST_SECONDS:
+        raise SpecError("idle_stop", f"must be at least {LEAST_SECONDS:g}s, or `{IDLE_NEVER}`, not {spec.idle_stop}")
 
 
 def _check_signals(spec: JobSpec) -> None:
@@ -275,6 +287,8 @@ def _check_service(spec: JobSpec) -> None:
 def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
     yield "grace", spec.grace
     yield "hang.after", spec.hang.after
+    if spec.idle_stop is not None and spec.idle_stop != IDLE_NEVER:
+        yield "idle_stop", spec.idle_stop
     yield "retries.backoff", spec.retries.backoff
     yield "retries.backoff_max", spec.retries.backoff_max
     if spec.checkpoints is not None and spec.checkpoints.every is not None:

@@ -344,7 +344,8 @@ class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU. An emulated one is no hardware. `use` is its newest sample, if there is one: of its processes, those of
     jobs that the caller may see. `node_id`, `pool` and `scores` are in lists of GPUs only. `sharing`: all who hold a
-    share of it, the largest first; `held_by` is then the first of them. `health`: if the GPU was ever sick."""
+    share of it, the largest first; `held_by` is then the first of them. `health`: if the GPU was ever sick.
+    `unused_seconds`: for so long it has been held and not used."""
 
     index: int
     uuid: str
@@ -358,6 +359,7 @@ class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pool: str = ""
     scores: tuple[GpuScoreView, ...] = ()
     health: HealthRecord | None = None
+    unused_seconds: float | None = None
 
 
 class GpusView(Struct, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ class TenantView(Struct, frozen=True, kw_only=True):
     spec_bytes_max: Bytes
     priority_max: int
     may_be_unpreemptible: bool
+    idle_seconds_max: int
     chosen: Annotated[tuple[str, ...], Meta(description="The limits that are not the defaults of the settings.")] = ()
 
 
@@ -75,6 +76,7 @@ class TenantWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     spec_bytes_max: Annotated[int, Meta(ge=0, le=LIMIT_MAX)] | UnsetType | None = UNSET
     priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] | UnsetType | None = UNSET
     may_be_unpreemptible: bool | UnsetType | None = UNSET
+    idle_seconds_max: Annotated[int, Meta(ge=0, le=LIMIT_MAX)] | UnsetType | None = UNSET
 
 
 class TokensRevoked(Struct, frozen=True, kw_only=True):

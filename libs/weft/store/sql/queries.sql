@@ -148,7 +148,7 @@ SELECT EXISTS (SELECT FROM asked) AS asked, jobs, bytes,
        (SELECT bytes FROM all_jobs WHERE id = $2) AS spec_bytes FROM used;
 
 -- name: access
-SELECT tenant, admin, jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible
+SELECT tenant, admin, jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
   FROM tokens JOIN tenants ON tenants.id = tokens.tenant
  WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > to_timestamp($2::float8));
 
@@ -182,7 +182,7 @@ RETURNING 1;
 
 -- name: tenants
 SELECT id, extract(epoch FROM created_at)::float8 AS created_at, jobs_open_max, spec_bytes_max, priority_max,
-       may_be_unpreemptible, COALESCE(used.jobs, 0)::bigint AS jobs, COALESCE(used.bytes, 0)::bigint AS bytes
+       may_be_unpreemptible, idle_seconds_max, COALESCE(used.jobs, 0)::bigint AS jobs, COALESCE(used.bytes, 0)::bigint AS bytes
   FROM tenants LEFT JOIN (SELECT tenant, sum(jobs) AS jobs, sum(bytes) AS bytes FROM tenant_use GROUP BY tenant) used
        ON used.tenant = tenants.id
  WHERE $1::text IS NULL OR id = $1
@@ -193,7 +193,8 @@ SELECT id, extract(epoch FROM created_at)::float8 AS created_at, jobs_open_max, 
 UPDATE tenants SET jobs_open_max = CASE WHEN $2::boolean THEN $3::bigint ELSE jobs_open_max END,
                    spec_bytes_max = CASE WHEN $4::boolean THEN $5::bigint ELSE spec_bytes_max END,
                    priority_max = CASE WHEN $6::boolean THEN $7::integer ELSE priority_max END,
-                   may_be_unpreemptible = CASE WHEN $8::boolean THEN $9::boolean ELSE may_be_unpreemptible END
+                   may_be_unpreemptible = CASE WHEN $8::boolean THEN $9::boolean ELSE may_be_unpreemptible END,
+                   idle_seconds_max = CASE WHEN $10::boolean THEN $11::bigint ELSE idle_seconds_max END
  WHERE id = $1;
 
 -- name: quotas

@@ -99,6 +99,7 @@ def _change_tenant(args: argparse.Namespace) -> Request:
         spec_bytes_max=_chosen(args.spec_bytes, _size, "--spec-bytes"),
         priority_max=_chosen(args.priority, int, "--priority"),
         may_be_unpreemptible=_chosen(args.unpreemptible, _yes, "--unpreemptible"),
+        idle_seconds_max=_chosen(args.idle_stop, _seconds, "--idle-stop"),
     )
     if wanted == TenantWanted():
         raise CliError("what to change is missing: see `weft tenant set --help`", status=2)
@@ -119,6 +120,10 @@ def _chosen(text: str | None, read: Callable[[str], T], name: str) -> T | UnsetT
 
 def _size(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else size_bytes(text)
+
+
+def _seconds(text: str) -> int:
+    return int(duration_seconds(text))
 
 
 def _yes(text: str) -> bool:
@@ -237,6 +242,11 @@ _TENANT = Noun(
                 option("--spec-bytes", metavar="SIZE", help="bytes of the specifications of those jobs, such as 64MiB"),
                 option("--priority", metavar="N", help="the highest priority that it may ask for"),
                 option("--unpreemptible", metavar="yes|no", help="may its jobs refuse to be pre-empted?"),
+                option(
+                    "--idle-stop",
+                    metavar="DURATION",
+                    help="a job may hold unused GPUs so long, such as 8h; 0s: no bound",
+                ),
             ),
             request=_change_tenant,
             show=_rows(_one, drawing.tenant_table),

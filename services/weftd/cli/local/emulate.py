@@ -36,6 +36,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="1.33: what took 1 s takes 1.33 s; 1: as it should be",
     )
     parser.add_argument("--xid", type=int, metavar="N", help="report one more Xid of this number, such as 79")
+    parser.add_argument(
+        "--use", type=_part, metavar="PART", help="seem to be used for so much of the time, such as 0.9"
+    )
     for name, help_text in _FAULTS.items():
         parser.add_argument(f"--{name}", action="store_true", help=help_text)
     connection.options(parser)
@@ -43,9 +46,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def emulate(args: argparse.Namespace) -> int:
-    faults = args.xid is not None or any(getattr(args, name.replace("-", "_")) for name in _FAULTS)
+    told = args.xid is not None or args.use is not None
+    faults = told or any(getattr(args, name.replace("-", "_")) for name in _FAULTS)
     if faults == (args.slowdown is not None):
-        raise CliError("give a SLOWDOWN, or one of --xid, --ecc, --throttle, --off-bus, --hang, --reset", status=2)
+        raise CliError(
+            "give a SLOWDOWN, or one of --xid, --ecc, --throttle, --off-bus, --hang, --use, --reset", status=2
+        )
     if args.xid is not None and not 0 < args.xid < _XID_END:
         raise CliError(f"--xid must be 1 to {_XID_END - 1}, got {args.xid}", status=2)
     async with connection.connected(args) as client:
@@ -77,7 +83,7 @@ async def emulate(args: argparse.Namespace) -> int:
 def _fault(args: argparse.Namespace, before: Fault) -> Fault:
     """The fault after these options: each adds to what the GPU has, and a reset ends all of it."""
     if args.reset:
-        return Fault(xids=before.xids, resets=before.resets + 1)
+        return Fault(xids=before.xids, resets=before.resets + 1, use=before.use)
     xids = dict(before.xids)
     if args.xid is not None:
         number = str(args.xid)
@@ -89,6 +95,7 @@ def _fault(args: argparse.Namespace, before: Fault) -> Fault:
         throttle=before.throttle or args.throttle,
         off_bus=before.off_bus or args.off_bus,
         hang=before.hang or args.hang,
+        use=before.use if args.use is None else args.use,
     )
 
 
@@ -97,6 +104,7 @@ def _shown(args: argparse.Namespace) -> str:
     if args.reset:
         return "was reset, and shows no fault"
     named = [f"--{name}" for name in _FAULTS if getattr(args, name.replace("-", "_"))]
+    named += [f"a use of {args.use:.0%}"] if args.use is not None else []
     return f"shows {', '.join([f'Xid {args.xid}'] * (args.xid is not None) + named)}"
 
 
@@ -115,6 +123,16 @@ def _no_folder(home: ClusterHome, args: argparse.Namespace) -> str:
         f"{args.node} is no node of the cluster in {home.root}, which has {known}: set WEFT_HOME to the home of its own"
         f" `weft up`; of a node without one, write {written} in its EXECUTOR_HOME"
     )
+
+
+def _part(text: str) -> float:
+    try:
+        part = float(text)
+    except ValueError:
+        part = -1.0
+    if not 0.0 <= part <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected 0 to 1, got {text}")
+    return part
 
 
 def _slowdown(text: str) -> float:

@@ -17,7 +17,9 @@ from weftd.cli.rendering.context import RenderContext, plain, table
 
 def tenant_table(tenants: Sequence[TenantView], context: RenderContext) -> Table:
     """One line per tenant; a limit that an administrator has set has a star."""
-    made = table("TENANT", "JOBS", "SPECIFICATIONS", "PRIORITY", "UNPREEMPTIBLE", "CREATED", context=context)
+    made = table(
+        "TENANT", "JOBS", "SPECIFICATIONS", "PRIORITY", "UNPREEMPTIBLE", "IDLE STOP", "CREATED", context=context
+    )
     for tenant in tenants:
         jobs = f"{tenant.jobs_open} of {tenant.jobs_open_max}"
         specs = f"{size_text(tenant.spec_bytes)} of {size_text(tenant.spec_bytes_max)}"
@@ -27,6 +29,7 @@ def tenant_table(tenants: Sequence[TenantView], context: RenderContext) -> Table
             specs + _star(tenant, "spec_bytes_max"),
             f"to {tenant.priority_max}" + _star(tenant, "priority_max"),
             ("yes" if tenant.may_be_unpreemptible else "no") + _star(tenant, "may_be_unpreemptible"),
+            (span(tenant.idle_seconds_max) if tenant.idle_seconds_max else "–") + _star(tenant, "idle_seconds_max"),
             ago(context.now - tenant.created_at),
         )
     return made

@@ -14,6 +14,7 @@ from weftd.cli.rendering.context import RenderContext, fitting, plain, table
 from weftd.cli.rendering.nodes import health_style, holder_text, model_text, score_style
 
 _DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # on a narrow terminal
+UNUSED_SECONDS_SHOWN = 300.0
 ORDINARY = frozenset({"idle", "applications-clocks"})  # harmless reasons for low clocks
 
 
@@ -70,9 +71,12 @@ def known_text(gpu: GpuView, context: RenderContext) -> str:
 
 
 def worries(gpu: GpuView) -> Text:
-    """The state of its health and why, the driver's error, and why its clocks are low if that is not ordinary."""
+    """The state of its health and why, that it is held but idle, the driver's error, and why its clocks are low if that
+    is not ordinary."""
     use, health = gpu.use, gpu.health
     sick = [] if health is None or health.well else [plain(f"{health.state}: {health.sentence}", health_style(health))]
+    if (unused := gpu.unused_seconds) is not None and unused >= UNUSED_SECONDS_SHOWN:
+        sick.append(plain(f"held, but idle for {span(unused)}", "yellow"))
     if use is None:
         return Text(", ").join(sick)
     low = [event for event in use.clock_events if event not in ORDINARY]

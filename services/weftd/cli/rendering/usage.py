@@ -40,7 +40,7 @@ def _rows(found: UsageView, context: RenderContext) -> Table:
     heads = {UsageGrouping.JOB: ("JOB", "NAME"), UsageGrouping.EPOCH: ("EPOCH", "NAME")}.get(
         by, (HEADS.get(by, by.name),)
     )
-    numbers = ["GPU HOURS", "USED", "LOST"]
+    numbers = ["GPU HOURS", "USED", "UNUSED", "LOST"]
     costs, energy = bool(found.currency), any(row.joules for row in found.rows)
     numbers += [found.currency] if costs else []
     numbers += ["kWh"] if energy else []
@@ -49,7 +49,12 @@ def _rows(found: UsageView, context: RenderContext) -> Table:
     for row in (*_benchmarks_in_one(found.rows), *(() if found.total is None else (found.total,))):
         total = row is found.total
         names = [row.key or NO_NAME, row.name][: len(heads)]
-        cells = [hours(row.gpu_seconds_held), hours(row.gpu_seconds_used), hours(_lost(row))]
+        cells = [
+            hours(row.gpu_seconds_held),
+            hours(row.gpu_seconds_used),
+            hours(row.gpu_seconds_unused),
+            hours(_lost(row)),
+        ]
         cells += [money(row.cost)] if costs else []
         cells += [_kwh(row)] if energy else []
         cells.append(_ended(row, total=total or row.key == BENCHMARKS) if by is UsageGrouping.EPOCH else str(row.jobs))
@@ -64,12 +69,14 @@ def _benchmarks_in_one(rows: Sequence[AccountRow]) -> list[AccountRow]:
     if not own:
         return list(rows)
     used, joules = [row.gpu_seconds_used for row in own], [row.joules for row in own]
+    unused = [row.gpu_seconds_unused for row in own]
     costs = [_exact(row.cost) for row in own]
     one = AccountRow(
         key=BENCHMARKS,
         name="of GPUs, by Weft",
         gpu_seconds_held=sum(row.gpu_seconds_held for row in own),
         gpu_seconds_used=None if None in used else sum(each or 0.0 for each in used),
+        gpu_seconds_unused=None if None in unused else sum(each or 0.0 for each in unused),
         lost_preempted=sum(row.lost_preempted for row in own),
         lost_moved=sum(row.lost_moved for row in own),
         lost_failed=sum(row.lost_failed for row in own),

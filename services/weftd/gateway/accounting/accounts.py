@@ -45,13 +45,14 @@ class GpuAccount(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """All GPUs that there were, by step, and what each tenant had of them. `used`: GPU-seconds by tenant; None: too
-    little of what it held was sampled."""
+    """All GPUs that there were, by step, and what each tenant had of them. `used` and `unused`: GPU-seconds by tenant;
+    None: too little of what it held was sampled."""
 
     window: StepWindow
     there: Amounts
     tenants: list[TenantSteps]
     used: dict[str, float | None]
+    unused: dict[str, float | None]
 
 
 class Accounts:
@@ -133,7 +134,8 @@ def usage_of(account: GpuAccount, ledger: UsedLedger) -> Usage:
     there, tenants = by_tenant(account.stretches, account.waits, account.nodes, window)
     _, rows = rows_of(account.stretches, UsageGrouping.TENANT, Books(nodes=account.nodes, prices=None, ledger=ledger))
     used = {row.key: row.gpu_seconds_used for row in rows}
-    return Usage(window=window, there=there, tenants=tenants, used=used)
+    unused = {row.key: row.gpu_seconds_unused for row in rows}
+    return Usage(window=window, there=there, tenants=tenants, used=used, unused=unused)
 
 
 async def _page(store: GatewayStore, ids: Sequence[str], begins: float, ends: float) -> _Page:

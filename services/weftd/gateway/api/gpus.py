@@ -44,7 +44,7 @@ async def gpus(call: Call[GpusQuery]) -> web.StreamResponse:
         scores.setdefault((score.node_id, score.gpu_index), []).append(view)
     found = tuple(
         structs.replace(gpu, node_id=node.id, pool=node.pool, scores=tuple(scores.get((node.id, gpu.index), ())))
-        for node in node_views(nodes, holding, gateway.cluster, call.who)
+        for node in node_views(nodes, holding, gateway.cluster, call.who, now=gateway.now())
         for gpu in node.gpus
     )
     return answer(GpusView(gpus=found))

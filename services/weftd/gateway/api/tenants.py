@@ -69,6 +69,7 @@ def _view(tenant: TenantKept, default: Allowance) -> TenantView:
         spec_bytes_max=allowance.spec_bytes_max,
         priority_max=allowance.priority_max,
         may_be_unpreemptible=allowance.may_be_unpreemptible,
+        idle_seconds_max=allowance.idle_seconds_max,
         chosen=tuple(name for name in NAMES if getattr(tenant.chosen, name) is not None),
     )
 

@@ -114,6 +114,7 @@ def _view(found: Usage, only: str | None) -> UsageView:
             tenant=had.tenant,
             gpu_seconds_held=had.total * NANO,
             gpu_seconds_used=found.used.get(had.tenant, 0.0),
+            gpu_seconds_unused=found.unused.get(had.tenant, 0.0),
             share_due=sum_of(had.due) / there if there else 0.0,
             share_got=had.total / there if there else 0.0,
             held=tuple(round(float(gpus), 3) for gpus in steps),

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from weft.domain.idling import IDLE_USE_MAX
 from weft.domain.job import Job
 from weft.messages.nodes import ProgressSeen, RunProgressed
 from weft.messages.signals import NOT_TUNED, Finding, NodeSampled, PoolReviewed, RankVerdict, RunSample
@@ -64,6 +65,7 @@ class LiveCluster:
         self.serving = LiveServing(clock=clock, router_url=router_url)
         self._progress: Newest[Newest[JobProgress]] = Newest(NODES_MAX)  # by node, then by job
         self._samples: Newest[_Heard[NodeSampled]] = Newest(NODES_MAX)
+        self._unused: Newest[dict[int, float]] = Newest(NODES_MAX)  # by node, since when each unused GPU is unused
         self._reviews: Newest[_Heard[PoolReviewed]] = Newest(POOLS_MAX)
 
     async def hear_progress(self, seen: ProgressSeen) -> None:
@@ -79,7 +81,11 @@ class LiveCluster:
                 told.put(run.job_id, known)
 
     async def hear_sample(self, sampled: NodeSampled) -> None:
-        self._samples.put(sampled.node_id, _Heard(self._clock(), sampled))
+        now, known = self._clock(), self._unused.get(sampled.node_id)
+        before = {} if known is None or self.sample(sampled.node_id) is None else known
+        unused = (gpu.index for gpu in sampled.gpus if gpu.utilisation is not None and gpu.utilisation <= IDLE_USE_MAX)
+        self._unused.put(sampled.node_id, {index: before.get(index, now) for index in unused})
+        self._samples.put(sampled.node_id, _Heard(now, sampled))
 
     async def hear_review(self, reviewed: PoolReviewed) -> None:
         self._reviews.put(reviewed.pool, _Heard(self._clock(), reviewed))
@@ -99,6 +105,13 @@ class LiveCluster:
         if heard is None or self._clock() - heard.at > SAMPLE_SECONDS_MAX:
             return None
         return heard.what
+
+    def unused_seconds(self, node_id: str, gpu: int) -> float | None:
+        """The seconds for which a GPU has not been used, as this gateway saw it; None: it is, or nobody knows."""
+        unused = self._unused.get(node_id)
+        if unused is None or gpu not in unused or self.sample(node_id) is None:
+            return None
+        return self._clock() - unused[gpu]
 
     def run_sample(self, node_id: str, job_id: str, epoch: int, rank: int) -> RunSample | None:
         sample = self.sample(node_id)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from weft.domain.cluster import Node
+from weft.domain.idling import IDLE_USE_MAX
 from weft.domain.job import Allocation, Job
 from weft.domain.shares import WHOLE
 from weft.messages.signals import NodeSampled, RunSample
@@ -122,6 +123,7 @@ def enter(ledger: UsedLedger, job: Job, seen: Mapping[str, NodeTold], *, at: flo
             part = WHOLE if allocation.share is None else allocation.share.request
             into.sampled += part * micros
             into.used += round(used * WHOLE) * micros
+            into.idle += part * micros if used <= IDLE_USE_MAX else 0
             watts = node.watts.get(index)
             if allocation.share is None and watts is not None and 0 <= watts <= WATTS_MAX:
                 into.powered += part * micros

@@ -156,7 +156,7 @@ def node_views(
             held.setdefault(allocation.node_id, []).append((job, allocation))
     return tuple(
         structs.replace(
-            _node_view(node, held.get(node.id, []), cluster, who, slowest.get(node.id)),
+            _node_view(node, held.get(node.id, []), cluster, who, slowest.get(node.id), now),
             silent_seconds=0.0 if now is None else silent_seconds(node, now),
         )
         for node in nodes
@@ -164,7 +164,12 @@ def node_views(
 
 
 def _node_view(
-    node: Node, held: Sequence[Held], cluster: LiveCluster, who: Access, slowest: GpuScoreView | None
+    node: Node,
+    held: Sequence[Held],
+    cluster: LiveCluster,
+    who: Access,
+    slowest: GpuScoreView | None,
+    now: float | None,
 ) -> NodeView:
     sample = cluster.sample(node.id)
     theirs = {job.id for job, _ in held if may_see(who, job.tenant)}
@@ -199,6 +204,7 @@ def _node_view(
                 sharing=sharing.get(gpu.index, ()),
                 use=uses.get(gpu.index),
                 health=node.health_of(gpu.index),
+                unused_seconds=_unused_seconds(node, gpu.index, held, cluster, now),
             )
             for gpu in node.capacity.gpus
         ),
@@ -213,6 +219,17 @@ def _node_view(
         ),
         health=node.own_health,
     )
+
+
+def _unused_seconds(
+    node: Node, gpu: int, held: Sequence[Held], cluster: LiveCluster, now: float | None
+) -> float | None:
+    """The seconds for which a GPU has been held and not used; None: it is free or used, or nobody knows."""
+    unused = None if now is None else cluster.unused_seconds(node.id, gpu)
+    since = [job.held_since for job, allocation in held if gpu in allocation.gpus] if unused is not None else []
+    if not since or unused is None or now is None:
+        return None
+    return max(0.0, min(unused, now - min(since)))
 
 
 def _seen_by(who: Access, gpu: GpuSample, theirs: Container[str]) -> GpuSample:

@@ -10,7 +10,8 @@ CREATE TABLE tenants (
     jobs_open_max        bigint CHECK (jobs_open_max >= 0),
     spec_bytes_max       bigint CHECK (spec_bytes_max >= 0),
     priority_max         integer,
-    may_be_unpreemptible boolean
+    may_be_unpreemptible boolean,
+    idle_seconds_max     bigint CHECK (idle_seconds_max >= 0)
 );
 
 CREATE TABLE tokens (
@@ -535,7 +536,7 @@ GRANT SELECT ON tenants, tokens, submissions, asks, tenant_ended, quotas, polici
     retention, events, event_offset, gpu_scores, workload_classes, curves, class_slowdowns, envelopes, all_jobs, tenant_use
     TO weft_gateway;
 GRANT INSERT ON tenants, tokens, submissions, asks, events, outbox TO weft_gateway;
-GRANT UPDATE (jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible) ON tenants TO weft_gateway;
+GRANT UPDATE (jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max) ON tenants TO weft_gateway;
 GRANT UPDATE (revoked_at, used_at), DELETE ON tokens TO weft_gateway;
 GRANT SELECT, INSERT, UPDATE ON tenant_submitted, duties TO weft_gateway;
 GRANT INSERT, UPDATE, DELETE ON quotas TO weft_gateway;
@@ -564,7 +565,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON envelopes, restart_costs TO weft_realloc
 -- What a router knows of jobs: no command, image or environment.
 GRANT SELECT ON open_services, nodes TO weft_router;
 GRANT SELECT (hash, tenant, admin, expires_at, revoked_at) ON tokens TO weft_router;
-GRANT SELECT (id, jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible) ON tenants TO weft_router;
+GRANT SELECT (id, jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max) ON tenants TO weft_router;
 
 -- What the reallocator asks for, and stores with it.
 CREATE FUNCTION ask_tune(of_job text, of_pool text, of_epoch integer, what jsonb, known jsonb, asked_at timestamptz)

@@ -1,7 +1,7 @@
 // Tenants: GPU-hours held and used, what each got against what was due to it, quotas, and GPUs held over time.
 
 import { lineChart } from "../chart.js";
-import { clean, clock, count, h, moment, percent, text } from "../dom.js";
+import { clean, clock, count, duration, h, moment, percent, text } from "../dom.js";
 import { failureText, repeat, slot, table } from "../parts.js";
 import { bar } from "../words.js";
 
@@ -93,13 +93,14 @@ function tenantRows(view) {
     bar(one.gpu_seconds_held / most, hours(one.gpu_seconds_held)),
     one.gpu_seconds_used === null || one.gpu_seconds_used === undefined ? h("span", { class: "muted" }, "unknown")
       : bar(one.gpu_seconds_held ? one.gpu_seconds_used / one.gpu_seconds_held : 0, `${hours(one.gpu_seconds_used)}, ${percent(one.gpu_seconds_held ? one.gpu_seconds_used / one.gpu_seconds_held : 0)} of what it held`),
+    one.gpu_seconds_unused === null || one.gpu_seconds_unused === undefined ? h("span", { class: "muted" }, "unknown") : hours(one.gpu_seconds_unused),
     percent(one.share_got ?? 0),
     percent(one.share_due ?? 0),
     differenceWords(one, view.gpu_seconds > 0 ? view.gpu_seconds_idle / view.gpu_seconds : 0),
   ]);
   const left = view.tenants.length - rows.length + (view.left_out ?? 0);
   return [
-    table("Tenants", ["tenant", "GPU-hours held", "GPU-hours used", "#share got", "#share due", "difference"], rows),
+    table("Tenants", ["tenant", "GPU-hours held", "GPU-hours used", "held, but idle", "#share got", "#share due", "difference"], rows),
     left > 0 ? h("p", { class: "muted" }, `and ${count(left, "more tenant")}`) : "",
     h("p", { class: "muted" }, "Shares are parts of all GPU-hours that there were. Due: what a tenant would have got, had all the same right to GPUs and each got no more than it held or waited for."),
   ];
@@ -135,7 +136,8 @@ function quotasParts({ pool, gpus, quotas }) {
 function limitsParts(tenants) {
   const rows = tenants.slice(0, ROWS_MAX).map((one) => [
     clean(one.id), `${one.jobs_open} of ${one.jobs_open_max}`, text(one.priority_max), one.may_be_unpreemptible ? "yes" : "no",
+    one.idle_seconds_max ? duration(one.idle_seconds_max) : "no bound",
   ]);
   return h("section", { class: "panel" }, h("h2", {}, "What each may take"),
-    table("Limits of tenants", ["tenant", "jobs open", "#highest priority", "may refuse pre-emption"], rows));
+    table("Limits of tenants", ["tenant", "jobs open", "#highest priority", "may refuse pre-emption", "may leave GPUs idle for"], rows));
 }

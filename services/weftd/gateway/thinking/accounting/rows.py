@@ -143,11 +143,12 @@ def _time_text(at: int, by: UsageGrouping) -> str:
 
 
 def _row(key: str, found: _Sum, books: Books) -> AccountRow:
-    used, joules = found.used.total
+    used, idle, joules = found.used.total
     return AccountRow(
         key=key,
         gpu_seconds_held=sum(found.held.values()) * NANO,
         gpu_seconds_used=None if used is None else used * NANO,
+        gpu_seconds_unused=None if idle is None else idle * NANO,
         lost_preempted=found.lost["preempted"] * NANO,
         lost_moved=found.lost["moved"] * NANO,
         lost_failed=found.lost["failed"] * NANO,

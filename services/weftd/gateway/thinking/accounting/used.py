@@ -12,11 +12,12 @@ Of = tuple[str, int, str]
 
 
 class Used(Struct, gc=False):
-    """`sampled` and `used` in thousandths of a GPU times microseconds; `powered` of `sampled` came with the power that
-    was drawn, and was worth `joules`."""
+    """`sampled`, `used` and `idle` in thousandths of a GPU times microseconds. `idle` of `sampled` was held by a job
+    that did not use the GPU. `powered` of `sampled` came with the power that was drawn, and was worth `joules`."""
 
     sampled: int = 0
     used: int = 0
+    idle: int = 0
     powered: int = 0
     joules: float = 0.0
 
@@ -38,6 +39,7 @@ class UsedLedger:
         known = hours[hour]
         known.sampled += more.sampled
         known.used += more.used
+        known.idle += more.idle
         known.powered += more.powered
         known.joules += more.joules
         while len(self._order) > self._most:
@@ -52,18 +54,20 @@ class UsedLedger:
             if begins // HOUR <= hour <= (ends - 1) // HOUR:
                 found.sampled += known.sampled
                 found.used += known.used
+                found.idle += known.idle
                 found.powered += known.powered
                 found.joules += known.joules
         return found
 
 
 class UsedSum(Struct):
-    """What was used, and the joules, of parts that were held, each with what was sampled of it."""
+    """The used time, the idle time and the joules of parts that were held, each with the part that was sampled."""
 
     held: int = 0
     sampled: int = 0
     powered: int = 0
     used: float = 0.0
+    idle: float = 0.0
     joules: float = 0.0
 
     def add(self, held: int, known: Used) -> None:
@@ -72,18 +76,21 @@ class UsedSum(Struct):
             sampled = min(held, known.sampled)
             self.sampled += sampled
             self.used += sampled * known.used / known.sampled
+            self.idle += sampled * known.idle / known.sampled
         if known.powered:
             powered = min(held, known.powered)
             self.powered += powered
             self.joules += powered * known.joules / known.powered
 
     @property
-    def total(self) -> tuple[int | None, float | None]:
-        """None: less than nine tenths was sampled."""
+    def total(self) -> tuple[int | None, int | None, float | None]:
+        """The used time, the idle time, and the joules. None: less than nine tenths was sampled."""
         held = self.held
         if not held:
-            return 0, 0.0
+            return 0, 0, 0.0
+        known = self.sampled >= SAMPLED_LEAST * held
         return (
-            round(self.used * held / self.sampled) if self.sampled >= SAMPLED_LEAST * held else None,
+            round(self.used * held / self.sampled) if known else None,
+            round(self.idle * held / self.sampled) if known else None,
             self.joules * held / self.powered if self.powered >= SAMPLED_LEAST * held else None,
         )

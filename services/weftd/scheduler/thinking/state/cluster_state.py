@@ -105,6 +105,7 @@ class ClusterState:
         self.resize_candidates = ResizeCandidates()
         self.replicas = ReplicaWatch()
         self.outcomes = RunOutcomes()
+        self.idle_warned: dict[tuple[str, int], float] = {}  # when jobs, by epoch, were warned that their GPUs idle
         self.hung: set[tuple[str, int]] = set()  # jobs, with their epochs, that are noted to hang
         self.freed_holds = FreedHolds()
         self._loaded_at = 0.0

@@ -1,0 +1,53 @@
+"""Jobs that leave their GPUs idle, on a live cluster with emulated GPUs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import spec
+from tests.support.cluster import LOOK_SECONDS, Cluster, embedded_cluster
+from weft.domain.job import CauseCode, JobState
+from weft.emulation.faults import Fault, write_fault
+
+FILE = "$WEFT_CHECKPOINT_DIR/state"
+SAVES = f"cat {FILE} || echo new; trap 'echo saved > {FILE}; exit 0' TERM; while :; do sleep 0.2; done"
+SETTINGS = {"EXECUTOR_STILL_SECONDS": "1", "SCORER_BENCHMARKS": "off"}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with embedded_cluster(tmp_path, nodes=1, gpus=2, settings=SETTINGS) as made:
+        yield made
+
+
+def show_use(cluster: Cluster, use: float) -> None:
+    """The driver of the node's GPUs reports this use of them from now on."""
+    for gpu in (0, 1):
+        write_fault(cluster.local.home.node("node-1") / "emulated", gpu, Fault(use=use))
+
+
+@pytest.mark.timeout(180)
+async def test_a_job_whose_gpus_idle_is_warned_stopped_and_goes_on_from_its_checkpoint(cluster: Cluster) -> None:
+    show_use(cluster, 0.0)
+    wanted = spec("idle", gpus=1, command=["sh", "-c", SAVES], idle_stop="10s", role={"cpus": 0.1, "memory": "64MiB"})
+    job = (await cluster.client.submit(wanted)).id
+    ended = await cluster.ended(job)
+    assert (ended.state, ended.attempts) == (JobState.CANCELLED, 0)
+    assert ended.ended_for is not None
+    assert ended.ended_for.code is CauseCode.IDLE_STOPPED
+    told = [event.data.cause.code for event in await cluster.client.story(job) if event.data.cause is not None]
+    assert told.index(CauseCode.HELD_IDLE) < told.index(CauseCode.IDLE_STOPPED)
+    await cluster.client.requeue(job)
+    again = await cluster.state(job, JobState.RUNNING)
+    assert again.epoch == 1
+    assert await log_has(cluster, job, b"saved")
+
+
+async def log_has(cluster: Cluster, job: str, text: bytes) -> bool:
+    """Wait until the log of rank 0 has this text."""
+    async with asyncio.timeout(30):
+        while text not in await cluster.client.read_log(job, rank=0):  # noqa: ASYNC110 -- a log is no event
+            await asyncio.sleep(LOOK_SECONDS)
+    return True
