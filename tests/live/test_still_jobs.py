@@ -1,6 +1,7 @@
-"""Jobs that leave their GPUs idle, on a live cluster with emulated GPUs."""
+"""Jobs that leave their GPUs idle, and jobs that hang, on a live cluster with emulated GPUs."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -45,9 +46,48 @@ async def test_a_job_whose_gpus_idle_is_warned_stopped_and_goes_on_from_its_chec
     assert await log_has(cluster, job, b"saved")
 
 
-async def log_has(cluster: Cluster, job: str, text: bytes) -> bool:
-    """Wait until the log of rank 0 has this text."""
+WAITS = """
+import faulthandler, os, pathlib, signal, sys, time
+
+def all_reduce():
+    while True:
+        time.sleep(0.1)
+
+faulthandler.register(signal.SIGUSR1)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+print("epoch", os.environ["WEFT_EPOCH"], flush=True)
+if os.environ["WEFT_EPOCH"] == "0":
+    all_reduce()
+"""
+
+
+@pytest.mark.timeout(180)
+async def test_a_job_that_hangs_is_shown_as_hung_leaves_its_stacks_and_starts_again(cluster: Cluster) -> None:
+    show_use(cluster, 1.0)
+    wanted = spec(
+        "waits",
+        gpus=1,
+        replicas=2,
+        command=[sys.executable, "-c", WAITS],
+        hang={"after": "15s", "do": "requeue", "signal": "SIGUSR1"},
+        retries={"max": 1, "backoff": "1s"},
+        grace="2s",
+        role={"cpus": 0.2, "memory": "128MiB"},
+    )
+    job = (await cluster.client.submit(wanted)).id
+    hung = await cluster.until(job, lambda view: view.hung_since is not None)
+    assert hung.state is JobState.RUNNING
+    for rank in (0, 1):
+        await log_has(cluster, job, b"in all_reduce", rank=rank, epoch=0)
+    ended = await cluster.ended(job)
+    assert (ended.state, ended.epoch, ended.attempts, ended.hung_since) == (JobState.SUCCEEDED, 1, 1, None)
+    told = [event.data.cause.code for event in await cluster.client.story(job) if event.data.cause is not None]
+    assert told.count(CauseCode.HUNG) == 3, "noted, stopped, requeued"
+
+
+async def log_has(cluster: Cluster, job: str, text: bytes, *, rank: int = 0, epoch: int | None = None) -> bool:
+    """Wait until the log of a rank has this text."""
     async with asyncio.timeout(30):
-        while text not in await cluster.client.read_log(job, rank=0):  # noqa: ASYNC110 -- a log is no event
+        while text not in await cluster.client.read_log(job, rank=rank, epoch=epoch):  # noqa: ASYNC110 -- a log is no event
             await asyncio.sleep(LOOK_SECONDS)
     return True

@@ -16,6 +16,7 @@ from tests.simulation.witness import Witness
 from tests.support.doubles.runtime import FakeHost, FakeRuntime, Program
 from tests.support.memory_keeper import MemoryKeeper
 from weft.domain.cluster import Capacity
+from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import EndReason, StartRun
 from weftd.executor.channel import Channel, SessionWanted
 from weftd.executor.guard import thinking as guard
@@ -233,6 +234,10 @@ class SimRuntime:
         await self._place.point(f"show members {RunKey.of(order)}")
         why: str = await self._engine.ask(self._place, lambda: self._host.show_members(order, signal_due=signal_due))
         return why
+
+    async def dump_stacks(self, key: RunKey, told: ResizeSignal | None) -> None:
+        await self._place.point(f"dump stacks {key}")
+        await self._engine.ask(self._place, lambda: self._host.dump_stacks(key, told))
 
     async def probe(self, run: Run) -> str:
         await self._place.point(f"probe {run.key}")

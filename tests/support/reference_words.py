@@ -47,6 +47,8 @@ FIELDS = {
     "JobSpec.idle_stop": "After how long without any use of its GPUs it is stopped, or `never`; 2h for a notebook, and"
     " never for other jobs, unless its tenant has a bound (docs/health.md).",
     "HangRules.after": "Time without output, a step, or a change in the use of its GPUs; 1 minute at least.",
+    "HangRules.signal": "Sent once to the main process of each rank of a job that hangs, if the process handles it, as"
+    " with Python's `faulthandler.register`; without it `py-spy` is used where a node has it.",
     "HangRules.do": "`notify`: its story says so; `requeue`: it starts again from its checkpoint, which counts as a"
     " retry; `nothing`.",
     "JobSpec.resize": "How it takes another size (docs/elastic.md).",

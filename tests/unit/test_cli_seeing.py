@@ -246,6 +246,30 @@ def test_a_job_that_misses_the_environment_of_the_shell_is_told_what_to_do(
     assert bool(hint(job, LastWords(rank=0, lines=lines))) is told
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)", "a collective of NCCL timed"),
+        ("RuntimeError: [..] Timed out waiting 1800000ms for recv operation", ""),
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc] [Gloo] Timed out waiting", "a collective of Gloo timed out"),
+        ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "not all ranks came to the rendezvous"),
+    ],
+)
+def test_a_timeout_of_nccl_or_torch_in_the_last_lines_is_recognised(line: str, told: str) -> None:
+    cause = Cause(code=CauseCode.EXITED, sentence="ended with status 1")
+    said = hint(job_view(state=JobState.FAILED, ended_for=cause), LastWords(rank=1, lines=("step 9", line)))
+    assert said.startswith(told)
+    assert bool(said) is bool(told)
+
+
+async def test_a_job_that_hangs_is_listed_as_hung(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view(hung_since=1.0), job_view("j-bbbbbbbbbb")))
+    gateway.answers["GET /v1/nodes"] = NodesView(nodes=())
+    assert await weft(gateway, "ps") == 0
+    said = capsys.readouterr().out
+    assert (said.count("hung"), said.count("running")) == (1, 1)
+
+
 def test_with_a_virtual_environment_active_the_hint_is_the_option_that_takes_it_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

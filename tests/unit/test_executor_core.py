@@ -8,10 +8,12 @@ from msgspec import structs
 from tests.support.runs import desired, order
 from tests.support.tier import examples
 from weft.domain.shares import Share
+from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.thinking.core import (
     Action,
+    DumpStacks,
     Hurry,
     Kill,
     Memory,
@@ -76,6 +78,19 @@ def test_an_undesired_run_is_asked_to_stop_once_and_killed_when_its_grace_is_ove
     assert decide(reconciler, running(), now=11.0) == [Kill(KEY)]
     assert decide(reconciler, running(), now=12.0) == []
     assert decide(reconciler, running(), now=16.0) == [Kill(KEY)]
+
+
+def test_the_stacks_of_a_run_that_hangs_are_asked_for_once_until_it_has_gone_on() -> None:
+    hangs = order(hung=True, hang_signal="SIGUSR1")
+    reconciler = told(hangs)
+    assert decide(reconciler, running(), now=1.0) == [DumpStacks(KEY, ResizeSignal.USR1)]
+    assert decide(reconciler, running(), now=2.0) == []
+    told(order(), reconciler=reconciler, at=3.0)
+    assert decide(reconciler, running(), now=3.0) == []
+    told(hangs, reconciler=reconciler, at=4.0)
+    assert decide(reconciler, running(), now=4.0) == [DumpStacks(KEY, ResizeSignal.USR1)]
+    told(reconciler=reconciler, at=5.0)
+    assert decide(reconciler, running(), now=5.0) == [Terminate(KEY)]
 
 
 def test_the_grace_of_the_newest_order_counts() -> None:

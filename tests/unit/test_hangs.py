@@ -11,6 +11,7 @@ from weft.domain.spec import Checkpointing, HangAct, HangRules, Kind, Retries
 from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from weftd.executor.runs import RunKey
 from weftd.executor.thinking.hangs import SAMPLES_SECONDS_MAX, Still, StillWatch
+from weftd.scheduler.thinking.decide.hangs import STACKS_SECONDS
 
 KEY, S = RunKey("job-1", 1, 0), JobState
 
@@ -55,6 +56,14 @@ def test_a_run_of_long_steps_is_still_only_after_ten_of_them() -> None:
     run.goes_on(1, step_seconds=30.0)
     assert run.goes_on(290) == Still()
     assert run.goes_on(20).seconds == 300
+
+
+def test_the_stacks_that_a_run_is_asked_for_are_no_sign_of_work() -> None:
+    run = Watched()
+    assert run.goes_on(130).seconds == 120
+    run.watch.dumps(KEY, run.now)
+    assert run.goes_on(60, log=900).seconds == 180
+    assert run.goes_on(1, log=901) == Still(), "it writes again later"
 
 
 def test_without_samples_nothing_is_known() -> None:
@@ -106,8 +115,24 @@ def test_a_job_hangs_once_all_of_its_ranks_are_still_for_long_enough_and_its_sto
     ]
     assert w.state("j-1") is S.RUNNING
     stands_still(w, 0, 0.0, 0.0)
+    assert "it counts as hung no longer" in notes(w)[1]
+    assert w.stored["j-1"].hung_since is None
     stands_still(w, 600, 0.0, 0.0)
-    assert len(notes(w)) == 2, "it went on in between"
+    assert len(notes(w)) == 3
+
+
+def test_the_nodes_of_a_job_that_hangs_are_told_so_and_by_which_signal_it_writes_its_stacks() -> None:
+    w = world(nodes=2, gpus=2)
+    gang(w, signal="SIGUSR1")
+    stands_still(w, 600, 1.0, 1.0)
+    orders = [order for node_id in w.nodes for order in w.runs_of(node_id)]
+    assert [(order.hung, order.hang_signal) for order in orders] == [(True, "SIGUSR1")] * 2
+    w.lead_anew(w.open_jobs(), list(w.core.cluster_state.pool.nodes.values()))
+    stands_still(w, 660, 1.0, 1.0)
+    assert len(notes(w)) == 1, "a new leader notes it once"
+    stands_still(w, 0, 1.0, 1.0)
+    orders = [order for node_id in w.nodes for order in w.runs_of(node_id)]
+    assert [(order.hung, order.hang_signal) for order in orders] == [(False, None)] * 2
 
 
 def test_one_rank_that_works_is_enough() -> None:
@@ -136,6 +161,8 @@ def test_a_hung_job_that_asks_for_it_starts_again_away_from_the_rank_that_idles(
     assert notes(w) == []
     stands_still(w, 1800, 1.0, 0.0)
     assert f"rank 1 on node {guilty} idles, and the others wait" in notes(w)[0]
+    assert w.state("j-1") is S.RUNNING, "its nodes write its stacks first"
+    w.tick(STACKS_SECONDS)
     w.round()
     stored = w.stored["j-1"]
     assert (stored.epoch, stored.attempts) == (1, 1)

@@ -34,6 +34,7 @@ class CauseCode(StrEnum):
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
     HUNG = "hung"  # none of its ranks shows a sign of work
+    WENT_ON = "went-on"  # it counts as hung no longer
     HELD_IDLE = "held-idle"  # uses none of its GPUs, and is stopped soon if that goes on
     IDLE_STOPPED = "idle-stopped"  # used none of its GPUs for longer than it may
     GPU_FAILED = "gpu-failed"  # a GPU that it holds is out of use: it goes elsewhere

@@ -237,6 +237,7 @@ class Job(Struct, frozen=True, kw_only=True):
     revisions: tuple[Revision, ...] = ()  # of a service, those after 0 that are wanted, still run or may come back
     loans: tuple[Loan, ...] = ()  # of a service: what it has of other jobs
     failures: tuple[Failure, ...] = ()  # its last ones, the newest at the end
+    hung_since: float | None = None  # since when it has counted as hung
 
     @property
     def revision(self) -> int:
@@ -448,7 +449,16 @@ def after(job: Job, step: Step) -> Job:
         revisions=job.revisions if step.revisions is None else step.revisions,
         loans=_loans(job, step),
         failures=_failures(job, step),
+        hung_since=_hung_since(job, step, at),
     )
+
+
+def _hung_since(job: Job, step: Step, at: float) -> float | None:
+    if step.to is not JobState.RUNNING or step.event is not JobEvent.NOTED:
+        return job.hung_since if step.to is JobState.RUNNING else None
+    if step.cause.code is CauseCode.HUNG:
+        return at
+    return None if step.cause.code is CauseCode.WENT_ON else job.hung_since
 
 
 def _failures(job: Job, step: Step) -> tuple[Failure, ...]:

@@ -282,6 +282,12 @@ class Checkpointing(_Strict, frozen=True, kw_only=True):
             raise ValueError("say every or on_stop: neither is set")
 
 
+class ResizeSignal(StrEnum):
+    HUP = "SIGHUP"
+    USR1 = "SIGUSR1"
+    USR2 = "SIGUSR2"
+
+
 class HangAct(StrEnum):
     NOTIFY = "notify"  # its story and its explanation say so
     REQUEUE = "requeue"  # it starts again from its checkpoint, which counts as a retry
@@ -293,6 +299,7 @@ class HangRules(_Strict, frozen=True, kw_only=True):
 
     after: Duration = "10m"
     do: HangAct = HangAct.NOTIFY
+    signal: ResizeSignal | None = None
 
     @property
     def after_seconds(self) -> float:
@@ -315,12 +322,6 @@ class StopSignal(StrEnum):
     USR1 = "SIGUSR1"
     USR2 = "SIGUSR2"
     WINCH = "SIGWINCH"
-
-
-class ResizeSignal(StrEnum):
-    HUP = "SIGHUP"
-    USR1 = "SIGUSR1"
-    USR2 = "SIGUSR2"
 
 
 class ResizeRules(_Strict, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from weft.domain.cluster import GPUS_MAX, Capacity
 from weft.domain.shares import Share
-from weft.domain.spec import StopSignal, Volume
+from weft.domain.spec import ResizeSignal, StopSignal, Volume
 from weft.messages import Message
 from weft.messages.bounds import (
     PROGRESS_NAMES_MAX,
@@ -234,6 +234,8 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     named_volumes: tuple[Volume, ...] = ()  # those that its node offers by name
     stop_signal: StopSignal | None = None  # asks it to stop; None: its image's, else SIGTERM
     ulimits: dict[str, int] = {}  # by name; -1: unlimited
+    hung: bool = False  # its job hangs: its stacks are to be in its log
+    hang_signal: ResizeSignal | None = None  # that makes it write them; None: nothing that it knows of
 
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -305,6 +307,8 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     named_volumes: tuple[Volume, ...] = ()
     stop_signal: StopSignal | None = None
     ulimits: dict[str, int] = {}
+    hung: bool = False
+    hang_signal: ResizeSignal | None = None
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

@@ -152,6 +152,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("revisions", "revisions", _as_is),
     ("loans", "loans", _as_is),
     ("failures", "failures", _as_is),
+    ("hung_since", "hung_since", _time),
 )
 """The fields of a job that a step may change: each with its column in `jobs`, and how it is written there."""
 _fields = attrgetter(*(name for name, _, _ in COLUMNS))
@@ -245,6 +246,7 @@ def job_of(row: Row) -> Job:
         revisions=_REVISIONS.decode(row["revisions"]) if row["revisions"] else (),
         loans=_LOANS.decode(row["loans"]) if row["loans"] else (),
         failures=_FAILURES.decode(row["failures"]) if row["failures"] else (),
+        hung_since=row["hung_since"],
     )
 
 

@@ -14,7 +14,7 @@ from weftd.executor.files.contexts import BadContextError
 from weftd.executor.files.secrets import MissingSecretsError
 from weftd.executor.registry import NoImageError
 from weftd.executor.runs import RunKey, Runtime, RuntimeUnavailableError
-from weftd.executor.thinking.core import Action, Hurry, Kill, Remove, Resize, Start, Terminate
+from weftd.executor.thinking.core import Action, DumpStacks, Hurry, Kill, Remove, Resize, Start, Terminate
 from weftd.executor.thinking.members import ShowMembers
 from weftd.executor.thinking.rounding import shown
 from weftd.executor.turns import StartTurns
@@ -147,6 +147,9 @@ class Actions:
                     self._not_applied(action, why)
                 else:
                     logger.info("resized %s: %s", key, shown(limits))
+            case DumpStacks(key, told):
+                logger.info("%s hangs: its stacks go into its log", key)
+                await self._runtime.dump_stacks(key, told)
             case ShowMembers(order, signal_due):
                 if why := await self._runtime.show_members(order, signal_due=signal_due):
                     logger.warning("not shown to %s: %s", action.key, why)

@@ -25,7 +25,7 @@ from weftd.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
 from weftd.executor.serving.logends import LogEnds
 from weftd.executor.settings import ExecutorSettings
 from weftd.executor.state_file import StateFile
-from weftd.executor.thinking.core import Action, Reconciler, Start
+from weftd.executor.thinking.core import Action, DumpStacks, Reconciler, Start
 from weftd.executor.thinking.hangs import StillWatch
 from weftd.executor.thinking.health import SignWatch
 from weftd.executor.thinking.telling import Told
@@ -163,6 +163,9 @@ class Agent:
                 self._secret_files.keep({*(run.key for run in runs if run.live), *self.actions.busy})
                 actions = self._core.decide(runs, busy=self.actions.busy, now=now)
                 self._state_file.save(self._core.memory)  # before the action, so that its cause survives a crash
+                for dump in actions:
+                    if isinstance(dump, DumpStacks):
+                        self._still_watch.dumps(dump.key, now)
                 self.gauges.show(runs, actions, fenced=self._core.fenced(now))
                 self.actions.take(actions)
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from weft.domain.shares import Share
+from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import EndReason, Noted, RunState, Serve, StartRun
 from weftd.executor.channel import Channel, SessionWanted
 
@@ -137,6 +138,11 @@ class Runtime(Protocol):
 
         The signal is sent if the file had another number of `changes`, or if it is still due from an earlier try. It is
         never sent to a process that does not handle it, because the signal would end that process.
+        """
+
+    async def dump_stacks(self, key: RunKey, told: ResizeSignal | None) -> None:
+        """Have the stacks of a live run in its log, within seconds: by the signal, if its main process handles that,
+        else by py-spy, if the node has it. Else the log says why there are none. A run that is not there is left alone.
         """
 
     async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.domain.cluster import NOT_HELD_TO_SHARES
+from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import EndReason, Members, RunState, StartRun
 from weftd.executor.channel import Channel, SessionRefusedError, SessionWanted
 from weftd.executor.runs import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
@@ -152,6 +153,11 @@ class FakeHost:
             self.signals.append((key, members.signal))
         return ""
 
+    def dump_stacks(self, key: RunKey, told: ResizeSignal | None) -> None:
+        words = f"stacks by {told}" if told is not None else "no stacks"
+        if key in self._held and self._held[key].run.live:
+            self.write(key, f"weft: this job hangs\n{words}\n".encode())
+
     def probe(self, key: RunKey) -> str:
         """Empty if the run takes requests now, else why not."""
         held = self._held.get(key)
@@ -222,6 +228,10 @@ class FakeRuntime:
     async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
         self._check()
         return self.host.show_members(order, signal_due=signal_due)
+
+    async def dump_stacks(self, key: RunKey, told: ResizeSignal | None) -> None:
+        self._check()
+        self.host.dump_stacks(key, told)
 
     async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
         raise SessionRefusedError("this runtime runs nothing")

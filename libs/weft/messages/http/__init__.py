@@ -211,7 +211,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank. `findings`: what the last review of its pool proposes for it. `curve`: its measured speed, by its replicas and
     CPUs. `size`: by role, and `resize`: how it takes another size while it runs; in lists both are left out of jobs
     that have one size only.
-    `service`: of a job that serves requests.
+    `service`: of a job that serves requests. `hung_since`: since when a running job has counted as hung.
     """
 
     id: str
@@ -249,6 +249,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: dict[str, RoleSize] = {}
     resize: ResizeHow | None = None
     service: ServiceView | None = None
+    hung_since: Seconds | None = None
 
 
 class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):

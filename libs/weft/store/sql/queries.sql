@@ -12,7 +12,7 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
        extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
        extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds,
        attained_gpu_seconds, nodes, size, gpu_model, worked, extract(epoch FROM sized_at)::float8 AS sized_at, next_placement,
-       revisions, loans, failures;
+       revisions, loans, failures, extract(epoch FROM hung_since)::float8 AS hung_since;
 
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;

@@ -106,8 +106,8 @@ def plain(text: str, style: str = "") -> Text:
     return Text(clean(text), style=style)
 
 
-def state_text(state: JobState) -> Text:
-    return Text(state.value, style=STATE_STYLES[state])
+def state_text(state: JobState, *, hung: bool = False) -> Text:
+    return Text("hung", style="bold red") if hung else Text(state.value, style=STATE_STYLES[state])
 
 
 def job_colour(job_id: str) -> str:

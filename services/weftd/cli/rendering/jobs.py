@@ -76,7 +76,7 @@ def jobs_table(
         "ID": lambda job: plain(job.id),
         "NAME": lambda job: _marked_name(job, context) if screen and context.bars else _name(job, context),
         "TENANT": lambda job: plain(job.tenant),
-        "STATE": lambda job: state_text(job.state),
+        "STATE": lambda job: state_text(job.state, hung=job.hung_since is not None),
         "FOR": lambda job: how_long(job, context),
         "STARTS": lambda job: when_text(starts.get(job.id), context),
         "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
@@ -263,7 +263,10 @@ def description(
 
 
 def _headline(job: JobView, context: RenderContext) -> Text:
-    line = Text.assemble(plain(job.name, "bold"), "  ", plain(job.id, "dim"), "  ", state_text(job.state))
+    line = Text.assemble(plain(job.name, "bold"), "  ", plain(job.id, "dim"), "  ")
+    line.append_text(state_text(job.state, hung=job.hung_since is not None))
+    if job.hung_since is not None:
+        return line.append(f" for {span(context.now - job.hung_since)}")
     if job.state.final:
         return line.append(f" {ago(context.now - (job.ended_at or job.since))}")
     return line.append(f" for {span(context.now - job.since)}")

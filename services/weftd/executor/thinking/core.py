@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from weft.domain.shares import WHOLE
+from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
 from weftd.executor.runs import NO_LIMIT, Limits, Run, RunKey
 from weftd.executor.thinking.members import Changing, Showing, ShowMembers
@@ -56,7 +57,14 @@ class Resize(Struct, frozen=True):
     limits: Limits
 
 
-Action = Start | Terminate | Hurry | Kill | Remove | Resize | ShowMembers
+class DumpStacks(Struct, frozen=True):
+    """Have the stacks of a run that hangs in its log. `told`: the signal on which its program writes them."""
+
+    key: RunKey
+    told: ResizeSignal | None
+
+
+Action = Start | Terminate | Hurry | Kill | Remove | Resize | ShowMembers | DumpStacks
 
 
 class ReconcilerTimings(Struct, frozen=True, kw_only=True):
@@ -143,6 +151,7 @@ class Reconciler:
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
         self._over: dict[RunKey, Run] = {}  # runs that ended and were removed here, the latest last
         self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
+        self._dumped: set[RunKey] = set()  # runs whose stacks were asked for since they hang
         self._strict = False
         self._outside: dict[RunKey, float] = {}  # for how long, at the last sample, runs used a GPU outside their share
         self._sampled_at = 0.0
@@ -226,7 +235,7 @@ class Reconciler:
         for key in sorted(found.keys() - busy):
             run = found[key]
             if run.live:
-                actions += self._ends(run, now) or self._shows(run, now) or self._resizes(run, now)
+                actions += self._ends(run, now) or self._shows(run, now) or self._resizes(run, now) or self._dumps(run)
             elif self._removable(key):
                 actions.append(self._remove(run))
         return actions + self._starts(found, busy, now)
@@ -324,6 +333,7 @@ class Reconciler:
         """Forget the runs that are gone."""
         kept = set(known)
         self._told &= kept
+        self._dumped &= kept
         self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
         self._trying = {key: trying for key, trying in self._trying.items() if key in kept}
         self._showing.keep(kept)
@@ -413,6 +423,16 @@ class Reconciler:
         if order is None or run.key in self._stops or run.state is not RunState.RUNNING:
             return []
         return self._showing.decide(order, now)
+
+    def _dumps(self, run: Run) -> list[DumpStacks]:
+        """Ask once for the stacks of a run whose job hangs."""
+        order = (self._desired or {}).get(run.key)
+        if order is None or not order.hung:
+            self._dumped.discard(run.key)
+        elif run.key not in self._dumped and run.state is RunState.RUNNING:
+            self._dumped.add(run.key)
+            return [DumpStacks(run.key, order.hang_signal)]
+        return []
 
     def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
         """Start desired runs that never were here, once older epochs and the present holders of their GPUs ended."""

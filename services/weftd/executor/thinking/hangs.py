@@ -4,6 +4,7 @@ GPUs that idle and GPUs that are wholly busy both count: a rank that waits for a
 busy. A run that reads or writes files or the network, as one that prepares its data does, works.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ BUSY_LEAST = 0.95  # use between IDLE_USE_MAX and this is work
 FLAT = 0.02  # by so much a use may differ and counts as the same
 BYTES_RATE = 1 << 20  # a run that moves more per second works
 STEPS = 10.0  # a run is still only after this many of its steps would have ended
+DUMP_SECONDS = 30.0  # in which output may be the stacks that were asked for
 SAMPLES_SECONDS_MAX = 30.0  # without samples for so long, nothing is known
 REPORTED_SECONDS = 60.0  # whole multiples of them are reported: the report of a node changes rarely
 
@@ -34,6 +36,7 @@ class _Watched(Struct):
     progress: Mapping[str, float] = {}
     use: float | None = None
     step_seconds: float = 0.0
+    dumps_until: float = -math.inf
 
 
 class StillWatch:
@@ -53,9 +56,14 @@ class StillWatch:
     ) -> None:
         """Take in the size of the run's log and its newest progress."""
         watched = self._watched.setdefault(key, _Watched(now, now))
-        if (log_bytes, progress) != (watched.log_bytes, watched.progress):
-            watched.since, watched.log_bytes, watched.progress = now, log_bytes, dict(progress)
+        if progress != watched.progress or (log_bytes != watched.log_bytes and now >= watched.dumps_until):
+            watched.since = now
+        watched.log_bytes, watched.progress = log_bytes, dict(progress)
         watched.step_seconds = step_seconds or watched.step_seconds
+
+    def dumps(self, key: RunKey, now: float) -> None:
+        """The run is asked for its stacks: the output that follows is no sign of work."""
+        self._watched.setdefault(key, _Watched(now, now)).dumps_until = now + DUMP_SECONDS
 
     def sampled(self, told: NodeSampled, gpus_of: Mapping[RunKey, Sequence[int]], now: float) -> None:
         """Take in a sample of the node. `gpus_of`: the GPUs of each run."""

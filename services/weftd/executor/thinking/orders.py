@@ -46,6 +46,8 @@ def runs_of(order: JobOrder) -> Iterator[StartRun]:
             named_volumes=order.named_volumes,
             stop_signal=order.stop_signal,
             ulimits=order.ulimits,
+            hung=order.hung,
+            hang_signal=order.hang_signal,
             env=env,
             gpus=rank.gpus,
             cpus=rank.cpus,

@@ -88,6 +88,7 @@ def job_view(
         size=sizes_of(job) if sized else {},
         resize=how_resized(spec) if sized else None,
         service=service or service_view(job, cluster),
+        hung_since=job.hung_since,
     )
 
 

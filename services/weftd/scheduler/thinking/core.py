@@ -368,7 +368,6 @@ class Scheduler:
 
     def _deadlines(self, now: float) -> list[Step]:
         steps: list[Step] = []
-        hangs.forget(self.cluster_state)
         idling.forget(self.cluster_state)
         for job_id in sorted(self.cluster_state.pool.runs.holding):
             job = self.cluster_state.jobs[job_id]

@@ -129,7 +129,7 @@ SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
            SELECT jsonb_agg(COALESCE(r.text, '{}') || one ORDER BY place)
              FROM jsonb_array_elements(j.revisions) WITH ORDINALITY AS given (one, place)
                   LEFT JOIN revisions r ON r.job_id = j.id AND r.number = (one ->> 'number')::integer) END AS revisions,
-       j.loans, j.failures,
+       j.loans, j.failures, j.hung_since,
        COALESCE(s.spec_bytes, octet_length(s.spec::text))
        + CASE WHEN j.revisions IS NOT NULL
               THEN COALESCE((SELECT sum(r.bytes) FROM revisions r WHERE r.job_id = j.id), 0)::bigint ELSE 0 END AS bytes

@@ -21,11 +21,12 @@ BEGIN
             UPDATE jobs SET
                    (state, last_event, version, epoch, since, priority, attempts, not_before, placement, stopping_for,
                     waiting_for, started_at, ended_at, exit_code, progress, placed_at, attained, attained_gpu_seconds,
-                    nodes, size, gpu_model, worked, sized_at, next_placement, revisions, loans, failures)
+                    nodes, size, gpu_model, worked, sized_at, next_placement, revisions, loans, failures,
+                    hung_since)
                  = (SELECT state, last_event, version, epoch, since, priority, attempts, not_before, placement,
                            stopping_for, waiting_for, started_at, ended_at, exit_code, progress, placed_at, attained,
                            attained_gpu_seconds, nodes, size, gpu_model, worked, sized_at, next_placement, revisions, loans,
-                           failures
+                           failures, hung_since
                       FROM jsonb_populate_record(jobs, step.row))
               FROM jsonb_to_recordset(round) AS step (ordinal bigint, id text, version integer, "row" jsonb)
              WHERE jobs.id = step.id AND jobs.version = step.version

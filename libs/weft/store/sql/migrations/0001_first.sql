@@ -284,6 +284,7 @@ CREATE TABLE jobs (
     revisions      jsonb,         -- of a service; NULL: it was never updated
     loans          jsonb,         -- what a service has of other jobs; NULL: nothing
     failures       jsonb,         -- of its tries, the last ones; NULL: none
+    hung_since     timestamptz,   -- since when a running job counts as hung
     CHECK ((state IN ('placed', 'starting', 'running', 'stopping')) <= (placement IS NOT NULL)),
     CHECK ((state = 'stopping') = (stopping_for IS NOT NULL))
 ) WITH (fillfactor = 70);

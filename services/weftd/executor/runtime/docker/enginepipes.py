@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from weftd.executor.stacks import write_stacks
+
 FOLDER = "/run/docker/containerd"  # of an engine as it comes; another one's is found by who has its pipes open
 NAMES = ("init-stdout", "init-stderr")
 END_SECONDS_MAX = 2.0
@@ -30,6 +32,11 @@ class EnginePipes:
         """Open what is in reach. `pid`: the container's first process."""
         if not self._fds:
             self._fds = tuple(fd for name in NAMES if (fd := _opened(pid, f"{container}/{name}")) is not None)
+
+    def write_stacks(self, text: str) -> None:
+        """Put this text into the output of a container that runs, if its pipes are in reach. Raises OSError."""
+        for fd in self._fds[-1:]:
+            write_stacks(fd, text)
 
     def rest(self) -> bytes:
         """What the engine did not read, the same at each call. Blocks for END_SECONDS_MAX at most."""

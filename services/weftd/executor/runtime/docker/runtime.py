@@ -18,8 +18,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from weft.domain.cluster import NO_STOPPING
+from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import RunState, StartRun
 from weft.sharing.native import NotBuilt
+from weftd.executor import stacks
 from weftd.executor.channel import Channel, SessionRefusedError, SessionWanted
 from weftd.executor.files import members
 from weftd.executor.files.home import Home
@@ -278,10 +280,27 @@ class DockerRuntime:
             return f"members: {error}"
         if told is None or not due:
             return ""
-        if (pid := signalling.only_child(held.pid, container.id)) and not signalling.handles(pid, told):
+        return await self._signalled(held, told)
+
+    async def dump_stacks(self, key: RunKey, told: ResizeSignal | None) -> None:
+        held, copy = self._held.get(key), self._copies.get(key)
+        if held is None or copy is None:
+            return
+        why = ""
+        if told is not None:
+            why = await self._signalled(held, told)
+            if not why:
+                return
+        text = await stacks.stacks_of(held.pid)
+        with suppress(OSError):
+            copy.pipes.write_stacks(f"{why}\n{text}".strip())
+
+    async def _signalled(self, held: Held, told: ResizeSignal) -> str:
+        """Signal the main process of a container if it handles the signal. Empty, or why not."""
+        if (pid := signalling.only_child(held.pid, held.id)) and not signalling.handles(pid, told):
             return signalling.not_handled(told)
         try:
-            await self._engine.call(self._engine.client.kill, container.id, str(told))
+            await self._engine.call(self._engine.client.kill, held.id, str(told))
         except EngineRefusedError as error:
             return f"{told}: {error}"
         return ""

@@ -99,6 +99,10 @@ class Lives:
         main = None if live.ending else signalling.only_child(live.record.pid)
         await asyncio.to_thread(hurry, str(self._home.runs), key, self._home.run(key), _where(live), main=main)
 
+    def write_stacks(self, key: RunKey, text: str) -> None:
+        """Put this text into the output of a live run. Raises OSError."""
+        self._outputs.write_stacks(key, text)
+
     def read_limits(self, live: Live) -> None:
         """Read the run's limits from its groups."""
         limits = self._cgroups.limits(live.record.cgroups)

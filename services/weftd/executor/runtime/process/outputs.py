@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from weftd.executor.runs import RunKey
 from weftd.executor.runtime.process.pipes import RunPipes, move, open_log, waiting
+from weftd.executor.stacks import write_stacks
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,15 @@ class Outputs:
             output.give_up_at = time.monotonic() + OUTPUT_SECONDS_MAX
         self._asked.append(_Asked(output, then))
         os.eventfd_write(self._wake, 1)
+
+    def write_stacks(self, key: RunKey, text: str) -> None:
+        """Put this text into the run's output. Raises OSError."""
+        output = self._outputs.get(key)
+        if output is None:
+            return
+        with output.lock:
+            if output.pipes.output >= 0:
+                write_stacks(output.pipes.output, text)
 
     def let_go(self, key: RunKey) -> None:
         """Let the run's shim exit."""

@@ -16,8 +16,10 @@ import errno
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from weft.domain.spec import ResizeSignal
 from weft.messages.nodes import StartRun
 from weft.messages.sessions import SessionKind
+from weftd.executor import stacks
 from weftd.executor.channel import Channel, SessionRefusedError, SessionWanted
 from weftd.executor.files import members
 from weftd.executor.files.home import Home
@@ -185,6 +187,19 @@ class ProcessRuntime:
         if pidfd is None:
             return f"{told}: this host lets no process be held while it is signalled"
         return signalling.signal_child(live.record.pid, pidfd, told)
+
+    async def dump_stacks(self, key: RunKey, told: ResizeSignal | None) -> None:
+        live, pidfd = self._lives.runs.get(key), self._lives.pidfd(key)
+        if live is None or live.over:
+            return
+        why = ""
+        if told is not None and pidfd is not None:
+            why = signalling.signal_child(live.record.pid, pidfd, told)
+            if not why:
+                return
+        text = await stacks.stacks_of(live.record.pid)
+        with suppress(OSError):
+            self._lives.write_stacks(key, f"{why}\n{text}".strip())
 
     async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
         live = self._lives.runs.get(key)

@@ -136,7 +136,7 @@ export function mount(root, context) {
     const away = nodesAway((job.nodes ?? []).map((id) => live.node(id)).filter(Boolean));
     const since = over ? `${duration(now - (job.ended_at ?? job.since))} ago` : `for ${duration(now - job.since)}`;
     return [
-      h("div", { class: "row job-name" }, h("h1", {}, h("bdi", {}, clean(job.name))), stateChip(job.state), h("span", { class: "muted" }, since)),
+      h("div", { class: "row job-name" }, h("h1", {}, h("bdi", {}, clean(job.name))), stateChip(job.hung_since ? "hung" : job.state), h("span", { class: "muted" }, since)),
       h("p", { class: "muted" }, h("code", {}, clean(job.id))),
       progressView(job.progress),
       estimateView(end, now),

@@ -270,7 +270,7 @@ function cellsOf(row, now) {
   const waits = row.state === "queued" || !row.state;
   return [
     cell("place", row.place ? String(row.place) : ""),
-    cell("job", row.array ? arrayLink(row) : jobLink(row.id, row.name), waits || row.array ? null : stateChip(row.state)),
+    cell("job", row.array ? arrayLink(row) : jobLink(row.id, row.name), waits || row.array ? null : stateChip(row.hung_since ? "hung" : row.state)),
     cell("tenant", clean(row.tenant)),
     cell("kind", clean(row.kind), row.priority ? h("small", {}, `priority ${row.priority}`) : null),
     cell("gpus", text(row.gpus), h("span", { class: "unit" }, row.gpus === 1 ? " GPU" : " GPUs"),

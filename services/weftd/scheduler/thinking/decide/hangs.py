@@ -8,41 +8,42 @@ from weftd.scheduler.thinking.decide import lifecycle
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 
 BUSY = 0.5  # a rank whose GPUs are used more than this waits for another one
+STACKS_SECONDS = 15.0  # in which the nodes of a job that hangs write its stacks into its log
+_WENT_ON = Cause(
+    code=CauseCode.WENT_ON, sentence="it counts as hung no longer: a rank shows a sign of work, or cannot be read"
+)
 
 
 def watch(cluster_state: ClusterState, job: Job, now: float) -> list[Step]:
-    """Note once that a running job hangs, and start it again from its checkpoint if it asks for that."""
-    cause = _hangs(cluster_state, job)
-    key = (job.id, job.epoch)
-    if cause is None:
-        cluster_state.hung.discard(key)
-        return []
-    if key in cluster_state.hung:
-        return []
-    cluster_state.hung.add(key)
-    steps = cluster_state.go(job, JobEvent.NOTED, cause, now)
-    if job.spec.hang.do is HangAct.REQUEUE:
-        steps += lifecycle.stop(cluster_state, cluster_state.jobs[job.id], cause, now)
-    return steps
-
-
-def forget(cluster_state: ClusterState) -> None:
-    """Forget the jobs that are over, or in another epoch."""
-    jobs = cluster_state.jobs
-    cluster_state.hung = {key for key in cluster_state.hung if key[0] in jobs and jobs[key[0]].epoch == key[1]}
-
-
-def _hangs(cluster_state: ClusterState, job: Job) -> Cause | None:
+    """Note that a running job hangs, and when it does no more. If it asks for that, start it again from its checkpoint,
+    once its nodes had the time to write its stacks."""
     waits_for_people = job.spec.kind in (Kind.INFERENCE, Kind.NOTEBOOK)
     if job.state is not JobState.RUNNING or waits_for_people or job.spec.hang.do is HangAct.NOTHING:
-        return None
+        return []
+    seen = _seen(cluster_state, job)
+    if seen is None:
+        return []
+    cause = _hangs(job, seen)
+    if cause is None:
+        return [] if job.hung_since is None else cluster_state.go(job, JobEvent.NOTED, _WENT_ON, now)
+    if job.hung_since is None:
+        return cluster_state.go(job, JobEvent.NOTED, cause, now)
+    if job.spec.hang.do is HangAct.REQUEUE and now - job.hung_since >= STACKS_SECONDS:
+        return lifecycle.stop(cluster_state, job, cause, now)
+    return []
+
+
+def _seen(cluster_state: ClusterState, job: Job) -> list[tuple[Allocation, RunSeen]] | None:
+    """The ranks with GPUs, as their nodes report them; None if a node has not reported one."""
     assert job.placement is not None
     ranks = [each for each in job.placement.staying if each.gpus]
     seen = [(each, run) for each in ranks if (run := cluster_state.pool.runs.run(job, each)) is not None]
+    return seen if len(seen) == len(ranks) else None
+
+
+def _hangs(job: Job, seen: list[tuple[Allocation, RunSeen]]) -> Cause | None:
     still = min((run.still_seconds for _, run in seen), default=0)
-    if len(seen) < len(ranks) or not still or still < job.spec.hang.after_seconds:
-        return None
-    return _cause(seen, still)
+    return _cause(seen, still) if still and still >= job.spec.hang.after_seconds else None
 
 
 def _cause(seen: list[tuple[Allocation, RunSeen]], still: int) -> Cause:

@@ -106,7 +106,6 @@ class ClusterState:
         self.replicas = ReplicaWatch()
         self.outcomes = RunOutcomes()
         self.idle_warned: dict[tuple[str, int], float] = {}  # when jobs, by epoch, were warned that their GPUs idle
-        self.hung: set[tuple[str, int]] = set()  # jobs, with their epochs, that are noted to hang
         self.freed_holds = FreedHolds()
         self._loaded_at = 0.0
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this cycle, by job and version before the step
@@ -276,6 +275,8 @@ class ClusterState:
                 self._hold(job, now, loaded=False)
             elif job.placement != before.placement or job.next_placement != before.next_placement:
                 self._resize(before, job, now)
+            elif job.hung_since != before.hung_since and job.state is _S.RUNNING:
+                self.desired.want(job, before=before)
             self.holdings.change(job, now)
         self.freed_holds.see(before, job, now)
         self.resize_candidates.note(job, on_model=self._on_model(job))

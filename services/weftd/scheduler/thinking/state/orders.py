@@ -182,6 +182,8 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         named_volumes=spec.named_volumes,
         stop_signal=spec.stop_signal,
         ulimits=spec.ulimits.numbers,
+        hung=job.hung_since is not None,
+        hang_signal=spec.hang.signal if job.hung_since is not None else None,
         read_only=spec.read_only,
         progress_pattern=spec.progress.pattern if spec.progress else None,
         master_address=placement.master_address,
