@@ -13,6 +13,7 @@ from tests.chaos.faults import HOSTS
 from tests.chaos.finding import Finding
 from tests.chaos.member import MISTAKE
 from tests.chaos.program import LINE_BYTES
+from tests.chaos.sick import started_there
 from tests.chaos.slots import NANO
 from tests.chaos.traces import Run, by_epoch, by_rank
 from tests.chaos.wishes import Wish
@@ -40,6 +41,7 @@ FAULTY = (
     "crashed",  # a service that ended by itself while no server was away, or was not ready again at the end
     "unanswered",  # a submission that waited for too long while nothing that it needs was troubled
     "unaccounted",  # GPU-seconds by which accounting differs from what the rows of `gpu_slots` were
+    "on_quarantined_gpu",  # a job that was placed on a GPU while that was out of use
     *SERVICES_FAULTY,
 )
 EXCUSED = ("undone_by_restore", "again_by_restore", "log_bytes_lost_by_engine")  # counted, and not held against it
@@ -68,6 +70,7 @@ def audit(evidence: Evidence) -> list[Finding]:
         *_crashed(evidence),
         *_unanswered(evidence),
         *_unaccounted(evidence),
+        *_on_quarantined_gpus(evidence),
         *audit_services(evidence.services, evidence.requests),
     ]
 
@@ -386,6 +389,15 @@ def _together(runs: list[Run]) -> Iterator[tuple[Run, Run]]:
         for one in there:
             yield one, run
         there.append(run)
+
+
+def _on_quarantined_gpus(evidence: Evidence) -> Iterator[Finding]:
+    for one in started_there(evidence.stories, evidence.closed):
+        at, since = (when - evidence.boot_to_unix for when in (one.at, one.closed.since))
+        if not _in_a_restore(evidence, since, at):
+            gpu = f"GPU {one.closed.gpu} of {one.closed.node}"
+            sentence = f"was started on {gpu}, which was quarantined for {at - since:.2f} s"
+            yield Finding(kind="on_quarantined_gpu", job_id=one.job_id, sentence=sentence, at=at)
 
 
 def _in_a_restore(evidence: Evidence, began: float, ended: float) -> bool:

@@ -21,6 +21,8 @@ from tests.chaos.services import replicas
 from tests.chaos.traces import read_runs
 from tests.chaos.world import World
 from tests.hosts.host import LaboratoryError
+from weft.emulation.faults import Fault as GpuFault
+from weft.emulation.faults import read_fault, write_fault
 from weft.servers import ServersError
 
 LIVING_SECONDS = 1.0  # since its last word
@@ -107,6 +109,8 @@ class Deeds:
             return self._world.do(fault)
         if kind in ("link", "store", "bus"):
             return self._link(fault)
+        if kind == "gpu":
+            return self._gpu(fault)
         if kind == "disk":
             return self._disk(fault)
         if kind == "engine":
@@ -156,6 +160,20 @@ class Deeds:
             await asyncio.sleep(fault.seconds)
         finally:
             filler.unlink(missing_ok=True)
+
+    async def _gpu(self, fault: Fault) -> None:
+        """A GPU on which a run lives, if there is one, shows a sign of sickness, and is reset afterwards."""
+        node = fault.target.partition("-")[2]
+        folder = self._world.home.node(node) / "emulated"
+        here = [run for run in read_runs(self._world.folder) if run.node == node and run.gpus]
+        index = max(here, key=lambda run: run.last).gpus[0] if here else 0
+        before = read_fault(folder, index)
+        await asyncio.to_thread(write_fault, folder, index, sick(fault.what, before))
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            shown = read_fault(folder, index)
+            await asyncio.to_thread(write_fault, folder, index, GpuFault(xids=shown.xids, resets=shown.resets + 1))
 
     async def _guard(self, fault: Fault) -> None:
         """Its executor has to have it running again."""
@@ -227,6 +245,14 @@ class Deeds:
             await stores.restore()
             self.restores.append((self._backed_up_at, boot_clock()))  # also if it does not come up again
         await asyncio.sleep(fault.seconds)
+
+
+def sick(what: str, before: GpuFault) -> GpuFault:
+    """The fault of an emulated GPU after a card of `GPU_FAULTS`."""
+    if what.startswith("xid "):
+        number = what.removeprefix("xid ")
+        return replace(before, xids={**before.xids, number: before.xids.get(number, 0) + 1})
+    return replace(before, ecc=int(what == "ecc"), off_bus=what == "off bus", throttle=what == "throttle")
 
 
 END = {

@@ -14,6 +14,7 @@ from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
 from tests.chaos.member import Exit
 from tests.chaos.services import Request, ServiceSeen
+from tests.chaos.sick import Closed
 from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
 from weft.client import Client, ClientError, Refused
@@ -49,6 +50,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     `services` are as they were when all had settled, `requests` all that was asked of them before. `exits` are the ends
     of services that nobody asked for; `unready` the services that were not ready in time at the end. `jobs` has the
     polite jobs of the hostile tenant too, and `hostile_runs` are their runs: nothing else of that tenant is audited.
+    `closed`: the GPUs that were out of use, and when.
     `came` has job, epoch and rank of each process that there was, also of one that ended before its program began.
     """
 
@@ -69,6 +71,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     services: list[ServiceSeen] = []
     requests: list[Request] = []
     accounted: Accounted | None = None
+    closed: list[Closed] = []
     boot_to_unix: float  # seconds to add to boot seconds
 
 

@@ -27,6 +27,10 @@ LEADER, PRIMARY, STANDBY = "host-leader", "host-primary", "host-standby"
 LABORATORY = "hosts"  # what all faults of hosts and their servers touch: of three hosts two must be whole
 
 
+GPU_FAULTS = ("xid 79", "xid 95", "ecc", "off bus", "throttle")
+GPUS = "gpus"  # one GPU at a time: the bound of a pool leaves room for few
+
+
 class Fault(Struct, frozen=True, kw_only=True):
     """`what` is done `at` that time to `target`, for so many `seconds`."""
 
@@ -118,6 +122,8 @@ def touches(target: str, *, hosts: bool = False) -> str:
     kind, _, node = target.partition("-")
     if hosts and kind in ("host", "nats", "postgres"):
         return LABORATORY
+    if kind == "gpu":
+        return GPUS
     if target in OF_ROUTER:
         return OF_ROUTER[0]
     return node if kind in ("executor", "guard") else target
@@ -156,6 +162,7 @@ def _deck(drawn: random.Random, means: Means) -> list[Card]:
     for name in ("gateway", "scheduler-1", "scheduler-2"):
         cards += [Card("break", f"store-{name}"), Card("cut", f"store-{name}", (2.0, 8.0))]
         cards.append(Card(drawn.choice(("cut", "break")), f"bus-{name}", (1.0, 6.0)))
+    cards += [Card(what, f"gpu-{BUSIEST}", (2.0, 5.0)) for what in GPU_FAULTS]
     if means.full_disk:
         cards.append(Card("fill", f"disk-{means.full_disk}", (2.0, 6.0)))
     if means.engine:

@@ -20,6 +20,7 @@ from tests.chaos.faults import Fault, Means, cut_offs, faults
 from tests.chaos.finding import Finding
 from tests.chaos.hosts import HostsWorld
 from tests.chaos.serving import Serving, service_wishes, statuses
+from tests.chaos.sick import Closed, closed_gpus
 from tests.chaos.slots import NANO, Accounted, accounted
 from tests.chaos.story import told
 from tests.chaos.times import times
@@ -189,6 +190,7 @@ async def _settled(
     jobs = await found.views(client, [*ids, *enemies.hostile.polite])
     return Evidence(
         accounted=await _accounted(made, client, began),
+        closed=await _closed(made),
         submissions=submissions,
         runs=runs,
         came=read_came(made.folder),
@@ -215,6 +217,11 @@ async def _accounted(made: World, client: Client, began: float) -> Accounted:
     seconds = min(31 * 86_400, int(time.monotonic() - began) + 3600)
     async with made.owner() as connection:
         return await accounted(client, connection, seconds=seconds, until=until)
+
+
+async def _closed(made: World) -> list[Closed]:
+    async with made.owner() as connection:
+        return await closed_gpus(connection)
 
 
 async def _all_ready(made: World) -> list[str]:
@@ -290,6 +297,8 @@ def _figures(
         "freezes": dict(Counter(_kind(fault) for fault in done if fault.what == "freeze")),
         "restarts": dict(Counter(_kind(fault) for fault in done if fault.what in ("restart", "back up"))),
         "links": dict(Counter(f"{fault.what} {_kind(fault)}" for fault in done if fault.what in ("cut", "break"))),
+        "gpu_faults": dict(Counter(fault.what for fault in done if _kind(fault) == "gpu")),
+        "quarantines": len(evidence.closed),
         "disks_filled": sum(fault.what == "fill" for fault in done),
         "restores": len(evidence.restores),
         **({"again": times(evidence)} if asked.failover or asked.hosts else {}),

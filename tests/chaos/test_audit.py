@@ -10,8 +10,9 @@ from tests.chaos.audit import FAULTY, audit, counts
 from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
 from tests.chaos.evidence import Evidence, Living, Said
-from tests.chaos.faults import LABORATORY, OF_HOSTS, Means, cut_offs, faults, touches
+from tests.chaos.faults import GPU_FAULTS, LABORATORY, OF_HOSTS, Means, cut_offs, faults, touches
 from tests.chaos.member import Exit
+from tests.chaos.sick import closed_of
 from tests.chaos.slots import Accounted
 from tests.chaos.traces import Run
 from tests.chaos.wishes import Wish
@@ -317,7 +318,7 @@ def test_a_long_run_meets_every_kind_of_fault(seed: int) -> None:
     others = [("lose stream", "nats"), ("restore", "postgres"), ("fill", "disk"), ("kill", "engine"), ("kill", "guard")]
     links = [(what, name) for what in ("cut", "break") for name in ("link", "store")]
     of_services = [("kill", "router"), ("restart", "router"), ("kill", "caddy"), ("kill", "gate"), ("kill", "replica")]
-    assert met >= {*others, *links, *of_services}
+    assert met >= {*others, *links, *of_services, *((what, "gpu") for what in GPU_FAULTS)}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -349,6 +350,23 @@ def test_cut_offs_are_longer_than_the_lease() -> None:
 
 def test_jobs_that_share_a_gpu_within_its_time_and_memory_are_sound() -> None:
     assert kinds(sharing((0.5, "8GiB"), (0.3, "4GiB"), (0.2, "4GiB"))) == {}
+
+
+def test_a_job_that_was_placed_on_a_quarantined_gpu_is_found() -> None:
+    places = Placement(allocations=(Allocation(rank=0, role="worker", node_id="node-1", gpus=(2,), cpus=1, memory=1),))
+    placed = [
+        replace(event, type="weft.jobs.placed", data=replace(event.data, placement=places))
+        for event in started(0, "1970-01-01T00:00:20+00:00")["j"]
+    ]
+
+    def found(*noted: tuple[str, float, list[int]], **fields: Any) -> dict[str, int]:
+        return kinds(evidence(stories={"j": tuple(placed)}, closed=list(closed_of(noted)), **fields))
+
+    assert found(("node-1", 15.0, [2]), ("node-1", 25.0, [2, 3])) == {"on_quarantined_gpu": 1}
+    assert found(("node-1", 15.0, [1, 2]), ("node-1", 18.0, [1])) == {}, "it was in use again"
+    assert found(("node-1", 20.0, [2])) == {}, "decided in the same moment"
+    assert found(("node-2", 15.0, [2])) == {}
+    assert found(("node-1", 15.0, [2]), restores=[(14.0, 30.0)]) == {}
 
 
 def test_an_account_that_is_a_microsecond_off_is_found() -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.deeds import Deeds
-from tests.chaos.faults import Fault
+from tests.chaos.deeds import Deeds, sick
+from tests.chaos.faults import GPU_FAULTS, Fault
 from tests.chaos.services import COMMAND, MARK
 from tests.chaos.world import World
 from weft.credentials import provision
+from weft.emulation.faults import Fault as GpuFault
+from weft.emulation.faults import read_fault
 from weftd.cli.local.ports import free_port
 
 
@@ -84,3 +86,25 @@ async def test_a_replica_of_a_service_is_killed_whichever_lives_and_nothing_else
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+async def test_a_gpu_with_a_run_shows_a_sign_of_sickness_and_is_reset_afterwards(tmp_path: Path) -> None:
+    made = World(tmp_path, fencing=True)  # of which nothing runs
+    traces, emulated = made.folder / "traces", made.home.node("node-1") / "emulated"
+    for folder in (traces, emulated):
+        folder.mkdir(parents=True)
+    (traces / "k").write_text("start 5.0 j 0 0 1-1 node-1 3 1\n")
+    deeds = Deeds(made, print)
+    for what in ("xid 79", "off bus"):
+        await deeds.play([Fault(at=0.0, what=what, target="gpu-node-1", seconds=0.0)])
+    assert [one.failed for one in deeds.done] == ["", ""]
+    assert read_fault(emulated, 3) == GpuFault(xids={"79": 1}, resets=2)
+
+
+@pytest.mark.parametrize("what", GPU_FAULTS)
+def test_every_fault_of_a_gpu_is_shown_as_a_driver_would(what: str) -> None:
+    before = GpuFault(xids={"79": 1}, resets=3)
+    shown = sick(what, before)
+    assert shown != before
+    assert shown.resets == before.resets
+    assert sick("xid 79", before).xids == {"79": 2}

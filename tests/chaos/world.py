@@ -19,6 +19,7 @@ from tests.chaos.engine import Engine, EngineMissingError, own_engine
 from tests.chaos.failover import FailoverStores
 from tests.chaos.member import Member
 from tests.chaos.rogue import NODE as ROGUE
+from tests.chaos.sick import note_health
 from tests.chaos.slots import note_slots
 from tests.chaos.stores import Stores
 from tests.support.proxy import Proxy
@@ -52,6 +53,11 @@ TIMES = {
     "SCHEDULER_PATIENCE_SECONDS": "20",
     "SCHEDULER_PREEMPTION_AFTER_SECONDS": "2",
     "ROUTER_DRAIN_SECONDS": "3",
+    "SCHEDULER_HEALTH_CLEAN_SECONDS": "2",  # a GPU that was reset comes back while the run lasts
+    "SCHEDULER_HEALTH_SUSPECT_SECONDS": "5",
+    "SCHEDULER_HEALTH_PROBATION_SECONDS": "5",
+    "SCHEDULER_HEALTH_LONGEST_SECONDS": "10",
+    "SCHEDULER_HEALTH_OFFENCES_SECONDS": "10",
 }
 LOCAL_PORT = re.compile(r"127\.0\.0\.1:(\d+)")
 UNFENCED = {"EXECUTOR_FENCING": "0"}
@@ -148,6 +154,7 @@ class World:
         self._pg_dsn = up.pg_dsn
         async with self.owner() as connection:
             await note_slots(connection)
+            await note_health(connection)
         for member in await self._made_members(up.nats_url, up.pg_dsn):
             self.members[member.name] = member
             member.start()
