@@ -3,7 +3,8 @@
 *Live*: a cluster on this machine with emulated GPUs and short jobs that come all the time. Faults are drawn; each hits
 a GPU on which a long job runs. Times are those that a client of the gateway sees, from the moment of the fault on.
 *Virtual time*: fleets whose GPUs get drawn faults (single ones, many at once, flapping) and are reset at the end; and
-fleets in which runs fail on one node, the lemon, five times as often as on the others.
+fleets in which runs fail on one node, the lemon, five times as often as on the others; and 72 hours of drawn samples of
+GPUs that are well, which must raise no sign.
 
 The last line is one JSON object with the aims.
 """
@@ -30,6 +31,8 @@ from weft.health.catalogue import LEMON, LEVELS, XIDS
 from weft.health.lemons import LemonRules, began, failed, fleet_rate, signs_of
 from weft.health.pool import most_out
 from weft.health.state import HealthTimes
+from weft.messages.signals import GpuSample, HostSample, NodeSampled
+from weftd.executor.thinking.health import SignWatch
 
 NODES, GPUS = 3, 8
 FAULTS, SEEDS = 40, 1000
@@ -42,6 +45,7 @@ DRAWN = (Fault(xids={"79": 1}), Fault(xids={"95": 1}), Fault(ecc=3), Fault(off_b
 LEMON_NODES, LEMON_RUNS_A_DAY, LEMON_DAYS_MAX = 20, 24, 60
 FLEET_RATES = (0.005, 0.01)  # the part of the runs on a sound node that fails
 LEMON_FAILURES, FALSE_ALARMS_PER_1000 = 7.0, 1.0
+CLEAN_HOURS, QUICK_CLEAN_HOURS, CLEAN_EVERY_SECONDS = 72, 12, 5.0
 QUARANTINE_SECONDS, ELSEWHERE_SECONDS = 2.0, 10.0
 
 
@@ -75,6 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     seeds = QUICK_SEEDS if asked.quick else SEEDS
     aims |= virtual(seeds, first=asked.seed, figures=figures)
     aims |= lemons(seeds, first=asked.seed, figures=figures)
+    aims |= clean(QUICK_CLEAN_HOURS if asked.quick else CLEAN_HOURS, Random(asked.seed), figures)
     figures.show()
     print(line_of(aims, seed=asked.seed))
     return 0 if all(aim.met for aim in aims.values()) else 1
@@ -263,3 +268,56 @@ def _sour(dice: Random) -> tuple[int, int, int]:
                     return tallies[node].failures, alarms, day
                 alarms, tallies[node] = alarms + 1, Tally()
     return 0, alarms, LEMON_DAYS_MAX
+
+
+# GPUs that are well
+
+
+def clean(hours: int, dice: Random, figures: Figures) -> dict[str, Aim]:
+    """A node whose GPUs run jobs, idle, heat up, save power and correct single errors, but are well."""
+    watch, alarms, now = SignWatch(), 0, 0.0
+    gpus = [_WellGpu(index, dice) for index in range(GPUS)]
+    began = time.perf_counter()
+    while now < hours * 3600.0:
+        now += CLEAN_EVERY_SECONDS
+        host = HostSample(cpus=8, memory_total=1, memory_used=0, disk_total=1000, disk_used=dice.randint(400, 900))
+        told = NodeSampled(node_id="n", pool="p", at=now, host=host, gpus=tuple(gpu.sample(now) for gpu in gpus))
+        watch.see(told, now, {gpu.index for gpu in gpus if gpu.held})
+        signs = watch.signs
+        alarms += signs is not None and bool(signs.levels or any(each.levels for each in signs.gpus))
+    microseconds = (time.perf_counter() - began) * 1e6 / (hours * 3600.0 / CLEAN_EVERY_SECONDS)
+    figures.add(f"samples of well GPUs with a sign ({hours} h of {GPUS} GPUs, drawn)", str(alarms))
+    figures.add("a sample of such a node, drawn and judged", f"{microseconds:.0f} µs")
+    return {"signs_of_well_gpus": Aim(value=alarms, aim=0)}
+
+
+class _WellGpu:
+    """An H200 as its driver reports it: with jobs for some hours, and nothing in between."""
+
+    def __init__(self, index: int, dice: Random) -> None:
+        self.index, self.held = index, False
+        self._dice, self._until, self._corrected, self._replays = dice, 0.0, dice.randint(0, 10**6), 0
+
+    def sample(self, now: float) -> GpuSample:
+        dice = self._dice
+        if now >= self._until:
+            self.held, self._until = not self.held, now + dice.expovariate(1 / 5400.0)
+        busy = self.held and dice.random() < 0.9
+        self._corrected += dice.random() < 0.01
+        self._replays += dice.random() < 0.001
+        return GpuSample(
+            index=self.index,
+            uuid=f"u-{self.index}",
+            model="NVIDIA H200",
+            utilisation=dice.uniform(0.55, 1.0) if busy else 0.0,
+            memory_used=dice.randint(20 << 30, 130 << 30) if self.held else dice.randint(0, 300 << 20),
+            temperature=dice.uniform(55.0, 84.0) if busy else dice.uniform(28.0, 45.0),
+            temperature_slowdown=87.0,
+            clock_events=("sw-power-cap",) if busy else ("idle",),
+            ecc_corrected=self._corrected,
+            pcie_generation=5 if busy else dice.choice((1, 5)),
+            pcie_width=16,
+            pcie_replays=self._replays,
+            nvlinks_active=18,
+            rows_remapped_uncorrected=2,
+        )

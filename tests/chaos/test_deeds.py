@@ -89,7 +89,7 @@ async def test_a_replica_of_a_service_is_killed_whichever_lives_and_nothing_else
 
 
 async def test_a_gpu_with_a_run_shows_a_sign_of_sickness_and_is_reset_afterwards(tmp_path: Path) -> None:
-    made = World(tmp_path, fencing=True)  # of which nothing runs
+    made = World(tmp_path, fencing=True)  # nothing of it runs
     traces, emulated = made.folder / "traces", made.home.node("node-1") / "emulated"
     for folder in (traces, emulated):
         folder.mkdir(parents=True)

@@ -65,6 +65,7 @@ class FakeGpu:
     rows: tuple[int, int, int, int] | None = (0, 0, 0, 0)  # corrected, uncorrected, pending, failed
     pcie: tuple[int, int] = (5, 16)  # generation, width
     pcie_replays: int = 0
+    temperature_slowdown: int = 92
     pcie_bytes: tuple[int, int] | None = (0, 0)  # sent, received
     pcie_counter_bits: int = 64
     pcie_kib: tuple[int, int] = (0, 0)  # sent, received per second, for who is ready to wait

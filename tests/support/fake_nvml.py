@@ -154,6 +154,9 @@ class FakeNvml:
     def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Handle, /) -> int:
         return self._asked(handle, "nvmlDeviceGetCurrPcieLinkWidth", lambda gpu: gpu.pcie[1])
 
+    def nvmlDeviceGetTemperatureThreshold(self, handle: Handle, kind: int, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetTemperatureThreshold", lambda gpu: gpu.temperature_slowdown)
+
     def nvmlDeviceGetPcieReplayCounter(self, handle: Handle, /) -> int:
         return self._asked(handle, "nvmlDeviceGetPcieReplayCounter", lambda gpu: gpu.pcie_replays)
 

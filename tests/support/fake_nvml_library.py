@@ -231,6 +231,9 @@ class FakeLibrary:
     def _nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, degrees: Any) -> int:
         return self._number(handle, degrees, lambda gpu: gpu.temperature)
 
+    def _nvmlDeviceGetTemperatureThreshold(self, handle: Any, kind: Any, degrees: Any) -> int:
+        return self._number(handle, degrees, lambda gpu: gpu.temperature_slowdown)
+
     def _nvmlDeviceGetClockInfo(self, handle: Any, clock: Any, mhz: Any) -> int:
         sm = clock.value == pynvml.NVML_CLOCK_SM
         return self._number(handle, mhz, lambda gpu: gpu.sm_clock if sm else gpu.memory_clock)

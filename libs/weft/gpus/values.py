@@ -15,6 +15,7 @@ from weft.gpus.nvml import (
     POLICY_POWER,
     POLICY_THERMAL,
     SENSOR_GPU,
+    TEMPERATURE_SLOWDOWN,
     Handle,
     Nvml,
     available,
@@ -68,6 +69,9 @@ def slow_values(nvml: Nvml, handle: Handle, asker: Asker) -> Values:
         "pcie_generation": asker.number(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
         "pcie_width": asker.number(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         "pcie_replays": asker.number(nvml.nvmlDeviceGetPcieReplayCounter, handle),
+        "temperature_slowdown": _over(
+            asker.number(nvml.nvmlDeviceGetTemperatureThreshold, handle, TEMPERATURE_SLOWDOWN), 1
+        ),
         "nvlinks_active": _nvlinks(nvml, handle, asker),
     }
 

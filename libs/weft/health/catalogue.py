@@ -72,6 +72,15 @@ REBOOT_WANTED = "reboot-wanted"
 DRAIN_WANTED = "drain-wanted"
 LINKS_WANTED = "links-wanted"
 THROTTLED = "throttled"
+HOT = "hot"
+ECC_CORRECTED = "ecc-corrected"
+ROWS_REMAPPED = "rows-remapped"
+PCIE_SLOW = "pcie-slow"
+PCIE_REPLAYS = "pcie-replays"
+LINKS_DOWN = "links-down"
+MEMORY_HELD = "memory-held"
+DISK_FILLS = "disk-fills"
+DISK_FULL = "disk-full"
 DRIVER_HANGS = "driver-hangs"
 FAILS_OFTEN = "fails-often"
 LEMON = "lemon"
@@ -90,11 +99,24 @@ LEVELS: Mapping[str, Verdict] = {
     DRAIN_WANTED: Verdict(state=HealthState.QUARANTINED, words="the driver asks to drain it and reset it", resets=True),
     LINKS_WANTED: _suspect("the driver asks to use it without its links to other GPUs"),
     THROTTLED: _suspect("its hardware slows it down again and again"),
+    HOT: _suspect("it is so hot that it is about to slow down"),
+    ECC_CORRECTED: _suspect("its memory has many errors, which were corrected"),
+    ROWS_REMAPPED: Verdict(
+        state=HealthState.BROKEN, words="more rows of its memory were remapped than is sound", resets=True
+    ),
+    PCIE_SLOW: _suspect("its PCIe link is narrower or slower than it was"),
+    PCIE_REPLAYS: _suspect("its PCIe link sends many packets again"),
+    LINKS_DOWN: _suspect("an NVLink that it had is down"),
+    MEMORY_HELD: Verdict(
+        state=HealthState.QUARANTINED, words="memory is in use there, and the run that had the GPU is over"
+    ),
+    DISK_FILLS: _suspect("its disk is almost full"),
+    DISK_FULL: Verdict(state=HealthState.QUARANTINED, words="its disk is full"),
     DRIVER_HANGS: Verdict(state=HealthState.QUARANTINED, words="the GPU driver does not answer"),
     FAILS_OFTEN: _suspect("runs fail there more often than elsewhere"),
     LEMON: Verdict(state=HealthState.QUARANTINED, words="runs fail there far more often than elsewhere", hours=1.0),
 }
-"""Signs that are there now, or not. The last three are signs of a node, of which the scheduler finds two itself; all
+"""Signs that are there now, or not. The last five are signs of a node, of which the scheduler finds two itself; all
 others are of a GPU."""
 
 SEVERITY = (HealthState.SUSPECT, HealthState.QUARANTINED, HealthState.BROKEN)

@@ -60,6 +60,7 @@ class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     power_watts: Finite | None = None
     power_limit_watts: Finite | None = None
     temperature: Finite | None = None
+    temperature_slowdown: Finite | None = None  # from which on the hardware slows the GPU down
     sm_clock_mhz: Finite | None = None
     sm_clock_max_mhz: Finite | None = None
     problem: Text = ""

@@ -95,9 +95,11 @@ class Agent:
 
     def hear_sample(self, told: NodeSampled) -> None:
         """Take in a sample of this node's telemetry; other signs of sickness are reported at once."""
-        if self._sign_watch.see(told, self._clock()) or self._unjudged:
+        gpus_of = self._core.gpus_of_runs()
+        held = {gpu for gpus in gpus_of.values() for gpu in gpus}
+        if self._sign_watch.see(told, self._clock(), held) or self._unjudged:
             self.woken.set()
-        self._still_watch.sampled(told, self._core.gpus_of_runs(), self._clock())
+        self._still_watch.sampled(told, gpus_of, self._clock())
 
     async def watch_work(self, told: Mapping[RunKey, Told]) -> None:
         """Note which runs with GPUs wrote something, or went on, since the last look."""
