@@ -23,6 +23,7 @@ from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World as LiveWorld
 from tests.support.tier import of_tier
+from tests.support.topologies import topology
 from weft.domain.job import JobState
 from weft.domain.quotas import ALL, Quota
 from weft.domain.shares import WHOLE
@@ -40,6 +41,7 @@ HISTORIES, NIGHTLY = 200, 10_000
 CHUNKS = 100  # histories in one test, of the night
 FAILS = -1  # marks the arrival of a job's failure among those of jobs
 RETRIES = Retries(max=1000)
+STAY = MoveRules(on=False, margin=1e9)  # no move gains so much
 
 Held = dict[str, frozenset[tuple[str, int]]]
 
@@ -59,6 +61,7 @@ class History(Struct, frozen=True, kw_only=True):
     policy: Policy
     quotas: tuple[Quota, ...] = ()
     failures: tuple[tuple[float, str], ...] = ()  # when a job fails, if it runs then
+    penalty: float = 1.0
 
 
 def drawn(seed: int) -> History:
@@ -114,7 +117,7 @@ class _Watched(Simulation):
     """A simulation that notes its cluster after each decision, and which jobs were over, or failed, before it."""
 
     def __init__(self, history: History) -> None:
-        world = World(penalty=1.0, move_s=0.0, stop_s=0.0, quotas=history.quotas)
+        world = World(penalty=history.penalty, move_s=0.0, stop_s=0.0, quotas=history.quotas, moves=STAY)
         super().__init__(Workload(name="drawn", jobs=history.jobs), history.cluster, history.policy, world)
         self.seen: list[tuple[frozenset[str], frozenset[str], Seen]] = []
         self._failed: set[str] = set()
@@ -157,14 +160,14 @@ class _Live:
 
     def __init__(self, history: History) -> None:
         self._jobs = list(history.jobs)
-        nodes = [
-            ScriptedNode(node_id(number), capacity(gpus=history.cluster.gpus_per_node, cpus=1024))
-            for number in range(history.cluster.nodes)
-        ]
+        has = structs.replace(
+            capacity(gpus=history.cluster.gpus_per_node, cpus=1024), topology=history.cluster.topology
+        )
+        nodes = [ScriptedNode(node_id(number), has) for number in range(history.cluster.nodes)]
         settings = Settings(
             policy=history.policy,
-            locality_penalty=1.0,
-            moves=MoveRules(on=False),
+            locality_penalty=history.penalty,
+            moves=STAY,
             preemption_after_seconds=World().minimum_run.seconds,
             lease_seconds=1e9,
             start_seconds=1e9,
@@ -250,6 +253,25 @@ def test_the_scheduler_and_the_simulator_decide_alike(chunk: int) -> None:
     for seed in range(chunk * CHUNKS, (chunk + 1) * CHUNKS):
         found = next(differences(drawn(seed)), None)
         assert found is None, f"history {seed}, {found}"
+
+
+@pytest.mark.parametrize("name", ["pcie-8", "dgx1-8"])
+def test_the_scheduler_and_the_simulator_choose_the_same_gpus_by_their_links(name: str) -> None:
+    chosen = set()
+    for seed in range(20):
+        history = drawn(seed)
+        jobs = tuple(structs.replace(job, gpus=min(job.gpus, 8), estimate_s=None) for job in history.jobs)
+        cluster = Cluster(nodes=history.cluster.nodes, gpus_per_node=8, topology=topology(name))
+        policy = Policy(history.policy.order, "weft-best", history.policy.backfill)
+        history = History(jobs=jobs, cluster=cluster, policy=policy, penalty=1.7)
+        found = next(differences(history), None)
+        assert found is None, f"history {seed}, {found}"
+        flat = structs.replace(history, cluster=structs.replace(cluster, topology=None))
+        for each in (history, flat):
+            simulated = _Watched(each)
+            simulated.run()
+            chosen.add((seed, *(tuple(sorted(seen.held.items())) for *_, seen in simulated.seen)))
+    assert len(chosen) > 30, "the links made no difference"
 
 
 @pytest.mark.parametrize("seed", [134, 423, 495])

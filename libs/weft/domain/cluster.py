@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 from weft.domain.health import HealthRecord
 from weft.domain.shares import Share
 from weft.domain.spec import Token
+from weft.domain.topology import Topology
 
 MEMORY_BYTES_MAX = 1 << 50
 CPUS_MAX = 65_536
@@ -41,12 +42,16 @@ class OfferedVolume(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node has for jobs: CPU cores, memory in bytes, GPUs, each index once, volumes, each name once."""
+    """What a node has for jobs: CPU cores, memory in bytes, GPUs, each index once, volumes, each name once.
+
+    `topology`: the links of its GPUs; None: it could not be read, and all of them count as equally near.
+    """
 
     cpus: Annotated[float, Meta(ge=0, le=CPUS_MAX)]
     memory: Memory
     gpus: Annotated[tuple[Gpu, ...], Meta(max_length=GPUS_MAX)] = ()
     volumes: Annotated[tuple[OfferedVolume, ...], Meta(max_length=VOLUMES_MAX)] = ()
+    topology: Topology | None = None
 
     def __post_init__(self) -> None:
         if len({gpu.index for gpu in self.gpus}) != len(self.gpus):

@@ -15,6 +15,7 @@ from weft.domain.shares import WHOLE, Share
 from weft.planning.fits import Fits, GpuEntry
 from weft.planning.gpus_left import GpusLeft, Shared
 from weft.planning.locality import Locality
+from weft.planning.near import locality_of, near_of
 from weft.planning.node_index import Cost, NodeIndex
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey, Scores
@@ -63,6 +64,7 @@ class NodeCapacity:
         "cpus",
         "gpus",
         "memory",
+        "near",
         "node",
         "occupied",
         "rack",
@@ -74,6 +76,7 @@ class NodeCapacity:
     ) -> None:
         self.node = node
         self.rack = node.rack
+        self.near = near_of(node.capacity)
         self._images = {image: node.runs(image=image) for image in (None, False, True)}
         self.occupied = occupied
         self.cpus = node.capacity.cpus
@@ -374,14 +377,25 @@ class FreeCapacity:
         believed = self.scores.of(job_class) if scores is None else scores
         slowest = 0.0
         nodes: set[str] = set()
+        gpus: list[int] = []
         for allocation in allocations:
             node_id = allocation.node_id
             nodes.add(node_id)
+            gpus += allocation.gpus
             for gpu in allocation.gpus:
                 score = believed.get((node_id, gpu), TYPICAL)
                 if score > slowest:
                     slowest = score
-        return (slowest or TYPICAL) * self.spread_over(nodes, job_class)
+        links = self.within(next(iter(nodes)), gpus, job_class) if len(nodes) == 1 else 1.0
+        return (slowest or TYPICAL) * links * self.spread_over(nodes, job_class)
+
+    def within(self, node_id: str, gpus: Collection[int], job_class: str) -> float:
+        """The factor by which a gang takes longer because of the links between its GPUs, all of them on one node."""
+        node = self.nodes.get(node_id)
+        if len(gpus) < 2 or node is None or node.near is None:
+            return 1.0
+        near = node.near
+        return locality_of(near.bandwidth(near.mask(gpus)), self.locality.across(job_class))
 
     def spread_over(self, nodes: Collection[str], job_class: str) -> float:
         """The factor by which a gang takes longer because it is on all of these nodes."""

@@ -10,6 +10,7 @@ from weft.domain.shares import Share
 from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity, Picks, Placer
 from weft.planning.placement.apart import apart, as_many_apart
 from weft.planning.placement.chunks import chunks
+from weft.planning.placement.inside import inside
 from weft.planning.placement.sharing import as_many, sharing
 from weft.planning.placement.unscored import packed
 from weft.planning.resource_request import (
@@ -200,6 +201,8 @@ def pinned(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: Pl
         return [(node, [()] * count)]
     if want.request.gpu is None:
         name = free_capacity.scores.known(asked.job_class)
+        if node.near is not None:
+            return [(node, inside(free_capacity, node, node.near, want, count, name))]
         offers = chunks(node, want.request, free_capacity.scores.of(name), name)
         return [(node, [gpus for _, gpus in offers[:count]])]
     parts = pinned_gpus(want, count)

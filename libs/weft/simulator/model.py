@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from weft.domain.quotas import Quota
+from weft.domain.topology import Topology
 from weft.planning.moves import MoveRules
 from weft.planning.preemption.minimum_run import SECONDS, MinimumRun
 from weft.planning.reserving import PATIENCE_SECONDS
@@ -33,7 +34,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
     `scores`: by class, the time that each GPU takes for the work of a typical one (1.0; 1.2 is a fifth slower); a class
     without scores counts as the first one, the most sensitive. `runs`: by class, all measured runs of each GPU, for
     scores that change. `cpus_per_node`: cores; `memory_per_node`: bytes. `groups`: all nodes, group by group, if they
-    are not alike; `gpus_per_node` then is that of the largest.
+    are not alike; `gpus_per_node` then is that of the largest. `topology`: the links of each node with as many GPUs;
+    None: its GPUs are equally near to each other.
     """
 
     nodes: int
@@ -45,6 +47,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
     memory_per_node: int = MEMORY
     gpu_nodes: int | None = None
     groups: tuple[NodeGroup, ...] = ()
+    topology: Topology | None = None
 
     def __post_init__(self) -> None:
         if self.groups and self.nodes != sum(group.nodes for group in self.groups):

@@ -37,7 +37,9 @@ def _node(number: int, cluster: Cluster) -> Node:
         for index in range(group.gpus_per_node if cluster.gpu_nodes is None or number < cluster.gpu_nodes else 0)
     )
     rack = f"rack-{number // cluster.nodes_per_rack}" if cluster.nodes_per_rack else ""
-    capacity = Capacity(cpus=cluster.cpus_per_node, memory=cluster.memory_per_node, gpus=gpus)
+    capacity = Capacity(
+        cpus=cluster.cpus_per_node, memory=cluster.memory_per_node, gpus=gpus, topology=cluster.topology
+    )
     return Node(id=name, pool="simulated", address=name, rack=rack, capacity=capacity)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from weft.planning.capacity import FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import chunks
-from weft.planning.placement.weft_best import SPARING, WHOLE_NODES, worst_scores
+from weft.planning.placement.inside import SPARING, inside, links_cost
+from weft.planning.placement.weft_best import WHOLE_NODES, worst_scores
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 
 _Gpus = tuple[int, ...]
@@ -57,7 +58,11 @@ def _one(
             free_capacity.close([node.node.id])
     if fewest is None:
         return None
-    return fewest[1], _best(free_capacity, want, asked, fewest[1])[1]
+    node = fewest[1]
+    if node.near is not None and want.request.gpus > 1:
+        name = free_capacity.scores.known(asked.job_class)
+        return node, inside(free_capacity, node, node.near, want, 1, name)[0]
+    return node, _best(free_capacity, want, asked, node)[1]
 
 
 def _cost_of_node(
@@ -86,4 +91,5 @@ def _best(
         for (slowest, taken), worst in zip(offers, worst_scores(free_capacity, node, offers), strict=True)
     ]
     cost, taken = min(costs)
+    cost += links_cost(free_capacity, node, want, 1, name)
     return (cost + WHOLE_NODES * (whole - request.gpus) / gpus, taken)

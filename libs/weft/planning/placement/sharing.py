@@ -4,8 +4,9 @@ Which GPUs come first depends on the job's kind. Training is alone on its GPU as
 notebooks are; replicas of inference go to different GPUs, those of a service to different nodes, and rather to
 notebooks or a free GPU than to training; none of this keeps a share from the last place there is. What jobs of two
 classes are known to slow each other down counts as if as much of the GPU were left over. Of equals the fastest GPU is
-taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the CPUs that go with
-them. All placements of whole GPUs leave shares to this one.
+taken. Free ones are weighed as `weft_best` weighs them, by how many GPUs are left in the NVLink group and the socket
+that they break, and by whether their node has the CPUs that go with them. All placements of whole GPUs leave shares to
+this one.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +18,8 @@ from weft.domain.shares import WHOLE, Share
 from weft.domain.spec import Kind
 from weft.planning.capacity import CPU_GRAIN, FreeCapacity, NodeCapacity, Picks
 from weft.planning.fits import Company, Fits, GpuEntry, Where, company_of
-from weft.planning.placement.weft_best import SPARING, WHOLE_NODES
+from weft.planning.placement.inside import SPARING, WHOLE_GROUPS
+from weft.planning.placement.weft_best import WHOLE_NODES
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey, Scores
 
@@ -132,12 +134,15 @@ def _entries(scores: Scores, name: str, enough: float, node: NodeCapacity) -> li
     of_class, worst, learnt = scores.of(name), scores.worst.get(node_id, {}), bool(scores.slowdowns)
     breaks = WHOLE_NODES * (len(gpus.whole) - 1) / max(1, len(gpus.models))
     parts = gpus.time_left / WHOLE
+    near, whole = node.near, 0 if node.near is None else node.near.mask(gpus.whole)
     plenty = _octave(node.cpus / (len(gpus.whole) + parts)) if gpus.whole else 0
     found: list[GpuEntry] = []
     for index, make, left in gpus.giving():
         company, cost = company_of(left), max(enough, of_class.get((node_id, index), TYPICAL))
         if company is Company.NOBODY:
             cost += SPARING * (1.0 - worst.get(index, TYPICAL)) + breaks
+            if near is not None:
+                cost += WHOLE_GROUPS * near.broken(whole, near.mask((index,)))
         if left.time > 0:
             of_row = plenty if company is _C.NOBODY else left.company if learnt else 0
             found.append(GpuEntry(company, make, left.time, left.memory, cost, index, of_row))

@@ -1,18 +1,18 @@
 """Weft's own placement: the place where the job runs fastest; among equals, the one that costs other jobs least.
 
 Three costs are weighed, all as parts of the job's time. How long the job takes there (the slowest GPU, times the
-locality) counts in full. GPUs that are slow only for other classes are taken first: fast ones stay free for the jobs
-that they speed up. And a node is best used up: the next gang needs a whole one.
+locality, of links within a node too) counts in full. GPUs that are slow only for other classes are taken first: fast
+ones stay free for the jobs that they speed up. And a node is best used up: the next gang needs a whole one.
 """
 
 from collections.abc import Callable, Sequence
 
 from weft.planning.capacity import Chunks, ChunksKey, FreeCapacity, NodeCapacity, Picks
 from weft.planning.placement.chunks import KEPT_MAX, chunks
+from weft.planning.placement.inside import SPARING, in_parts, inside, links_cost
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL
 
-SPARING = 0.3  # weight of other jobs' gain from a GPU, against this job's own
 WHOLE_NODES = 0.04  # the most that breaking a whole node costs
 CHOICE = 4  # a gang chooses among this many times the GPUs it needs, in pools of more than NODES_LEAST nodes
 NODES_LEAST = 64
@@ -25,7 +25,7 @@ def weft_best(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked:
     if together is None:
         return _across_nodes(free_capacity, want, count, asked)
     penalty = free_capacity.locality.across(asked.job_class)
-    if count == 1 or _slowest(free_capacity, together, asked) <= MUCH_SLOWER * penalty:
+    if count == 1 or _slowdown(free_capacity, together, asked) <= MUCH_SLOWER * penalty:
         return together
     apart = _across_nodes(free_capacity, want, count, asked)
     return (
@@ -35,16 +35,12 @@ def weft_best(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked:
     )
 
 
-def _slowest(free_capacity: FreeCapacity, picks: Picks, asked: PlacementRequest) -> float:
+def _slowdown(free_capacity: FreeCapacity, picks: Picks, asked: PlacementRequest) -> float:
     scores = free_capacity.scores.of(asked.job_class)
     keys = [(node.node.id, gpu) for node, replicas in picks for gpus in replicas for gpu in gpus]
-    return max([scores.get(key, TYPICAL) for key in keys])
-
-
-def _slowdown(free_capacity: FreeCapacity, picks: Picks, asked: PlacementRequest) -> float:
-    return _slowest(free_capacity, picks, asked) * free_capacity.spread_over(
-        {node.node.id for node, _ in picks}, asked.job_class
-    )
+    nodes = {node_id for node_id, _ in keys}
+    links = free_capacity.within(keys[0][0], [gpu for _, gpu in keys], asked.job_class) if len(nodes) == 1 else 1.0
+    return max([scores.get(key, TYPICAL) for key in keys]) * links * free_capacity.spread_over(nodes, asked.job_class)
 
 
 def _in_one_node(free_capacity: FreeCapacity, want: RoleRequest, count: int, asked: PlacementRequest) -> Picks | None:
@@ -55,6 +51,8 @@ def _in_one_node(free_capacity: FreeCapacity, want: RoleRequest, count: int, ask
     if found is None:
         return None
     node = found[1]
+    if node.near is not None:
+        return [(node, inside(free_capacity, node, node.near, want, count, name))]
     offers = chunks(node, want.request, free_capacity.scores.of(name), name)
     return [(node, [offers[at][1] for at in _dispensable(offers, worst_scores(free_capacity, node, offers), count)])]
 
@@ -75,14 +73,19 @@ def _cost_of_node(
             if count > len(offers):
                 return None
             costs = _kept_costs(free_capacity, node, need, offers)
-        return (costs[count - 1],) if count <= len(costs) else None
+        if count > len(costs):
+            return None
+        return (costs[count - 1] + (links_cost(free_capacity, node, want, count, name) if node.near else 0.0),)
 
     def cost_of_one(node: NodeCapacity) -> tuple[float] | None:
         """The same for one chunk, without looking at the costs of more."""
         if len(node.gpus.whole) < gpus:
             return None
         offers = chunks(node, request, scores, name)
-        return (_cost_of_one(free_capacity, node, offers),) if offers else None
+        if not offers:
+            return None
+        links = links_cost(free_capacity, node, want, 1, name) if node.near else 0.0
+        return (_cost_of_one(free_capacity, node, offers) + links,)
 
     return cost_of_one if count == 1 else cost
 
@@ -166,7 +169,7 @@ def _across_nodes(free_capacity: FreeCapacity, want: RoleRequest, count: int, as
     left = count
     for _, _, _, node, fast in [part for part in usable if -part[1] <= count]:
         if len(fast) <= left:
-            picks.append((node, [gpus for _, gpus in fast]))
+            picks.append((node, in_parts(node, [gpus for _, gpus in fast])))
             left -= len(fast)
         if not left:
             return picks
@@ -177,7 +180,7 @@ def _across_nodes(free_capacity: FreeCapacity, want: RoleRequest, count: int, as
         worth = [
             (1.0 - worst, gpus) for worst, (_, gpus) in zip(worst_scores(free_capacity, node, fast), fast, strict=True)
         ]
-        picks.append((node, [gpus for _, gpus in sorted(worth)[:left]]))
+        picks.append((node, in_parts(node, [gpus for _, gpus in sorted(worth)[:left]])))
         left -= len(picks[-1][1])
         if not left:
             return picks

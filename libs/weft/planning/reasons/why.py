@@ -23,7 +23,8 @@ NONE_SLOW = SlowGpus({}, 0.0)
 
 
 class PlacementExplanation(Struct, frozen=True):
-    """Of the `numbers`, `slowdown` is the score of the slowest GPU (`slowest`) times `locality`."""
+    """In `numbers`, `slowdown` is the score of the slowest GPU (`slowest`) times `locality`: the factor of the network
+    between its nodes, or of the links between its GPUs if they are on one node."""
 
     sentence: str
     numbers: dict[str, float]
@@ -49,9 +50,13 @@ def why_there(
         sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
         return PlacementExplanation(sentence, {})
     slowest = max(
-        free_capacity.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus
+        free_capacity.scores.get(asked.job_class, (one.node_id, gpu)) for one in allocations for gpu in one.gpus
     )
-    slowdown = slowest if asked.is_service else free_capacity.slowdown(allocations, asked.job_class)
+    slowdown = (
+        max(free_capacity.slowdown([one], asked.job_class) for one in allocations if one.gpus)
+        if asked.is_service
+        else free_capacity.slowdown(allocations, asked.job_class)
+    )
     locality = slowdown / slowest
     numbers = {"slowdown": slowdown, "slowest": slowest, "locality": locality}
     several = gpus > 1 or len(shared) > 1
