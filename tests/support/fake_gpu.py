@@ -75,6 +75,8 @@ class FakeGpu:
     processes: list[FakeProcess] = field(default_factory=list)
     xids: bool = True  # it can report them
     bus: int = 0  # GPUs on one bus are nearer to each other
+    address: str = "00000000:00:00.0"  # on the PCIe bus
+    peers: tuple[str, ...] = ()  # the address at the other end of each NVLink
     fails: dict[str, int] = field(default_factory=dict)
     mig: bool = False
     instances: dict[int, "FakeGpu"] = field(default_factory=dict)  # by place

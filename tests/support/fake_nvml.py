@@ -176,6 +176,15 @@ class FakeNvml:
             raise NvmlError(INVALID_ARGUMENT if states else NOT_SUPPORTED)
         return states[link]
 
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Handle, link: int, /) -> Any:
+        peers = self._asked(handle, "nvmlDeviceGetNvLinkRemotePciInfo", lambda gpu: gpu.peers)
+        if link >= len(peers):
+            raise NvmlError(NOT_SUPPORTED)
+        return SimpleNamespace(busId=peers[link])
+
+    def nvmlDeviceGetPciInfo(self, handle: Handle, /) -> Any:
+        return SimpleNamespace(busId=self._asked(handle, "nvmlDeviceGetPciInfo", lambda gpu: gpu.address))
+
     def nvmlDeviceGetTopologyCommonAncestor(self, handle: Handle, other: Handle, /) -> int:
         return self._asked(handle, "nvmlDeviceGetTopologyCommonAncestor", lambda gpu: topology_level(gpu, other))
 

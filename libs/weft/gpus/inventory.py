@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from weft.domain.cluster import Gpu
+from weft.domain.topology import Topology
 from weft.gpus.nvml import (
     DRIVER,
     LIBRARY_NOT_FOUND,
@@ -17,6 +18,7 @@ from weft.gpus.nvml import (
     known,
     text,
 )
+from weft.gpus.topology import read_topology
 from weft.threads import aside
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,20 @@ async def inventory_in_time(
         )
     asked.add_done_callback(lambda answer: _come_late(answer, late))
     return None
+
+
+async def topology_in_time(
+    gpus: tuple[Gpu, ...], *, stop: asyncio.Event, nvml: Nvml = DRIVER, seconds_max: float = INVENTORY_SECONDS_MAX
+) -> Topology | None:
+    """As `read_topology`, beside the event loop, and for no longer than `seconds_max` or until `stop`; then None."""
+    asked = asyncio.wrap_future(aside(lambda: read_topology(gpus, nvml=nvml), name="gpu-topology"))
+    stopping = asyncio.create_task(stop.wait())
+    waiting: list[asyncio.Future[Any]] = [asked, stopping]
+    try:
+        await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    return asked.result() if asked.done() else None
 
 
 def _come_late(answer: asyncio.Future[tuple[Gpu, ...]], late: Callable[[tuple[Gpu, ...]], None]) -> None:

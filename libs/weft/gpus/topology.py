@@ -1,12 +1,28 @@
 """How near the GPUs of a node are to each other. Read it once: it does not change while the node runs."""
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from itertools import combinations
+from pathlib import Path
 from typing import Final
 
 from weft.domain.cluster import Gpu
+from weft.domain.topology import GPUS_MAX, UNKNOWN_NUMA, Topology
 from weft.gpus.asking import Asker
-from weft.gpus.nvml import DRIVER, MIG_PREFIX, Nvml
+from weft.gpus.nvml import DRIVER, MIG_PREFIX, NVLINKS_MAX, Handle, Nvml, NvmlError, text
+
+logger = logging.getLogger(__name__)
+
+SYS: Final = Path("/sys")
+_NAMES: Final = {
+    "internal": "PIX",
+    "single": "PIX",
+    "multiple": "PXB",
+    "hostbridge": "PHB",
+    "node": "NODE",
+    "system": "SYS",
+}
 
 LEVELS: Final = {
     0: "internal",  # on one board
@@ -40,3 +56,89 @@ def topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER) -> Near:
         if level in LEVELS:
             found[one, other] = LEVELS[level]
     return found
+
+
+def read_topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER, sys: Path = SYS) -> Topology | None:
+    """The links and NUMA nodes of a node's GPUs; None if there is no second GPU, or if they cannot be read.
+
+    MIG instances have no links to other GPUs, only the NUMA node of their GPU. Emulated GPUs have no topology.
+    """
+    if not 1 < len(gpus) <= GPUS_MAX or any(gpu.emulated for gpu in gpus):
+        return None
+    try:
+        nvml.nvmlInit()
+    except NvmlError as error:
+        logger.warning("the topology of the GPUs cannot be read: %s", error)
+        return None
+    try:
+        return _read(tuple(sorted(gpus, key=lambda gpu: gpu.index)), nvml, sys)
+    except (NvmlError, ValueError) as error:
+        logger.warning("the topology of the GPUs cannot be read, so all of them count as equally near: %s", error)
+        return None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _read(gpus: tuple[Gpu, ...], nvml: Nvml, sys: Path) -> Topology:
+    """Raises NvmlError, and ValueError for a pair of whole GPUs that the driver does not know."""
+    near = topology(gpus, nvml=nvml)
+    bus = {gpu.index: _bus_of(gpu, nvml) for gpu in gpus}
+    whole = {gpu.index: bus[gpu.index] for gpu in gpus if not gpu.uuid.startswith(MIG_PREFIX)}
+    nvlinks = {
+        index: _nvlinks(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid), nvml, set(whole.values()))
+        for gpu in gpus
+        if (index := gpu.index) in whole
+    }
+
+    def link(one: int, other: int) -> str:
+        if one not in whole or other not in whole:
+            return "SYS"
+        joined = nvlinks[one][whole[other]] or min(nvlinks[one][""], nvlinks[other][""])
+        if joined:
+            return f"NV{joined}"
+        if (one, other) not in near:
+            raise ValueError(f"the driver does not know how near GPU {one} is to GPU {other}")
+        return _NAMES[near[one, other]]
+
+    indexes = [gpu.index for gpu in gpus]
+    return Topology(
+        gpus=tuple(indexes),
+        links=tuple(" ".join(link(one, other) for other in indexes if other > one) for one in indexes[:-1]),
+        numa=tuple(_numa_of(bus[index], sys) for index in indexes),
+    )
+
+
+def _bus_of(gpu: Gpu, nvml: Nvml) -> str:
+    """The address of the GPU, or of the GPU of which it is an instance, as `0000:1b:00.0`."""
+    handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    if gpu.uuid.startswith(MIG_PREFIX):
+        handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    return _address(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+
+
+def _nvlinks(handle: Handle, nvml: Nvml, gpus: set[str]) -> Counter[str]:
+    """How many active NVLinks go to each of the GPUs; under the empty name those to switches."""
+    found: Counter[str] = Counter()
+    asker = Asker()
+    for link in range(NVLINKS_MAX):
+        state = asker.ask(nvml.nvmlDeviceGetNvLinkState, handle, link)
+        if state is None:  # the GPU has no more links
+            break
+        if state:
+            remote = asker.ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+            address = "" if remote is None else _address(text(remote.busId))
+            found[address if address in gpus else ""] += 1
+    return found
+
+
+def _address(bus_id: str) -> str:
+    """NVML's domains have eight digits, those of the kernel four."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def _numa_of(address: str, sys: Path) -> int:
+    try:
+        return max(UNKNOWN_NUMA, int((sys / "bus" / "pci" / "devices" / address / "numa_node").read_text()))
+    except (OSError, ValueError):
+        return UNKNOWN_NUMA

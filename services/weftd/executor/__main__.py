@@ -16,10 +16,12 @@ from msgspec.structs import replace
 from weft.bus import Bus, BusError
 from weft.bus.nats import NatsBus
 from weft.domain.cluster import Capacity, Gpu
+from weft.domain.topology import Topology
 from weft.domain.ulimits import ulimits_of
 from weft.emulation.device import EmulatedDriver
 from weft.emulation.gpus import emulated_gpus
-from weft.gpus import inventory_in_time
+from weft.gpus import inventory_in_time, topology_in_time
+from weft.gpus.table import topology_of_table
 from weft.service import SettingsError, load, main
 from weft.service.keys import nats_keys
 from weftd.executor import service
@@ -65,6 +67,7 @@ async def run(stop: asyncio.Event) -> None:
             volumes_allowed=settings.volumes_allowed,
             volumes=_volumes(settings),
             ulimits_max=ulimits_of(settings.ulimits_max),
+            topology=_declared_topology(settings.topology),
             ports=settings.serving.ports_of(settings.node_id),
             publish_at=settings.serving.service_publish_at,
         )
@@ -72,6 +75,8 @@ async def run(stop: asyncio.Event) -> None:
             node.offer(emulated_gpus(settings.emulated_gpus, node_id=settings.node_id))
         else:
             node.offer(await inventory_in_time(stop=stop, late=node.offer))
+        if node.gpus and node.topology is None:
+            node.topology = await topology_in_time(node.gpus, stop=stop)
         driver = EmulatedDriver() if settings.emulated_gpus else None
         async with (
             guarded(home, _orders(settings, state_file), clock=boot_clock),
@@ -125,7 +130,9 @@ async def _serve(
             runtime=runtime,
             progress=ProgressReader(home),
             state_file=state_file,
-            capacity=lambda: replace(without_gpus, gpus=node.gpus or (), volumes=offered(node.volumes)),
+            capacity=lambda: replace(
+                without_gpus, gpus=node.gpus or (), volumes=offered(node.volumes), topology=node.topology
+            ),
             stop=until,
             clock=boot_clock,
             jitter=random.random,
@@ -215,6 +222,14 @@ def _volumes(settings: ExecutorSettings) -> dict[str, OwnedVolume]:
         return resolved(settings.volumes, str(settings.home.absolute()))
     except ValueError as error:
         raise SettingsError(f"EXECUTOR_VOLUMES: {error}") from None
+
+
+def _declared_topology(path: Path | None) -> Topology | None:
+    """Raises SettingsError."""
+    try:
+        return None if path is None else topology_of_table(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"EXECUTOR_TOPOLOGY: {path}: {error}") from None
 
 
 def _raise_open_files() -> None:

@@ -49,6 +49,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     secrets_folder: Path | None = None  # None: in memory with plain processes, in the home with containers
     runtime: str = "process"  # or docker
     emulated_gpus: int = 0
+    topology: Path | None = None  # a file that `nvidia-smi topo -m` wrote; None: the driver is asked
     cpus: float = 0.0  # 0: those of the host
     memory: int = 0
     volumes_allowed: tuple[str, ...] = ()

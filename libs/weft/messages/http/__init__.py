@@ -15,6 +15,7 @@ from weft.domain.job import Cause, JobState, Loan, Placement
 from weft.domain.shares import Share, is_thousandths
 from weft.domain.sizes import RoleSize
 from weft.domain.spec import REPLICAS_MAX, ROLES_MAX, JobSpec, Kind, ResizeHow, Token
+from weft.domain.topology import Topology
 from weft.messages.asks import AskKind
 from weft.messages.events import RevisionTold
 from weft.messages.history import Record
@@ -381,6 +382,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `silent_seconds`: for how long it has not reported, if that is longer than usual and it does not count as lost.
     `volumes`: those that it offers to the reader's tenant; administrators see all.
     `health`: the state of the node itself, if it was ever sick.
+    `topology`: the links between its GPUs; None: not known, so that all of them count as equally near.
     """
 
     id: str
@@ -402,6 +404,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     silent_seconds: float = 0.0
     volumes: tuple[VolumeView, ...] = ()
     health: HealthRecord | None = None
+    topology: Topology | None = None
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

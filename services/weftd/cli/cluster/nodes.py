@@ -11,6 +11,7 @@ from weftd.cli.cli_error import CliError
 from weftd.cli.formatting import natural
 from weftd.cli.rendering.context import RenderContext, plain
 from weftd.cli.rendering.nodes import full_disks, gpus_table, nodes_table, not_enforced, volumes_offered
+from weftd.cli.rendering.topology import flat_nodes, topologies
 
 _FEW = 8  # nodes of which each GPU is shown unasked
 
@@ -19,6 +20,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("nodes", help="the nodes, their GPUs and who holds them", description=__doc__)
     parser.add_argument("node", nargs="*", metavar="NODE", help="only these")
     parser.add_argument("--gpus", action="store_true", help=f"each GPU too; unasked up to {_FEW} nodes")
+    parser.add_argument("--topology", action="store_true", help="the links between the GPUs of each node too")
     connection.options(parser)
     parser.set_defaults(func=nodes)
 
@@ -29,17 +31,23 @@ async def nodes(args: argparse.Namespace) -> int:
     wanted = _wanted(view.nodes, args.node)
     none = "" if wanted else "no nodes yet: one joins by starting its executor and telemetry"
     gpus = args.gpus or len(wanted) <= _FEW
-    page.drawn(args, NodesView(nodes=wanted), lambda context: drawn(wanted, context, gpus=gpus), none)
+
+    def shown(context: RenderContext) -> RenderableType:
+        return drawn(wanted, context, gpus=gpus, links=args.topology)
+
+    page.drawn(args, NodesView(nodes=wanted), shown, none)
     return 0
 
 
-def drawn(nodes: tuple[NodeView, ...], context: RenderContext, *, gpus: bool) -> RenderableType:
+def drawn(nodes: tuple[NodeView, ...], context: RenderContext, *, gpus: bool, links: bool = False) -> RenderableType:
     nodes = tuple(sorted(nodes, key=lambda node: natural(node.id)))
     parts: list[RenderableType] = [nodes_table(nodes, context)]
     if gpus and any(node.gpus for node in nodes):
         parts += [Text(), gpus_table(nodes, context)]
+    if links:
+        parts += topologies(nodes)
     parts += [plain(line, "bold red") for line in full_disks(nodes)]
-    if lines := [*volumes_offered(nodes), *not_enforced(nodes)]:
+    if lines := [*volumes_offered(nodes), *not_enforced(nodes), *flat_nodes(nodes)]:
         parts += [Text(), *(Text(line, "dim") for line in lines)]
     return Group(*parts)
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from weft.domain.cluster import Gpu
 from weft.domain.spec import Volume
+from weft.domain.topology import Topology
 from weft.messages.nodes import EndReason, RunState, StartRun
 from weftd.executor.machine.environment import is_alone
 from weftd.executor.machine.ports import PortRange
@@ -15,11 +16,12 @@ from weftd.executor.runs import Run, RunKey, RuntimeUnavailableError
 
 
 class NodeFacts(Struct, kw_only=True):
-    """`gpus` is None until the driver has listed them; nothing else changes."""
+    """`gpus` is None until the driver has listed them, and `topology` is read after them; nothing else changes."""
 
     node_id: str
     address: str = "127.0.0.1"
     gpus: tuple[Gpu, ...] | None = ()
+    topology: Topology | None = None  # links of the GPUs; None: not known
     checkpoints: str  # each job has its own folder in here
     results: str  # likewise
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount

@@ -210,6 +210,7 @@ def _node_view(
             for gpu in node.capacity.gpus
         ),
         not_enforced=node.not_enforced,
+        topology=node.capacity.topology,
         use=sample.host if sample is not None else None,
         sampled_at=sample.at if sample is not None else None,
         slowest=slowest,
