@@ -18,6 +18,7 @@ from weftd.executor.runs import Limits
 from weftd.executor.runtime.limits.cgroup import NoCgroups
 from weftd.executor.runtime.process import records
 from weftd.executor.runtime.process.runtime import ProcessRuntime
+from weftd.executor.thinking.pinning import Pin
 
 FENCE = 60.0
 
@@ -30,7 +31,7 @@ class Gate(NoCgroups):
         folder.mkdir()
         os.mkfifo(folder / "cgroup.procs")
 
-    def create(self, name: str, limits: Limits) -> dict[str, str]:
+    def create(self, name: str, limits: Limits, pin: Pin | None = None) -> dict[str, str]:
         return {"gate": str(self._folder)}
 
     def open(self) -> None:

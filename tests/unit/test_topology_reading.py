@@ -66,7 +66,11 @@ def test_a_pair_that_the_driver_does_not_know_leaves_the_node_flat(tmp_path: Pat
     gpus = [FakeGpu(uuid=f"GPU-{n}", address=address(n)) for n in range(2)]
     gpus[0].fails = {"nvmlDeviceGetTopologyCommonAncestor": 3}
     assert read(gpus, files(tmp_path, {})) is None
-    assert read(gpus[:1], files(tmp_path, {})) is None
+
+
+def test_a_single_gpu_has_its_numa_node(tmp_path: Path) -> None:
+    gpu = FakeGpu(uuid="GPU-0", address=address(3))
+    assert read([gpu], files(tmp_path, {3: 1})) == Topology(gpus=(0,), numa=(1,))
 
 
 def view(name: str, links: Topology | None, *, emulated: bool = False, gpus: int = 8) -> NodeView:

@@ -59,11 +59,11 @@ def topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER) -> Near:
 
 
 def read_topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER, sys: Path = SYS) -> Topology | None:
-    """The links and NUMA nodes of a node's GPUs; None if there is no second GPU, or if they cannot be read.
+    """The links and NUMA nodes of a node's GPUs; None if they cannot be read.
 
     MIG instances have no links to other GPUs, only the NUMA node of their GPU. Emulated GPUs have no topology.
     """
-    if not 1 < len(gpus) <= GPUS_MAX or any(gpu.emulated for gpu in gpus):
+    if not 0 < len(gpus) <= GPUS_MAX or any(gpu.emulated for gpu in gpus):
         return None
     try:
         nvml.nvmlInit()

@@ -36,6 +36,7 @@ from weftd.executor.logs.progress import ProgressReader
 from weftd.executor.logs.retention import Retention
 from weftd.executor.machine.boot import boot_clock, boot_id
 from weftd.executor.machine.node import NodeFacts
+from weftd.executor.machine.numa import numa_nodes
 from weftd.executor.machine.volumes import OwnedVolume, offered, resolved
 from weftd.executor.runs import Runtime, RuntimeUnavailableError
 from weftd.executor.settings import ExecutorSettings
@@ -67,6 +68,8 @@ async def run(stop: asyncio.Event) -> None:
             volumes_allowed=settings.volumes_allowed,
             volumes=_volumes(settings),
             ulimits_max=ulimits_of(settings.ulimits_max),
+            numa=() if settings.numa == "off" else numa_nodes(),
+            binds_memory=settings.numa == "pin",
             topology=_declared_topology(settings.topology),
             ports=settings.serving.ports_of(settings.node_id),
             publish_at=settings.serving.service_publish_at,

@@ -16,6 +16,7 @@ from weftd.executor.runtime.docker.settings import ContainerSettings
 from weftd.executor.sessions.settings import SessionSettings
 from weftd.executor.shares.backend import CHOICES
 
+NUMA_CHOICES = ("pin", "cpus", "off")
 DRIFT_SECONDS_MIN = 1.0
 LOG_BYTES_LEAST = 2 * GRAIN
 
@@ -50,6 +51,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = "process"  # or docker
     emulated_gpus: int = 0
     topology: Path | None = None  # a file that `nvidia-smi topo -m` wrote; None: the driver is asked
+    numa: str = "pin"  # a job with GPUs of one NUMA node gets CPUs and memory there; `cpus`: CPUs alone; off: neither
     cpus: float = 0.0  # 0: those of the host
     memory: int = 0
     volumes_allowed: tuple[str, ...] = ()
@@ -101,6 +103,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
         kept = ("checkpoints_kept_days", "checkpoints_bytes_max", "results_kept_days", "results_bytes_max")
         if self.containers.images_kept_days < 0 or any(getattr(self, name) < 0 for name in kept):
             raise ValueError(f"images_kept_days, {', '.join(kept)} are not negative")
+        if self.numa not in NUMA_CHOICES:
+            raise ValueError(f"numa is one of {', '.join(NUMA_CHOICES)}, not {self.numa}")
         if self.shares not in CHOICES:
             raise ValueError(f"shares is one of {', '.join(CHOICES)}, not {self.shares}")
         if len(self.volumes) > VOLUMES_MAX:

@@ -13,6 +13,7 @@ from weftd.executor.machine.environment import is_alone
 from weftd.executor.machine.ports import PortRange
 from weftd.executor.machine.volumes import OwnedVolume, VolumeRefusedError, paths_for
 from weftd.executor.runs import Run, RunKey, RuntimeUnavailableError
+from weftd.executor.thinking.pinning import NumaNode
 
 
 class NodeFacts(Struct, kw_only=True):
@@ -22,6 +23,8 @@ class NodeFacts(Struct, kw_only=True):
     address: str = "127.0.0.1"
     gpus: tuple[Gpu, ...] | None = ()
     topology: Topology | None = None  # links of the GPUs; None: not known
+    numa: tuple[NumaNode, ...] = ()  # to which runs may be pinned
+    binds_memory: bool = True  # a pinned run gets memory of its NUMA node alone
     checkpoints: str  # each job has its own folder in here
     results: str  # likewise
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount

@@ -8,6 +8,7 @@ from weft.messages.nodes import StartRun
 from weftd.executor.files.discards import Discards
 from weftd.executor.files.home import Home
 from weftd.executor.machine.node import NodeFacts, Refusal, gpus_of, refused
+from weftd.executor.machine.numa import Pins
 from weftd.executor.runs import Run, RunKey
 from weftd.executor.serving.listening import Ears
 from weftd.executor.serving.records import ServedRuns
@@ -26,6 +27,7 @@ class Bookkeeping:
         self.served = ServedRuns(home)
         self.discards = Discards(str(home.discarded))
         self.ears = Ears()
+        self.pins = Pins(home, node)
         self.over: dict[RunKey, Run] = {}
 
     async def attach(self, order: StartRun) -> Attached:
@@ -39,6 +41,7 @@ class Bookkeeping:
         """After a restart: these runs are there, all others have ended."""
         await self.shares.keep(keys)
         self.served.forget_others(keys)
+        self.pins.keep(keys)
 
     def refuse(self, key: RunKey, refusal: Refusal) -> None:
         """Note a failed start."""
@@ -47,6 +50,7 @@ class Bookkeeping:
 
     def end(self, run: Run) -> None:
         self.over[run.key] = run
+        self.pins.forget(run.key)
         self.note_change()
 
     def forget(self, key: RunKey) -> None:
@@ -55,6 +59,7 @@ class Bookkeeping:
         self.discards.take(self._home.run(key))
         self.served.forget(key)
         self.shares.detach(key)
+        self.pins.forget(key)
 
     def note_change(self) -> None:
         self._changed.set()

@@ -19,6 +19,7 @@ from weftd.executor.runs import RunKey
 from weftd.executor.runtime.docker.labels import FIRST_PROCESS, STOP_SIGNAL, labels, signal_number
 from weftd.executor.runtime.docker.settings import ContainerSettings
 from weftd.executor.shares.backend import NOTHING, Attached
+from weftd.executor.thinking.pinning import Pin
 from weftd.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
 
 # Never rotate, whatever the engine's default: rotation would lose output that is not yet copied.
@@ -95,6 +96,7 @@ def container_arguments(
     *,
     attached: Attached = NOTHING,
     served: ServedAt | None = None,
+    pin: Pin | None = None,
 ) -> dict[str, Any]:
     """The arguments of `create_container`, to be completed by `with_first_process`. Raises Refusal."""
     key, node, settings = RunKey.of(order), host.node, host.settings
@@ -133,6 +135,8 @@ def container_arguments(
         cpu_quota=quota(order.cpus),
         mem_limit=memory,
         memswap_limit=memory,
+        cpuset_cpus=None if pin is None else pin.cpus,
+        cpuset_mems=None if pin is None else pin.memory or None,
         shm_size=order.shm or None,
         pids_limit=settings.pids_max,
         cap_drop=["ALL"],

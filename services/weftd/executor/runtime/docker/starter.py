@@ -75,6 +75,7 @@ class Starter:
             joined,
             attached=attached,
             served=await served(order, self._host.node, self._book.served, joined),
+            pin=self._book.pins.begin(order),
         )
         made = await self._create(arguments, order, permitted)
         if made is None:

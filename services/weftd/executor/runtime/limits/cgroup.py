@@ -7,6 +7,7 @@ then move into `weft-executor` beside it, because a group with processes may not
 Neither: `NoCgroups`, and the node reports what it does not enforce. A run's groups are `{controller: folder}`.
 """
 
+import logging
 import os
 import signal
 from collections.abc import Mapping
@@ -16,6 +17,9 @@ from typing import Protocol
 
 from weftd.executor.runs import Limits
 from weftd.executor.runtime.limits.groups import Groups, change, get, oom_kills, put, read_limits, write
+from weftd.executor.thinking.pinning import Pin
+
+logger = logging.getLogger(__name__)
 
 KILL_ROUNDS_MAX = 20
 PIDS_MAX = 8192  # of one run
@@ -25,8 +29,8 @@ PID_MIN, PID_MAX = 2, 1 << 22  # the kernel gives no higher number; a signal to 
 class Cgroups(Protocol):
     not_enforced: tuple[str, ...]
 
-    def create(self, name: str, limits: Limits) -> dict[str, str]:
-        """The groups of a new run. Raises OSError."""
+    def create(self, name: str, limits: Limits, pin: Pin | None = None) -> dict[str, str]:
+        """The groups of a new run, with its pin if this host has the controller `cpuset`. Raises OSError."""
 
     def limit(self, groups: Groups, limits: Limits) -> str:
         """Change the limits. Empty, or which limits stay as they were, and why: such as less memory than is in use."""
@@ -64,7 +68,7 @@ def find_cgroups(
 class NoCgroups:
     not_enforced: tuple[str, ...] = ("cpus", "memory")
 
-    def create(self, name: str, limits: Limits) -> dict[str, str]:
+    def create(self, name: str, limits: Limits, pin: Pin | None = None) -> dict[str, str]:
         return {}
 
     def limit(self, groups: Groups, limits: Limits) -> str:
@@ -105,10 +109,17 @@ class CgroupsV1:
             with suppress(OSError):
                 (root / "pids" / "weft" / owner).mkdir(parents=True, exist_ok=True)
                 folders["pids"] = root / "pids" / "weft" / owner
+        if (root / "cpuset" / "cgroup.procs").exists():
+            with suppress(OSError):
+                folders["cpuset"] = _cpuset_folder(root / "cpuset", owner)
         return cls(folders, pids_max)
 
-    def create(self, name: str, limits: Limits) -> dict[str, str]:
-        groups = {controller: f"{folder}/{name}" for controller, folder in self._folders.items()}
+    def create(self, name: str, limits: Limits, pin: Pin | None = None) -> dict[str, str]:
+        groups = {
+            controller: f"{folder}/{name}"
+            for controller, folder in self._folders.items()
+            if controller != "cpuset" or pin is not None
+        }
         for group in groups.values():
             try:
                 os.mkdir(group)
@@ -118,6 +129,11 @@ class CgroupsV1:
                 os.makedirs(group, exist_ok=True)
         write(groups, limits)
         _bound_pids(groups.get("pids"), self._pids_max)
+        if pin is not None and "cpuset" in groups:
+            # In version 1 a group without CPUs and memory takes no process.
+            memory = pin.memory or get(str(self._folders["cpuset"]), "cpuset.mems").strip()
+            if not _pinned(groups["cpuset"], Pin(cpus=pin.cpus, memory=memory)):
+                remove({"cpuset": groups.pop("cpuset")})
         return groups
 
     def limit(self, groups: Groups, limits: Limits) -> str:
@@ -164,16 +180,21 @@ class CgroupsV2:
             for parent in (base, base / "weft", folder):
                 offered = get(str(parent), "cgroup.controllers").split()
                 put(str(parent), "cgroup.subtree_control", "+cpu +memory" + " +pids" * ("pids" in offered))
+                if "cpuset" in offered:
+                    with suppress(OSError):  # runs are then not pinned
+                        put(str(parent), "cgroup.subtree_control", "+cpuset")
         except (OSError, StopIteration):
             return None
         return cls(folder, pids_max)
 
-    def create(self, name: str, limits: Limits) -> dict[str, str]:
+    def create(self, name: str, limits: Limits, pin: Pin | None = None) -> dict[str, str]:
         groups = {"unified": f"{self._folder}/{name}"}
         with suppress(FileExistsError):
             os.mkdir(groups["unified"])
         write(groups, limits)
         _bound_pids(groups["unified"], self._pids_max)
+        if pin is not None:
+            _pinned(groups["unified"], pin)
         return groups
 
     def limit(self, groups: Groups, limits: Limits) -> str:
@@ -193,6 +214,31 @@ class CgroupsV2:
 
     def close(self) -> None:
         remove({"unified": str(self._folder)})
+
+
+def _cpuset_folder(root: Path, owner: str) -> Path:
+    """The owner's folder of the controller `cpuset` in version 1, with all CPUs and memory of the root. Raises
+    OSError."""
+    folder = root
+    for part in ("weft", owner):
+        above, folder = folder, folder / part
+        folder.mkdir(exist_ok=True)
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            if not get(str(folder), name).strip():
+                put(str(folder), name, get(str(above), name).strip())
+    return folder
+
+
+def _pinned(group: str, pin: Pin) -> bool:
+    """Pin a group to CPUs and memory; False if the host does not let us."""
+    try:
+        put(group, "cpuset.cpus", pin.cpus)
+        if pin.memory:
+            put(group, "cpuset.mems", pin.memory)
+    except OSError as error:
+        logger.warning("a run is not pinned to CPUs %s and the memory of NUMA node %s: %s", pin.cpus, pin.memory, error)
+        return False
+    return True
 
 
 def _bound_pids(group: str | None, pids_max: int) -> None:

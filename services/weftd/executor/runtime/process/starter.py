@@ -117,7 +117,8 @@ class Starter:
             make_folder(parent, order.job_id, mode=OWN)
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory))
+        pin = self._book.pins.begin(order)
+        groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory), pin)
         with ExitStack() as opened:
             pipes, ends = make_pipes()
             opened.callback(ends.close)
