@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from random import Random
 from statistics import fmean
-from time import perf_counter
+from time import process_time
 from typing import Final
 
 from msgspec import Struct, structs
@@ -38,7 +38,7 @@ AIMS: Final = {"of_best": 0.95, "over_scores": 0.2, "decision_ms": 1.0}
 
 class Mix(Struct, frozen=True):
     """One decision: GB/s of the chosen GPUs, of the best that were free, and of those chosen by scores alone; and the
-    seconds that the two choices took."""
+    seconds of processor that the two choices took."""
 
     size: int
     chosen: float
@@ -93,9 +93,9 @@ def _score(dice: Random) -> float:
 
 def _decided(room: FreeCapacity, size: int, each: int, job_class: str) -> tuple[tuple[Allocation, ...], float]:
     request = (RoleRequest("worker", size // each, size // each, Request(gpus=each, cpus=1.0, memory=1)),)
-    begun = perf_counter()
+    begun = process_time()
     place = find(room, request, PlacementRequest(job_class=job_class))
-    seconds = perf_counter() - begun
+    seconds = process_time() - begun
     assert place is not None, "so many GPUs are free"
     room.take_all(place)
     return place, seconds
