@@ -11,6 +11,7 @@ from msgspec import structs
 from tests.support.builders import job, node
 from tests.support.steps import placement
 from tests.support.tier import examples
+from tests.support.topologies import topology
 from weft.domain.health import HealthRecord, HealthState
 from weft.domain.job import Job, JobState
 from weft.domain.shares import Share
@@ -232,3 +233,13 @@ def test_a_node_and_a_gpu_that_are_out_of_use_say_why() -> None:
     assert [gpu.out for gpu in shown["node-1"].gpus[:2]] == ["", "quarantined: Xid 79: it fell off the bus"]
     assert [shown[f"node-{number}"].state for number in (1, 2, 3)] == ["ready", "quarantined", "drained"]
     assert shown["node-2"].out == "quarantined: the GPU driver does not answer"
+
+
+def test_a_node_is_shown_with_the_links_of_its_gpus() -> None:
+    links = topology("pairs-8")
+    known, unknown = node("node-1", gpus=8), node("node-2", gpus=8)
+    known = structs.replace(known, capacity=structs.replace(known.capacity, topology=links))
+    seen = ClusterSeen(nodes=[known, unknown], holding=[], waiting=waiting_of([], []), now=NOW)
+    change = LivePicture(LiveCluster(clock=lambda: 0.0)).look(seen, sampled=True)
+    shown = [msgspec.json.decode(each, type=LiveNode) for each in change.nodes]
+    assert [each.topology for each in shown] == [links, None]

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from weft.domain.job import JobState
 from weft.domain.spec import Kind
+from weft.domain.topology import Topology
 from weft.messages.eta import Estimate, Sooner
 from weft.messages.http import Bytes, Seconds, Totals
 from weft.messages.signals import Finding
@@ -45,7 +46,7 @@ class LiveGpu(Struct, frozen=True, kw_only=True):
 class LiveNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node. `state`: `lost` (its work was taken from it), else `silent` (it has not reported for longer than usual:
     `silent_seconds`, in whole seconds), else `drained` (it takes no new work), else `quarantined` (nor does it, for its
-    health: `out`), else `ready`."""
+    health: `out`), else `ready`. `topology`: the links between its GPUs, if they are known."""
 
     id: str
     pool: str
@@ -58,6 +59,7 @@ class LiveNode(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[LiveGpu, ...]
     silent_seconds: int | None = None
     out: str = ""
+    topology: Topology | None = None
 
 
 class LiveService(Struct, frozen=True, kw_only=True):

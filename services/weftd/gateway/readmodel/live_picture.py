@@ -270,6 +270,7 @@ class LivePicture:
             for gpu in node.capacity.gpus
         )
         shown = LiveNode(
+            topology=node.capacity.topology,
             id=node.id,
             pool=node.pool,
             state=_state(node, silent),

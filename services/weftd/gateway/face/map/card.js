@@ -9,9 +9,32 @@ export function nodeCard(node, gpu, scene, pinned) {
     h("h2", {}, gpu ? `GPU ${gpu.index} of ${clean(node.id)}` : clean(node.id)),
     h("p", { class: node.state === "ready" ? "muted" : "warn" }, stateWords(node)),
     gpu && h("dl", { class: "facts" }, gpuFacts(node, gpu, scene).map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)])),
+    linksTable(node, gpu),
     h("p", { class: "muted" }, `Node: ${text(round(node.cpus_allocated))} of ${text(node.cpus)} CPUs and `,
       `${bytes(node.memory_allocated)} of ${bytes(node.memory)} memory are held; pool ${clean(node.pool)}`),
     !pinned && gpu?.holders.length ? h("p", { class: "muted" }, "click: mark all GPUs of the job; Enter: open the job") : null);
+}
+
+// The links between the GPUs of the node, with the row of the GPU under the cursor marked; null if they are not known.
+function linksTable(node, gpu) {
+  const links = node.topology?.links || [];
+  if (!links.length || node.gpus.length !== node.topology.gpus.length) return null;
+  const rows = links.map((row) => row.split(" "));
+  const link = (one, other) => (one === other ? "" : rows[Math.min(one, other)][Math.abs(one - other) - 1]);
+  const numa = node.topology.numa || [];
+  return h("table", { class: "links" },
+    h("caption", {}, "Links between its GPUs"),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "GPU"), node.topology.gpus.map((index) => h("th", { scope: "col" }, text(index))),
+      numa.length ? h("th", { scope: "col" }, "NUMA") : null)),
+    h("tbody", {}, node.topology.gpus.map((index, one) => h("tr", { class: gpu?.index === index ? "marked" : "" },
+      h("th", { scope: "row" }, text(index)),
+      node.topology.gpus.map((_, other) => h("td", { class: kindOf(link(one, other)) }, link(one, other))),
+      numa.length ? h("td", {}, numa[one] < 0 ? "unknown" : text(numa[one])) : null))));
+}
+
+function kindOf(link) {
+  if (link.startsWith("NV")) return "nvlink";
+  return link === "SYS" ? "muted" : "";
 }
 
 function gpuFacts(node, gpu, scene) {
