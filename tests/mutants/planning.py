@@ -222,10 +222,17 @@ MUTANTS = (
     ),
     Mutant(
         path="libs/weft/domain/cluster.py",
-        old="return (not self.models or model in self.models) and memory >= self.gpu_memory",
-        new="return not self.models or model in self.models",
+        old="return named and model not in self.excluded and memory >= self.gpu_memory",
+        new="return named and model not in self.excluded",
         breaks="A job gets GPUs with less memory than it needs.",
         tests=("tests/unit/test_gpu_models.py::test_a_job_gets_no_gpu_with_less_memory_than_it_needs",),
+    ),
+    Mutant(
+        path="libs/weft/domain/cluster.py",
+        old="return named and model not in self.excluded and memory >= self.gpu_memory",
+        new="return named and memory >= self.gpu_memory",
+        breaks="A job gets GPUs of a model that it excludes.",
+        tests=("tests/unit/test_gpu_models.py::test_a_job_gets_no_gpu_of_a_model_that_it_excludes",),
     ),
     Mutant(
         path="services/weftd/scheduler/thinking/decide/sizing.py",

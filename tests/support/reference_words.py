@@ -39,7 +39,7 @@ FIELDS = {
     "JobSpec.service": "That it takes requests, and how (docs/serving.md).",
     "JobSpec.pool": "The pool of nodes in which it runs.",
     "JobSpec.gpu_model": "Only on GPUs of this model, as `weft gpus` shows it; of several the first one is preferred; "
-    "`any`: of every model.",
+    "`any`: of every model; `!K80`: of every other model.",
     "JobSpec.gpu_memory": "Only on GPUs that each have at least so much memory.",
     "JobSpec.tuning": "Whether its CPU, memory and network are changed while it runs (docs/tuning.md).",
     "JobSpec.checkpoints": "When it writes checkpoints, so that a stop or a move costs little.",

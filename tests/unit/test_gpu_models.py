@@ -62,6 +62,14 @@ def test_a_job_gets_no_gpu_with_less_memory_than_it_needs(placement: str) -> Non
     assert place_of(spec(gpu_memory="40GiB", gpu_model="T4"), placement=placement) == set()
 
 
+@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+def test_a_job_gets_no_gpu_of_a_model_that_it_excludes(placement: str) -> None:
+    assert place_of(spec(gpu_model=["!T4", "!H100"]), placement=placement) == {"new"}
+    assert place_of(spec(gpu_model="!T4", gpu_memory="41GiB"), placement=placement) == {"newest"}
+    assert place_of(spec(gpu_model="!T4", replicas=5), placement=placement) == set()
+    assert place_of(spec(gpu_model="!B200", replicas=6), placement=placement) == {"old", "new", "newest"}
+
+
 def test_a_share_is_of_a_gpu_that_suits_the_job() -> None:
     share = {"gpus": 0, "share": {"request": 0.5, "memory": "4GiB"}}
     assert place_of(spec(role=share, gpu_model=["A100", "H100"])) == {"new"}
@@ -84,6 +92,11 @@ def test_a_role_without_gpus_runs_anywhere() -> None:
         ({"gpu_model": ["A100", "H100", "A100"]}, "gpu_model", "A100 is named twice"),
         ({"gpu_model": ["A100", "any"]}, "gpu_model", "any stands for every model: leave the others out, or any"),
         ({"gpu_model": []}, "gpu_model", ""),
+        ({"gpu_model": ["!K80", "!K80"]}, "gpu_model", "!K80 is named twice"),
+        ({"gpu_model": "!"}, "gpu_model", "! stands before the name of one model, such as !K80"),
+        ({"gpu_model": ["!any"]}, "gpu_model", "! stands before the name of one model, such as !K80"),
+        ({"gpu_model": ["A100", "!A100"]}, "gpu_model", "names A100 and excludes A100: a job has no other model"),
+        ({"gpu_model": ["A100", "!T4", "!K80"]}, "gpu_model", "names A100 and excludes T4 and K80: a job has no other"),
         ({"gpu_memory": "0GiB"}, "gpu_memory", "must be above 0 and at most 1TiB, not 0GiB"),
         ({"gpu_memory": "2TiB"}, "gpu_memory", "must be above 0 and at most 1TiB, not 2TiB"),
     ],
@@ -101,13 +114,23 @@ def test_a_wrong_model_or_memory_is_refused_with_one_error(fields: dict[str, obj
         (
             {"gpu_model": ["B200", "L40S"]},
             "gpu_model",
-            "no node of pool default has a GPU of model B200 or L40S; there is A100, H100, T4",
+            "no node of pool default has a GPU of B200 or L40S; there is A100, H100, T4",
+        ),
+        (
+            {"gpu_model": ["!A100", "!H100", "!T4"]},
+            "gpu_model",
+            "no node of pool default has a GPU of any model but A100 and H100 and T4; there is A100, H100, T4",
+        ),
+        (
+            {"gpu_memory": "48GiB", "gpu_model": "!H100"},
+            "gpu_memory",
+            "no GPU of any model but H100 of pool default has 48GiB of memory; the largest has 40GiB",
         ),
         ({"gpu_memory": "96GiB"}, "gpu_memory", "no GPU of pool default has 96GiB of memory; the largest has 80GiB"),
         (
             {"gpu_memory": "48GiB", "gpu_model": ["T4", "A100"]},
             "gpu_memory",
-            "no GPU of model T4 or A100 of pool default has 48GiB of memory; the largest has 40GiB",
+            "no GPU of T4 or A100 of pool default has 48GiB of memory; the largest has 40GiB",
         ),
     ],
 )
@@ -133,6 +156,9 @@ def test_a_waiting_job_is_told_which_models_and_how_much_memory_it_waits_for() -
     told = why_not(full("old", "new"), resource_request_of(spec(gpus=2, gpu_model=["T4", "A100"])))
     assert told is not None
     assert told.sentence == "wants 2 GPUs of T4 or A100 on one node; none is free"
+    told = why_not(full("old", "new"), resource_request_of(spec(gpus=2, gpu_model="!H100")))
+    assert told is not None
+    assert told.sentence == "wants 2 GPUs of any model but H100 on one node; none is free"
     told = why_not(full(), resource_request_of(spec(gpus=4, gpu_memory="40GiB")))
     assert told is not None
     assert told.sentence == (
@@ -147,6 +173,7 @@ def test_explain_names_the_models_that_were_considered_in_a_pool_of_several() ->
 
     assert told(*POOL).endswith("(models of GPUs considered: A100, H100, T4)")
     assert told(*POOL, gpu_memory="40GiB").endswith("(models of GPUs considered: A100, H100)")
+    assert told(*POOL, gpu_model="!A100").endswith("(models of GPUs considered: H100, T4)")
     assert "considered" not in told(POOL[0])
 
 
@@ -154,6 +181,8 @@ def test_a_text_is_a_list_of_one_and_any_is_no_restriction() -> None:
     assert spec(gpu_model=["A100", "H100"]).gpu_models == ("A100", "H100")
     assert spec(gpu_model=["A100"]).only_model == spec(gpu_model="A100").only_model == "A100"
     assert spec(gpu_model="any").gpu_models == spec().gpu_models == ()
+    excluding = spec(gpu_model=["!T4", "!K80"])
+    assert (excluding.gpu_models, excluding.gpu_models_excluded) == ((), ("T4", "K80"))
 
 
 # the partition planner's choice
@@ -230,10 +259,11 @@ def test_a_job_stays_where_it_is_until_all_of_it_fits_on_the_other_model() -> No
 
 
 def test_a_job_is_not_moved_to_a_model_that_it_may_not_have_nor_a_live_one_at_all() -> None:
-    w = two_models()
-    started(w, gpu_model=["T4", "H100"])
-    scaled(w, workers=2, model="A100")
-    assert w.stored["j-1"].gpu_model == ""
+    for fields in ({"gpu_model": ["T4", "H100"]}, {"gpu_model": "!A100"}):
+        w = two_models()
+        started(w, **fields)
+        scaled(w, workers=2, model="A100")
+        assert w.stored["j-1"].gpu_model == ""
     w = two_models()
     started(w, resize={"how": "live"})
     scaled(w, workers=2, model="A100")
@@ -275,6 +305,7 @@ def test_the_planner_moves_a_job_to_the_model_on_which_it_is_faster_by_more_than
     assert faster.cause.sentence.startswith("worker 4 on GPUs of A100, by the partition planner: +")
     assert planned(on_old(), curves=curve(T4=1.0, A100=1.02), holds=True) == {}
     assert planned(on_old(gpu_model="T4"), curves=curve(T4=1.0, A100=3.0), holds=True) == {}
+    assert planned(on_old(gpu_model="!A100"), curves=curve(T4=1.0, A100=3.0), holds=True) == {}
     assert planned(on_old(gpu_memory="16GiB"), curves=curve(T4=1.0), holds=True) == {}, "no model is known to be faster"
     pending = replace(on_old(), gpu_model="A100")
     assert planned(pending, curves=curve(T4=1.0, A100=3.0), holds=True) == {}, "it waits for GPUs there already"

@@ -1,5 +1,6 @@
 """Nodes, their GPUs, and what a replica asks of them."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -146,15 +147,16 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The needs of one replica on a node. `memory` in bytes.
 
-    `models`: the models that its GPUs may have, the preferred one first; empty: any. `gpu_memory`: the least memory of
-    each of its GPUs in bytes. `prefers`: the model of GPUs that it gets if it fits there. With a `share` it needs a
-    part of one GPU, and `gpus` is 0.
+    `models`: the models that its GPUs may have, the preferred one first; empty: any but those of `excluded`.
+    `gpu_memory`: the least memory of each of its GPUs in bytes. `prefers`: the model of GPUs that it gets if it fits
+    there. With a `share` it needs a part of one GPU, and `gpus` is 0.
     """
 
     gpus: int
     cpus: float
     memory: int
     models: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     gpu_memory: int = 0
     prefers: str = ""
     egress: int | None = None  # bytes per second that it may send; None: no limit
@@ -167,8 +169,21 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def on_any_gpu(self) -> bool:
         """Return True if every GPU suits it, whatever its model and memory."""
-        return not self.models and not self.gpu_memory
+        return not (self.models or self.excluded or self.gpu_memory)
 
     def suits(self, model: str, memory: int) -> bool:
         """Return True if a GPU of this model with `memory` bytes suits it."""
-        return (not self.models or model in self.models) and memory >= self.gpu_memory
+        named = not self.models or model in self.models
+        return named and model not in self.excluded and memory >= self.gpu_memory
+
+    @property
+    def gpu_kind(self) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+        """The GPUs that suit it: equal for requests that the same GPUs suit."""
+        return self.models, self.excluded, self.gpu_memory
+
+
+def models_text(named: Sequence[str], excluded: Sequence[str]) -> str:
+    """Return `A100 or H100`, or `any model but K80 and P100`; empty if every model will do."""
+    if named or not excluded:
+        return " or ".join(named)
+    return f"any model but {' and '.join(excluded)}"

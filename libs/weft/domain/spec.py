@@ -36,6 +36,7 @@ Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case lette
 RoleNamed = Annotated[str, Meta(min_length=1, max_length=63)]
 GpuModel = Annotated[str, Meta(min_length=1, max_length=100)]
 ANY_MODEL = "any"  # the word for GPUs of every model
+NOT_MODEL = "!"  # before the name of a model: GPUs of every other model
 GPU_MODELS_MAX = 16
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
@@ -469,9 +470,25 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
-        """The models of which its GPUs may be, the preferred one first; empty: any."""
-        named = () if self.gpu_model in (None, ANY_MODEL) else self.gpu_model
-        return (named,) if isinstance(named, str) else named or ()
+        """The models of which its GPUs may be, the preferred one first; empty: any but those that it excludes."""
+        return tuple(model for model in self.gpu_models_written if not model.startswith(NOT_MODEL))
+
+    @property
+    def gpu_models_excluded(self) -> tuple[str, ...]:
+        """The models of which its GPUs may not be."""
+        models = (model for model in self.gpu_models_written if model.startswith(NOT_MODEL))
+        return tuple(model.removeprefix(NOT_MODEL) for model in models)
+
+    @property
+    def gpu_models_written(self) -> tuple[str, ...]:
+        """The entries of `gpu_model`; none if they exclude nothing."""
+        written = () if self.gpu_model in (None, ANY_MODEL) else self.gpu_model
+        return (written,) if isinstance(written, str) else written or ()
+
+    def may_have(self, model: str) -> bool:
+        """Return True if its GPUs may be of this model."""
+        named = self.gpu_models
+        return model not in self.gpu_models_excluded and (not named or model in named)
 
     @property
     def only_model(self) -> str | None:

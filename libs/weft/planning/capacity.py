@@ -29,8 +29,8 @@ _node_id = attrgetter("node_id")
 Chunks = list[tuple[float, tuple[int, ...]]]
 """Free GPUs of one node in groups as large as one replica needs, each with the score of its slowest; fastest first."""
 
-ChunksKey = tuple[str, int, tuple[str, ...], int]
-"""The name of scores, and of a replica: how many GPUs it needs, of which models, and with how much memory."""
+ChunksKey = tuple[str, int, tuple[str, ...], tuple[str, ...], int]
+"""The name of scores, and of a replica: how many GPUs it needs, and `Request.gpu_kind`."""
 
 Picks = list[tuple["NodeCapacity", list[tuple[int, ...]]]]
 """Nodes, and the GPUs there of each replica that goes to them."""

@@ -208,6 +208,7 @@ def _request(
         cpus=role.cpus,
         memory=role.memory_bytes,
         models=spec.gpu_models if on_gpus else (),
+        excluded=spec.gpu_models_excluded if on_gpus else (),
         gpu_memory=spec.gpu_memory_bytes if on_gpus else 0,
         egress=role.egress_bytes,
         node=node,

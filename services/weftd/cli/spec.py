@@ -120,8 +120,11 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str], c
     return _said(asked)
 
 
+MODEL_HELP = "only of this model; A100,H100: of any of them; !K80: of any other"
+
+
 def models_of(text: str | None) -> str | list[str] | None:
-    """`A100`, or `A100,H100` for any of several, the preferred one first."""
+    """`A100`, or `A100,H100` for any of several, the preferred one first; `!K80` for any but that one."""
     models = [] if text is None else [model.strip() for model in text.split(",")]
     return models if len(models) > 1 else text
 

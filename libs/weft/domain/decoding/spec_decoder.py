@@ -21,6 +21,7 @@ from weft.domain.spec import (
     IDLE_NEVER,
     IMAGE_PATTERN,
     LABEL_NAME_PATTERN,
+    NOT_MODEL,
     ORIGIN_PATTERN,
     PATH_PATTERN,
     REPLICAS_MAX,
@@ -149,11 +150,17 @@ def _check_done_when(spec: JobSpec) -> None:
 
 
 def _check_gpus(spec: JobSpec) -> None:
-    models = spec.gpu_models
+    models = spec.gpu_models_written
     if doubled := next((model for at, model in enumerate(models) if model in models[:at]), None):
         raise SpecError("gpu_model", f"{doubled} is named twice")
     if ANY_MODEL in models:
         raise SpecError("gpu_model", f"{ANY_MODEL} stands for every model: leave the others out, or {ANY_MODEL}")
+    if NOT_MODEL in models or f"{NOT_MODEL}{ANY_MODEL}" in models:
+        raise SpecError("gpu_model", f"{NOT_MODEL} stands before the name of one model, such as {NOT_MODEL}K80")
+    if spec.gpu_models and spec.gpu_models_excluded:
+        named, excluded = (" and ".join(of) for of in (spec.gpu_models, spec.gpu_models_excluded))
+        why = f"names {named} and excludes {excluded}: a job has no other model than those it names, so do one of both"
+        raise SpecError("gpu_model", why)
     if spec.gpu_memory is not None and not 0 < spec.gpu_memory_bytes <= GPU_MEMORY_BYTES_MAX:
         raise SpecError("gpu_memory", f"must be above 0 and at most 1TiB, not {spec.gpu_memory}")
 

@@ -17,7 +17,7 @@ def chunks(node: NodeCapacity, request: Request, scores: Mapping[GpuKey, float],
     if not node.starts(request):
         return []
     size = request.gpus
-    key = (name, size, request.models, request.gpu_memory)
+    key = (name, size, *request.gpu_kind)
     found = node.chunked.get(key)
     if found is None:
         if len(node.chunked) >= KEPT_MAX:

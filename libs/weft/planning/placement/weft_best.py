@@ -62,7 +62,7 @@ def _cost_of_node(
 ) -> Callable[[NodeCapacity], tuple[float] | None]:
     request, scores = want.request, free_capacity.scores.of(name)
     cpus, memory, gpus = request.cpus, request.memory, count * request.gpus
-    need = (name, request.gpus, request.models, request.gpu_memory)
+    need = (name, request.gpus, *request.gpu_kind)
 
     def cost(node: NodeCapacity) -> tuple[float] | None:
         if len(node.gpus.whole) < gpus:

@@ -102,8 +102,11 @@ def _missing(node: NodeCapacity, want: RoleRequest) -> list[int]:
 
 def _unsuited(node: NodeCapacity, gpus: Sequence[int], request: Request) -> str:
     """Why these GPUs do not suit the request: by their model, else by their memory."""
-    if request.models and any(node.gpus.models.get(gpu) not in request.models for gpu in gpus):
+    models = [node.gpus.models.get(gpu, "") for gpu in gpus]
+    if request.models and any(model not in request.models for model in models):
         return f"is no {' or '.join(request.models)}"
+    if excluded := next((model for model in models if model in request.excluded), ""):
+        return f"is of {excluded}, which the job excludes"
     return f"has less than {size_text(request.gpu_memory)}"
 
 

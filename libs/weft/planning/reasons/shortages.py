@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.domain.cluster import Node, Request
+from weft.domain.cluster import Node, Request, models_text
 from weft.domain.quantity import size_text
 from weft.domain.shares import WHOLE
 from weft.domain.text import plural
@@ -26,7 +26,8 @@ def gpus_text(request: Request) -> str:
 
 def make_text(request: Request) -> str:
     """Return ` of A100 or H100 of 40GiB or more`: the models and the memory that its GPUs may have; empty: any."""
-    models = f" of {' or '.join(request.models)}" if request.models else ""
+    models = models_text(request.models, request.excluded)
+    models = f" of {models}" if models else ""
     return f"{models} of {size_text(request.gpu_memory)} or more" if request.gpu_memory else models
 
 

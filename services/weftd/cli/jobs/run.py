@@ -19,7 +19,7 @@ from weftd.cli.cli_error import CliError
 from weftd.cli.jobs.following import follow, submitted_line
 from weftd.cli.jobs.following_array import follow_array
 from weftd.cli.jobs.sync import pack, store, sync_option
-from weftd.cli.spec import option_of, spec_of
+from weftd.cli.spec import MODEL_HELP, option_of, spec_of
 
 _EXAMPLES = """examples:
   weft run --gpus 1 -- "$(which python3)" train.py --epochs 10
@@ -78,7 +78,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
 def _needs(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what it needs, per replica")
     group.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
-    group.add_argument("--gpu-model", metavar="M", help="only of this model; A100,H100: of any of them")
+    group.add_argument("--gpu-model", metavar="M", help=MODEL_HELP)
     group.add_argument("--gpu-memory", metavar="SIZE", help="least memory of each GPU, such as 40GiB")
     group.add_argument("--replicas", type=int, metavar="N", help="number of replicas; they start together (default: 1)")
     group.add_argument("--replicas-min", type=int, metavar="N", help="start with fewer if there is no more room")

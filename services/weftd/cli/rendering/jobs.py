@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.client.failure import LastWords
+from weft.domain.cluster import models_text
 from weft.domain.job import Cause, JobState
 from weft.domain.quantity import duration_text, size_text
 from weft.domain.shares import gpus_held
@@ -371,7 +372,8 @@ def _wanted(role: Role, spec: JobSpec) -> str:
     if role.share:
         wanted.insert(0, f"{number(role.share.request)} of a GPU with {role.share.memory}")
     elif role.gpus:
-        of = f" of model {' or '.join(spec.gpu_models)}" if spec.gpu_models else ""
+        models = models_text(spec.gpu_models, spec.gpu_models_excluded)
+        of = f" of {models}" if models else ""
         memory = f" of {spec.gpu_memory} or more" if spec.gpu_memory else ""
         wanted.insert(0, f"{plural(role.gpus, 'GPU')}{of}{memory}")
     return ", ".join(wanted)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft.domain.cluster import Node
+from weft.domain.cluster import Node, models_text
 from weft.domain.quantity import size_text
 from weft.domain.spec import REPLICAS_MAX, GpuShare, JobSpec, Replicas, Role
 from weft.planning.reasons.offering import unoffered
@@ -150,7 +150,7 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node], tenant: str) -> str:
             continue
         capacities = [node.capacity for node in nodes]
         models = {gpu.model for capacity in capacities for gpu in capacity.gpus}
-        if _on_gpus(role) and spec.gpu_models and models.isdisjoint(spec.gpu_models):
+        if _on_gpus(role) and models and not any(map(spec.may_have, models)):
             return "gpu_model"
         if _on_gpus(role) and spec.gpu_memory_bytes > _memory_most(spec, nodes):
             return "gpu_memory"
@@ -175,8 +175,9 @@ def _model_missing(spec: JobSpec, nodes: Sequence[Node]) -> str:
     if not any(map(_on_gpus, spec.roles.values())):
         return ""
     models = sorted({gpu.model for node in nodes for gpu in node.capacity.gpus})
-    named = f" of model {' or '.join(spec.gpu_models)}" if spec.gpu_models else ""
-    if spec.gpu_models and not {*models} & {*spec.gpu_models}:
+    named = models_text(spec.gpu_models, spec.gpu_models_excluded)
+    named = f" of {named}" if named else ""
+    if named and not any(map(spec.may_have, models)):
         shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
         return f"no node of pool {spec.pool} has a GPU{named}; there is {shown or 'no GPU at all'}"
     if spec.gpu_memory_bytes > (most := _memory_most(spec, nodes)):
@@ -188,7 +189,7 @@ def _model_missing(spec: JobSpec, nodes: Sequence[Node]) -> str:
 def _memory_most(spec: JobSpec, nodes: Sequence[Node]) -> int:
     """The memory of the largest GPU of a model that the job may have."""
     gpus = (gpu for node in nodes for gpu in node.capacity.gpus)
-    return max((gpu.memory for gpu in gpus if not spec.gpu_models or gpu.model in spec.gpu_models), default=0)
+    return max((gpu.memory for gpu in gpus if spec.may_have(gpu.model)), default=0)
 
 
 def _on_gpus(role: Role) -> bool:

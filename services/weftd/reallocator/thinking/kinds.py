@@ -27,10 +27,8 @@ class Kinds:
 
     def suited(self, job: Job) -> list[str]:
         """The models that the job may have, by its specification."""
-        named, least = job.spec.gpu_models, job.spec.gpu_memory_bytes
-        return [
-            model for model, most in sorted(self._memory.items()) if most >= least and (not named or model in named)
-        ]
+        least = job.spec.gpu_memory_bytes
+        return [model for model, most in sorted(self._memory.items()) if most >= least and job.spec.may_have(model)]
 
     def speeds(self, job: Job, role: str, curves: Mapping[str, Curve], *, here: str) -> dict[str, tuple[float, ...]]:
         """By model, `speeds_of` the job; `here`: the model that it runs on, empty if it waits."""

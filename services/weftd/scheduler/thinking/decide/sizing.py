@@ -38,7 +38,7 @@ def scale(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
         return []
     if any(job.wanted.get(role) != count for role, count in asked.instead_of.items()):
         return []
-    if asked.gpu_model and job.spec.gpu_models and asked.gpu_model not in job.spec.gpu_models:
+    if asked.gpu_model and not job.spec.may_have(asked.gpu_model):
         return []
     size, model = {**job.wanted, **asked.size}, asked.gpu_model or job.gpu_model
     if (size, model) == (job.wanted, job.gpu_model):
