@@ -40,6 +40,27 @@ def test_a_notebook_is_a_job_with_one_replica_that_serves_below_its_own_path() -
     assert boxed.command[-2:] == ("", "0.0.0.0")  # nobody but its own network reaches a container's own loopback
 
 
+def test_the_memory_of_a_notebook_is_of_its_share_or_of_each_of_its_whole_gpus() -> None:
+    shared = notebooks.notebook_spec(notebook_args("--share", "0.5", "--gpu-memory", "8GiB"), cwd="/", jupyter="")
+    assert shared.gpu_memory is None
+    whole = notebooks.notebook_spec(notebook_args("--gpus", "2", "--gpu-memory", "40GiB"), cwd="/", jupyter="")
+    assert (whole.gpu_memory, whole.roles["worker"].share) == ("40GiB", None)
+
+
+@pytest.mark.parametrize(
+    ("typed", "field", "reason"),
+    [
+        (("--share", "0.5"), "--share", "needs --gpu-memory"),
+        (("--gpu-memory", "8GiB"), "--gpu-memory", "needs --gpus or --share"),
+    ],
+)
+async def test_half_of_a_notebooks_gpu_is_refused(
+    gateway: ToldGateway, capsys: Said, typed: tuple[str, ...], field: str, reason: str
+) -> None:
+    assert await weft(gateway, "notebook", *typed) == 2
+    assert f"{field}: {reason}" in capsys.readouterr().err
+
+
 def test_files_that_go_along_are_where_a_notebook_works() -> None:
     asked = notebooks.notebook_spec(notebook_args("--sync", "."), cwd="/home/ada", jupyter="", context="ab" * 32)
     assert (asked.context, asked.workdir) == ("ab" * 32, None)

@@ -29,7 +29,7 @@ from weftd.cli.jobs.sync import pack, store, sync_option
 from weftd.cli.jobs.wait import seconds
 from weftd.cli.rendering.jobs import failure_text
 from weftd.cli.services.endpoints import address
-from weftd.cli.spec import models_of, option_of, volume_of
+from weftd.cli.spec import MODEL_HELP, models_of, option_of, volume_of
 
 LOOK_SECONDS = 0.5
 WAIT_SECONDS_MAX = 600.0
@@ -83,11 +83,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--name", dest="job_name", metavar="NAME", default="notebook", help="default: notebook")
     parser.add_argument("--image", metavar="I", help="a container image with jupyter; else as a process of the node")
     parser.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
-    parser.add_argument("--gpu-model", metavar="M", help="only of this model; A100,H100: of any of them")
+    parser.add_argument("--gpu-model", metavar="M", help=MODEL_HELP)
     parser.add_argument(
         "--share", type=float, metavar="PART", help="part of a GPU's time, such as 0.25; needs --gpu-memory"
     )
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory of that GPU, such as 8GiB")
+    parser.add_argument(
+        "--gpu-memory", metavar="SIZE", help="memory of its share, or least memory of each whole GPU, such as 8GiB"
+    )
     parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
     parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="default: 2GiB")
     parser.add_argument("--workdir", metavar="DIR", help="its folder; default: here, or the image's own")
@@ -118,8 +120,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def notebook(args: argparse.Namespace) -> int:
-    if (args.share is None) != (args.gpu_memory is None):
-        raise CliError("say --share and --gpu-memory together", status=2)
+    if args.share is not None and args.gpu_memory is None:
+        raise CliError("needs --gpu-memory", field="--share", status=2)
+    if args.gpu_memory is not None and args.share is None and not args.gpus:
+        raise CliError("needs --gpus or --share", field="--gpu-memory", status=2)
     packed = pack(args.sync) if args.sync is not None else None
     context = None if packed is None else packed.digest
     spec = notebook_spec(args, cwd=os.getcwd(), jupyter=shutil.which("jupyter") or "", context=context)
@@ -168,6 +172,7 @@ def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str, context: 
         "priority": args.priority,
         "pool": args.pool,
         "gpu_model": models_of(args.gpu_model),
+        "gpu_memory": args.gpu_memory if share is None else None,
     }
     try:
         return decode_spec(msgspec.json.encode(_given(asked)))
