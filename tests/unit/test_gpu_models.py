@@ -1,6 +1,6 @@
 """Jobs that may have GPUs of several models, or need GPUs with enough memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from weft.planning.policy import PLACEMENTS, Policy
 from weft.planning.reasons.explain import explain
 from weft.planning.reasons.refusals import why_not
 from weft.planning.resource_request import PlacementRequest, resource_request_of, resource_request_of_job
+from weft.variability.models import ModelRatio, ratios_in, relative_speeds
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.thinking.admission import Admission
 from weftd.reallocator.thinking.partitioning import Plans, SizePlanner
@@ -275,10 +276,12 @@ def test_a_job_is_not_moved_to_a_model_that_it_may_not_have_nor_a_live_one_at_al
 OLD_AND_NEW = (of("T4", "node-1", gpus=4), of("A100", "node-2", gpus=4))
 
 
-def planned(one: Job, *, curves: Mapping[str, Curve], holds: bool) -> Mapping[str, Scale]:
+def planned(
+    one: Job, *, curves: Mapping[str, Curve], holds: bool, nodes: Sequence[Node] = OLD_AND_NEW
+) -> Mapping[str, Scale]:
     planner = SizePlanner(Plans(rules=Rules(theta1=1.0, theta2=1.0)), weft)
     holding, queued = ([one], []) if holds else ([], [one])
-    return planner.plan(holding=holding, queued=queued, nodes=OLD_AND_NEW, curves=curves, now=10_000.0).sizes
+    return planner.plan(holding=holding, queued=queued, nodes=nodes, curves=curves, now=10_000.0).sizes
 
 
 def curve(**speeds: float) -> dict[str, Curve]:
@@ -306,9 +309,41 @@ def test_the_planner_moves_a_job_to_the_model_on_which_it_is_faster_by_more_than
     assert planned(on_old(), curves=curve(T4=1.0, A100=1.02), holds=True) == {}
     assert planned(on_old(gpu_model="T4"), curves=curve(T4=1.0, A100=3.0), holds=True) == {}
     assert planned(on_old(gpu_model="!A100"), curves=curve(T4=1.0, A100=3.0), holds=True) == {}
-    assert planned(on_old(gpu_memory="16GiB"), curves=curve(T4=1.0), holds=True) == {}, "no model is known to be faster"
     pending = replace(on_old(), gpu_model="A100")
     assert planned(pending, curves=curve(T4=1.0, A100=3.0), holds=True) == {}, "it waits for GPUs there already"
+
+
+def test_a_model_that_was_never_measured_counts_by_its_usual_ratio_to_those_that_were() -> None:
+    assert planned(on_old(), curves=curve(T4=1.0), holds=True)["j-1"].gpu_model == "A100"
+    unknown = (OLD_AND_NEW[0], of("B200", "node-2", gpus=4))
+    assert planned(on_old(), curves=curve(T4=1.0), holds=True, nodes=unknown) == {}, "nothing tells that it is faster"
+    slow = curve(T4=1.0) | {"workload:other": replace(curve(T4=3.0, A100=1.0)["job:j-1"], subject="workload:other")}
+    for number in range(30):
+        slow[f"workload:{number}"] = replace(slow["workload:other"], subject=f"workload:{number}")
+    assert planned(on_old(), curves=slow, holds=True) == {}, "other workloads are slower there"
+
+
+def test_the_speeds_of_models_follow_from_start_values_and_from_workloads_that_ran_on_several() -> None:
+    usual = relative_speeds(["Tesla T4", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 2080 Ti"], "compute")
+    assert usual["NVIDIA A100-SXM4-40GB"] / usual["Tesla T4"] == pytest.approx(4.4)
+    assert usual["NVIDIA GeForce RTX 2080 Ti"] / usual["Tesla T4"] == pytest.approx(2.0, rel=0.02)
+    assert relative_speeds(["NVIDIA T400", "B200"], "compute") == {"NVIDIA T400": 1.0, "B200": 1.0}
+    learnt = [ModelRatio("memory", "B200", "A100", 3.0), *(ModelRatio("mixed", "A100", "T4", 2.0) for _ in range(99))]
+    memory = relative_speeds(["T4", "A100", "B200"], "memory", learnt)
+    assert memory["B200"] / memory["A100"] == pytest.approx(3.0)
+    assert memory["A100"] / memory["T4"] == pytest.approx(2.0, rel=0.03), "other classes, where its own has nothing"
+    compute = relative_speeds(["T4", "A100", "B200"], "compute", learnt)
+    assert 2.0 < compute["A100"] / compute["T4"] < 3.0, "its own class counts ten times as much"
+
+
+def test_a_workload_shows_a_ratio_where_as_many_replicas_ran_on_both_models() -> None:
+    points = (("T4", 1, 1.0), ("T4", 2, 1.8), ("A100", 2, 3.6), ("A100", 4, 9.0), ("H100", 8, 50.0))
+    shown = Curve(
+        subject="workload:w",
+        pool="default",
+        points=tuple(CurvePoint(model=m, replicas=n, cpus=float(n), speed=speed) for m, n, speed in points),
+    )
+    assert ratios_in(shown, "mixed") == [ModelRatio("mixed", "T4", "A100", 0.5)]
 
 
 def test_the_planner_names_the_model_on_which_a_waiting_job_is_to_start() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from weft.domain.classes import workload_of
+from weft.domain.classes import class_of, workload_of
 from weft.domain.cluster import Node
 from weft.domain.job import Job
 from weft.domain.spec import Role
@@ -10,15 +10,20 @@ from weft.messages.signals import Curve
 from weft.planning.partition import ALIKE, ElasticJob, Partition
 from weft.planning.partition.seen import model_of, models_of
 from weft.variability.curves import EXPONENT_USUAL, speed_at
+from weft.variability.models import ModelRatio, ratios_in, relative_speeds
 
 EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
+NO_RATIOS: Mapping[str, float] = {}
 
 
 class Kinds:
-    """The models of GPUs in a pool. `of_nodes`: by node, the model of most of its GPUs."""
+    """The models of GPUs in a pool. `of_nodes`: by node, the model of most of its GPUs. `curves`: by subject."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], curves: Mapping[str, Curve], jobs: Iterable[Job]) -> None:
         self.of_nodes = models_of(nodes)
+        self._curves = curves
+        self._measured = _measured(curves, jobs) if len({*self.of_nodes.values()}) > 1 else []
+        self._relative: dict[str, dict[str, float]] = {}  # by class of jobs
         self._memory: dict[str, int] = {}  # by model of nodes that take work, the memory of the largest GPU
         for node in nodes:
             if node.takes_work and node.capacity.gpus:
@@ -30,12 +35,20 @@ class Kinds:
         least = job.spec.gpu_memory_bytes
         return [model for model, most in sorted(self._memory.items()) if most >= least and job.spec.may_have(model)]
 
-    def speeds(self, job: Job, role: str, curves: Mapping[str, Curve], *, here: str) -> dict[str, tuple[float, ...]]:
+    def speeds(self, job: Job, role: str, *, here: str) -> dict[str, tuple[float, ...]]:
         """By model, `speeds_of` the job; `here`: the model that it runs on, empty if it waits."""
         models = self.suited(job) if on_gpus(job.spec.roles[role]) else []
+        ratios = self._ratios(class_of(job.spec)) if models else {}
         return {
-            model: speeds_of(job, role, curves, model=model, here=here or models[0], models=models) for model in models
-        } or {ALIKE: speeds_of(job, role, curves)}
+            model: speeds_of(job, role, self._curves, model=model, here=here or models[0], ratios=ratios)
+            for model in models
+        } or {ALIKE: speeds_of(job, role, self._curves)}
+
+    def _ratios(self, job_class: str) -> Mapping[str, float]:
+        """By model, how fast one GPU usually is for jobs of the class."""
+        if job_class not in self._relative:
+            self._relative[job_class] = relative_speeds(self.of_nodes.values(), job_class, self._measured)
+        return self._relative[job_class]
 
     def chosen(self, elastic: Iterable[ElasticJob], jobs: Mapping[str, Job], partition: Partition) -> dict[str, str]:
         """By job, the model that the plan gives it, if it may have several and should have another one until now."""
@@ -45,6 +58,13 @@ class Kinds:
             if len(each.speeds) > 1 and model not in ("", jobs[each.job_id].gpu_model or each.model):
                 found[each.job_id] = model
         return found
+
+
+def _measured(curves: Mapping[str, Curve], jobs: Iterable[Job]) -> list[ModelRatio]:
+    """The ratios between models that workloads showed; the class of a workload is that of its present jobs."""
+    classes = {f"workload:{workload_of(job.spec)}": class_of(job.spec) for job in jobs}
+    workloads = ((subject, curve) for subject, curve in curves.items() if subject.startswith("workload:"))
+    return [ratio for subject, curve in workloads for ratio in ratios_in(curve, classes.get(subject, ""))]
 
 
 def on_gpus(role: Role) -> bool:
@@ -66,24 +86,25 @@ def speeds_of(
     *,
     model: str = "",
     here: str = "",
-    models: Sequence[str] = (),
+    ratios: Mapping[str, float] = NO_RATIOS,
 ) -> tuple[float, ...]:
     """The expected speed with `min` … `max` replicas of the role on GPUs of `model`, in parts of the speed with the
     present number on GPUs of `here`, at the lower confidence bound.
 
     Beyond the measured sizes and models only so much of the expected growth counts as is sure; where nothing was
-    measured, the speed grows with the root of the replicas. One of `models` that was not measured counts as fast as
-    those that were.
+    measured, the speed grows with the root of the replicas. `ratios`: by model, how fast one GPU usually is; they hold
+    between a model that was measured and one that was not.
     """
-    spec, alike = job.spec.roles[role], dict.fromkeys(models, 1.0)
+    spec = job.spec.roles[role]
     own, others = curves.get(f"job:{job.id}"), curves.get(f"workload:{workload_of(job.spec)}")
     now = max(1, job.granted[role] if job.state.holding else spec.replicas.want)
-    at_now, _ = speed_at(own, now, now * spec.cpus, prior=others, model=here, ratios=alike)
+    at_now, _ = speed_at(own, now, now * spec.cpus, prior=others, model=here, ratios=ratios)
+    usual = ratios.get(model, 1.0) / ratios.get(here, 1.0)
     found: list[float] = []
     for count in range(spec.replicas.least, spec.replicas.most + 1):
-        speed, sure = speed_at(own, count, count * spec.cpus, prior=others, model=model, ratios=alike)
+        speed, sure = speed_at(own, count, count * spec.cpus, prior=others, model=model, ratios=ratios)
         if at_now <= 0 or speed <= 0:
-            ratio, sure = (count / now) ** EXPONENT_USUAL, 0.0
+            ratio, sure = usual * (count / now) ** EXPONENT_USUAL, 0.0
         else:
             ratio = speed / at_now
         if ratio > 1.0:

@@ -175,9 +175,9 @@ class SizePlanner:
         self._planned_at, self._known = now, _fingerprint(holding, queued)
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
-        kinds = Kinds(nodes)
+        kinds = Kinds(nodes, curves, open_jobs)
         jobs = _planned_jobs(open_jobs, nodes, kinds)
-        elastic = [self._elastic(job, curves, now, under_trial, binned, kinds) for job in jobs.values()]
+        elastic = [self._elastic(job, now, under_trial, binned, kinds) for job in jobs.values()]
         under = _UnderQuotas(quotas, nodes, holding)
         elastic = under.weighed(elastic, jobs)
         servers = _servers(nodes, holding, jobs, binned)
@@ -189,7 +189,6 @@ class SizePlanner:
     def _elastic(
         self,
         job: Job,
-        curves: Mapping[str, Curve],
         now: float,
         under_trial: Container[str],
         binned: Mapping[GpuKey, float],
@@ -209,7 +208,7 @@ class SizePlanner:
             each=_asked(role),
             least=role.replicas.least,
             most=role.replicas.most,
-            speeds=kinds.speeds(job, name, curves, here=most_of(ranks, kinds.of_nodes)),
+            speeds=kinds.speeds(job, name, here=most_of(ranks, kinds.of_nodes)),
             beside=amounts,
             restart_s=restart_s,
             fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
