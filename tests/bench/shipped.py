@@ -116,8 +116,8 @@ def _planner() -> Partitioning:
     plans = load(ReallocatorSettings, prefix="REALLOCATOR_", environ={}).plans
     return structs.replace(
         partitioning_of(OURS, plans.rules),
-        every_s=plans.seconds_min,
-        at_most_s=plans.seconds_max,
+        every_s=plans.seconds,
+        at_most_s=plans.seconds,
         cooldown_s=plans.cool_down_seconds,
     )
 

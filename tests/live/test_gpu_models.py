@@ -94,7 +94,7 @@ async def pool(tmp_path: Path, server: NatsServer) -> AsyncIterator[Pool]:
 async def reallocator(server: NatsServer, of: Stores) -> AsyncIterator[None]:
     """Its clock is far ahead of all jobs, so that none of them cools down."""
     stop = asyncio.Event()
-    settings = ReallocatorSettings(review_seconds=0.2, partition_seconds_min=1.0, partition_theta2=1.0)
+    settings = ReallocatorSettings(review_seconds=0.2, partition_seconds=1.0, partition_theta2=1.0)
     begin = asyncio.get_running_loop().time()
 
     def clock() -> float:

@@ -242,6 +242,24 @@ MUTANTS = (
         tests=("tests/unit/test_gpu_models.py::test_a_job_stays_where_it_is_until_all_of_it_fits_on_the_other_model",),
     ),
     Mutant(
+        path="libs/weft/planning/partition/__init__.py",
+        old="return self.fixed or (self.cools and not self.restart_s)",
+        new="return self.fixed or self.cools",
+        breaks="A job that restarts stays small beside idle GPUs until its cool-down is over.",
+        tests=(
+            "tests/unit/test_reallocator_partition.py::test_a_job_that_restarts_does_so_again_soon_only_for_a_gain_that_is_large_beside_the_restart",
+        ),
+    ),
+    Mutant(
+        path="libs/weft/planning/partition/configurations.py",
+        old="job.restart_s * (COOLING_RESTARTS if job.cools else 1.0)",
+        new="job.restart_s",
+        breaks="A job restarts again and again for small gains.",
+        tests=(
+            "tests/unit/test_reallocator_partition.py::test_a_job_that_restarts_does_so_again_soon_only_for_a_gain_that_is_large_beside_the_restart",
+        ),
+    ),
+    Mutant(
         path="services/weftd/reallocator/thinking/kinds.py",
         old="jobs[each.job_id].gpu_model or each.model",
         new="each.model",

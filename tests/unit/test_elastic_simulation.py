@@ -34,9 +34,9 @@ def equal_split(jobs: Sequence[ElasticJob], servers: Sequence[Server], rules: Ru
     del rules
     k = 0 if any(job.each[0] for job in jobs) else 1
     free = sum(server.amounts[k] for server in servers)
-    free -= sum(job.now * job.each[k] for job in jobs if job.fixed)
-    open_jobs = [job for job in jobs if not job.fixed]
-    sizes = {job.job_id: job.now for job in jobs if job.fixed}
+    free -= sum(job.now * job.each[k] for job in jobs if job.keeps_size)
+    open_jobs = [job for job in jobs if not job.keeps_size]
+    sizes = {job.job_id: job.now for job in jobs if job.keeps_size}
     for left, job in zip(range(len(open_jobs), 0, -1), open_jobs, strict=True):
         size = min(job.most, max(job.least, int(free / left // job.each[k])))
         sizes[job.job_id] = size if size * job.each[k] <= free else 0
@@ -51,7 +51,7 @@ def at_its_whim(dice: Random) -> Any:
         del servers, rules
         sizes = {
             job.job_id: job.now
-            if job.fixed
+            if job.keeps_size
             else dice.choice((0, job.least, job.most, dice.randint(job.least, job.most)))
             for job in jobs
         }
@@ -97,7 +97,7 @@ def test_measured_speeds_come_before_the_exponent() -> None:
 def test_a_restart_costs_its_time_and_is_counted() -> None:
     """The first job has 4 GPUs, 2 from when the second comes, and 4 again when that has ended."""
     first, second = elastic("a", work_s=4000.0, resize_s=30.0), elastic("b", at=500.0, work_s=100.0, resize_s=30.0)
-    outcome = ran(first, second, cluster=ONE_NODE, how=split(cooldown_s=0.0, cooldown_restarts=0.0))
+    outcome = ran(first, second, cluster=ONE_NODE, how=split(at_most_s=300.0, cooldown_s=0.0))
     assert sizes_of(outcome, 0) == [(0.0, 500.0, 4), (500.0, 600.0, 2), (600.0, outcome.jobs[0].completed_s, 4)]
     done = 2 * 500.0 + (100.0 - 30.0)
     assert outcome.jobs[0].completed_s == pytest.approx(600.0 + 30.0 + (4000.0 - done) / 2)
@@ -115,9 +115,9 @@ def test_a_live_change_leaves_the_other_replicas_where_they_are() -> None:
     assert outcome.jobs[0].lost_s == pytest.approx(2.0)
 
 
-def test_a_job_keeps_its_size_for_its_cooldown() -> None:
-    jobs = [elastic("a", work_s=9000.0, resize_s=30.0), *(elastic(f"b{n}", at=500.0 + 200 * n) for n in range(2))]
-    outcome = ran(*jobs, cluster=ONE_NODE, how=split())
+def test_a_job_that_resizes_live_keeps_its_size_for_its_cooldown() -> None:
+    jobs = [elastic("a", work_s=9000.0, live=True), *(elastic(f"b{n}", at=500.0 + 200 * n) for n in range(2))]
+    outcome = ran(*jobs, cluster=ONE_NODE, how=split(at_most_s=300.0, cooldown_s=300.0))
     changes = [begin for begin, _, _ in sizes_of(outcome, 0)][1:]
     assert changes[0] == 500.0
     assert all(later - earlier >= 300.0 for earlier, later in pairwise(changes))

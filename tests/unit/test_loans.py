@@ -105,7 +105,7 @@ def test_a_loan_is_paid_back_when_the_service_shrinks_and_the_lender_grows_back_
 
 def test_loans_end_one_by_one_though_the_partition_planner_looks_at_the_lender_all_the_time() -> None:
     w = world(gpus=9)
-    planner = SizePlanner(Plans(mode=TuningMode.ON, seconds_min=0.0, cool_down_seconds=0.0), weft)
+    planner = SizePlanner(Plans(mode=TuningMode.ON, seconds=0.0, cool_down_seconds=0.0), weft)
 
     def plan() -> None:
         jobs = [job for job in w.open_jobs() if job.state.holding]

@@ -142,6 +142,7 @@ def is_cool(
     """Return True if the cool-down of a job whose size changed at `changed_at` is over.
 
     It lasts `seconds`, and at least as long as `restarts` restarts. `restart_s`: how long one restart takes; 0 for a
-    job that grows and shrinks live. A restart of 30 s makes it 300 s, whether `seconds` is 0 or 120.
+    job that grows and shrinks live. A restart of 30 s makes it 300 s, whether `seconds` is 0 or 120. The partition
+    planner leaves a job that cools on GPUs that suit it a little less, but never beside idle ones: `ElasticJob.cools`.
     """
     return now - changed_at >= max(seconds, restarts * restart_s)

@@ -53,17 +53,17 @@ class Partitioning(Struct, frozen=True, kw_only=True):
     """Which planner decides the sizes, and when. Times in seconds.
 
     It plans when a job came or ended, but not sooner than `every_s` after the plan before, and no later than
-    `at_most_s` after it (0: never without a reason). A job keeps its size for `cooldown_s`, and for as long as
-    `cooldown_restarts` of its restarts take, after each change. `exact`: replicas go to the very servers that the
-    planner says, else to where the placement finds room for them. `moves_freely`: a job that keeps its size and its
-    model moves at no cost. `knowledge`: made for each simulation; None: the planner knows all speeds.
+    `at_most_s` after it (0: never without a reason). A job cools for `cooldown_s`, and for as long as
+    `cooldown_restarts` of its restarts take, after each change (`ElasticJob.cools`). `exact`: replicas go to the very
+    servers that the planner says, else to where the placement finds room for them. `moves_freely`: a job that keeps its
+    size and its model moves at no cost. `knowledge`: made for each simulation; None: the planner knows all speeds.
     """
 
     name: str
     planner: Partitioner
     rules: Rules = Rules()
     every_s: float = 60.0
-    at_most_s: float = 300.0
+    at_most_s: float = 60.0
     cooldown_s: float = COOL_DOWN_SECONDS
     cooldown_restarts: float = COOL_DOWN_RESTARTS
     exact: bool = False
@@ -195,7 +195,8 @@ class SizesOverTime:
             weight=elastic.weight,
             restart_s=0.0 if elastic.live else elastic.resize_s,
             left_s=inf if self._knowledge is None else self._knowledge.left_s(job, now),
-            fixed=bool(job.allocations) and not self._is_cool(job, now),
+            fixed=bool(job.allocations) and now < job.paused_until,
+            cools=bool(job.allocations) and not self._is_cool(job, now),
             waited_s=waited_s,
         )
         return placed(sized, job.allocations, binned, self._models)

@@ -23,8 +23,7 @@ class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     partition: TuningMode = TuningMode.ON
     partition_theta1: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.1
     partition_theta2: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.2
-    partition_seconds_min: Annotated[float, msgspec.Meta(ge=1.0)] = 60.0
-    partition_seconds_max: Annotated[float, msgspec.Meta(ge=1.0)] = 300.0
+    partition_seconds: Annotated[float, msgspec.Meta(ge=1.0)] = 60.0
     partition_cool_down_seconds: Annotated[float, msgspec.Meta(ge=0.0)] = 120.0
     serving: TuningMode = TuningMode.ON
     serving_policy: str = "weft"
@@ -35,15 +34,12 @@ class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.serving_policy not in OURS:
             raise ValueError(f"serving_policy: there is no {self.serving_policy}, there are {', '.join(OURS)}")
-        if self.partition_seconds_max < self.partition_seconds_min:
-            raise ValueError("partition_seconds_max is less than partition_seconds_min")
 
     @property
     def plans(self) -> Plans:
         return Plans(
             mode=self.partition,
             rules=Rules(theta1=self.partition_theta1, theta2=self.partition_theta2),
-            seconds_min=self.partition_seconds_min,
-            seconds_max=self.partition_seconds_max,
+            seconds=self.partition_seconds,
             cool_down_seconds=self.partition_cool_down_seconds,
         )

@@ -62,13 +62,13 @@ class Sizes:
         theirs."""
         self._partitioning.watch(holding)
         await self._remember(now)
-        if not self._partitioning.may_plan(now):
+        if not self._partitioning.due(now):
             return
         first = await self._store.queued_jobs(pool=self._pool, known=self._queued, limit=JOBS_MAX)
         self._queued = {job.id: job for job in first}
         queued = self._decided_about(self._queued.values())
         elastic = [job for job in (*holding, *queued) if is_elastic(job.spec)]
-        if not elastic or not self._partitioning.due(holding, queued, now):
+        if not elastic:
             return
         subjects = {f"job:{job.id}" for job in elastic} | {f"workload:{workload_of(job.spec)}" for job in elastic}
         curves = {each.subject: each for each in await self._store.curves(pool=self._pool, subjects=sorted(subjects))}

@@ -35,8 +35,10 @@ class ElasticJob(Struct, frozen=True, kw_only=True):
     GPUs that it may have, its expected speed with `least`, `least` + 1, … `most` replicas on them, in any unit, at the
     lower confidence bound. `restart_s`: how long it makes no progress when its size or its model changes; 0 if it grows
     and shrinks live, and then its model never changes. `left_s`: how long it is expected to run on; no restart pays
-    beyond that. `fixed`: its size may not change now. `waited_s`: how long it has waited since it came into the queue.
-    `score`: of the slowest GPU that it has, 0 if that is unknown. Jobs are in the order of service.
+    beyond that. `fixed`: its size may not change now. `cools`: its size changed a short while ago; if it resizes live
+    it keeps its size, else it restarts again only for a gain that is large beside the restart, as idle GPUs bring it.
+    `waited_s`: how long it has waited since it came into the queue. `score`: of the slowest GPU that it has, 0 if that
+    is unknown. Jobs are in the order of service.
     """
 
     job_id: str
@@ -52,6 +54,7 @@ class ElasticJob(Struct, frozen=True, kw_only=True):
     restart_s: float = 0.0
     left_s: float = inf
     fixed: bool = False
+    cools: bool = False
     waited_s: float = 0.0
     score: float = 0.0
 
@@ -68,6 +71,11 @@ class ElasticJob(Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.job_id}: speeds must have the model that it runs on, {self.model}")
         if sum(self.on.values()) != self.now:
             raise ValueError(f"{self.job_id}: on must add up to now, {self.now}, not to {sum(self.on.values())}")
+
+    @property
+    def keeps_size(self) -> bool:
+        """Return True if no plan may change its size now."""
+        return self.fixed or (self.cools and not self.restart_s)
 
 
 class Change(Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ CONFIGURATIONS_LEAST = 4  # for a job and a model, where there are very many job
 COLUMNS_MOST = 24_000  # for all jobs, unless that leaves a job fewer than the least
 SETS_MOST = 8
 KINDS_MOST = 16
+COOLING_RESTARTS = 3.0  # that one more restart counts as, soon after the last change
 POWER = 0.5  # progress counts by its root: a job's first replicas are worth more than its last ones
 ROUNDING = 1e-9
 
@@ -117,9 +118,9 @@ class Configurations:
         self.worth = weight * speeds**POWER
 
     def _lost(self, job: ElasticJob, rules: Rules) -> float:
-        """The part of its progress within the horizon that a restart costs the job."""
+        """The part of its progress within the horizon that a restart costs the job; several restarts while it cools."""
         horizon = min(rules.horizon_s, max(job.left_s, 1.0))
-        return min(1.0, job.restart_s / horizon)
+        return min(1.0, job.restart_s * (COOLING_RESTARTS if job.cools else 1.0) / horizon)
 
     def _progress(self) -> Numbers:
         """`outcome.progress` of every configuration."""
@@ -148,7 +149,7 @@ class Configurations:
     def _options(self, job: ElasticJob, fair: FairShare, here: int) -> list[_Option]:
         """The current one comes first if the job runs, and again if the job may move and keep it."""
         current = [_Option(self._number(job, job.model), job.now, here)] if job.now else []
-        if job.fixed:
+        if job.keeps_size:
             return current
         models, levels = self.levels.models_for(job), self.levels.open_to(job, here)
         columns = COLUMNS_MOST // (len(self.jobs) * len(self.levels.models))

@@ -50,7 +50,9 @@ class _Planner:
         self.chooser = Chooser(self.options, SolverLimits(gap=GAP, branches=BRANCHES, iterations=rules.iterations))
         self.packer = Packer(jobs, servers, self.options.levels)
         self.running = [i for i, job in enumerate(jobs) if job.now]
-        late = [i for i, job in enumerate(jobs) if not job.now and job.waited_s > rules.starved_s and not job.fixed]
+        late = [
+            i for i, job in enumerate(jobs) if not job.now and job.waited_s > rules.starved_s and not job.keeps_size
+        ]
         self.late = sorted(late, key=lambda i: (-jobs[i].waited_s, i))
         self.whole = whole_of(servers)
         self.unfair_most = rules.theta1 * 2 * resources(jobs, self.whole) if len(self.models) == 1 else inf
@@ -176,7 +178,9 @@ def filled(packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, options: 
     restarted for this alone; what was to shrink does not grow again elsewhere.
     """
     fair = options.fair
-    for job in sorted((job for job in jobs if not packer.size(job) and not job.fixed), key=lambda job: -job.waited_s):
+    for job in sorted(
+        (job for job in jobs if not packer.size(job) and not job.keeps_size), key=lambda job: -job.waited_s
+    ):
         unfair = dominant_share(job, job.least, whole) > 2 * fair[job.job_id].share
         if not unfair or job.waited_s > rules.starved_s:
             _start(packer, job, options.levels)
@@ -190,7 +194,7 @@ def filled(packer: Packer, jobs: Sequence[ElasticJob], whole: Amounts, options: 
     heap = [
         (below(job, size), at, size)
         for at, job in enumerate(jobs)
-        if not job.fixed
+        if not job.keeps_size
         and packer.size(job) >= max(job.now, 1)
         and (size := _next_size(packer, job)) is not None
         and below(job, size) <= 0

@@ -1,4 +1,4 @@
-"""The sizes of a pool's elastic jobs, planned anew when jobs come, begin or end: `weft.planning.partition` decides.
+"""The sizes of a pool's elastic jobs, planned each minute: `weft.planning.partition` decides.
 
 Services are no part of what is divided: what they hold, and what they should have beyond it, is taken off before.
 A job counts as elastic in one role, that with the widest range; its other roles stay as they are. A size is an ask like
@@ -44,13 +44,12 @@ RESTARTS_KEPT = 1000  # workloads of which it is known what a restart costs
 
 
 class Plans(Struct, frozen=True, kw_only=True):
-    """How the partition planner works. `seconds_min`: between two plans; `seconds_max`: until it plans anew though no
-    job came or went. `cool_down_seconds`: the shortest cool-down (`weft.planning.resizing`)."""
+    """How the partition planner works. `seconds`: between two plans. `cool_down_seconds`: the shortest cool-down
+    (`weft.planning.resizing`)."""
 
     mode: TuningMode = TuningMode.ON
     rules: Rules = Rules()
-    seconds_min: float = 60.0
-    seconds_max: float = 300.0
+    seconds: float = 60.0
     cool_down_seconds: float = COOL_DOWN_SECONDS
 
 
@@ -66,7 +65,6 @@ class SizePlanner:
         self._plans = plans
         self._planner = planner
         self._planned_at = -inf
-        self._known: frozenset[tuple[str, bool]] = frozenset()  # the jobs of the last plan, and whether each held GPUs
         self._restarting: dict[str, tuple[float, int]] = {}  # by job that stops for it: since when, in which epoch
         self._first_steps: dict[str, float] = {}  # by job that restarts: when its new epoch first reported a step
         self._costs: dict[str, RestartCost] = {}  # by workload
@@ -146,15 +144,9 @@ class SizePlanner:
         self._unsaved = _newest(self._unsaved)
         self.recall([cost])
 
-    def may_plan(self, now: float) -> bool:
+    def due(self, now: float) -> bool:
         """Was the last plan long enough ago?"""
-        return self._plans.mode is not TuningMode.OFF and now >= self._planned_at + self._plans.seconds_min
-
-    def due(self, holding: Sequence[Job], queued: Sequence[Job], now: float) -> bool:
-        """Is it time for a plan: did a job come or go, or was the last plan very long ago?"""
-        if not self.may_plan(now):
-            return False
-        return now >= self._planned_at + self._plans.seconds_max or _fingerprint(holding, queued) != self._known
+        return self._plans.mode is not TuningMode.OFF and now >= self._planned_at + self._plans.seconds
 
     def plan(
         self,
@@ -172,7 +164,7 @@ class SizePlanner:
         `under_trial`: jobs that the tuner tries a change of, which keep their size. `scores`: of the GPUs; those for
         the most sensitive class count, as that class loses most on a slow GPU. `quotas`: a job's fair share is a part
         of what its tenant is due, and none grows beyond its tenant's limit."""
-        self._planned_at, self._known = now, _fingerprint(holding, queued)
+        self._planned_at = now
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
         binned = _binned(nodes, scores)
         kinds = Kinds(nodes, curves, open_jobs)
@@ -211,16 +203,21 @@ class SizePlanner:
             speeds=kinds.speeds(job, name, here=most_of(ranks, kinds.of_nodes)),
             beside=amounts,
             restart_s=restart_s,
-            fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
+            fixed=job.state.holding and (job.id in under_trial or not _may_change(job)),
+            cools=job.state.holding and self._cools(job, restart_s, now),
             waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
         )
         return placed(sized, ranks, binned, kinds.of_nodes)
 
-    def _may_change(self, job: Job, restart_s: float, now: float) -> bool:
+    def _cools(self, job: Job, restart_s: float, now: float) -> bool:
         since = job.held_since if job.sized_at is None else job.sized_at
-        settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
-        cool = is_cool(since, now, restart_s=restart_s, seconds=self._plans.cool_down_seconds)
-        return settled and cool and how_resized(job.spec) is not ResizeHow.NEVER
+        return not is_cool(since, now, restart_s=restart_s, seconds=self._plans.cool_down_seconds)
+
+
+def _may_change(job: Job) -> bool:
+    """Return True if the job runs with all that it has, and can take another size."""
+    settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
+    return settled and how_resized(job.spec) is not ResizeHow.NEVER
 
 
 def _newest(costs: dict[str, RestartCost]) -> dict[str, RestartCost]:
@@ -326,10 +323,6 @@ def _why(job: Job, role: str, count: int, change: Change | None, model: str) -> 
         if change.gain < 0:
             sentence += "; others gain more by what it gives back"
     return Cause(code=CauseCode.PARTITIONED, sentence=sentence, numbers=numbers)
-
-
-def _fingerprint(holding: Iterable[Job], queued: Iterable[Job]) -> frozenset[tuple[str, bool]]:
-    return frozenset([(job.id, True) for job in holding] + [(job.id, False) for job in queued])
 
 
 def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node], kinds: Kinds) -> dict[str, Job]:
