@@ -2,7 +2,7 @@
 
 How fast an application is on n GPUs of a model was measured by running Sia's public simulator (`sia-kinds.csv`). It
 runs on 1, 2, 4 or 8 GPUs in one node, or on whole nodes: between two of these sizes it is no faster than at the smaller
-one.
+one. A rigid job has the GPUs with which its user submitted it, rounded down to such a size that every model has.
 """
 
 import csv
@@ -27,6 +27,7 @@ CLUSTER = Cluster(
     ),
 )
 SIZE_MOST = 24
+RIGID_SIZES = (1, 2, 4, 8, 16)
 FIRST_MODEL = "T4"  # the work of a job is measured by the time that it takes alone on one of these
 RESTARTS_S = {"cifar10": 50.0, "deepspeech2": 75.0, "bert": 60.0, "yolov3": 80.0, "imagenet": 250.0}
 MIX = {"cifar10": 0.80, "deepspeech2": 0.09, "bert": 0.06, "yolov3": 0.02, "imagenet": 0.03}
@@ -68,33 +69,48 @@ def _steps(alone: float, hours: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(alone / hours[size] for size, after in pairwise(sizes) for _ in range(size, after))
 
 
-def philly_1(data: Path) -> Workload:
+class _Arrival(Struct, frozen=True):
+    """One job as its user submits it."""
+
+    at_s: float
+    application: str
+    gpus: int
+
+
+@cache
+def _published(data: Path) -> tuple[_Arrival, ...]:
     """The workload of the paper that is published beside its simulator."""
-    apps = applications(data)
     with (data / "traces/sia-adaptive/philly-1.csv").open() as file:
-        jobs = tuple(_job(apps[row["application"]], row["name"], float(row["time"])) for row in csv.DictReader(file))
-    return Workload(name="philly-1", jobs=jobs)
+        rows = [*csv.DictReader(file)]
+    return tuple(_Arrival(float(row["time"]), row["application"], int(row["num_replicas"])) for row in rows)
 
 
-def generated(data: Path, seed: int) -> Workload:
-    """160 jobs in 8 hours of the paper's mix, with more arrivals in its middle hours."""
-    apps, dice = applications(data), Random(seed)
+def _generated(data: Path, seed: int) -> tuple[_Arrival, ...]:
+    """160 jobs in 8 hours of the paper's mix, with more arrivals in its middle hours; as many GPUs as the published
+    jobs of the application have."""
+    dice = Random(seed)
     hours = dice.choices(range(len(RATES)), weights=RATES, k=JOBS)
     arrivals = sorted((hour + dice.random()) * HOURS / len(RATES) * 3600 for hour in hours)
     names = dice.choices([*MIX], weights=[*MIX.values()], k=JOBS)
+    gpus = {name: [it.gpus for it in _published(data) if it.application == name] for name in MIX}
+    return tuple(_Arrival(at, name, dice.choice(gpus[name])) for name, at in zip(names, arrivals, strict=True))
+
+
+def workload(data: Path, seed: int, *, rigid: bool = False) -> Workload:
+    """The published workload with seed 0, else a generated one."""
+    apps = applications(data)
+    arrivals = _generated(data, seed) if seed else _published(data)
     jobs = tuple(
-        _job(apps[name], f"{name}-{number}", at) for number, (name, at) in enumerate(zip(names, arrivals, strict=True))
+        _job(apps[it.application], f"{it.application}-{number}", it, rigid=rigid) for number, it in enumerate(arrivals)
     )
-    return Workload(name=f"generated-{seed}", jobs=jobs)
+    return Workload(name=f"generated-{seed}" if seed else "philly-1", jobs=jobs)
 
 
-def _job(app: Application, name: str, arrival_s: float) -> TraceJob:
+def _job(app: Application, name: str, it: _Arrival, *, rigid: bool) -> TraceJob:
+    asked = max(size for size in RIGID_SIZES if size <= it.gpus) if rigid else 1
+    least, most = (asked, asked) if rigid else (1, SIZE_MOST)
+    by_model = {model: speeds[least - 1 : most] for model, speeds in app.speeds.items()}
     elastic = Elastic(
-        asked=1,
-        least=1,
-        most=SIZE_MOST,
-        each=(1.0, 0.0, 0.0),
-        by_model=app.speeds,
-        resize_s=app.restart_s,
+        asked=asked, least=least, most=most, each=(1.0, 0.0, 0.0), by_model=by_model, resize_s=app.restart_s
     )
-    return TraceJob(id=name, arrival_s=arrival_s, gpus=1, work_s=app.alone_s, model=app.name, elastic=elastic)
+    return TraceJob(id=name, arrival_s=it.at_s, gpus=asked, work_s=app.alone_s, model=app.name, elastic=elastic)

@@ -6,9 +6,8 @@ and expects the others by its curves; of models where the workload never ran it 
 with one GPU.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
-from statistics import fmean
+from math import inf
 
 from tests.bench.kinds.ground import SIZE_MOST, Application, Speeds
 from weft.messages.signals import Curve, CurvePoint
@@ -17,7 +16,6 @@ from weft.variability.curves import joined, speed_at
 
 MEASURED_S = 60.0  # for how long a job works at a size before its speed is measured
 UNKNOWN = (1.0,) * SIZE_MOST
-NEW_S = 60.0
 
 
 def _works_s(job: SimulatedJob, now: float) -> float:
@@ -25,8 +23,27 @@ def _works_s(job: SimulatedJob, now: float) -> float:
     return now - max(job.spell_begin, job.paused_until) if job.allocations else 0.0
 
 
-class AsSia:
-    def __init__(self, apps: Mapping[str, Application]) -> None:
+class TrueSpeeds:
+    """All speeds, as Sia has them of rigid jobs. `ages`: a planner weighs a restart by the job's age."""
+
+    def __init__(self, *, ages: bool) -> None:
+        self._ages = ages
+
+    def sees(self, job: SimulatedJob, now: float) -> None:
+        pass
+
+    def speeds(self, job: SimulatedJob) -> Speeds:
+        assert job.trace.elastic is not None
+        return job.trace.elastic.by_model
+
+    def left_s(self, job: SimulatedJob, now: float) -> float:
+        """Its age without what restarts cost it, by which Sia weighs another restart: of its work nothing is known."""
+        return max(1.0, now - job.trace.arrival_s - job.lost_s) if self._ages else inf
+
+
+class AsSia(TrueSpeeds):
+    def __init__(self, apps: Mapping[str, Application], *, ages: bool) -> None:
+        super().__init__(ages=ages)
         self._apps = apps
         self._largest: dict[str, int] = {}
 
@@ -45,10 +62,6 @@ class AsSia:
             model: speeds[:most] + speeds[most - 1 : most] * (SIZE_MOST - most) for model, speeds in app.speeds.items()
         }
 
-    def left_s(self, job: SimulatedJob, now: float) -> float:
-        """Its age without what restarts cost it, by which Sia weighs another restart: of its work nothing is known."""
-        return max(1.0, now - job.trace.arrival_s - job.lost_s)
-
 
 class ByWorkload:
     def __init__(self, apps: Mapping[str, Application]) -> None:
@@ -56,12 +69,9 @@ class ByWorkload:
         self._curves: dict[str, Curve] = {}
         self._expected: dict[str, Speeds] = {}
         self._measured: set[tuple[str, str, int]] = set()
-        self._work: dict[str, list[float]] = defaultdict(list)
-        self._present: dict[str, SimulatedJob] = {}
 
     def sees(self, job: SimulatedJob, now: float) -> None:
         name = job.trace.model
-        self._present.setdefault(job.trace.id, job)
         if _works_s(job, now) < MEASURED_S or (name, job.model, job.size) in self._measured:
             return
         self._measured.add((name, job.model, job.size))
@@ -93,13 +103,5 @@ class ByWorkload:
         return found
 
     def left_s(self, job: SimulatedJob, now: float) -> float:
-        """The work of jobs of the workload that ended, less what it has done; before one has, as long as it has run."""
-        for job_id, other in [*self._present.items()]:
-            if other.done_s >= other.trace.work_s - 1.0:
-                self._work[other.trace.model].append(other.trace.work_s)
-                del self._present[job_id]
-        known = self._work[job.trace.model]
-        if not known:
-            return max(NEW_S, job.held_s + (now - job.since if job.allocations else 0.0))
-        done = job.done_s + (max(0.0, now - max(job.since, job.paused_until)) / job.stretch if job.allocations else 0.0)
-        return max(NEW_S, (fmean(known) - done) / (job.speed if job.allocations else 1.0))
+        """Nothing is known of what is left, as in a cluster."""
+        return inf

@@ -1,7 +1,7 @@
 """Weft's planner against Sia's rule on GPUs of three models; at its end one line of JSON.
 
 `--seed` draws the generated workloads; the first Philly workload is measured beside them. Sia has Sia's knowledge; Weft
-is measured with the same, and with curves of workloads.
+is measured with the same, and with curves of workloads. Both know all speeds of rigid jobs.
 """
 
 import argparse
@@ -11,13 +11,16 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tests.bench.figures import Aim, line_of
+from tests.bench.kinds import planning
 from tests.bench.kinds.runs import PLANNERS, SIA, WEFT, WEFT_AS_SIA, KindsCase, KindsRun, run
 from tests.bench.policies.setups import data
 from tests.bench.policies.tables import geomean, table
 
 BOUNDS = {"mean_h": 0.92, "p99_h": 1.0, "restarts": 0.7, "gpu_hours": 1.15}
+RIGID_BOUNDS = {"mean_h": 1.0, "p99_h": 1.1}
 GENERATED = 3
 HEADER = ("workload", "planner", "average JCT, h", "p50, h", "p99, h", "makespan, h", "GPU-hours", "restarts")
+PLANNING_HEADER = ("jobs", "first plan, s", "next plan, s", "memory, MiB", "not started", "GPUs idle")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,36 +34,55 @@ def main(arguments: Sequence[str]) -> int:
         sys.exit("no measured data here: WEFT_DATA or --data names no folder")
     seeds = [0] if asked.quick else [0, *range(asked.seed, asked.seed + GENERATED)]
     cases = [KindsCase(planner, seed) for seed in seeds for planner in PLANNERS]
+    cases += [KindsCase(planner, seed, rigid=True) for seed in seeds for planner in (SIA, WEFT)]
     with ProcessPoolExecutor(2) as executor:
         found = dict(zip(cases, executor.map(run, cases, [where] * len(cases)), strict=True))
-    print(f"every GPU is simulated\n\n{_shown(found)}\n")
-    aims = _aims(found, seeds)
+    plans = [planning.run(jobs, asked.seed, where) for jobs in planning.SIZES]
+    print(f"every GPU is simulated\n\n{_shown(found)}\n\n{_shown_plans(plans)}\n")
+    aims = _aims(found, seeds) | _planning_aims(plans)
     print(line_of(aims, seed=asked.seed))
     return 0 if all(aim.met for aim in aims.values()) else 1
 
 
 def _aims(found: Mapping[KindsCase, KindsRun], seeds: Sequence[int]) -> dict[str, Aim]:
-    def ratio(planner: str, field: str) -> float:
-        return round(
-            geomean(
-                getattr(found[KindsCase(planner, seed)], field) / getattr(found[KindsCase(SIA, seed)], field)
-                for seed in seeds
-            ),
-            3,
-        )
+    def ratio(planner: str, field: str, *, rigid: bool = False) -> float:
+        def value(of: str, seed: int) -> float:
+            return float(getattr(found[KindsCase(of, seed, rigid)], field))
+
+        return round(geomean(value(planner, seed) / value(SIA, seed) for seed in seeds), 3)
 
     aims = {f"{field} of Sia's": Aim(value=ratio(WEFT, field), aim=bound) for field, bound in BOUNDS.items()}
     aims["mean_h of Sia's, as Sia knows"] = Aim(value=ratio(WEFT_AS_SIA, "mean_h"), aim=1.0)
+    for field, bound in RIGID_BOUNDS.items():
+        aims[f"{field} of Sia's, rigid"] = Aim(value=ratio(WEFT, field, rigid=True), aim=bound)
+    return aims
+
+
+def _planning_aims(plans: Sequence[planning.PlanningRun]) -> dict[str, Aim]:
+    """Every job that fits is started: no GPU is idle while a job waits."""
+    aims: dict[str, Aim] = {}
+    for it in plans:
+        slower = round(max(it.first_s, it.next_s), 2)
+        aims[f"planning {it.jobs} jobs, s"] = Aim(value=slower, aim=planning.SIZES[it.jobs])
+        aims[f"planning {it.jobs} jobs, jobs that fit and wait"] = Aim(value=min(it.waiting, it.idle), aim=0)
     return aims
 
 
 def _shown(found: Mapping[KindsCase, KindsRun]) -> str:
     rows = [
         [
-            f"generated {case.seed}" if case.seed else "Philly 1",
+            (f"generated {case.seed}" if case.seed else "Philly 1") + (", rigid" if case.rigid else ""),
             case.planner,
             *(f"{value:.2f}" for value in (it.mean_h, it.p50_h, it.p99_h, it.makespan_h, it.gpu_hours, it.restarts)),
         ]
         for case, it in found.items()
     ]
     return table(HEADER, rows)
+
+
+def _shown_plans(plans: Sequence[planning.PlanningRun]) -> str:
+    rows = [
+        [str(it.jobs), f"{it.first_s:.2f}", f"{it.next_s:.2f}", f"{it.memory_mib:.0f}", str(it.waiting), str(it.idle)]
+        for it in plans
+    ]
+    return table(PLANNING_HEADER, rows)

@@ -1,14 +1,13 @@
 """One workload under one planner, and what is measured of it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
 from msgspec import Struct
 
 from tests.bench.figures import quantile
-from tests.bench.kinds.ground import CLUSTER, applications, generated, philly_1
-from tests.bench.kinds.knowledge import AsSia, ByWorkload
+from tests.bench.kinds.ground import CLUSTER, applications, workload
+from tests.bench.kinds.knowledge import AsSia, ByWorkload, TrueSpeeds
 from tests.bench.kinds.sia import sia
 from weft.planning.policy import Policy
 from weft.simulator.model import World
@@ -16,7 +15,6 @@ from weft.simulator.outcome import Outcome
 from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
 from weft.simulator.sizing import Knowledge, Partitioning
-from weft.simulator.workload import Workload
 
 POLICY = Policy("fifo", "packed-sticky", "none")
 ROUND_S = 60.0
@@ -25,10 +23,12 @@ PLANNERS = (SIA, WEFT_AS_SIA, WEFT)
 
 
 class KindsCase(Struct, frozen=True):
-    """`seed` 0: the paper's first Philly workload; else a generated one."""
+    """`seed` 0: the paper's first Philly workload; else a generated one. `rigid`: all jobs have the GPUs with which
+    they were submitted, and all planners know their speed on each model."""
 
     planner: str
     seed: int
+    rigid: bool = False
 
 
 class KindsRun(Struct, frozen=True, kw_only=True):
@@ -45,23 +45,24 @@ class KindsRun(Struct, frozen=True, kw_only=True):
 
 def run(case: KindsCase, data: Path) -> KindsRun:
     found = simulate(
-        workload_of(case.seed, data),
+        workload(data, case.seed, rigid=case.rigid),
         CLUSTER,
         POLICY,
         World(start_s=0.0, move_s=0.0),
-        partitioning=planner_of(case.planner, data),
+        partitioning=planner_of(case, data),
     )
     return measured(found)
 
 
-def workload_of(seed: int, data: Path) -> Workload:
-    return generated(data, seed) if seed else philly_1(data)
-
-
-def planner_of(name: str, data: Path) -> Partitioning:
+def planner_of(case: KindsCase, data: Path) -> Partitioning:
     """Both put replicas exactly where they plan them, so that only their plans differ."""
-    apps = applications(data)
-    knowledge: Callable[[], Knowledge] = (lambda: ByWorkload(apps)) if name == WEFT else (lambda: AsSia(apps))
+    apps, name = applications(data), case.planner
+
+    def knowledge() -> Knowledge:
+        if case.rigid:
+            return TrueSpeeds(ages=name == SIA)
+        return ByWorkload(apps) if name == WEFT else AsSia(apps, ages=name == SIA)
+
     if name == SIA:
         return Partitioning(
             name=name,
