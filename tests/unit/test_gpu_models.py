@@ -313,6 +313,14 @@ def test_the_planner_moves_a_job_to_the_model_on_which_it_is_faster_by_more_than
     assert planned(pending, curves=curve(T4=1.0, A100=3.0), holds=True) == {}, "it waits for GPUs there already"
 
 
+def test_a_running_job_of_one_size_moves_to_a_faster_model_if_it_can_restart() -> None:
+    one_size = {"role": {"replicas": {"want": 4}}}
+    faster = planned(on_old(**one_size), curves=curve(T4=1.0, A100=3.0), holds=True)["j-1"]
+    assert (faster.gpu_model, faster.size) == ("A100", {"worker": 4})
+    assert planned(on_old(**one_size), curves=curve(T4=3.0, A100=1.0), holds=True) == {}
+    assert planned(on_old(**one_size, checkpoints=None), curves=curve(T4=1.0, A100=3.0), holds=True) == {}
+
+
 def test_a_model_that_was_never_measured_counts_by_its_usual_ratio_to_those_that_were() -> None:
     assert planned(on_old(), curves=curve(T4=1.0), holds=True)["j-1"].gpu_model == "A100"
     unknown = (OLD_AND_NEW[0], of("B200", "node-2", gpus=4))

@@ -16,6 +16,7 @@ from weft.domain.spec import TuningMode
 from weft.messages.asks import AskStored
 from weft.messages.nodes import ProgressSeen
 from weft.messages.signals import Finding
+from weft.planning.partition.seen import models_of
 from weft.store import ReviewStore
 from weftd.reallocator.thinking.partitioning import JOBS_MAX, RESTARTS_KEPT, SizePlanner
 
@@ -67,10 +68,12 @@ class Sizes:
         first = await self._store.queued_jobs(pool=self._pool, known=self._queued, limit=JOBS_MAX)
         self._queued = {job.id: job for job in first}
         queued = self._decided_about(self._queued.values())
-        elastic = [job for job in (*holding, *queued) if is_elastic(job.spec)]
-        if not elastic:
+        several_models = len({*models_of(nodes).values()}) > 1
+        planned_for = [job for job in (*holding, *queued) if several_models or is_elastic(job.spec)]
+        if not planned_for:
             return
-        subjects = {f"job:{job.id}" for job in elastic} | {f"workload:{workload_of(job.spec)}" for job in elastic}
+        subjects = {f"job:{job.id}" for job in planned_for}
+        subjects |= {f"workload:{workload_of(job.spec)}" for job in planned_for}
         curves = {each.subject: each for each in await self._store.curves(pool=self._pool, subjects=sorted(subjects))}
         scores, quotas = await self._store.scores(pool=self._pool), await self._store.quotas(pool=self._pool)
         try:

@@ -335,7 +335,7 @@ def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node], kinds: Kinds)
     planned = (
         job
         for job in open_jobs
-        if not (job.spec.is_service or _is_rigid_and_runs(job) or is_benchmark(job.spec))
+        if not (job.spec.is_service or _stays_as_it_is(job, kinds) or is_benchmark(job.spec))
         and (not on_gpus(elastic_role(job)[1]) or kinds.suited(job))
         and not job.spec.named_volumes  # the planner takes every server for as good as any other
         and all(allocation.node_id in takes_jobs for allocation in job.held)
@@ -343,9 +343,13 @@ def _planned_jobs(open_jobs: Iterable[Job], nodes: Iterable[Node], kinds: Kinds)
     return {job.id: job for job in islice(planned, JOBS_MAX)}
 
 
-def _is_rigid_and_runs(job: Job) -> bool:
-    replicas = elastic_role(job)[1].replicas
-    return job.state.holding and replicas.least == replicas.most
+def _stays_as_it_is(job: Job, kinds: Kinds) -> bool:
+    """Return True for a running job of one size, unless it can restart on GPUs of another model."""
+    _, role = elastic_role(job)
+    if not job.state.holding or role.replicas.least < role.replicas.most:
+        return False
+    moves = how_resized(job.spec) is ResizeHow.RESTART and on_gpus(role) and len(kinds.suited(job)) > 1
+    return not moves
 
 
 def _servers(
