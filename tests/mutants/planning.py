@@ -18,9 +18,9 @@ MUTANTS = (
         tests=("tests/unit/test_one_engine.py",),
     ),
     Mutant(
-        path="libs/weft/simulator/running.py",
-        old="worth=(-float(one), *job.loss(self.now))",
-        new="worth=(-float(one), -float(job.number))",
+        path="libs/weft/simulator/job.py",
+        old="worth=(*tier, *self.loss(now))",
+        new="worth=(*tier, -float(self.number))",
         breaks="The simulator evicts the newest of equal jobs, where the scheduler stops the one that loses least.",
         tests=("tests/unit/test_one_engine.py",),
     ),

@@ -29,6 +29,47 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        path="libs/weft/planning/growth.py",
+        old="        if offers and not lacking:\n",
+        new="        if offers:\n",
+        breaks="Idle GPUs go to a job beyond its size while another has fewer ranks than it should.",
+        tests=("tests/unit/test_scheduler_surplus.py::test_nothing_is_offered_while_a_running_job_lacks_a_rank",),
+    ),
+    Mutant(
+        path="libs/weft/planning/growth.py",
+        old="            elif lacks and not grower.whole:\n",
+        new="            elif False:\n",
+        breaks="A job below its size waits for ever for ranks that another has only because GPUs idled.",
+        tests=(
+            "tests/unit/test_scheduler_surplus.py::test_a_job_below_its_size_gets_the_ranks_that_others_have_beyond_what_they_want",
+        ),
+    ),
+    Mutant(
+        path="libs/weft/planning/growth.py",
+        old="            if one.offered\n",
+        new="            if one.idle\n",
+        breaks="Two jobs take a rank from each other in turn for ever.",
+        tests=(
+            "tests/unit/test_scheduler_surplus.py::test_a_job_keeps_the_size_that_was_asked_for_from_one_below_its_size",
+        ),
+    ),
+    Mutant(
+        path="libs/weft/planning/growth.py",
+        old="    offered = not job.size and not why_never_lends(job)\n",
+        new="    offered = not job.size\n",
+        breaks="A job gets idle GPUs that it does not give back.",
+        tests=("tests/unit/test_scheduler_surplus.py::test_a_job_that_would_not_give_it_back_is_offered_nothing",),
+    ),
+    Mutant(
+        path="libs/weft/planning/growth.py",
+        old="seconds=OFFER_COOL_DOWN_SECONDS)",
+        new="seconds=0.0)",
+        breaks="A job is offered idle GPUs, and loses them, every second.",
+        tests=(
+            "tests/unit/test_scheduler_surplus.py::test_idle_gpus_are_offered_to_a_live_job_up_to_its_maximum_and_come_back_at_once",
+        ),
+    ),
+    Mutant(
         path="services/weftd/scheduler/thinking/decide/lifecycle.py",
         old=("        if cause.code not in CANCELS or job.stopping_for.code in CANCELS:\n            return []\n"),
         new=("        if cause.code not in CANCELS:\n            return []\n"),
@@ -138,10 +179,8 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        path="services/weftd/scheduler/thinking/decide/sizing.py",
-        old=(
-            "        if any(allocation.leaving for allocation in job.placement.allocations):\n            return []\n"
-        ),
+        path="services/weftd/scheduler/thinking/state/cluster.py",
+        old="        elif any(allocation.leaving for allocation in held):\n            return None\n",
         new="",
         breaks="Ranks join a job while others still leave it.",
         tests=("tests/unit/test_scheduler_sizes.py::test_no_rank_joins_a_live_job_while_others_still_leave_it",),

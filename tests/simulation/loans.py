@@ -105,7 +105,7 @@ class _Load:
         while self._world.loop.time() < until:
             await asyncio.sleep(1.0)
             jobs = [await self.job(name) for name in ("live", "restarts", "whole")]
-            if all(job.state is JobState.RUNNING and job.granted == job.wanted for job in jobs):
+            if all(job.state is JobState.RUNNING and _has_all(job) for job in jobs):
                 break
         else:
             told = ", ".join(f"{job.name} {job.state} {job.granted} of {job.wanted}" for job in jobs)
@@ -141,3 +141,8 @@ def _spec(name: str, replicas: dict[str, int], does: dict[str, Any], **fields: A
         "grace": f"{GRACE_SECONDS}s",
         **fields,
     }
+
+
+def _has_all(job: Job) -> bool:
+    """Has the job all that it should have? It may have more on GPUs that idle."""
+    return all(job.granted[role] >= count for role, count in job.wanted.items())

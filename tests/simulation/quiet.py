@@ -14,6 +14,7 @@ from weft.domain.job import Job, JobState
 from weft.domain.shares import WHOLE, Share
 from weft.domain.sizes import how_resized
 from weft.domain.spec import ResizeHow, Role
+from weft.planning.growth import live_sizes
 from weftd.executor.runs import RunKey
 from weftd.scheduler.thinking.state.freed_holds import FIRST_SECONDS
 
@@ -112,7 +113,7 @@ class Quiet:
             return
         free = self._free(jobs)
         for job in jobs:
-            if job.state is not JobState.RUNNING or job.placement is None or job.granted == job.wanted:
+            if job.state is not JobState.RUNNING or job.placement is None or _is_sized(job):
                 continue
             if any(one.leaving for one in job.placement.allocations):
                 continue
@@ -161,6 +162,12 @@ class Quiet:
                 for gpu in alive.gpus:
                     found[alive.node_id].gpus.pop(gpu, None)
         return list(found.values())
+
+
+def _is_sized(job: Job) -> bool:
+    """Has the job the size that it should have, or more on GPUs that idle?"""
+    most = {one.role: one.most for one in live_sizes(job)} or job.wanted
+    return all(job.wanted[role] <= count <= most[role] for role, count in job.granted.items())
 
 
 def _only_role(job: Job) -> str:

@@ -156,7 +156,7 @@ def test_cores_and_memory_bound_what_fits() -> None:
 
 def test_what_cannot_run_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="job a does not fit in the cluster with 5 replicas"):
-        ran(elastic("a", asked=5, most=6), cluster=ONE_NODE)
+        ran(elastic("a", asked=5, least=5, most=6), cluster=ONE_NODE)
     with pytest.raises(ValueError, match="asked must be between least and most: 3 to 4, not 2"):
         elastic("a", least=3)
     with pytest.raises(ValueError, match="speeds must have a value for each size, 1 to 4"):

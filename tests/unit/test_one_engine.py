@@ -4,17 +4,22 @@ each job holds the same GPUs, stops, or waits in both, and the same nodes are ke
 Jobs arrive, end, are pre-empted, begin again, wait out their patience, in every order and with every backfill; GPUs,
 priorities, tenants, checkpoints and time limits are drawn. Half of the histories have quotas: guarantees, limits, and
 a tenant without a quota. In half of them jobs fail, and are tried again after a while. The simulator says when work is
-done, and when it looks at its cluster; the core looks at the same times. No history has these, which the simulator
-lacks: more than one role, jobs of which some ranks may leave (`min` below `want`), shares, pins, services, an ask of a
-user, and a stop that is not over in the same moment. Nodes do not fail here. Jobs do not move: the simulator lets every
-running job choose again, the core only those with most to gain, every few seconds. A duration is known by the estimate
-of all work there, by the limit of one try here: they are the same for jobs without checkpoints on GPUs that are equally
-fast, so only those have one.
+done, and when it looks at its cluster; the core looks at the same times. In most histories some jobs resize live: they
+start with as many ranks as fit, grow to their size and onto GPUs that idle, and give ranks back. Every size, every rank
+that joins or leaves, and its GPU, is the same in both.
+
+No history has these, which the simulator lacks: more than one role, shares, pins, services, an ask of a user, and a
+stop that is not over in the same moment. Nodes do not fail here, nor do jobs that resize live: the core lets such a job
+go back to the size before. Jobs do not move: the simulator lets every running job choose again, the core only those
+with most to gain, every few seconds. A duration is known by the estimate of all work there, by the limit of one try
+here: they are the same for rigid jobs without checkpoints on GPUs that are equally fast, so only those have one.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from msgspec import Struct, structs
@@ -34,7 +39,7 @@ from weft.simulator.engine import Simulation
 from weft.simulator.event_queue import What
 from weft.simulator.model import Cluster, World
 from weft.simulator.pool import node_id
-from weft.simulator.workload import TraceJob, Workload
+from weft.simulator.workload import Elastic, TraceJob, Workload
 from weftd.scheduler.thinking.core_settings import Settings
 
 HISTORIES, NIGHTLY = 200, 10_000
@@ -47,11 +52,13 @@ Held = dict[str, frozenset[tuple[str, int]]]
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """A cluster after a decision: the GPUs of the jobs that run, the jobs that stop, the nodes that are kept."""
+    """A cluster after a decision: the GPUs of the jobs that run, the jobs that stop, the GPUs of ranks that leave, the
+    nodes that are kept."""
 
     now: float
     held: Held
     stopping: frozenset[str]
+    leaving: frozenset[tuple[str, str, int]]
     kept: tuple[str, ...]
 
 
@@ -64,7 +71,7 @@ class History(Struct, frozen=True, kw_only=True):
     penalty: float = 1.0
 
 
-def drawn(seed: int) -> History:
+def drawn(seed: int, *, elastic: bool = True) -> History:
     dice = Random(seed)
     cluster = Cluster(nodes=dice.randint(1, 5), gpus_per_node=dice.choice((1, 2, 4, 8)))
     policy = Policy(dice.choice(ORDERS), dice.choice(("packed-sticky", "spread")), dice.choice(BACKFILLS))
@@ -90,7 +97,37 @@ def drawn(seed: int) -> History:
             )
         )
     quotas = _quotas(dice, jobs, cluster.gpus)
-    return History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=quotas, failures=_failures(dice, jobs))
+    rigid = History(jobs=tuple(jobs), cluster=cluster, policy=policy, quotas=quotas, failures=_failures(dice, jobs))
+    return _made_elastic(rigid, Random(-1 - seed)) if elastic else rigid
+
+
+def _made_elastic(history: History, dice: Random) -> History:
+    """Some jobs resize live; in some histories more GPUs idle."""
+    part, times = dice.choice((0.0, 0.3, 0.9)), dice.choice((1, 1, 4))
+    jobs = tuple(
+        structs.replace(
+            job,
+            arrival_s=times * job.arrival_s,
+            **({"elastic": _elastic(dice, job.gpus, history.cluster.gpus), "estimate_s": None} if lucky else {}),
+        )
+        for job, lucky in [(job, dice.random() < part) for job in history.jobs]
+    )
+    rigid = {job.id for job in jobs if job.elastic is None}
+    failures = tuple((times * at, job_id) for at, job_id in history.failures if job_id in rigid)
+    return structs.replace(history, jobs=jobs, failures=failures)
+
+
+def _elastic(dice: Random, asked: int, most: int) -> Elastic:
+    """It is as fast with each size, so that all times are whole seconds."""
+    return Elastic(
+        asked=asked,
+        least=dice.randint(1, asked),
+        most=dice.randint(asked, max(asked, min(most, 2 * asked + 2))),
+        each=(1.0, 1.0, 1.0),
+        exponent=0.0,
+        live=True,
+        resize_s=0.0,
+    )
 
 
 def _quotas(dice: Random, jobs: Sequence[TraceJob], gpus: int) -> tuple[Quota, ...]:
@@ -109,7 +146,8 @@ def _quotas(dice: Random, jobs: Sequence[TraceJob], gpus: int) -> tuple[Quota, .
 def _failures(dice: Random, jobs: Sequence[TraceJob]) -> tuple[tuple[float, str], ...]:
     if dice.random() < 0.5:
         return ()
-    of = [dice.choice(jobs) for _ in range(dice.randint(1, 3 * len(jobs)))]
+    rigid = [job for job in jobs if job.elastic is None]
+    of = [dice.choice(rigid) for _ in range(dice.randint(1, 3 * len(jobs)))] if rigid else []
     return tuple((job.arrival_s + dice.randint(0, 3000) + 0.5, job.id) for job in of)
 
 
@@ -149,6 +187,13 @@ class _Watched(Simulation):
             now=now,
             held={job_id: frozenset(job.gpus) for job_id, job in running.items() if not job.leaves},
             stopping=frozenset(job_id for job_id, job in running.items() if job.leaves),
+            leaving=frozenset(
+                (job_id, one.node_id, gpu)
+                for job_id, job in running.items()
+                for one in job.allocations
+                for gpu in one.gpus
+                if one.leaving and not job.leaves
+            ),
             kept=self._deciding.cycle.reserved,
         )
         self.seen.append((over, frozenset(self._failed), seen))
@@ -200,13 +245,20 @@ class _Live:
                 if job.state.holding and job.state is not JobState.STOPPING
             },
             stopping=frozenset(job.id for job in jobs if job.state is JobState.STOPPING),
+            leaving=frozenset(
+                (job.id, one.node_id, gpu)
+                for job in jobs
+                for one in job.held
+                for gpu in one.gpus
+                if one.leaving and job.state is not JobState.STOPPING
+            ),
             kept=world.core._waiting.cycle.reserved,
         )
         self._settle()
         return seen
 
     def _submit(self, job: TraceJob) -> None:
-        spec = {
+        spec: dict[str, Any] = {
             "priority": job.priority,
             "grace": "0s",
             "role": {"cpus": 1, "memory": "1MiB"},
@@ -216,6 +268,9 @@ class _Live:
             spec["time_limit"] = f"{job.estimate_s:g}s"
         if job.checkpoint_s is not None:
             spec["checkpoints"] = {"every": f"{job.checkpoint_s:g}s"} if job.checkpoint_s else {"on_stop": True}
+        if job.elastic is not None:
+            sizes = {"min": job.elastic.least, "want": job.elastic.asked, "max": job.elastic.most}
+            spec |= {"resize": {"how": "live"}, "role": {**spec["role"], "replicas": sizes}}
         self._world.submit(job.id, tenant=job.tenant, replicas=job.gpus, spec=spec)
 
     def _settle(self) -> None:
@@ -277,23 +332,28 @@ def test_the_scheduler_and_the_simulator_choose_the_same_gpus_by_their_links(nam
 @pytest.mark.parametrize("seed", [134, 423, 495])
 def test_histories_in_which_they_differed_once(seed: int) -> None:
     """134: what a promoted job had; 423 and 495: a tenant whose rank fell while another's job started."""
-    assert next(differences(structs.replace(drawn(seed), failures=())), None) is None
+    assert next(differences(structs.replace(drawn(seed, elastic=False), failures=())), None) is None
 
 
 def test_a_tier_changes_in_both_at_the_same_microsecond() -> None:
     """History 50: the core missed the time by the rounding error of a sum, and let a job run on."""
-    assert next(differences(drawn(50)), None) is None
+    assert next(differences(drawn(50, elastic=False)), None) is None
 
 
 def test_histories_have_what_they_are_to_compare() -> None:
-    jobs = waits = stops = keeps = failures = 0
+    jobs = waits = stops = keeps = failures = grown = shrinks = beyond = 0
     for seed in range(40):
         simulated = _Watched(drawn(seed))
         simulated.run()
+        elastic = {job.id: job.elastic for job in drawn(seed).jobs if job.elastic is not None}
+        sizes = [{one: len(seen.held.get(one, ())) for one in elastic} for *_, seen in simulated.seen]
+        grown += sum(0 < had[one] < has[one] for had, has in pairwise(sizes) for one in elastic)
+        beyond += sum(has[one] > sized.asked for has in sizes for one, sized in elastic.items())
+        shrinks += sum(bool(seen.leaving) for *_, seen in simulated.seen)
         jobs += len(simulated.seen[-1][0])
         stops += sum(len(seen.stopping) for *_, seen in simulated.seen)
         keeps += sum(bool(seen.kept) for *_, seen in simulated.seen)
         waits += sum(len(seen.held) < len(drawn(seed).jobs) for *_, seen in simulated.seen)
         failures += sum(len(failed) for _, failed, _ in simulated.seen)
-    assert min(jobs, waits, failures) > 100
-    assert min(stops, keeps) > 20
+    assert min(jobs, waits) > 100
+    assert min(failures, stops, keeps, grown, shrinks, beyond) > 20

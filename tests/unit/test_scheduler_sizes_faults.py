@@ -5,7 +5,6 @@ from typing import Any
 from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, Job, JobEvent, JobState
 from weft.messages.nodes import EndReason
-from weftd.scheduler.thinking.decide.sizing import LOOK_SECONDS
 
 S, E, C = JobState, JobEvent, CauseCode
 
@@ -157,4 +156,4 @@ def test_a_job_grows_once_the_nodes_that_were_kept_for_another_are_no_longer_kep
     w.scale("j-1", worker=2)
     sizing = w.core._sizing
     assert sizing.decide(w.now, closed=closed, ahead="") == []
-    assert [step.event for step in w.keep(sizing.decide(w.now + LOOK_SECONDS, closed=[], ahead=""))] == [E.RESIZED]
+    assert [step.event for step in w.keep(sizing.decide(w.now, closed=[], ahead=""))] == [E.RESIZED]

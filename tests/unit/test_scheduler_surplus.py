@@ -7,6 +7,7 @@ import pytest
 from tests.support.scheduler import World, world
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.asks import AskKind
+from weft.planning.growth import OFFER_COOL_DOWN_SECONDS
 from weft.planning.policy import Policy
 from weft.planning.surplus import STARVED_SECONDS
 from weftd.scheduler.thinking.core_settings import Settings
@@ -101,3 +102,71 @@ def test_two_elastic_jobs_of_one_pool_do_not_take_turns_at_shrinking_each_other(
         w.round()
     assert (w.stored["j-big"].granted, w.stored["j-other"].granted) == sizes
     assert [step for step in w.steps[before:] if step.event is JobEvent.RESIZED] == []
+
+
+def offered(spec: dict[str, Any]) -> World:
+    """The job has had time to be offered what idles of the four GPUs."""
+    w = pool(spec)
+    w.tick(OFFER_COOL_DOWN_SECONDS)
+    rounds(w)
+    return w
+
+
+def test_idle_gpus_are_offered_to_a_live_job_up_to_its_maximum_and_come_back_at_once() -> None:
+    w = pool(live(1, 2, 4))
+    w.tick(OFFER_COOL_DOWN_SECONDS - 10.0)
+    rounds(w)
+    assert w.stored["j-big"].granted == {"worker": 2}, "it has only just started"
+    w.tick(10.0)
+    rounds(w)
+    assert (w.stored["j-big"].granted, w.stored["j-big"].size) == ({"worker": 4}, {})
+    (grew,) = [step for step in w.steps if step.cause.code is CauseCode.GREW]
+    assert grew.cause.sentence == "worker 2 → 4, onto GPUs that nobody else needs now"
+    w.submit("j-small", gpus=1)
+    rounds(w)
+    assert (w.state("j-small"), w.stored["j-big"].granted) == (S.RUNNING, {"worker": 3})
+    w.ask(AskKind.CANCEL, "j-small")
+    rounds(w)
+    assert w.stored["j-big"].granted == {"worker": 3}, "it is left alone for a while"
+
+
+def test_a_job_below_its_size_gets_the_ranks_that_others_have_beyond_what_they_want() -> None:
+    w = offered(live(1, 2, 4))
+    assert w.stored["j-big"].granted == {"worker": 4}
+    w.submit("j-other", gpus=1, spec=live(1, 2, 2))
+    rounds(w, 4)
+    assert (w.stored["j-big"].granted, w.stored["j-other"].granted) == ({"worker": 2}, {"worker": 2})
+    left = [step.cause for step in w.steps if step.cause.code is CauseCode.PREEMPTED]
+    assert "it has fewer ranks than it should, and j-big more than it wants" in left[-1].sentence
+
+
+def test_nothing_is_offered_while_a_running_job_lacks_a_rank() -> None:
+    w = pool(live(1, 2, 4, priority=1))
+    w.submit("j-wide", gpus=2, spec=live(1, 2, 2))
+    w.tick(OFFER_COOL_DOWN_SECONDS)
+    rounds(w, 4)
+    assert (w.stored["j-big"].granted, w.stored["j-wide"].granted) == ({"worker": 2}, {"worker": 1})
+    w.ask(AskKind.CANCEL, "j-wide")
+    rounds(w, 4)
+    assert w.stored["j-big"].granted == {"worker": 4}
+
+
+@pytest.mark.parametrize("kept", ["not preemptible", "a size was asked for"])
+def test_a_job_that_would_not_give_it_back_is_offered_nothing(kept: str) -> None:
+    w = pool(live(1, 3, 4, preemptible=kept != "not preemptible"))
+    if kept == "a size was asked for":
+        w.scale("j-big", worker=2)
+        rounds(w)
+    w.tick(100 * OFFER_COOL_DOWN_SECONDS)
+    rounds(w, 4)
+    assert w.stored["j-big"].granted == {"worker": 3 if kept == "not preemptible" else 2}
+
+
+def test_a_job_keeps_the_size_that_was_asked_for_from_one_below_its_size() -> None:
+    """Else the two would take turns for ever: the first would grow again onto what it gave up."""
+    w = pool(live(1, 2, 4))
+    w.scale("j-big", worker=3)
+    rounds(w)
+    w.submit("j-other", gpus=1, spec=live(1, 2, 2))
+    rounds(w, 10)
+    assert (w.stored["j-big"].granted, w.stored["j-other"].granted) == ({"worker": 3}, {"worker": 1})

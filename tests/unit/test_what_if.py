@@ -48,7 +48,7 @@ def test_what_waits_starts_when_what_runs_has_ended_one_after_the_other() -> Non
     assert (outcomes["c"].starts_s, outcomes["c"].ends_s) == (1800, 2100)
 
 
-def test_an_elastic_job_gives_ranks_to_one_that_starves_and_works_more_slowly() -> None:
+def test_an_elastic_job_gives_ranks_to_one_that_starves_and_gets_them_back() -> None:
     sizes = {"role": {"replicas": {"min": 1, "want": 4, "max": 4}}, "resize": {"how": "live"}, "time_limit": "10m"}
     held = holds("a", "10m")
     assert held.placement is not None
@@ -63,7 +63,8 @@ def test_an_elastic_job_gives_ranks_to_one_that_starves_and_works_more_slowly() 
     small = structs.replace(job("b", seq=2, gpus=1, spec={"time_limit": "5m"}), since=NOW)
     outcomes = LookAhead(pool(elastic, small)).outcomes()
     assert outcomes["b"].starts_s == STARVED_SECONDS
-    assert outcomes["a"].ends_s == STARVED_SECONDS + (600 - STARVED_SECONDS) * 4 / 3
+    worked = STARVED_SECONDS + 300 * 3 / 4
+    assert outcomes["a"].ends_s == STARVED_SECONDS + 300 + (600 - worked), "it grows back once b has ended"
 
 
 def test_one_more_node_lets_the_first_start_at_once_and_both_gain() -> None:

@@ -1,19 +1,21 @@
 """A simulated cluster as a scheduling cycle reads it, and what becomes of it by the cycle's decisions."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity
-from weft.planning.cycle import Decision
+from weft.planning.cycle import Cycle, Decision
 from weft.planning.finding import Place, find
+from weft.planning.growth import GivesBack, Grower, Growth, Joins, may_be_offered
 from weft.planning.order import Order
-from weft.planning.preemption import Holder, by_job
+from weft.planning.preemption import Holder, VictimSelection, by_job
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scheduling_pass import Clears, Demand, Starts
-from weft.planning.surplus import Surplus
+from weft.planning.surplus import Surplus, surplus_in
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 
@@ -26,6 +28,8 @@ class SimulatedCluster:
         self.lives, self.jobs = lives, jobs
         self._order, self._known = order, known
         self._queue, self._running = lives.queue, lives.running
+        self._growth = Growth(self)
+        self._starting: list[SimulatedJob] = []  # jobs that resize live, placed in this decision
 
     @property
     def now(self) -> float:
@@ -93,21 +97,77 @@ class SimulatedCluster:
     def takes_surplus_at(self, job_id: str) -> int | None:
         return self.jobs[job_id].trace.priority
 
-    def lenders(self) -> Sequence[tuple[str, int]]:
-        return ()
+    def lenders(self) -> list[tuple[str, int]]:
+        return [
+            (one, job.trace.priority)
+            for one, job in self._running.live.items()
+            if job.lends and not (job.starts or job.leaves) and any(each.extra for each in job.allocations)
+        ]
 
-    def surplus(self, job_id: str) -> Iterable[Surplus]:
-        del job_id
-        return ()
+    def surplus(self, job_id: str) -> list[Surplus]:
+        job = self.jobs[job_id]
+        tier = self._order.tier and -float(self._order.tier_of_running(job.standing(self.now, known=self._known)))
+        wanted, aims = {one.role: one.want for one in job.live}, {one.role: one.aim for one in job.live}
+        return surplus_in(job.parts((tier or 0.0,), self.now), wanted, aims)
 
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
         return self._running.may_be_reclaimed(self.jobs[job_id])
 
     def still_leaves(self, holder: Holder) -> bool:
-        return self.jobs[holder.job_id].leaves
+        job = self.jobs[holder.job_id]
+        return job.leaves or (holder.extra and any(one.rank in job.leaving for one in holder.allocations))
 
     def left_on(self, node_id: str) -> float:
         return self._running.left_on(node_id, self.now)
+
+    # jobs that grow
+
+    def growing(self) -> Iterator[tuple[int, str]]:
+        for job_id, job in self._running.live.items():
+            has = job.granted
+            if not (job.starts or job.leaves) and any(has[one.role] < one.aim for one in job.live):
+                yield job.number, job_id
+
+    def may_be_offered(self) -> Iterator[tuple[int, str]]:
+        for job_id, job in self._running.live.items():
+            since, has = job.settled_at if job.sized_at is None else job.sized_at, job.granted
+            more = any(max(one.aim, has[one.role]) < one.most for one in job.live)
+            if more and job.at_rest and may_be_offered(since, self.now):
+                yield job.number, job_id
+
+    def grower(self, job_id: str, *, offered: bool) -> Grower | None:
+        job = self.jobs[job_id]
+        return job.grower(offered=offered) if job.at_rest else None
+
+    def kept_from_growth(self) -> Sequence[Allocation]:
+        return ()
+
+    def growth_news(self) -> int:
+        return 0
+
+    # what becomes of it
+
+    def decide(self, cycle: Cycle) -> None:
+        """Decide who starts, who gives way and who grows, and apply that."""
+        for job in self._starting:
+            job.starts = False
+        self._starting.clear()
+        waiting = len(self._queue)
+        if waiting:
+            for decision in cycle.decide(self.now):
+                self.apply(decision)
+        if self._running.live:
+            for change in self._growth.decide(closed=cycle.reserved, ahead=cycle.ahead if waiting else ""):
+                self._grow(change)
+        for job in self._starting:
+            self.lives.looks_again(job, self.now)
+
+    def _grow(self, change: Joins | GivesBack) -> None:
+        if isinstance(change, GivesBack):
+            self._clear(change.selection)
+            return
+        self.free_capacity.take_all(change.place)
+        self.lives.grow(self.jobs[change.job_id], self.now, change.place)
 
     def apply(self, decision: Decision) -> None:
         if isinstance(decision, Starts):
@@ -115,19 +175,18 @@ class SimulatedCluster:
             self.free_capacity.take_all(decision.place)
             self._queue.remove(decision.job_id)
             self.placements += 1
-            self.settled(job, decision.place)
+            self.lives.settle(job, self.now, decision.place)
+            if job.live:
+                job.starts = True
+                self._starting.append(job)
         elif isinstance(decision, Clears):
-            for job_id, holders in by_job(decision.selection).items():
-                if all(one.extra for one in holders):
-                    self.shrunk(self.jobs[job_id], tuple(each for one in holders for each in one.allocations))
-                else:
-                    self.evicted(self.jobs[job_id])
+            self._clear(decision.selection)
 
-    def settled(self, job: SimulatedJob, place: Place) -> None:
-        self.lives.settle(job, self.now, place)
-
-    def evicted(self, job: SimulatedJob) -> None:
-        self.lives.stop(job, self.now)
-
-    @abstractmethod
-    def shrunk(self, job: SimulatedJob, gone: Place) -> None: ...
+    def _clear(self, selection: VictimSelection) -> None:
+        """Jobs, or ranks of jobs, give way, as far as they do not leave already."""
+        for job_id, holders in by_job(selection).items():
+            job = self.jobs[job_id]
+            if not all(one.extra for one in holders):
+                self.lives.stop(job, self.now)
+            elif gone := {each.rank for one in holders for each in one.allocations} - job.leaving.keys():
+                self.lives.shrink(job, self.now, gone)

@@ -46,7 +46,7 @@ class _TraceCluster(SimulatedCluster):
             job.resource_request,
             job.gpus_needed,
             lasts,
-            may_fit=may_fit or self.quotas.on,
+            may_fit=may_fit or self.quotas.on or bool(self._running.live),
             shorter_behind=shorter_behind,
             tenant=job.trace.tenant,
         )
@@ -59,9 +59,6 @@ class _TraceCluster(SimulatedCluster):
 
     def fits_empty(self, resource_request: ResourceRequest) -> bool:
         return self._sizing is None and super().fits_empty(resource_request)
-
-    def shrunk(self, job: SimulatedJob, gone: Place) -> None:
-        raise AssertionError(f"without a planner {job.trace.id} keeps its size, and has no {len(gone)} ranks to spare")
 
     def _lasts(self, job: SimulatedJob) -> float | None:
         estimate = job.trace.work_s if self._known else job.trace.estimate_s
@@ -120,9 +117,7 @@ class Deciding:
         self.decisions += 1
         if self._sizing is not None and self._sizing.due(now):
             self._sizing.plan(now)
-        if len(self._queue):
-            for decision in self.cycle.decide(now):
-                self.cluster.apply(decision)
+        self.cluster.decide(self.cycle)
         if self._placing.moves == ALWAYS:
             self._place_all_anew(now)
         elif self._placing.moves == GAINFUL:

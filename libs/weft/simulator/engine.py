@@ -48,7 +48,8 @@ class Simulation:
         self._policy = policy
         self._world = world
         self._progress = progress
-        self._jobs = [SimulatedJob(number, trace) for number, trace in enumerate(workload.jobs)]
+        planned = partitioning is not None
+        self._jobs = [SimulatedJob(number, trace, planned=planned) for number, trace in enumerate(workload.jobs)]
         self._event_queue = EventQueue()
         dice = Random(seed)
         truth = Truth(cluster, world, belief=scores, dice=dice)
@@ -70,6 +71,7 @@ class Simulation:
             foreseen=policy.backfill != "none",
             keep_spells=keep_spells,
             quotas=quotas,
+            some_live=any(job.live for job in self._jobs),
         )
         self._troubles = Troubles(self._lives, truth, self._event_queue, cluster=cluster, world=world, dice=dice)
         by_id = {job.trace.id: job for job in self._jobs}
@@ -154,6 +156,11 @@ class Simulation:
         if what is What.ARRIVES:
             self._lives.wait(job, now)
             self._partition_is_old(now)
+            return True
+        if what is What.MAY_GROW:
+            return bool(job.allocations)
+        if what is What.RANKS_GONE:
+            self._lives.ranks_gone(job, now)
             return True
         if version != job.version:
             return False

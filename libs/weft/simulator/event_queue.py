@@ -14,12 +14,14 @@ class What(IntEnum):
     IS_PROMOTED = 3
     MAY_LEAVE = 4  # it has run for long enough to be preempted
     IS_GONE = 5  # it has stopped, to give way
-    DRIFTS = 6
-    IS_MEASURED = 7
-    FAILS = 8
-    IS_REPAIRED = 9
-    PARTITIONS = 10
-    SERVES = 11
+    RANKS_GONE = 6  # ranks of it have stopped, to give way
+    MAY_GROW = 7
+    DRIFTS = 8
+    IS_MEASURED = 9
+    FAILS = 10
+    IS_REPAIRED = 11
+    PARTITIONS = 12
+    SERVES = 13
 
 
 class EventQueue:

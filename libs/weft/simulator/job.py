@@ -1,17 +1,21 @@
 """One job of the trace on its way, as the event-driven simulator keeps it."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from weft.domain.job import Allocation
 from weft.planning.backfill import Ending
+from weft.planning.growth import Grower, LiveSizes, RoleRange
 from weft.planning.order import Key, Order, Standing
+from weft.planning.preemption import Holder
 from weft.planning.preemption.loss import loss_of
 from weft.planning.resource_request import PlacementRequest, ResourceRequest
 from weft.planning.scores import GpuKey
+from weft.planning.surplus import parts_of
 from weft.simulator.model import World
 from weft.simulator.outcome import JobOutcome, outcome_of
-from weft.simulator.pool import elastic_shape, shape_of
-from weft.simulator.workload import TraceJob
+from weft.simulator.pool import ROLE, elastic_shape, shape_of
+from weft.simulator.workload import Elastic, TraceJob
 
 NEW_S = 60.0  # the work that a job without progress is assumed to have
 
@@ -21,7 +25,8 @@ class SimulatedJob:
 
     `size`: how many replicas it has, or, while it waits, starts with; `model`: of the GPUs that it has, or had last;
     `gpus_needed`: how many GPUs these need; `speed`: how many times as fast they are as the size asked for, were they
-    in one node.
+    in one node. `planned`: a planner gives it its sizes. `live`: between which sizes it goes live, if it does;
+    `starts`: it was placed in the present decision, and does not run yet; `leaving`: when ranks that give way are gone.
     """
 
     __slots__ = (
@@ -38,30 +43,42 @@ class SimulatedJob:
         "held_s",
         "kept_least_s",
         "leaves",
+        "leaving",
+        "live",
         "lost_s",
         "model",
         "moves",
         "number",
         "paused_until",
+        "planned",
         "promoted",
+        "ranks_used",
         "resized_at",
         "resizes",
         "resource_request",
         "settled_at",
         "since",
         "size",
+        "sized_at",
         "slowdown",
         "speed",
         "spell_begin",
         "spell_pause",
+        "starts",
         "trace",
         "version",
         "waits_since",
     )
 
-    def __init__(self, number: int, trace: TraceJob) -> None:
+    def __init__(self, number: int, trace: TraceJob, *, planned: bool = False) -> None:
         self.number = number
         self.trace = trace
+        self.planned = planned
+        self.live: LiveSizes = () if planned or trace.elastic is None else _live_sizes(trace.elastic)
+        self.starts = False
+        self.leaving: dict[int, float] = {}
+        self.ranks_used = 0
+        self.sized_at: float | None = None  # when its size changed last, since it was placed
         self.resource_request: ResourceRequest = ()
         self.size = 0
         self.model = ""
@@ -87,13 +104,13 @@ class SimulatedJob:
         self.lost_s = 0.0
         self.ending: Ending | None = None  # as `running` foresees it
         self.take_size(trace.gpus if trace.elastic is None else trace.elastic.asked)
+        self.leave_place()
 
     def take_size(self, size: int) -> None:
         """Count its GPU time so far, and have another size from now on; its work must be counted until now."""
         if size == self.size:
             return
-        self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
-        self.counted_s = self.attained_s
+        self._count_gpu_time()
         elastic = self.trace.elastic
         self.size = size
         self.resource_request = shape_of(size) if elastic is None else elastic_shape(elastic, size)
@@ -110,11 +127,81 @@ class SimulatedJob:
         """It begins there, with one replica for each allocation."""
         self.take_size(len(allocations))
         self.promoted = False
+        self.ranks_used = max((self.ranks_used, *(one.rank + 1 for one in allocations)))
 
     def leave_place(self) -> None:
-        """It holds nothing any more, and wants the size that it asks for."""
-        if self.trace.elastic is not None:
-            self.take_size(self.trace.elastic.asked)
+        """It holds nothing any more, and wants the size that it asks for; it starts with fewer replicas, but not with
+        fewer than its least, if no more fit. A job with a planner starts with what that gives it."""
+        self.leaving.clear()
+        self.ranks_used = 0
+        elastic = self.trace.elastic
+        if elastic is None:
+            return
+        self.take_size(elastic.asked)
+        if not self.planned:
+            self._count_gpu_time()
+            self.resource_request = elastic_shape(elastic, elastic.asked, least=elastic.least)
+            self.gpus_needed = elastic.least * int(elastic.each[0])
+            self.size = 0
+
+    # sizes that change live
+
+    @property
+    def lends(self) -> bool:
+        """True if the job gives up ranks that it can do without."""
+        return True
+
+    @property
+    def granted(self) -> Counter[str]:
+        """How many ranks of each role it has, without those that leave."""
+        return Counter(one.role for one in self.allocations if not one.leaving)
+
+    @property
+    def at_rest(self) -> bool:
+        """True if it runs, and its size does not change at the moment."""
+        return bool(self.allocations) and not (self.starts or self.leaves or self.leaving)
+
+    def parts(self, tier: Key, now: float) -> list[Holder]:
+        """The ranks that it can do without, and the rest of it."""
+        if not self.live or not self.lends:
+            return [Holder(job_id=self.trace.id, worth=(*tier, *self.loss(now)), allocations=self.allocations)]
+        return parts_of(
+            self.trace.id,
+            self.allocations,
+            tier=tier,
+            loss=lambda extra: self.loss(now, extra=extra),
+            runs=not self.starts,
+        )
+
+    def grower(self, *, offered: bool) -> Grower:
+        """As it grows to its size, or to what may be `offered` to it."""
+        has, aims = self.granted, {one.role: one.most if offered else one.aim for one in self.live}
+        return Grower(
+            job_id=self.trace.id,
+            held=self.allocations,
+            missing=tuple(
+                (want, aims[want.role] - has[want.role]) for want in self.roles if aims[want.role] > has[want.role]
+            ),
+            first_rank=self.ranks_used,
+            tenant=self.trace.tenant,
+            preemptible=self.gives_way,
+            asked=self.asked,
+        )
+
+    @property
+    def roles(self) -> ResourceRequest:
+        """The roles of a job that resizes live."""
+        assert self.trace.elastic is not None
+        return elastic_shape(self.trace.elastic, 1)
+
+    @property
+    def resize_cost_s(self) -> float:
+        """For how long it makes no progress when its size changes."""
+        return 0.0 if self.trace.elastic is None else self.trace.elastic.resize_s
+
+    def _count_gpu_time(self) -> None:
+        self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
+        self.counted_s = self.attained_s
 
     def forget_attained(self) -> None:
         self.attained_s = self.counted_s = self.counted_gpu_s = 0.0
@@ -158,7 +245,7 @@ class SimulatedJob:
         every = self.trace.checkpoint_s
         lost = held if every is None else min(held, every / 2)
         again = self.moves + self.evictions > 0
-        rested = self.resized_at if self.resizes else self.settled_at if again else None
+        rested = self.sized_at if self.sized_at is not None else self.settled_at if again else None
         return loss_of(
             now,
             rested=rested,
@@ -219,8 +306,8 @@ class SimulatedJob:
     def group(self, order: Order, *, backfills: bool) -> tuple[object, str]:
         """The group of the job: jobs of one group fit, or do not, alike, and may overtake and preempt alike."""
         checkpoints = order.held_tier is not None and self.trace.checkpoint_s is not None
-        size = self.trace.gpus if self.trace.elastic is None else self.resource_request
-        return ((size, checkpoints, self.trace.estimate_s if backfills else None), self.trace.job_class)
+        lasts = self.trace.estimate_s if backfills else None
+        return ((self.resource_request, checkpoints, lasts), self.trace.job_class)
 
     def outcome(self, now: float) -> JobOutcome:
         """The outcome of a job that ends now."""
@@ -235,3 +322,7 @@ class SimulatedJob:
             held_s=self.held_s,
             resizes=self.resizes,
         )
+
+
+def _live_sizes(elastic: Elastic) -> LiveSizes:
+    return (RoleRange(ROLE, elastic.least, elastic.asked, elastic.asked, elastic.most),) if elastic.live else ()

@@ -1,12 +1,18 @@
-"""The life of a job: it waits, holds GPUs, moves, is evicted, ends; each time its next event is foreseen anew."""
+"""The life of a job: it waits, holds GPUs, grows, shrinks, moves, is evicted, ends; each time its next event is
+foreseen again."""
 
+from collections.abc import Collection
 from math import ceil
+
+from msgspec import structs
 
 from weft.domain.job import Allocation
 from weft.planning.capacity import FreeCapacity
+from weft.planning.growth import OFFER_COOL_DOWN_SECONDS
 from weft.planning.order import Order
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.surplus import STARVED_SECONDS, with_extras
 from weft.planning.tiers import changes_at
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
@@ -33,8 +39,10 @@ class Lives:
         foreseen: bool,
         keep_spells: bool,
         quotas: QuotasInForce,
+        some_live: bool = False,
     ) -> None:
         self.quotas = quotas
+        self._some_live = some_live  # true if there are jobs that resize live
         self.free_capacity, self.queue, self.running = free_capacity, queue, running
         self.ended: dict[int, JobOutcome] = {}
         self.spells: list[Spell] = []
@@ -52,6 +60,8 @@ class Lives:
         after = self._order.promotes_after_s(standing)
         if after is not None:
             self._event_queue.add(now + after, What.IS_PROMOTED, job.number, job.version)
+        if self._some_live and (starves_at := job.waits_since + STARVED_SECONDS) > now:
+            self._event_queue.add(starves_at, What.MAY_LEAVE, job.number, job.version)
 
     def promote(self, job: SimulatedJob, now: float) -> None:
         """The job waited so long that its attained time and its size are forgotten."""
@@ -63,6 +73,7 @@ class Lives:
         """The job holds these GPUs from now on; the room has them already."""
         job.advance(now)
         fresh = job.begun is None
+        allocations = _marked(job, allocations)
         if job.allocations:
             self._close_spell(job, now)
             job.lose(stopped=True)
@@ -76,9 +87,11 @@ class Lives:
         pause = self._world.start_s if fresh else job.stop_s(self._world)
         job.paused_until = now + pause
         job.settled_at = job.spell_begin = now
+        job.sized_at = None
         job.spell_pause = pause
         self._hold(job, allocations)
         self._protect(job, now)
+        self._may_grow(job, now)
 
     def _protect(self, job: SimulatedJob, now: float) -> None:
         """Foresee when the job has run for long enough to be evicted."""
@@ -96,11 +109,21 @@ class Lives:
         self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=since, preemptible=job.gives_way)
         self._hold(job, allocations)
         self._protect(job, now)
+        self._may_grow(job, now)
+        if job.live and (gone := [one.rank for one in allocations if one.leaving]):
+            job.leaving.update(dict.fromkeys(gone, now))
+            self._event_queue.add(now, What.RANKS_GONE, job.number)
+
+    def _may_grow(self, job: SimulatedJob, now: float) -> None:
+        """Foresee when the job may be offered idle GPUs."""
+        if job.live:
+            since = job.settled_at if job.sized_at is None else job.sized_at
+            self._event_queue.add(max(now, since + OFFER_COOL_DOWN_SECONDS), What.MAY_GROW, job.number)
 
     def resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
         """The job moves; the room has that already. A job that had not begun there loses nothing."""
         if job.settled_at == now:
-            self._hold(job, allocations)
+            self._hold(job, _marked(job, allocations))
         else:
             self.settle(job, now, allocations)
 
@@ -112,10 +135,45 @@ class Lives:
         self.quotas.hold(job.trace.id, job.trace.tenant, allocations, since=job.settled_at, preemptible=job.gives_way)
         self.running.resize(job, allocations)
         job.resizes += 1
-        job.resized_at = job.spell_begin = now
+        job.resized_at = job.sized_at = job.spell_begin = now
         job.paused_until = max(job.paused_until, now + cost_s)
         job.spell_pause = job.paused_until - now
         self._hold(job, allocations)
+        self._may_grow(job, now)
+
+    def looks_again(self, job: SimulatedJob, now: float) -> None:
+        """Let a decision follow once this job runs."""
+        self._event_queue.add(now, What.MAY_GROW, job.number)
+
+    def grow(self, job: SimulatedJob, now: float, place: tuple[Allocation, ...]) -> None:
+        """These ranks join the running job; the room has them already."""
+        joined = tuple(structs.replace(one, extra=True) for one in place)
+        self.resize(job, now, (*job.allocations, *joined), cost_s=job.resize_cost_s)
+
+    def shrink(self, job: SimulatedJob, now: float, gone: Collection[int]) -> None:
+        """These ranks of the running job leave: at once, or once they have stopped."""
+        at = now if self._world.stop_s is None else now + self._world.stop_s
+        job.leaving.update(dict.fromkeys(gone, at))
+        if self._world.stop_s is None:
+            self.ranks_gone(job, now)
+            return
+        job.allocations = tuple(
+            structs.replace(one, leaving=True) if one.rank in gone else one for one in job.allocations
+        )
+        job.sized_at = now
+        self._event_queue.add(at, What.RANKS_GONE, job.number)
+
+    def ranks_gone(self, job: SimulatedJob, now: float) -> None:
+        """The ranks of which the time has come give their GPUs back."""
+        ranks = {rank for rank, at in job.leaving.items() if at <= now}
+        if not ranks or job.leaves:
+            return
+        for rank in ranks:
+            del job.leaving[rank]
+        gone = [one for one in job.allocations if one.rank in ranks]
+        self.free_capacity.give_back_all(gone)
+        stay = tuple(one for one in job.allocations if one.rank not in ranks)
+        self.resize(job, now, stay, cost_s=job.resize_cost_s)
 
     def _hold(self, job: SimulatedJob, allocations: tuple[Allocation, ...]) -> None:
         job.allocations = allocations
@@ -209,3 +267,8 @@ class Lives:
             paused = min(job.spell_pause, now - job.spell_begin)
             held = gpus_in(job.allocations)
             self.spells.append(Spell(job.number, job.spell_begin, now, held, job.stretch, paused, job.size))
+
+
+def _marked(job: SimulatedJob, place: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
+    """The place with the ranks that the job can do without marked, if it resizes live."""
+    return with_extras(place, {one.role: one.least for one in job.live}) if job.live else place

@@ -74,13 +74,14 @@ def shape_of(gpus: int) -> ResourceRequest:
     return (RoleRequest(ROLE, gpus, gpus, PER_REPLICA),)
 
 
-def elastic_shape(elastic: Elastic, size: int, model: str = "") -> ResourceRequest:
-    """The request of `size` replicas of an elastic job, on GPUs of `model` if it names one."""
+def elastic_shape(elastic: Elastic, size: int, model: str = "", *, least: int | None = None) -> ResourceRequest:
+    """The request of `size` replicas of an elastic job, or of `least` if no more fit; on GPUs of `model` if it names
+    one."""
     gpus, cpus, memory = elastic.each
     request = Request(
         gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1), models=(model,) if model else ()
     )
-    return (RoleRequest(ROLE, size, size, request),)
+    return (RoleRequest(ROLE, size if least is None else least, size, request),)
 
 
 def gpus_in(allocations: Iterable[Allocation]) -> tuple[tuple[int, int], ...]:

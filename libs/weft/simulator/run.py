@@ -32,13 +32,14 @@ def simulate(
 ) -> Outcome:
     """Simulate: the same arguments give the same outcome. `scores`: the scheduler's knowledge of the GPUs' speed, one
     of `truth.BELIEFS`. `progress(done, all)` is called as jobs end. `partitioning` decides the sizes of elastic jobs;
-    without it each has the size that it asks for. `serving`: the services beside the jobs.
+    without it each has the size that it asks for, as far as there is room, and those that resize live grow and shrink
+    as the scheduler lets them. `serving`: the services beside the jobs.
 
     Raises ValueError if a job asks for more than the cluster has, or a setting makes no sense.
     """
     if partitioning is not None and policy.placing.moves == ALWAYS:
         raise ValueError(f"placement: {policy.placement} places running jobs anew, which a partition does not allow")
-    _check_fits(workload, cluster, elastic_at_least=partitioning is not None)
+    _check_fits(workload, cluster)
     return Simulation(
         workload,
         cluster,
@@ -53,15 +54,15 @@ def simulate(
     ).run()
 
 
-def _check_fits(workload: Workload, cluster: Cluster, *, elastic_at_least: bool) -> None:
-    """Whether each job fits in the empty cluster: with its least size if it may have that, else with what it asks."""
+def _check_fits(workload: Workload, cluster: Cluster) -> None:
+    """Raise ValueError for a job that does not fit in the empty cluster, an elastic one with its least size."""
     empty: FreeCapacity | None = None
     for job in workload.jobs:
         if job.elastic is None:
             if job.gpus > cluster.gpus:
                 raise ValueError(f"job {job.id} asks for {job.gpus} GPUs; the cluster has {cluster.gpus}")
             continue
-        size = job.elastic.least if elastic_at_least else job.elastic.asked
+        size = job.elastic.least
         empty = empty or room_of(cluster, World(), placer=packed)
         if find(empty, elastic_shape(job.elastic, size)) is None:
             raise ValueError(f"job {job.id} does not fit in the cluster with {size} replicas")

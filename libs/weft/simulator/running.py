@@ -11,18 +11,20 @@ from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.quota.decay import DecayedUse, FairRanks
 from weft.planning.quota.tree import QuotaTree
+from weft.planning.surplus import only_extra
 from weft.planning.tiers import Tiers
 from weft.simulator.job import SimulatedJob
 
 
 class Running:
-    """The running jobs. `free`: the number of free GPUs on nodes that have not failed. `quotas`: true if jobs give back
-    what they borrowed."""
+    """The running jobs; `live`: those of them that resize live. `free`: the number of free GPUs on nodes that have not
+    failed. `quotas`: true if jobs give back what they borrowed."""
 
     def __init__(
         self, gpus: int, order: Order, *, durations_known: bool, minimum_run: MinimumRun, quotas: bool = False
     ) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
+        self.live: dict[str, SimulatedJob] = {}
         self.free: float = gpus
         self.endings: list[Ending] = []  # expected, the soonest first
         self._gpus = gpus
@@ -40,6 +42,8 @@ class Running:
 
     def add(self, job: SimulatedJob) -> None:
         self.jobs[job.trace.id] = job
+        if job.live:
+            self.live[job.trace.id] = job
         self.free -= job.gpus_needed
         self._hold(job.trace.tenant, job.gpus_needed)
 
@@ -57,6 +61,7 @@ class Running:
         if job.ending is not None:
             self.foresee(job)
         del self.jobs[job.trace.id]
+        self.live.pop(job.trace.id, None)
         self.free += job.gpus_needed
         self._hold(job.trace.tenant, -job.gpus_needed)
 
@@ -108,27 +113,31 @@ class Running:
         return now + max(after, 0.0)
 
     def may_leave(self, tier: int, *, missing: float) -> list[Holder]:
-        """The jobs that stop already, and those of higher tiers that have run long enough; none, if they have fewer
-        than `missing` GPUs."""
+        """The jobs that stop already, and those of higher tiers that have run long enough, of the others what they can
+        do without; none, if they and the jobs that resize live have fewer than `missing` GPUs."""
         missing -= sum(job.gpus_needed for job in self._leaving.values())
+        missing -= sum(job.gpus_needed for job in self.live.values())
         higher = self._tiers.above(tier, gpus=missing)
         if higher is None:
             return []
-        leaving = [
+        found = [
             Holder(job_id=job_id, worth=LEAVES_FIRST, allocations=job.allocations)
             for job_id, job in sorted(self._leaving.items())
         ]
-        return leaving + [
-            Holder(job_id=job_id, worth=(-float(one), *job.loss(self.now)), allocations=job.allocations)
-            for one, job_id in higher
-            if self.now >= (job := self.jobs[job_id]).settled_at + self.runs_at_least(job)
-        ]
+        for one, job_id in higher:
+            job = self.jobs[job_id]
+            ran = self.now >= job.settled_at + self.runs_at_least(job)
+            if ran or job.live:
+                parts = job.parts((-float(one),), self.now)
+                found += parts if ran else only_extra(parts)
+        return found
 
     def may_be_reclaimed(self, job: SimulatedJob) -> list[Holder]:
-        if self.now < job.settled_at + self.runs_at_least(job, reclaimed=True):
+        ran = self.now >= job.settled_at + self.runs_at_least(job, reclaimed=True)
+        if not ran and not job.live:
             return []
-        worth = (float(job.trace.priority), *job.loss(self.now))
-        return [Holder(job_id=job.trace.id, worth=worth, allocations=job.allocations)]
+        parts = job.parts((float(job.trace.priority),), self.now)
+        return [one for one in (parts if ran else only_extra(parts)) if one.worth != LEAVES_FIRST]
 
     def may_leave_at(self, job: SimulatedJob) -> set[float]:
         """When it has run for long enough to be preempted, and to give back what it borrowed."""

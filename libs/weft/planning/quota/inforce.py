@@ -135,6 +135,21 @@ class QuotasInForce:
         """How many millis more a job of the tenant may hold."""
         return left_to(self.ledger, tenant, model=model, preemptible=preemptible) if self.on else UNBOUNDED
 
+    def most_more(
+        self,
+        tenant: str,
+        resource_request: ResourceRequest,
+        more: int,
+        *,
+        model: str | None = None,
+        preemptible: bool = True,
+    ) -> int:
+        """The number of further replicas that the tenant may have of the first role with GPUs, `more` at most."""
+        each = max((wanted_by((structs.replace(want, least=1),))[ALL] for want in resource_request), default=0)
+        if not self.on or not each:
+            return more
+        return min(more, self.free_capacity(tenant, model=model, preemptible=preemptible) // each)
+
     def allowed(self, demand: Demand, resource_request: ResourceRequest) -> ResourceRequest:
         """As much of the shape as the job may have: all, or else the least that starts it."""
         left = self.free_capacity(demand.tenant, model=demand.model, preemptible=demand.preemptible)

@@ -21,7 +21,7 @@ from weft.domain.job import Allocation
 from weft.domain.shares import Share
 from weft.domain.spec import Kind
 from weft.planning.finding import find
-from weft.planning.preemption import select_victims
+from weft.planning.preemption import by_job, select_victims
 from weft.planning.resource_request import PlacementRequest, RoleRequest
 from weft.planning.scores import TYPICAL, GpuKey
 from weft.serving.loads import Autoscaler, Goal
@@ -323,8 +323,8 @@ class ServicesOverTime:
         )
         if not holders or selection is None:
             return None
-        for victim in selection.victims:
-            self._lives.evict(self._jobs[victim.job_id], now)
+        for job_id in by_job(selection):
+            self._lives.evict(self._jobs[job_id], now)
             service.evicted_jobs += 1
         return selection.victims[0].job_id if selection.victims else None
 

@@ -1,7 +1,6 @@
 """From now on: the jobs that run end, those that wait start, by the scheduler's own cycle. Pure.
 
-Less happens than in a real pool: no job arrives, fails, moves or grows, and a job, or a rank, that gives way is gone at
-once.
+Less happens than in a real pool: no job arrives, fails or moves, and a job, or a rank, that gives way is gone at once.
 """
 
 from collections.abc import Mapping
@@ -14,17 +13,14 @@ from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import Cycle
 from weft.planning.finding import Place, find
 from weft.planning.order import Order
-from weft.planning.preemption import Holder
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.reserving import PATIENCE_SECONDS
 from weft.planning.resource_request import ResourceRequest, smallest
 from weft.planning.scheduling_pass import Demand
 from weft.planning.scores import Scores
-from weft.planning.surplus import STARVED_SECONDS, Surplus
 from weft.simulator.cluster import SimulatedCluster
 from weft.simulator.event_queue import EventQueue, What
-from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
 from weft.simulator.model import Cluster, World
 from weft.simulator.running import Running
@@ -49,7 +45,6 @@ class _PoolOnward(SimulatedCluster):
         self._going = jobs
         self._empty = empty
         self._fits_empty: dict[ResourceRequest, bool] = {}
-        self.spare = {one: job.now.spare for one, job in jobs.items() if job.now.spare.ranks}
         self._shares = any(want.request.share is not None for job in jobs.values() for want in job.resource_request)
 
     @property
@@ -72,41 +67,9 @@ class _PoolOnward(SimulatedCluster):
             self._fits_empty[resource_request] = bool(find(self._empty, smallest(resource_request)))
         return self._fits_empty[resource_request]
 
-    def evicted(self, job: SimulatedJob) -> None:
-        super().evicted(job)
-        self.spare.pop(job.trace.id, None)
-
     def takes_surplus_at(self, job_id: str) -> int | None:
         now = self._going[job_id].now
         return None if now.asked.is_service else now.priority
-
-    def lenders(self) -> list[tuple[str, int]]:
-        return [(one, self._going[one].now.priority) for one in self.spare if one in self._running.jobs]
-
-    def surplus(self, job_id: str) -> list[Surplus]:
-        job, spare = self._going[job_id], self.spare[job_id]
-        tier = self._order.tier and -float(self._order.tier_of_running(job.standing(self.now, known=False)))
-        loss = job.loss(self.now, extra=True)
-        return [
-            Surplus(
-                Holder(job_id=job_id, worth=(tier or 0.0, *loss, -float(one.rank)), allocations=(one,), extra=True),
-                one.rank in spare.idle,
-            )
-            for one in job.allocations
-            if one.rank in spare.ranks
-        ]
-
-    def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
-        """A job gives ranks that it can do without as surplus, or all that it has."""
-        demand = structs.replace(demand, gpus=demand.gpus - sum(self._going[one].gpus_needed for one in self.spare))
-        return super().may_leave(job_id, demand, fresh=fresh)
-
-    def shrunk(self, job: SimulatedJob, gone: Place) -> None:
-        ranks = {one.rank for one in gone}
-        self.free_capacity.give_back_all(gone)
-        stay = tuple(one for one in job.allocations if one.rank not in ranks)
-        self.spare[job.trace.id] = self.spare[job.trace.id].without(ranks)
-        self.lives.resize(job, self.now, stay, cost_s=0.0)
 
 
 class LookAhead:
@@ -142,6 +105,7 @@ class LookAhead:
             foreseen=backfills,
             keep_spells=False,
             quotas=self._quotas,
+            some_live=any(job.live for job in self._jobs),
         )
         by_id = {job.now.id: job for job in self._jobs}
         self._pool = _PoolOnward(self._lives, by_id, policy.ordering, empty=empty_capacity(present.nodes))
@@ -160,7 +124,7 @@ class LookAhead:
             while self._event_queue.next_at <= now:
                 due |= self._happens(*self._event_queue.take())
             if due and now >= next_decision:
-                self._decide(now)
+                self._decide()
                 due, next_decision = False, now * (1 + self._grain)
         return {job.now.id: self._fate(job) for job in self._jobs}
 
@@ -172,8 +136,6 @@ class LookAhead:
         for job in self._jobs:
             if job.now.held:
                 continue
-            if self._pool.spare and (starves_s := job.now.since_s + STARVED_SECONDS) > 0:
-                self._event_queue.add(starves_s, What.MAY_LEAVE, job.number, job.version)
             if job.now.not_before_s > 0:
                 self._event_queue.add(job.now.not_before_s, What.ARRIVES, job.number)
             else:
@@ -184,23 +146,23 @@ class LookAhead:
         job = self._jobs[number]
         if what is What.ARRIVES:
             self._lives.wait(job, now)
+        elif what is What.MAY_GROW:
+            return bool(job.allocations)
+        elif what is What.RANKS_GONE:
+            self._lives.ranks_gone(job, now)
         elif version != job.version:
             return False
         elif what is What.ENDS:
             self._lives.end(job, now)
-            self._pool.spare.pop(job.now.id, None)
         elif what is What.CHANGES:
             self._lives.rank(job, now)
         elif what is What.IS_PROMOTED:
             self._lives.promote(job, now)
         return True
 
-    def _decide(self, now: float) -> None:
-        if not len(self._queue):
-            return
-        self.decisions += 1
-        for decision in self._cycle.decide(now):
-            self._pool.apply(decision)
+    def _decide(self) -> None:
+        self.decisions += bool(len(self._queue))
+        self._pool.decide(self._cycle)
 
     def _fate(self, job: RunningJob) -> WhatIfOutcome:
         ended = self._lives.ended.get(job.number)

@@ -9,12 +9,13 @@ from weft.domain.cluster import Node
 from weft.domain.job import Allocation, CauseCode, Job, JobState
 from weft.domain.quotas import Quota
 from weft.domain.spec import JobSpec
+from weft.planning.borrowing import why_never_lends
+from weft.planning.growth import LiveSizes, live_sizes
 from weft.planning.jobs import asked_by
 from weft.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from weft.planning.preemption.minimum_run import SECONDS, MinimumRun
 from weft.planning.resource_request import PlacementRequest, ResourceRequest, resource_request_of_job
 from weft.planning.scores import GpuKey
-from weft.planning.surplus import NOTHING, Spare, spare_of
 from weft.simulator.whatif.durations import Assumptions
 
 SUPPOSED = "supposed-"  # how the names of jobs and nodes begin that are not there
@@ -37,7 +38,8 @@ class JobNow(Struct, frozen=True, kw_only=True):
 
     `held`: what it holds; nothing, if it waits. `left_s`: how long it will hold GPUs from now on, or once it has them;
     infinite for one that never ends. `limit_s`: its time limit; `gives_way`: whether it may be preempted.
-    `checkpoint_s`: the time between two checkpoints, as `TraceJob` has it.
+    `checkpoint_s`: the time between two checkpoints, as `TraceJob` has it. `live`: between which sizes it goes live;
+    `lends`: whether it gives up ranks that it can do without.
     """
 
     id: str
@@ -55,7 +57,8 @@ class JobNow(Struct, frozen=True, kw_only=True):
     attained_s: float
     attained_gpu_s: float
     left_s: float
-    spare: Spare = NOTHING
+    live: LiveSizes = ()
+    lends: bool = False
 
 
 class Present(Struct, frozen=True, kw_only=True):
@@ -123,7 +126,8 @@ def _now(job: Job, resource_request: ResourceRequest, left_s: float, learnt: Map
         attained_s=job.attained_seconds + so_far,
         attained_gpu_s=job.gpu_seconds(at),
         left_s=left_s,
-        spare=spare_of(job) if holds else NOTHING,
+        live=live_sizes(job),
+        lends=not why_never_lends(job),
     )
 
 

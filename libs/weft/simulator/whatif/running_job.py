@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from weft.domain.job import Allocation
+from weft.planning.growth import Grower
 from weft.planning.order import Order
-from weft.planning.resource_request import gpus_in, gpus_least, gpus_of, is_pinned
+from weft.planning.resource_request import ResourceRequest, gpus_in, gpus_least, gpus_of, is_pinned
 from weft.planning.scheduling_pass import Demand
 from weft.simulator.job import SimulatedJob
 from weft.simulator.lives import Lives
@@ -48,6 +51,7 @@ class RunningJob(SimulatedJob):
                 checkpoint_s=now.checkpoint_s,
             ),
         )
+        self.live = now.live
         self.asked = now.asked
         self.resource_request = now.resource_request
         self.gpus_needed = self.demand.gpus
@@ -60,6 +64,17 @@ class RunningJob(SimulatedJob):
     def gives_way(self) -> bool:
         return self.now.gives_way
 
+    @property
+    def lends(self) -> bool:
+        return self.now.lends
+
+    @property
+    def roles(self) -> ResourceRequest:
+        return self.now.resource_request
+
+    def grower(self, *, offered: bool) -> Grower:
+        return structs.replace(super().grower(offered=offered), model=self.demand.model)
+
     def group(self, order: Order, *, backfills: bool) -> tuple[object, str]:
         del backfills
         return ((self._group, order.held_tier is not None and self.now.checkpoint_s is not None), "")
@@ -69,17 +84,16 @@ class RunningJob(SimulatedJob):
 
     def take_place(self, allocations: Sequence[Allocation]) -> None:
         self._count_gpu_time()
+        self.ranks_used = max((self.ranks_used, *(one.rank + 1 for one in allocations)))
         self.gpus_needed = gpus_in(allocations)
         self.speed = min(1.0, self.gpus_needed / self._asks_for) or 1.0
 
     def leave_place(self) -> None:
         self._count_gpu_time()
+        self.leaving.clear()
+        self.ranks_used = 0
         self.gpus_needed = self.demand.gpus
         self.speed = 1.0
-
-    def _count_gpu_time(self) -> None:
-        self.counted_gpu_s += (self.attained_s - self.counted_s) * self.gpus_needed
-        self.counted_s = self.attained_s
 
 
 class GoingLives(Lives):

@@ -42,7 +42,9 @@ def size_sentence(size: Mapping[str, RoleSize], how: ResizeHow | None, *, holdin
 
 
 def _role_text(name: str, role: RoleSize, *, holding: bool) -> str:
-    has = f"{role.granted} of {role.wanted}" if holding and role.granted != role.wanted else f"{role.wanted}"
+    has = f"{role.wanted}"
+    if holding and role.granted != role.wanted:
+        has = f"{role.granted} of {has}" if role.granted < role.wanted else f"{role.granted}, wants {has}"
     span = f" ({role.least} … {role.most})" if role.least < role.most else ""
     leaving = f" while {plural(role.leaving, 'rank')} leave{'s' * (role.leaving == 1)}" if role.leaving else ""
     return f"{clean(name)} {has}{span}{leaving}"

@@ -12,6 +12,7 @@ from weft.planning.reasons.failures import why_avoided
 from weft.planning.reasons.slow import SlowGpus
 from weft.planning.reasons.why import why_there
 from weft.planning.resource_request import resource_request_of_job
+from weft.planning.surplus import with_extras
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.orders import master_port, ports_needed
 
@@ -19,7 +20,7 @@ from weftd.scheduler.thinking.state.orders import master_port, ports_needed
 def place(
     cluster_state: ClusterState, job: Job, allocations: tuple[Allocation, ...], now: float, *, moved_for: str = ""
 ) -> list[Step]:
-    allocations = with_extras(job, allocations)
+    allocations = _marked(job, allocations)
     address, port = meeting_of(cluster_state, job, allocations)
     name = cluster_state.policy.placement
     asked = asked_by(job, cluster_state.score_cache.learnt)
@@ -44,19 +45,13 @@ def place(
     )
 
 
-def with_extras(job: Job, allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """The ranks of a job that resizes live, with those beyond the core marked: the first `min` of each role are it. A
-    service has no core."""
+def _marked(job: Job, allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
+    """The ranks of a job that resizes live, with those beyond the core marked. A service has no core."""
     if job.spec.is_service:
         return tuple(structs.replace(each, extra=True, revision=job.revision) for each in allocations)
     if how_resized(job.spec) is not ResizeHow.LIVE:
         return allocations
-    left = {name: role.replicas.least for name, role in job.spec.roles.items()}
-    marked: list[Allocation] = []
-    for allocation in allocations:
-        left[allocation.role] -= 1
-        marked.append(structs.replace(allocation, extra=left[allocation.role] < 0))
-    return tuple(marked)
+    return with_extras(allocations, {name: role.replicas.least for name, role in job.spec.roles.items()})
 
 
 def meeting_of(cluster_state: ClusterState, job: Job, allocations: tuple[Allocation, ...]) -> tuple[str, int]:

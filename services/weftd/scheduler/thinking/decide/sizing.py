@@ -1,11 +1,10 @@
 """Jobs that should have another size than they have: ranks join and leave, or the job restarts with the other size.
 
-`weft.planning.resizing` decides where more ranks go and which of them leave. docs/elastic.md describes how it works.
+`weft.planning.growth` decides which jobs grow, and where; `weft.planning.resizing` which ranks leave. docs/elastic.md
+describes how it works.
 """
 
 from collections.abc import Sequence
-from heapq import nsmallest
-from math import inf
 
 from msgspec import structs
 
@@ -15,17 +14,18 @@ from weft.domain.spec import ResizeHow
 from weft.messages.asks import Ask
 from weft.planning.borrowing import why_never_lends
 from weft.planning.finding import find
+from weft.planning.growth import GivesBack, Growth, Joins
 from weft.planning.jobs import asked_by, standing_of
+from weft.planning.preemption import by_job
 from weft.planning.resizing import grow, shrink
 from weft.planning.resource_request import gpus_of, only_on, resource_request_of, resource_request_of_job
 from weftd.scheduler.thinking.decide import lifecycle, updating
 from weftd.scheduler.thinking.decide.loans import pays_back
 from weftd.scheduler.thinking.decide.placing import following
+from weftd.scheduler.thinking.state.cluster import PoolNow, staying_after_restart
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
 from weftd.scheduler.thinking.state.replicas import named
 
-LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
-LOOKED_AT_MAX = 32  # of them at once
 SERVICES_MAX = 128  # services that may grow in one cycle: their users wait
 
 
@@ -53,24 +53,23 @@ def scale(cluster_state: ClusterState, ask: Ask, now: float) -> list[Step]:
 class Sizing:
     def __init__(self, cluster_state: ClusterState) -> None:
         self._cluster_state = cluster_state
-        # By job that could not grow: the growth count of the room, the closed nodes, its version.
+        self._cluster = PoolNow(cluster_state, ())
+        self._growth = Growth(self._cluster)
+        # By service that found no place, or job that found none on its new model: the growth count of the room, the
+        # closed nodes, its version.
         self._tried: dict[str, tuple[int, tuple[str, ...], int]] = {}
-        self._looked_at = -inf
-        self._news = 0  # resize candidates' count at the last look
-        self._last_seq = 0  # of the job that was looked at last
-        self._last_service = 0  # likewise, of the services
+        self._last_service = 0  # the number of the service that was looked at last
         # By running service that should have more replicas, how many of them found no place at the last look. What
         # may be borrowed for them is decided by others.
         self.short: dict[str, int] = {}
 
     def decide(self, now: float, *, closed: Sequence[str], ahead: str) -> list[Step]:
         """Steps of running jobs towards their size. `closed` nodes are kept for a waiting job; while `ahead`, a job
-        that waits for room, is not empty, none grows. Jobs that should grow are looked at every `LOOK_SECONDS`, and at
-        once if there is a new one: in turn, so many at a time, since their number has no bound."""
+        that waits for room, is not empty, none grows."""
         steps: list[Step] = []
         resize_candidates, jobs = self._cluster_state.resize_candidates, self._cluster_state.jobs
         if self._tried:
-            wanting = resize_candidates.growing | resize_candidates.serving | resize_candidates.changing
+            wanting = resize_candidates.serving | resize_candidates.changing
             self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
         steps += self.serve(now, closed=closed)
         for job in sorted((jobs[job_id] for job_id in resize_candidates.changing), key=lambda job: job.seq):
@@ -79,20 +78,26 @@ class Sizing:
             if how_resized(job.spec) is ResizeHow.LIVE:
                 steps += self._leave(job, now)
             else:
-                steps += self._restart(job, now, closed)
+                steps += self._restarted(job, (), now)
         self._cluster_state.freed_holds.forget_old(now)
-        if (
-            ahead
-            or not resize_candidates.growing
-            or (self._news == resize_candidates.news and now < self._looked_at + LOOK_SECONDS)
-        ):
-            return steps
-        self._news, self._looked_at = resize_candidates.news, now
-        for job in self._next_to_grow(closed):
+        self._cluster.now = now
+        for change in self._growth.decide(closed=closed, ahead=ahead, offers=not self.short):
+            steps += self._take(change, now)
+        return steps
+
+    def _take(self, change: Joins | GivesBack, now: float) -> list[Step]:
+        job = self._cluster_state.jobs[change.job_id]
+        if isinstance(change, Joins):
             if how_resized(job.spec) is ResizeHow.LIVE:
-                steps += self._join(job, now, closed)
-            else:
-                steps += self._restart(job, now, closed)
+                return self._joined(job, change.place, now)
+            return self._restarted(job, change.place, now)
+        steps: list[Step] = []
+        for job_id, holders in by_job(change.selection).items():
+            held = self._cluster_state.jobs[job_id]
+            ranks = tuple(each for holder in holders for each in holder.allocations)
+            sentence = f"pre-empted by {job.id}: it has fewer ranks than it should, and {held.id} more than it wants"
+            cause = Cause(code=CauseCode.PREEMPTED, sentence=sentence, by=job.id)
+            steps += lifecycle.give_up_ranks(self._cluster_state, held, ranks, cause, now)
         return steps
 
     def serve(self, now: float, *, closed: Sequence[str], ahead: str = "") -> list[Step]:
@@ -181,20 +186,6 @@ class Sizing:
             return self._told_to_leave(job, [first], now, replaces=True)
         return []
 
-    def _next_to_grow(self, closed: Sequence[str]) -> list[Job]:
-        """In the order of submission, those behind the job that was looked at last first; without those for which there
-        was no room, as long as there is no more."""
-        resize_candidates, jobs = self._cluster_state.resize_candidates, self._cluster_state.jobs
-        waiting = (
-            job
-            for job in map(jobs.__getitem__, resize_candidates.growing)
-            if self._tried.get(job.id) != self._trial(job, closed)
-        )
-        found = nsmallest(LOOKED_AT_MAX, waiting, key=lambda job: (job.seq <= self._last_seq, job.seq))
-        if found:
-            self._last_seq = found[-1].seq
-        return found
-
     def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
         """Another one whenever there may be room for the job that there was not before."""
         return (
@@ -219,40 +210,25 @@ class Sizing:
         placement = lifecycle.leaving(job.placement, gone)
         return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
 
-    def _join(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
-        """As many ranks join as fit and are wanted; none while others still leave."""
-        assert job.placement is not None
-        if any(allocation.leaving for allocation in job.placement.allocations):
-            return []
-        joining = self._found(job, job.placement.allocations, closed, whole=False)
-        return self._joined(job, joining, now) if joining else []
-
     def _joined(self, job: Job, joining: Sequence[Allocation], now: float) -> list[Step]:
         placement = lifecycle.joined(self._cluster_state, job, joining)
         after = structs.replace(job, placement=placement).granted
-        cause = Cause(code=CauseCode.GREW, sentence=_changes(job.granted, after), numbers=_numbers(after))
+        sentence = _changes(job.granted, after)
+        if not job.spec.is_service and any(count > job.wanted[role] for role, count in after.items()):
+            sentence += ", onto GPUs that nobody else needs now"
+        cause = Cause(code=CauseCode.GREW, sentence=sentence, numbers=_numbers(after))
         worked = None if job.spec.is_service else job.granted
         return self._cluster_state.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=worked)
 
-    def _restart(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
-        """The job stops, and what it will have is held for it until it has stopped. It grows whole or not at all."""
-        assert job.placement is not None
-        stay = job.placement.allocations
-        for role, count in job.wanted.items():
-            fewer = job.granted[role] - count
-            if fewer > 0:
-                stay = shrink(stay, role, fewer, least=job.spec.roles[role].replicas.least, lonely_first=True)[0]
-        grows = any(count > job.granted[role] for role, count in job.wanted.items())
-        more = self._found(job, stay, closed, whole=True) if grows else ()
-        if grows and not more:
-            return []
-        code = CauseCode.GREW if grows else CauseCode.SHRANK
+    def _restarted(self, job: Job, more: Sequence[Allocation], now: float) -> list[Step]:
+        """The job stops, and what it will have is held for it until it has stopped."""
+        code = CauseCode.GREW if more else CauseCode.SHRANK
         cause = Cause(
             code=code,
             sentence=f"{_changes(job.granted, job.wanted)}: it stops, and starts with that size",
             numbers=_numbers(job.wanted),
         )
-        there = following(self._cluster_state, job, (*stay, *more))
+        there = following(self._cluster_state, job, (*staying_after_restart(job), *more))
         return lifecycle.stop(self._cluster_state, job, cause, now, next_placement=there)
 
     def _change_model(self, job: Job, now: float, closed: Sequence[str], *, ahead: str) -> list[Step]:
@@ -276,43 +252,6 @@ class Sizing:
         cause = Cause(code=CauseCode.PARTITIONED, sentence=sentence, numbers=_numbers(job.wanted))
         there = following(self._cluster_state, job, place, why=f"on GPUs of {job.gpu_model}, by the partition planner")
         return lifecycle.stop(self._cluster_state, job, cause, now, next_placement=there)
-
-    def _found(
-        self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool
-    ) -> tuple[Allocation, ...]:
-        """Places for the replicas that are missing: for all of them with `whole`, else for as many as fit. Not looked
-        for again before the room has grown, or other nodes are closed."""
-        free_capacity = self._cluster_state.pool.free_capacity
-        tried = self._trial(job, closed)
-        if self._tried.get(job.id) == tried:
-            return ()
-        found: list[Allocation] = []
-        missing = 0
-        asked = asked_by(job, self._cluster_state.score_cache.learnt)
-        with free_capacity.supposing(closed=closed):
-            free_capacity.take_all(self._cluster_state.freed_holds.in_room(free_capacity))
-            for want in resource_request_of_job(job):
-                has = sum(each.role == want.role and not each.leaving for each in held)
-                wanted = job.wanted[want.role] - has
-                more = self._cluster_state.quotas.most_replicas(job, (want,), wanted)
-                if whole and more < wanted:
-                    return ()
-                if more > 0:
-                    missing += more
-                    places = grow(
-                        free_capacity,
-                        [*held, *found],
-                        want,
-                        more,
-                        first_rank=job.placement.fresh_rank + len(found) if job.placement else 0,
-                        least=more if whole else 1,
-                        asked=asked,
-                    )
-                    free_capacity.take_all(places or ())
-                    found += places or ()
-        if len(found) < missing:
-            self._tried[job.id] = tried
-        return () if whole and len(found) < missing else tuple(found)
 
 
 def _changes(before: dict[str, int], after: dict[str, int]) -> str:

@@ -1,22 +1,32 @@
 """The cluster state of a pool as a scheduling cycle reads it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from weft.domain.job import Job, JobState
+from weft.domain.job import Allocation, Job, JobState
+from weft.domain.sizes import how_resized
+from weft.domain.spec import ResizeHow
 from weft.planning.backfill import Ending
 from weft.planning.capacity import FreeCapacity, empty_capacity
 from weft.planning.cycle import CACHED_LEAST
 from weft.planning.finding import Place, find
+from weft.planning.growth import Grower, live_sizes, may_be_offered
 from weft.planning.jobs import asked_by, ends_at, standing_of, wants_of
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.minimum_run import MinimumRun
 from weft.planning.queue import Rank, Served, ServedAt
 from weft.planning.quota.inforce import QuotasInForce
-from weft.planning.resource_request import PlacementRequest, ResourceRequest, smallest
+from weft.planning.resizing import shrink
+from weft.planning.resource_request import (
+    PlacementRequest,
+    ResourceRequest,
+    RoleRequest,
+    resource_request_of_job,
+    smallest,
+)
 from weft.planning.scheduling_pass import Demand
-from weft.planning.surplus import Surplus
+from weft.planning.surplus import Surplus, only_extra
 from weftd.scheduler.thinking.state.cluster_state import ClusterState
-from weftd.scheduler.thinking.state.holders import only_extra, parts_of
+from weftd.scheduler.thinking.state.holders import parts_of
 
 
 class PoolNow:
@@ -123,6 +133,48 @@ class PoolNow:
         job = self._cluster_state.jobs[job_id]
         return self._cluster_state.holdings.holders.surplus(job, self.now, self._progress_of(job))
 
+    def growing(self) -> Iterator[tuple[int, str]]:
+        jobs = self._cluster_state.jobs
+        return ((jobs[one].seq, one) for one in self._cluster_state.resize_candidates.growing)
+
+    def may_be_offered(self) -> Iterator[tuple[int, str]]:
+        for job in map(self._cluster_state.jobs.__getitem__, self._cluster_state.resize_candidates.offered):
+            if may_be_offered(job.held_since if job.sized_at is None else job.sized_at, self.now):
+                yield job.seq, job.id
+
+    def grower(self, job_id: str, *, offered: bool) -> Grower | None:
+        """A job that restarts for its new size has then what stays of it."""
+        job = self._cluster_state.jobs[job_id]
+        assert job.placement is not None
+        held, whole = job.placement.allocations, how_resized(job.spec) is not ResizeHow.LIVE
+        if whole:
+            held = staying_after_restart(job)
+        elif any(allocation.leaving for allocation in held):
+            return None
+        aims = {one.role: one.most for one in live_sizes(job)} if offered else job.wanted
+        missing: list[tuple[RoleRequest, int]] = []
+        for want in resource_request_of_job(job):
+            more = aims[want.role] - sum(each.role == want.role and not each.leaving for each in held)
+            if more > 0:
+                missing.append((want, more))
+        return Grower(
+            job_id=job_id,
+            held=held,
+            missing=tuple(missing),
+            first_rank=job.placement.fresh_rank,
+            tenant=job.tenant,
+            preemptible=job.spec.preemptible,
+            model=job.spec.only_model,
+            asked=self.asked(job_id),
+            whole=whole,
+        )
+
+    def kept_from_growth(self) -> list[Allocation]:
+        return self._cluster_state.freed_holds.in_room(self.free_capacity)
+
+    def growth_news(self) -> int:
+        return self._cluster_state.freed_holds.changes
+
     def may_be_reclaimed(self, job_id: str) -> list[Holder]:
         job = self._cluster_state.jobs[job_id]
         parts = parts_of(job, (float(job.priority),), self.now, self._progress_of(job))
@@ -147,3 +199,14 @@ class PoolNow:
 
     def _progress_of(self, job: Job) -> Mapping[str, float]:
         return self._cluster_state.pool.runs.of(job).progress or {}
+
+
+def staying_after_restart(job: Job) -> Place:
+    """The ranks of a job that keep their places when it restarts with its new size."""
+    assert job.placement is not None
+    stay = job.placement.allocations
+    for role, count in job.wanted.items():
+        fewer = job.granted[role] - count
+        if fewer > 0:
+            stay = shrink(stay, role, fewer, least=job.spec.roles[role].replicas.least, lonely_first=True)[0]
+    return stay

@@ -31,6 +31,7 @@ from weft.messages.nodes import NodeReported
 from weft.messages.signals import GpuScore, PairSlowdown, WorkloadClass
 from weft.planning.borrowing import loans_text, still_owed
 from weft.planning.capacity import FreeCapacity
+from weft.planning.growth import live_sizes
 from weft.planning.locality import Locality
 from weft.planning.partition.seen import models_of, most_of
 from weft.planning.policy import Policy
@@ -336,16 +337,16 @@ class ClusterState:
 
 class ResizeCandidates:
     """`shrinking`: jobs of which replicas should leave, and none join before; `growing`: all others that should have
-    another size; `changing`: those of both that should run on GPUs of another model, and those that should do that with
-    the same size; `serving`: services of which replicas should join, leave, or be replaced. `news` counts the jobs that
-    came into any of them."""
+    another size; `offered`: jobs that may have idle GPUs beyond their size; `changing`: those of the first two that
+    should run on GPUs of another model, and those that should do that with the same size; `serving`: services of which
+    replicas should join, leave, or be replaced."""
 
     def __init__(self) -> None:
         self.shrinking: set[str] = set()
         self.growing: set[str] = set()
+        self.offered: set[str] = set()
         self.changing: set[str] = set()
         self.serving: set[str] = set()
-        self.news = 0
 
     def note(self, job: Job, *, on_model: str = "") -> None:
         """The job is as given now. One that restarts to take another size does so only if that was asked for.
@@ -353,11 +354,11 @@ class ResizeCandidates:
         self.changing.discard(job.id)
         self.shrinking.discard(job.id)
         self.growing.discard(job.id)
+        self.offered.discard(job.id)
         self.serving.discard(job.id)
         if job.spec.is_service:
             if job.state is JobState.RUNNING and not _as_it_should_be(job):
                 self.serving.add(job.id)
-                self.news += sum(job.granted.values()) < sum(job.wanted.values())
             return
         if job.state is not JobState.RUNNING or not (job.size or is_elastic(job.spec)):
             return
@@ -366,7 +367,10 @@ class ResizeCandidates:
             return
         granted, wanted = job.granted, job.wanted
         more = any(wanted[role] > count for role, count in granted.items())
-        fewer = any(wanted[role] < count for role, count in granted.items())
+        most = {one.role: one.most for one in live_sizes(job)} or wanted
+        fewer = any(most[role] < count for role, count in granted.items())
+        if any(most[role] > max(wanted[role], count) for role, count in granted.items()):
+            self.offered.add(job.id)
         if how is ResizeHow.RESTART and job.gpu_model and on_model not in ("", job.gpu_model):
             self.changing.add(job.id)
             return
@@ -374,7 +378,6 @@ class ResizeCandidates:
             self.shrinking.add(job.id)
         elif more:
             self.growing.add(job.id)
-        self.news += more or fewer
 
 
 def _as_it_should_be(job: Job) -> bool:

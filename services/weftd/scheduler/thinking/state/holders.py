@@ -1,7 +1,7 @@
 """The jobs that may be preempted, in the order of preemption, kept sorted as jobs come, run on and go."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -12,7 +12,8 @@ from weft.planning.order import Key, Order, Standing
 from weft.planning.preemption import LEAVES_FIRST, Holder
 from weft.planning.preemption.loss import loss
 from weft.planning.preemption.minimum_run import MinimumRun
-from weft.planning.surplus import Surplus, beyond_want
+from weft.planning.surplus import Surplus, only_extra, surplus_in
+from weft.planning.surplus import parts_of as parts_in
 from weft.planning.tiers import changes_at
 
 STALE_MAX = 64  # outdated entries in the heap of changes, besides one for each current entry
@@ -101,9 +102,8 @@ class Holders:
         """The ranks that a job of `lending` can do without."""
         assert job.placement is not None
         tier = self._order.tier and -float(self._order.tier_of_running(standing_of(job, now, self._order)))
-        idle = beyond_want(job.placement.staying, {name: role.replicas.want for name, role in job.spec.roles.items()})
-        extras = only_extra(parts_of(job, (tier or 0.0,), now, progress))
-        return [Surplus(one, one.allocations[0].rank in idle) for one in extras]
+        wanted = {name: role.replicas.want for name, role in job.spec.roles.items()}
+        return surplus_in(parts_of(job, (tier or 0.0,), now, progress), wanted, job.wanted)
 
 
 def about_to_be_free(job: Job) -> list[Holder]:
@@ -130,23 +130,14 @@ def _freed(job: Job) -> tuple[Allocation, ...]:
 def parts_of(job: Job, tier: Key, now: float, progress: Mapping[str, float]) -> list[Holder]:
     """The job's ranks that leave already, those that it can do without, the newest first, and the rest of it."""
     assert job.placement is not None
-    found: list[Holder] = []
-    core: list[Allocation] = []
-    needed = _needed(job)
-    for allocation in job.placement.allocations:
-        if allocation.leaving:
-            found.append(Holder(job_id=job.id, worth=LEAVES_FIRST, allocations=(allocation,), extra=True))
-        elif allocation.extra and job.state is JobState.RUNNING:
-            beyond = not job.spec.is_service or allocation.rank not in needed
-            worth = (*tier, *loss(job, now, progress, extra=beyond), -float(allocation.rank))
-            found.append(Holder(job_id=job.id, worth=worth, allocations=(allocation,), extra=True))
-        else:
-            core.append(allocation)
-    if not core and job.spec.is_service:
-        return found
-    worth = (*tier, *loss(job, now, progress, extra=False))
-    found.append(Holder(job_id=job.id, worth=worth, allocations=tuple(core)))
-    return found
+    return parts_in(
+        job.id,
+        job.placement.allocations,
+        tier=tier,
+        loss=lambda extra: loss(job, now, progress, extra=extra),
+        runs=job.state is JobState.RUNNING,
+        needed=_needed(job),
+    )
 
 
 def why_surplus(order: Order, waiting: Standing, running: Standing) -> str:
@@ -154,11 +145,6 @@ def why_surplus(order: Order, waiting: Standing, running: Standing) -> str:
     if order.preempts is not None and order.preempts(waiting, running):
         return ""
     return "it waits for room, and these ranks are more than that one needs to run"
-
-
-def only_extra(parts: Iterable[Holder]) -> list[Holder]:
-    """Without what stops the job."""
-    return [each for each in parts if each.extra]
 
 
 def _needed(job: Job) -> frozenset[int]:

@@ -5,13 +5,11 @@ Without a quota nothing here does anything. `weft.planning.quota` decides.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec import structs
-
 from weft.domain.cluster import Node
 from weft.domain.job import Allocation, Cause, CauseCode, Job
 from weft.domain.quotas import ALL, Quota, gpus_text
 from weft.domain.shares import WHOLE
-from weft.planning.quota.amounts import amounts_in, wanted_by
+from weft.planning.quota.amounts import amounts_in
 from weft.planning.quota.inforce import QuotasInForce
 from weft.planning.quota.told import why_held
 from weft.planning.resource_request import ResourceRequest
@@ -43,12 +41,8 @@ class Quotas(QuotasInForce):
         return why_held(job, self.fit(job.tenant, resource_request, job_id=job.id), self._demand(resource_request))
 
     def most_replicas(self, job: Job, resource_request: ResourceRequest, more: int) -> int:
-        """Of so many more replicas of the job's first role with GPUs, as many as its tenant may have."""
-        each = max((wanted_by((structs.replace(want, least=1),))[ALL] for want in resource_request), default=0)
-        if not self.on or not each:
-            return more
-        return min(
-            more, self.free_capacity(job.tenant, model=job.spec.only_model, preemptible=job.spec.preemptible) // each
+        return self.most_more(
+            job.tenant, resource_request, more, model=job.spec.only_model, preemptible=job.spec.preemptible
         )
 
     def why_reclaimed(self, victim: Job, ranks: Collection[Allocation], by: Job) -> Cause:
