@@ -16,7 +16,7 @@ from weftd.cli.local import ClusterHome
 from weftd.cli.local.leftovers import living_runs
 
 SECONDS_MAX = 60
-STARTING, RUNNING = "NATS and Postgres", "doomed    running"
+STARTING, RUNNING = "NATS and Postgres", "alpha     running"
 
 
 async def demo(temporary: Path, *arguments: str) -> asyncio.subprocess.Process:

@@ -1,7 +1,6 @@
 """A pool left at its defaults, but for shorter windows: what it does for jobs that are real processes."""
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,21 +8,13 @@ import pytest
 
 from tests.support.cluster import Cluster, embedded_cluster
 from weft.domain.job import CauseCode, JobEvent
-from weft.domain.spec import JobSpec, Kind, Role
 from weft.messages.http import EventView
 from weft.messages.signals import NOT_TUNED
+from weftd.cli.demo import parts
 from weftd.cli.demo.checks import of_kind
 
 QUICK = {"REALLOCATOR_WINDOW_SECONDS": "3", "REALLOCATOR_REVIEW_SECONDS": "1"}
 SECONDS_MAX = 300.0
-CPUS = 0.2  # cores; its program could use a whole one
-PROGRAM = Path(__file__).parents[1] / "support/programs/starved.py"
-STARVED = JobSpec(
-    name="starved",
-    kind=Kind.BATCH,
-    command=(sys.executable, str(PROGRAM)),
-    roles={"worker": Role(cpus=CPUS, memory="256MiB")},
-)
 
 
 async def story_until(cluster: Cluster, job: str, so: Callable[[list[EventView]], bool]) -> list[EventView]:
@@ -49,7 +40,7 @@ async def test_a_starved_job_gets_more_cpu_where_limits_are_enforced_and_is_left
 ) -> None:
     async with embedded_cluster(tmp_path, nodes=1, gpus=1, settings=QUICK) as cluster:
         [node] = (await cluster.client.nodes()).nodes
-        job = await cluster.client.submit(STARVED)
+        job = await cluster.client.submit(parts.starved())
         if "cpus" in node.not_enforced:
             view = await cluster.until(job.id, lambda view: any(one.code == NOT_TUNED for one in view.findings))
             assert not any(one.asked is not None for one in view.runs), "nothing was changed"
@@ -61,4 +52,4 @@ async def test_a_starved_job_gets_more_cpu_where_limits_are_enforced_and_is_left
         )
         assert kept.numbers["gain"] > 0.5, kept.sentence
         [run] = (await cluster.client.job(job.id)).runs
-        assert run.cpus == 2 * CPUS
+        assert run.cpus == 2 * parts.STARVED_CPUS

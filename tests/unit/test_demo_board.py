@@ -14,7 +14,7 @@ class Gateway:
     def __init__(self) -> None:
         self.steps = {"trainer": 0.0, "doomed": 0.0}
 
-    async def jobs(self) -> JobsView:
+    async def jobs(self, *, benchmarks: bool) -> JobsView:
         return JobsView(jobs=tuple(self._job(name, step) for name, step in self.steps.items()))
 
     def _job(self, name: str, step: float) -> JobView:

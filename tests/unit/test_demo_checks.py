@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.steps import placement
 from weft.domain.job import Cause, CauseCode, JobEvent, JobState
 from weft.domain.spec import Kind
 from weft.messages.http import EventData, EventView, JobView
@@ -34,6 +35,14 @@ def event(kind: JobEvent, code: CauseCode, *, state: JobState = JobState.QUEUED,
 PREEMPTED = event(JobEvent.REQUEUED, CauseCode.PREEMPTED)
 GREW = event(JobEvent.RESIZED, CauseCode.GREW)
 GAVE = event(JobEvent.RESIZED, CauseCode.PREEMPTED)
+KEPT = Cause(
+    code=CauseCode.KEPT,
+    sentence="each worker 0.20 → 0.40 cores stays: speed 20 → 40 per second (+100.0%)",
+    numbers={"speed_before": 20.0, "speed": 40.0, "gain": 1.0},
+)
+LEFT_ASIDE = (
+    "weft-best: 1 GPU of node-1, score 1.00; left aside: gpu-0 of node-1 is 2.00× slower for compute-bound jobs"
+)
 SEEN = "members: 1 (piece 0)\nmembers: 6 (piece 9)\nmembers: 4 (piece 99)"
 LESS = "\n".join(f"second {second}: {0.7 if second < 8 else 0.31} of the GPU" for second in range(1, 17))
 MORE = "\n".join(f"second {second}: {0.29 if second < 8 else 0.7} of the GPU" for second in range(1, 17))
@@ -46,6 +55,21 @@ def sized(replicas: int, code: CauseCode = CauseCode.LOAD) -> EventView:
     return replace(found, data=replace(found.data, size={"worker": replicas}))
 
 
+def tuned(cause: Cause) -> EventView:
+    found = event(JobEvent.TUNED, cause.code)
+    return replace(found, data=replace(found.data, cause=cause))
+
+
+def on(gpu: int) -> EventView:
+    found = event(JobEvent.PLACED, CauseCode.FITS)
+    return replace(found, data=replace(found.data, placement=placement(("node-1", gpu))))
+
+
+def of_picky(sentence: str, *, gpu: int = 1) -> Evidence:
+    explained = Explanation(job_id="j", name="picky", state=JobState.RUNNING, code="fits", sentence=sentence)
+    return Evidence(job=job(), story=(on(gpu),), explained=explained)
+
+
 ENDED = job(state=JobState.CANCELLED)
 GREW_AND_SHRANK = (sized(2), sized(3), sized(2))
 FAILED_ONCE = event(JobEvent.REQUEUED, CauseCode.EXITED)
@@ -55,6 +79,10 @@ EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-ro
 @pytest.mark.parametrize(
     ("name", "evidence"),
     [
+        ("picky", of_picky(LEFT_ASIDE)),
+        ("starved", Evidence(job=ENDED, story=(event(JobEvent.TUNED, CauseCode.UPSCALED), tuned(KEPT)))),
+        ("alpha", Evidence(job=job(), story=(), logs=("members: 2\nmembers: 8\nmembers: 7\nmembers: 5",))),
+        ("beta", Evidence(job=job(), story=(), logs=("members: 2\nmembers: 4\nmembers: 8",))),
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=(f"resumed at step 70\n{FELL}",))),
         ("gang", Evidence(job=job(), story=(), logs=(f"{FELL}; all ranks have the same weights: True",))),
         ("flaky", Evidence(job=job(), story=(FAILED_ONCE,), logs=("try 2: 9592 primes",))),
@@ -76,6 +104,20 @@ def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence)
 @pytest.mark.parametrize(
     ("name", "evidence", "why"),
     [
+        ("picky", of_picky(LEFT_ASIDE, gpu=0), "on the slow GPU"),
+        ("picky", of_picky("weft-best: 1 GPU of node-1, score 1.00"), "not said that the slow GPU was left aside"),
+        ("picky", of_picky(LEFT_ASIDE.replace("gpu-0", "gpu-3")), "not said that the slow GPU was left aside"),
+        ("starved", Evidence(job=ENDED, story=()), "none was tried"),
+        ("starved", Evidence(job=ENDED, story=(event(JobEvent.TUNED, CauseCode.ROLLED_BACK),)), "kept: because"),
+        (
+            "starved",
+            Evidence(job=ENDED, story=(tuned(replace(KEPT, numbers={"speed_before": 20.0, "speed": 20.0})),)),
+            "did not become faster",
+        ),
+        ("alpha", Evidence(job=job(), story=(), logs=("members: 2\nmembers: 8",)), "had [2, 8] GPUs in turn"),
+        ("alpha", Evidence(job=job(), story=(), logs=("members: 2\nmembers: 4",)), "had [2, 4] GPUs in turn"),
+        ("beta", Evidence(job=job(), story=(), logs=("members: 2\nmembers: 8",)), "had [2, 8] GPUs in turn"),
+        ("beta", Evidence(job=job(epoch=1), story=(), logs=("members: 4\nmembers: 8",)), "started 2 times"),
         ("elastic", Evidence(job=job(), story=(GREW,), logs=(SEEN,)), "gave ranks back 0 times"),
         ("elastic", Evidence(job=job(epoch=1), story=(GREW, GAVE), logs=(SEEN,)), "started 2 times"),
         ("elastic", Evidence(job=job(), story=(GREW, GAVE), logs=("members: 1 (piece 0)",)), "never grew"),

@@ -179,3 +179,38 @@ def test_an_elastic_job_goes_on_until_it_has_grown_and_given_ranks_back(tmp_path
 
 def last_step(progress: Path) -> int:
     return int(re.findall(r"step=([0-9]+) ", progress.read_text())[-1])
+
+
+@pytest.mark.parametrize(
+    ("option", "counts"), [("--up-to", (2, 6, 8)), ("--down-to", (2, 8, 6, 8, 4))], ids=["grows", "shrinks"]
+)
+def test_an_elastic_job_goes_on_until_it_has_so_many_ranks(
+    option: str, counts: tuple[int, ...], tmp_path: Path
+) -> None:
+    members, *others = (tmp_path / name for name in ("members.json", "new"))
+
+    def show(changes: int, count: int) -> None:
+        ranks = ", ".join(f'{{"rank": {rank}}}' for rank in range(count))
+        others[0].write_text(f'{{"changes": {changes}, "ranks": [{ranks}]}}')
+        others[0].replace(members)
+
+    show(0, counts[0])
+    lead = start("elastic", option, str(counts[-1]), WEFT_MEMBERS=str(members), MASTER_PORT=free_port())
+    assert lead.stdout is not None
+    for changes, count in enumerate(counts[1:], 1):
+        assert lead.stdout.readline().startswith("members: ")
+        show(changes, count)
+    status, output = end(lead)
+    assert status == 0
+    assert f"members: {counts[-1]} " in output
+
+
+def test_a_starved_job_reports_each_step(tmp_path: Path) -> None:
+    progress = tmp_path / "progress"
+    job = start("starved", WEFT_PROGRESS=str(progress))
+    until = time.monotonic() + SECONDS_MAX
+    while (not progress.exists() or progress.read_text().count("\n") < 3) and time.monotonic() < until:
+        time.sleep(0.01)
+    job.kill()
+    end(job)
+    assert progress.read_text().startswith("step=1\nstep=2\nstep=3\n")

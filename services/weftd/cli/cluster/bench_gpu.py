@@ -43,7 +43,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def bench_gpu(args: argparse.Namespace) -> int:
     async with connection.connected(args, patience=PATIENT_SECONDS if args.wait else None) as client:
         places = chosen((await client.nodes()).nodes, args.node, args.gpu)
-        specs = [(place, _spec(place, args)) for place in places]
+        specs = [(place, spec_for(*place, seconds=args.seconds, image=args.image)) for place in places]
         if args.wait:
             return await _measure(client, specs, args)
         for (node, gpu), spec in specs:
@@ -79,19 +79,19 @@ def _idle(node: NodeView) -> list[GpuView]:
     return [gpu for gpu in node.gpus if gpu.held_by is None] if node.ready and not node.drained else []
 
 
-def _spec(place: Place, args: argparse.Namespace) -> JobSpec:
-    node, gpu = place
+def spec_for(node: NodeView, gpu: GpuView, *, seconds: float | None, image: str | None = None) -> JobSpec:
+    """The benchmark of a GPU. Raises `CliError` if its node runs jobs in containers, and no image is given."""
     contained = node.runtime == "docker"
-    if contained and not args.image:
+    if contained and not image:
         raise CliError(f"{node.id} runs jobs in containers: name Weft's image with --image")
     return benchmark_spec(
         Gpu(index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory=gpu.memory, emulated=gpu.emulated),
         node_id=node.id,
         pool=node.pool,
-        image=args.image if contained else None,
+        image=image if contained else None,
         driver=gpu.use.driver if gpu.use else "",
         power_limit_watts=gpu.use.power_limit_watts if gpu.use else None,
-        seconds=args.seconds,
+        seconds=seconds,
     )
 
 

@@ -13,7 +13,7 @@ LOOK_SECONDS = 0.25
 
 
 class Board:
-    """`told` is called with each line to print, `drawn` after each look.
+    """`told` is called with each line to print, `drawn` after each look. Benchmarks are left out.
 
     The progress of the jobs in `endless` says nothing about the demo: they run until they are cancelled.
     """
@@ -44,7 +44,7 @@ class Board:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        seen = await self._client.jobs()
+        seen = await self._client.jobs(benchmarks=False)
         for job in sorted(seen.jobs, key=lambda job: job.seq):
             before = self.jobs.get(job.name)
             if before is None or (before.state, before.epoch, _size(before)) != (job.state, job.epoch, _size(job)):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from weft.domain.job import CauseCode, JobEvent, JobState
 from weft.messages.http import EventView, JobView
 from weft.planning.reasons.explain import Explanation
+from weftd.cli.demo import parts
 from weftd.cli.demo.burst import Burst
 
 WAITS_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM})
@@ -36,10 +37,16 @@ class CheckResult(Struct, frozen=True):
 
 
 def judge(name: str, evidence: Evidence) -> CheckResult:
-    wanted = JobState.CANCELLED if name in ("doomed", "model") else JobState.SUCCEEDED
+    wanted = JobState.CANCELLED if name in ("doomed", "model", "starved") else JobState.SUCCEEDED
     if evidence.job.state is not wanted:
         return CheckResult(False, f"should be {wanted}: {last_sentence(evidence.story)}")
     match name:
+        case "picky":
+            return _avoided(evidence)
+        case "starved":
+            return _fed(evidence)
+        case "alpha" | "beta":
+            return _divided(evidence, grows=name == "beta")
         case "trainer":
             return _resumed(evidence)
         case "gang":
@@ -60,6 +67,41 @@ def judge(name: str, evidence: Evidence) -> CheckResult:
             return CheckResult(True, "cancelled, as asked")
         case _:
             return _preempted_another(evidence)
+
+
+def _avoided(evidence: Evidence) -> CheckResult:
+    slow = (parts.SLOW_NODE, parts.SLOW_GPU)
+    placed = [event.data.placement for event in of_kind(evidence.story, JobEvent.PLACED) if event.data.placement]
+    if any((one.node_id, gpu) == slow for place in placed for one in place.allocations for gpu in one.gpus):
+        return CheckResult(False, "is on the slow GPU")
+    sentence = evidence.explained.sentence if evidence.explained is not None else ""
+    aside = re.search(rf"left aside: (gpu-{slow[1]} of {slow[0]} is [0-9.]+× slower)", sentence)
+    if aside is None:
+        return CheckResult(False, f"it is not said that the slow GPU was left aside: {sentence}")
+    return CheckResult(True, f"has another GPU: {aside[1]}")
+
+
+def _fed(evidence: Evidence) -> CheckResult:
+    kept = [event.data for event in of_kind(evidence.story, JobEvent.TUNED) if _for(event, CauseCode.KEPT)]
+    if not kept or kept[0].cause is None:
+        tried = [sentence_of(event.data.cause) for event in of_kind(evidence.story, JobEvent.TUNED)]
+        return CheckResult(False, f"no change of its CPUs was kept: {'; '.join(tried) or 'none was tried'}")
+    numbers = kept[0].cause.numbers
+    if numbers["speed"] <= numbers["speed_before"]:
+        return CheckResult(False, f"it did not become faster: {kept[0].cause.sentence}")
+    return CheckResult(True, kept[0].cause.sentence)
+
+
+def _divided(evidence: Evidence, *, grows: bool) -> CheckResult:
+    """By its own count: `alpha` had all GPUs and then fewer, as `beta` had some; then `beta` had all."""
+    seen = [int(count) for count in re.findall(r"members: ([0-9]+)", evidence.logs[0])] or [0]
+    whole, least = parts.GPUS, parts.BETA_LEAST
+    shared = [count for count in seen if least <= count < whole] if grows else [whole - seen[-1]]
+    if whole not in seen or (grows and seen[-1] != whole) or max(shared, default=0) < least:
+        return CheckResult(False, f"had {seen} GPUs in turn, and not all {whole} and, beside the other, {least} fewer")
+    if evidence.job.epoch:
+        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its size should change while it runs")
+    return CheckResult(True, f"had {', '.join(map(str, seen))} GPUs in turn, without a restart")
 
 
 def _resumed(evidence: Evidence) -> CheckResult:
@@ -89,7 +131,7 @@ def _retried(evidence: Evidence) -> CheckResult:
         return CheckResult(False, f"was tried again {len(retries)} times after a failure, not once")
     if "try 2:" not in evidence.logs[0]:
         return CheckResult(False, "its log does not say that the second try succeeded")
-    return CheckResult(True, f"try 1 failed ({_sentence(retries[0].cause)}), try 2 did not")
+    return CheckResult(True, f"try 1 failed ({sentence_of(retries[0].cause)}), try 2 did not")
 
 
 def _explained(evidence: Evidence) -> CheckResult:
@@ -110,7 +152,7 @@ def _grew_and_gave_back(evidence: Evidence) -> CheckResult:
     seen = [int(count) for count in re.findall(r"members: ([0-9]+)", evidence.logs[0])]
     if not seen or max(seen) <= seen[0] or min(seen[seen.index(max(seen)) :]) == max(seen):
         return CheckResult(False, f"its rank 0 saw {seen} members: they never grew and shrank")
-    return CheckResult(True, f"{seen[0]} to {max(seen)} ranks as GPUs came free; then {_sentence(gave[0].cause)}")
+    return CheckResult(True, f"{seen[0]} to {max(seen)} ranks as GPUs came free; then {sentence_of(gave[0].cause)}")
 
 
 def _shared(evidence: Evidence, *, more_first: bool) -> CheckResult:
@@ -152,12 +194,12 @@ def _lent(evidence: Evidence) -> CheckResult:
         return CheckResult(False, "lent nothing to the service")
     if evidence.job.epoch:
         return CheckResult(False, f"was started {evidence.job.epoch + 1} times: it should lend while it runs")
-    return CheckResult(True, _sentence(lent[0].cause))
+    return CheckResult(True, sentence_of(lent[0].cause))
 
 
 def _preempted_another(evidence: Evidence) -> CheckResult:
     waits = [event.data for event in of_kind(evidence.story, JobEvent.WAITING) if _for(event, CauseCode.MAKING_ROOM)]
-    return CheckResult(True, _sentence(waits[0].cause) if waits else last_sentence(evidence.story))
+    return CheckResult(True, sentence_of(waits[0].cause) if waits else last_sentence(evidence.story))
 
 
 def of_kind(story: Sequence[EventView], kind: JobEvent) -> list[EventView]:
@@ -174,7 +216,7 @@ def spent(story: Sequence[EventView], *states: JobState) -> float:
 
 
 def last_sentence(story: Sequence[EventView]) -> str:
-    told = [_sentence(event.data.cause) for event in story]
+    told = [sentence_of(event.data.cause) for event in story]
     return next((sentence for sentence in reversed(told) if sentence), "nothing is told of it")
 
 
@@ -182,7 +224,7 @@ def _for(event: EventView, code: CauseCode) -> bool:
     return event.data.cause is not None and event.data.cause.code == code
 
 
-def _sentence(cause: object) -> str:
+def sentence_of(cause: object) -> str:
     return str(getattr(cause, "sentence", "") or getattr(cause, "code", ""))
 
 

@@ -27,15 +27,16 @@ PREFIX = "weft-demo-"
 KEPT_PREFIX = "weft-kept-demo-"
 SECONDS_MAX = 1800.0
 STALL_SECONDS_MAX = 300.0  # a slow machine takes as long as it needs, as long as something changes
-ENDLESS = frozenset({"doomed"})
+ENDLESS = frozenset({"doomed", "starved"})
 INTERRUPTED = 130
-EXPECTED = (
-    *("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest", "major", "minor"),
-    *("model", "lender"),
-)
 QUICK = {
     "REALLOCATOR_SERVING_POLICY": "weft-quick",  # a day of the service lasts half a minute
     "SCHEDULER_PREEMPTION_AFTER_SECONDS": "1",  # jobs last seconds
+    "REALLOCATOR_WINDOW_SECONDS": "3",
+    "REALLOCATOR_REVIEW_SECONDS": "1",
+    "REALLOCATOR_PARTITION_SECONDS_MIN": "1",
+    "REALLOCATOR_PARTITION_SECONDS_MAX": "3",
+    "REALLOCATOR_PARTITION_COOL_DOWN_SECONDS": "2",
 }
 
 
@@ -107,7 +108,7 @@ async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool
     async with Client(cluster.url, cluster.token) as client:
         board = Board(client, told=show.tell, drawn=show.draw, endless=ENDLESS)
         show.watch(board.jobs)
-        playing = asyncio.create_task(play(client, board, token=cluster.token))
+        playing = asyncio.create_task(play(client, board, token=cluster.token, nodes=cluster.home.nodes))
         stalled = asyncio.create_task(board.stalled(STALL_SECONDS_MAX))
         try:
             await asyncio.wait({playing, stalled}, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +138,7 @@ def _judged(show: Show, evidence: Mapping[str, Evidence], left_out: Mapping[str,
     seen = {name: left for name, left in evidence.items() if name not in left_out}
     verdicts = {name: judge(name, left) for name, left in seen.items()}
     missing = {
-        name: CheckResult(False, "was never seen") for name in EXPECTED if name not in seen and name not in left_out
+        name: CheckResult(False, "was never seen") for name in parts.NAMES if name not in seen and name not in left_out
     }
     evidence = seen
     show.ends(evidence, verdicts)

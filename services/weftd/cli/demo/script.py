@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 
 from weft.client import Client
 from weft.domain.job import FINAL, JobState
@@ -11,16 +12,18 @@ from weftd.cli.demo import parts
 from weftd.cli.demo.board import LOOK_SECONDS, Board
 from weftd.cli.demo.checks import WAITS_FOR_ROOM, Evidence
 from weftd.cli.demo.serving import serve
+from weftd.cli.demo.systems import avoid, feed, share
 
 UNDER_WAY = 0.05  # the part of its steps after which preempting the trainer would lose work
 BOTH_BUSY = 4  # seconds that the two jobs have shared their GPU before it is divided anew
 CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to a second old
 
 
-async def play(client: Client, board: Board, *, token: str) -> dict[str, Evidence]:
-    """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name."""
+async def play(client: Client, board: Board, *, token: str, nodes: Path) -> dict[str, Evidence]:
+    """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name. `nodes`: the folder
+    of the executors' homes."""
     watching = asyncio.create_task(board.watch())
-    playing = asyncio.create_task(_play(client, board, token))
+    playing = asyncio.create_task(_play(client, board, token, nodes))
     try:
         await asyncio.wait({watching, playing}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -33,7 +36,8 @@ async def play(client: Client, board: Board, *, token: str) -> dict[str, Evidenc
     return {name: await _evidence(client, board, job) for name, job in board.jobs.items()}
 
 
-async def _play(client: Client, board: Board, token: str) -> None:
+async def _play(client: Client, board: Board, token: str, nodes: Path) -> None:
+    await asyncio.gather(feed(client, board), share(client, board))
     await _submit(client, parts.trainer(), parts.gang(), parts.flaky(), parts.doomed())
     for name in ("trainer", "gang", "doomed"):
         await board.until(name, lambda job: job.state is JobState.RUNNING or job.state.final)
@@ -54,6 +58,7 @@ async def _play(client: Client, board: Board, token: str) -> None:
         await board.until_state(name, *FINAL)
     await _submit(client, parts.major(), parts.minor())
     await asyncio.gather(_divide(client, board), serve(client, board, token))
+    await avoid(client, board, nodes)
     for name in list(board.jobs):
         await board.until_state(name, *FINAL)
 
@@ -86,8 +91,7 @@ async def _explain(client: Client, board: Board, name: str) -> None:
 
 
 async def _evidence(client: Client, board: Board, job: JobView) -> Evidence:
-    # The other ranks of an elastic job, or of a service, have any numbers.
-    ranks = range(1 if job.name in ("elastic", "lender", "model") else job.replicas)
+    ranks = range(1 if job.name in parts.ANY_RANKS else job.replicas)
     logs = [await client.read_log(job.id, rank=rank) for rank in ranks] if job.started_at else []
     return Evidence(
         job=job,

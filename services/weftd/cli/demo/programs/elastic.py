@@ -2,11 +2,12 @@
 
 Every rank does pieces of work, and brings each to rank 0 over TCP, which counts them. A piece takes time but no
 processor: it is emulated. Rank 0 reads which ranks are there from the file that WEFT_MEMBERS names, and ends the work
-once ranks have joined and some of them have left again. Needs nothing but Python.
+once ranks have joined and some of them have left again, or at a number of ranks. Needs nothing but Python.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -46,12 +47,14 @@ def members() -> tuple[int, int]:
     return found["changes"], len(found["ranks"])
 
 
-def lead(port: int) -> int:
+def lead(port: int, args: argparse.Namespace) -> int:
     """Rank 0: count the pieces, do some as well, and report the progress."""
     threading.Thread(target=Server(("", port), Desk).serve_forever, daemon=True).start()
     seen = most = 0
     known, until = -1, time.monotonic() + SECONDS_MAX
-    while seen >= most and time.monotonic() < until:
+    while time.monotonic() < until:
+        if is_over(seen, most, args):
+            until = min(until, time.monotonic() + args.linger)
         time.sleep(PIECE_SECONDS)
         piece = next(Desk.pieces)
         changes, seen = members()
@@ -64,6 +67,12 @@ def lead(port: int) -> int:
     time.sleep(3 * PIECE_SECONDS)  # for the other ranks to hear that it is over
     print(f"{next(Desk.pieces) - 1} pieces are done", flush=True)
     return 0
+
+
+def is_over(seen: int, most: int, args: argparse.Namespace) -> bool:
+    """Return True if the ranks that are there, of the most that there were, end the work."""
+    up_to, down_to = int(args.up_to or 0), int(args.down_to or most)
+    return seen >= up_to if up_to else seen < most and seen <= down_to
 
 
 def follow(address: str, port: int) -> int:
@@ -84,10 +93,15 @@ def follow(address: str, port: int) -> int:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--up-to", type=int, metavar="N", help="end once there are N ranks")
+    parser.add_argument("--down-to", type=int, metavar="N", help="end once there are N ranks, after there were more")
+    parser.add_argument("--linger", type=float, default=0.0, metavar="SECONDS", help="go on for so long before the end")
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # a rank that has to leave may go at any time
     port = int(os.environ.get("MASTER_PORT", "0"))
     if int(os.environ.get("WEFT_RANK", "0")) == 0:
-        return lead(port)
+        return lead(port, args)
     return follow(os.environ.get("MASTER_ADDR", "127.0.0.1"), port)
 
 
