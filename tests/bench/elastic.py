@@ -29,14 +29,24 @@ from msgspec.structs import replace
 
 from tests.bench.figures import Aim, Figures, line_of
 from tests.bench.nearchus.image import base, has_base, remove_network
+from tests.bench.partition.dorm import shipped_settings
+from tests.bench.partition.published import dorm
 from tests.support.builders import spec
 from tests.support.cluster import Cluster
 from tests.support.programs import PROGRAMS, program
+from weft.bus.nats import NatsBus
 from weft.client import Client
 from weft.domain.job import FINAL, CauseCode, JobEvent, JobState
-from weft.domain.spec import JobSpec
+from weft.domain.spec import JobSpec, TuningMode
 from weft.messages.http import EventView, JobView
-from weftd.cli.local import Options, running
+from weft.planning.partition import Rules
+from weft.servers import status
+from weft.servers.postgres import DATABASE
+from weft.service.clock import steady
+from weft.store.postgres import PostgresStore
+from weftd.cli.local import LocalCluster, Options, running
+from weftd.reallocator import service as reallocator
+from weftd.reallocator.settings import ReallocatorSettings
 
 NODES, GPUS = 2, 8
 JOBS = 10
@@ -47,17 +57,23 @@ CHANGES, CHANGES_QUICK = 10, 4
 CPUS, MEMORY = 8.0, 4 << 30  # of a node of containers: their work is emulated, and takes next to none
 JOINS = re.compile(rb"joins at ([0-9.]+)")
 SECONDS_MAX = 600.0
-PLANNER = {
-    "REALLOCATOR_PARTITION": "on",
-    "REALLOCATOR_PARTITION_SECONDS": "2",
-    "REALLOCATOR_PARTITION_COOL_DOWN_SECONDS": "4",
-    "REALLOCATOR_REVIEW_SECONDS": "1",
-}
+FASTER = 30  # times: these jobs last a minute where a team's last half an hour, and the planner's times go with them
 CONTAINERS = {"EXECUTOR_RUNTIME": "docker", "TELEMETRY_RUNTIME": "docker", "EXECUTOR_PULL": "0"}
-POLICIES: Mapping[str, Mapping[str, str]] = {
-    "static": {},
-    "ours": PLANNER,
-}
+POLICIES = ("static", "dorm", "ours")
+DORM = Rules(theta1=0.1, theta2=0.2)
+OF_DORMS_UTILISATION = 0.98
+
+
+def settings_of(policy: str) -> dict[str, str]:
+    """Settings of the cluster's own reallocator: with ours, the shipped planner, its times divided by `FASTER`."""
+    if policy != "ours":
+        return {"REALLOCATOR_PARTITION": "off"}
+    shipped = shipped_settings()
+    return {
+        "REALLOCATOR_PARTITION_SECONDS": f"{shipped.partition_seconds / FASTER:g}",
+        "REALLOCATOR_PARTITION_COOL_DOWN_SECONDS": f"{shipped.partition_cool_down_seconds / FASTER:g}",
+        "REALLOCATOR_REVIEW_SECONDS": "1",
+    }
 
 
 class Application(Struct, frozen=True, kw_only=True):
@@ -146,8 +162,45 @@ async def _cluster(image: str, settings: Mapping[str, str]) -> AsyncIterator[Clu
             yield Cluster(local, client)
 
 
+@asynccontextmanager
+async def _planned_by(policy: str, local: LocalCluster) -> AsyncIterator[None]:
+    """With `dorm`, a reallocator of this process plans the sizes as Dorm does: when an application comes or ends."""
+    if policy != "dorm":
+        yield
+        return
+    up = await status(local.home.root)
+    assert up.nats is not None
+    assert up.postgres is not None
+    keys = local.credentials
+    settings = ReallocatorSettings(
+        tuning=TuningMode.OFF,
+        serving=TuningMode.OFF,
+        review_seconds=1.0,
+        partition_theta1=DORM.theta1,
+        partition_theta2=DORM.theta2,
+        partition_seconds_min=1.0,
+        partition_seconds_max=SECONDS_MAX,
+        partition_cool_down_seconds=0.0,
+    )
+    stop = asyncio.Event()
+    nats_password = keys.nats_password_file("reallocator").read_text().strip()
+    dsn = f"postgresql://weft_reallocator@127.0.0.1:{up.postgres.port}/{DATABASE}"
+    async with (
+        NatsBus.connect(
+            f"nats://127.0.0.1:{up.nats.port}", name="dorm", user="reallocator", password=nats_password
+        ) as bus,
+        PostgresStore.connect(dsn, password=keys.postgres_password("reallocator"), connections=2) as store,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(reallocator.run(settings, bus=bus, store=store, stop=stop, clock=steady(), planner=dorm))
+        try:
+            yield
+        finally:
+            stop.set()
+
+
 async def run(policy: str, apps: Sequence[Application], image: str) -> dict[str, Ran]:
-    async with _cluster(image, POLICIES[policy]) as cluster:
+    async with _cluster(image, settings_of(policy)) as cluster, _planned_by(policy, cluster.local):
         loop = asyncio.get_running_loop()
         began = loop.time()
         ids: dict[str, str] = {}
@@ -299,6 +352,8 @@ def aims(apps: Sequence[Application], ran: Mapping[str, Mapping[str, Ran]], figu
     figures.add("static: time against running alone, mean", f"{mean(overhead):+.1%}")
     speed_up = mean(ran["static"][name].jct_s / ours[name].jct_s for name in names)
     found["speed_up"] = Aim(value=round(speed_up, 3), aim=1.0, at_least=True)
+    against = used["ours"] / used["dorm"]
+    found["utilisation_against_dorm"] = Aim(value=round(against, 3), aim=OF_DORMS_UTILISATION, at_least=True)
     found["utilisation_against_static"] = Aim(value=round(used["ours"] / used["static"], 3), aim=1.0, at_least=True)
     found["overhead_against_alone"] = Aim(value=round(mean(overhead), 4), aim=0.05)
     found["saved_work_lost"] = Aim(value=sum(each.lost for each in ours.values()), aim=0)
@@ -314,14 +369,19 @@ def _span(apps: Sequence[Application], ran: Mapping[str, Ran]) -> float:
     return max(app.after_s + ran[app.name].jct_s for app in apps)
 
 
-async def measure(*, seed: int, quick: bool, image: str) -> int:
-    figures = Figures()
+async def compared(figures: Figures, *, seed: int, quick: bool, image: str) -> dict[str, Aim]:
+    """The same jobs under each policy, one after the other."""
     figures.add("the jobs are", f"containers of {image}" if image else "processes")
     apps = applications(seed, quick=quick)
     ran: dict[str, dict[str, Ran]] = {}
     for policy in POLICIES:
         ran[policy] = await run(policy, apps, image)
-    found = aims(apps, ran, figures)
+    return aims(apps, ran, figures)
+
+
+async def measure(*, seed: int, quick: bool, image: str) -> int:
+    figures = Figures()
+    found = await compared(figures, seed=seed, quick=quick, image=image)
     live, restarts, lost = await changes(image, quick=quick)
     figures.add(f"a live change, from the ask to the new rank's first work ({len(live)})", _seconds(live))
     figures.add(f"a restart with another size, from the stop to the first work ({len(restarts)})", _seconds(restarts))

@@ -17,6 +17,7 @@ from weft.messages.asks import AskStored
 from weft.messages.nodes import ProgressSeen
 from weft.messages.serving import EndpointsSeen, ServicesServed
 from weft.messages.signals import Finding, NodeSampled, PoolReviewed
+from weft.planning.partition import Partitioner
 from weft.planning.partition.weft import weft
 from weft.service.run import Every, Listen, serve
 from weft.store import ReviewStore, StoreUnavailableError
@@ -42,9 +43,11 @@ async def run(
     store: ReviewStore,
     stop: asyncio.Event,
     clock: Callable[[], float],
+    planner: Partitioner = weft,
 ) -> None:
-    """Review a pool every `review_seconds`, and sooner while an ask is open, until `stop`."""
-    partitioning = SizePlanner(settings.plans, weft)
+    """Review a pool every `review_seconds`, and sooner while an ask is open, until `stop`. `planner`: for the sizes of
+    elastic jobs; benchmarks compare others with ours."""
+    partitioning = SizePlanner(settings.plans, planner)
     reallocator = Reallocator(
         pool=settings.pool,
         tuning=settings.tuning,

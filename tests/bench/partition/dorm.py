@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from statistics import fmean
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tests.bench.figures import Aim
 from tests.bench.partition.published import dorm
@@ -13,11 +13,14 @@ from tests.bench.partition.workload import CLUSTER, dorm_workload
 from tests.bench.policies.tables import table
 from weft.planning.partition import Rules
 from weft.planning.policy import Policy
+from weft.service.config import load
 from weft.simulator.model import World
 from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
 from weft.simulator.sized import SizeMetrics, size_metrics
 from weft.simulator.sizing import Partitioning
+from weftd.reallocator.settings import ReallocatorSettings
+from weftd.scheduler.settings import SchedulerSettings
 
 POLICY = Policy("fifo", "packed-sticky", "none")
 STATIC, OURS = "static", "weft"
@@ -103,9 +106,30 @@ def _partitioning(planner: str) -> Partitioning | None:
     if planner == STATIC:
         return None
     if planner == OURS:
-        return partitioning_of("weft")
+        return shipped_planner()
     theta1, theta2 = PAPER[planner]
     return as_published(Rules(theta1=theta1, theta2=theta2), name=planner)
+
+
+def shipped_settings() -> ReallocatorSettings:
+    """The settings as a reallocator reads them where nothing is set."""
+    return load(ReallocatorSettings, prefix="REALLOCATOR_", environ={})
+
+
+def shipped_scheduler() -> SchedulerSettings:
+    """The settings as a scheduler reads them where nothing is set."""
+    return load(SchedulerSettings, prefix="SCHEDULER_", environ={})
+
+
+def shipped_planner() -> Partitioning:
+    """The planner as it is shipped."""
+    plans = shipped_settings().plans
+    return structs.replace(
+        partitioning_of(OURS, plans.rules),
+        every_s=plans.seconds_min,
+        at_most_s=plans.seconds_max,
+        cooldown_s=plans.cool_down_seconds,
+    )
 
 
 def as_published(rules: Rules, *, name: str = "dorm") -> Partitioning:
