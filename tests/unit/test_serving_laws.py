@@ -54,11 +54,11 @@ def served(name: str, random: Random, rate: Callable[[float], float], least: int
 
 
 def least_of(name: str, run: Served) -> int:
-    """The size without requests: `dynamo` keeps one replica, `fixed` all that it had."""
+    """The size without requests: `dynamo` and `hpa` keep one replica, `fixed` all that it had."""
     match name:
         case "fixed":
             return run.wanted
-        case "dynamo":
+        case "dynamo" | "hpa":
             return max(1, run.goal.least)
         case _:
             return run.goal.least

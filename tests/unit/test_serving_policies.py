@@ -49,7 +49,7 @@ def test_every_rule_stays_between_least_and_most_whatever_the_load_is(name: str)
         assert 2 <= served.wanted <= 6
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("fixed", "dynamo")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("fixed", "dynamo", "hpa")])
 def test_every_rule_wakes_a_service_at_zero_at_once(name: str) -> None:
     rule = compared(name, GOAL, at=0.0)
     assert rule.decide(load(0.0, at_once=0, ready=0)).replicas == 0
@@ -64,6 +64,14 @@ def test_a_name_that_no_rule_has_is_refused_with_the_names_there_are() -> None:
 def test_knative_wants_as_many_as_hold_the_requests_at_seventy_percent() -> None:
     assert sizes("knative", 35, seconds=120, ready=5)[-1] == 5
     assert sizes("knative", 36, seconds=120, ready=5)[-1] == 6
+
+
+def test_the_horizontal_autoscaler_follows_its_target_and_shrinks_five_minutes_late() -> None:
+    rule = compared("hpa", GOAL, at=0.0)
+    assert rule.decide(load(0.0, at_once=30, ready=2, wanted=2)).replicas == 6, "at most four more at once"
+    after = [rule.decide(load(15.0 * number, at_once=3, ready=6)).replicas for number in range(1, 30)]
+    assert after[18] == 6
+    assert after[-1] == 1, "3 at once, 3 each"
 
 
 def test_knative_panics_at_twice_its_size_and_does_not_shrink_until_a_minute_after() -> None:

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
             "bursts": lambda: rules.bursts(seed, quick=quick),
             "constant": lambda: rules.constant(seed, quick=quick),
             "live": lambda: real(seed, asked.live, quick=quick),
+            "fit": lambda: mixed.fit(executor, quick=quick),
             "mixed": lambda: mixed.measure(seed, executor, quick=quick),
             "shares": lambda: rules.shared(seed, executor, quick=quick),
             "rules": lambda: rules.measure(seed, executor, quick=quick),
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         if unknown := set(asked.only) - parts.keys():
             sys.exit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
         for name, measure in parts.items():
-            if not asked.only or name in asked.only:
+            if name in asked.only or (not asked.only and name != "fit"):
                 aims |= measure()
     for name, aim in aims.items():
         bound = f"at least {aim.aim:g}" if aim.at_least else f"at most {aim.aim:g}"

@@ -1,6 +1,6 @@
 """A mixed day, simulated: elastic training, notebooks, and two services with objectives, under a rate that follows the
-day, with bursts; by Weft, and by what plain Kubernetes gives: whole GPUs, gangs, fixed replicas, no sharing, no
-pre-emption. Replicas that share a GPU divide its time by their shares, as if each were always
+day, with bursts; by Weft, and by Kubernetes: whole GPUs, gangs, no sharing, no pre-emption, and services with an
+autoscaler or with fixed replicas. Replicas that share a GPU divide its time by their shares, as if each were always
 busy.
 """
 
@@ -12,14 +12,16 @@ from statistics import fmean
 from msgspec import Struct, structs
 
 from tests.bench.figures import Aim
+from tests.bench.partition.dorm import shipped_planner, shipped_scheduler
+from tests.bench.serving.baselines.hpa import FITTED, Hpa, HpaConstants
 from tests.bench.serving.rules import Totals, by_name, fixed, maker, rate_of_day, totals
 from weft.planning.policy import Policy
+from weft.planning.preemption.minimum_run import MinimumRun
 from weft.simulator.counted import Counted, Trajectory
 from weft.simulator.model import Cluster, World
 from weft.simulator.outcome import Outcome
-from weft.simulator.partitionings import partitioning_of
 from weft.simulator.run import simulate
-from weft.simulator.serving.over_time import Serving
+from weft.simulator.serving.over_time import MakeAutoscaler, Serving
 from weft.simulator.serving.rates import RequestRate
 from weft.simulator.serving.service import WHOLE, Services, Spread, TraceService
 from weft.simulator.workload import Elastic, TraceJob, Workload
@@ -30,7 +32,8 @@ NOTEBOOKS, NOTEBOOK_SHARE = 3, 200
 JOBS, ASKED, MOST = 8, 2, 8
 WORK_S = (1800.0, 5400.0)
 DAY_S, QUICK_DAY_S = 4 * 3600.0, 2 * 3600.0
-OURS, KUBERNETES = Policy("las", "weft-best", "easy"), Policy("fifo", "packed-sticky", "none")
+KUBERNETES = Policy("fifo", "packed-sticky", "none")
+PENALTY, MOVE_S = 1.1, 5.0
 WITHOUT = {
     "weft": "all of it",
     "weft-without-shares": "autoscaler: no larger shares",
@@ -40,9 +43,15 @@ WITHOUT = {
     "weft-without-reserve": "autoscaler: no reserve",
     "no-loans": "training lends nothing",
     "no-sharing": "whole GPUs",
-    "fixed-mean": "plain Kubernetes, replicas for the mean",
-    "fixed-peak": "plain Kubernetes, replicas for the peak",
+    "knative": "Kubernetes, Knative's rule",
+    "hpa": "Kubernetes, a horizontal autoscaler",
+    "fixed-mean": "Kubernetes without an autoscaler, replicas for the mean",
+    "fixed-peak": "Kubernetes without an autoscaler, replicas for the peak",
 }
+PLAIN = ("knative", "hpa", "fixed-mean", "fixed-peak")
+AUTOSCALED = PLAIN[:2]
+FIT_SEEDS = (1001, 1002)  # no table uses them
+TARGETS, DOWN_SECONDS = (0.3, 0.5, 0.7, 0.9), (60.0, 300.0)
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -118,23 +127,40 @@ def jobs_of(day_s: float, seed: int) -> Workload:
     return Workload(name="mixed", jobs=tuple(sorted(jobs, key=lambda job: job.arrival_s)))
 
 
-def run(name: str, day_s: float, seed: int) -> Run:
-    plain = name.startswith("fixed")
+def run(name: str, day_s: float, seed: int, constants: HpaConstants | None = None) -> Run:
+    """One day. `constants` for the horizontal autoscaler; None: the fitted ones."""
+    plain = name in PLAIN
     services = services_of(day_s, whole=plain or name == "no-sharing")
-    if plain:
+    if name.startswith("fixed"):
         services = fixed(services, name)
     rule = name if plain or name.startswith("weft") else "weft"
     workload = jobs_of(day_s, seed)
+    core = shipped_scheduler().core
+    world = World(
+        penalty=PENALTY,
+        move_s=MOVE_S,
+        moves=core.moves,
+        patience_s=core.patience_seconds,
+        minimum_run=MinimumRun(core.preemption_after_seconds),
+    )
     outcome = simulate(
         workload,
         Cluster(nodes=NODES, gpus_per_node=GPUS),
-        KUBERNETES if plain else OURS,
-        World(penalty=1.1, move_s=5.0),
+        KUBERNETES if plain else core.policy,
+        World(penalty=PENALTY, move_s=MOVE_S) if plain else world,
         seed=seed,
-        partitioning=None if plain or name == "no-loans" else partitioning_of("weft"),
-        serving=Serving(services=Services(services=services, lasts_s=day_s), name=name, make=maker(rule, day_s)),
+        partitioning=None if plain or name == "no-loans" else shipped_planner(),
+        serving=Serving(
+            services=Services(services=services, lasts_s=day_s), name=name, make=_maker(rule, day_s, constants)
+        ),
     )
     return run_of(outcome)
+
+
+def _maker(rule: str, day_s: float, constants: HpaConstants | None) -> MakeAutoscaler:
+    if constants is None:
+        return maker(rule, day_s)
+    return lambda trace, goal, at: Hpa(goal, at, constants)
 
 
 def run_of(outcome: Outcome) -> Run:
@@ -181,6 +207,46 @@ def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
         ),
         "mixed.training_lost_part": Aim(value=round(_mean(ours, "lost"), 5), aim=0.01),
     }
+
+
+def fit(executor: Executor, *, quick: bool) -> dict[str, Aim]:
+    """Find the constants of the horizontal autoscaler, on seeds of their own: of those with no more bad requests than
+    Weft, the ones with most training work; if there are none, those with the fewest bad requests."""
+    day_s = QUICK_DAY_S if quick else DAY_S
+    grid = [HpaConstants(target=target, down_seconds=down) for target in TARGETS for down in DOWN_SECONDS]
+    futures = {one: [executor.submit(run, "hpa", day_s, seed, one) for seed in FIT_SEEDS] for one in grid}
+    ours = [executor.submit(run, "weft", day_s, seed) for seed in FIT_SEEDS]
+    bad = _totals([future.result() for future in ours]).bad
+    found = {one: [future.result() for future in of_seeds] for one, of_seeds in futures.items()}
+    for one, runs in found.items():
+        print(f"{one}: {_totals(runs).bad} bad, {_mean(runs, 'work_per_hour'):.2f} GPU h of work an hour", flush=True)
+    enough = [one for one, runs in found.items() if _totals(runs).bad <= bad]
+    if enough:
+        best = max(enough, key=lambda one: _mean(found[one], "work_per_hour"))
+    else:
+        best = min(found, key=lambda one: _totals(found[one]).bad)
+    print(f"Weft has {bad} bad requests; fitted: {best}, used: {FITTED}", flush=True)
+    return {}
+
+
+def against_kubernetes(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
+    """Weft against Kubernetes with each autoscaler; as a third row, replicas for the peak."""
+    day_s, seeds = (QUICK_DAY_S, (seed,)) if quick else (DAY_S, tuple(range(seed, seed + 3)))
+    found = by_name(executor, run, ("weft", *AUTOSCALED, "fixed-peak"), day_s, seeds)
+    ours = found.pop("weft")
+    aims: dict[str, Aim] = {}
+    for name, runs in {"weft": ours, **found}.items():
+        bad, lasts = _totals(runs), _mean(runs, "jct_mean_s") / 60
+        work = _mean(runs, "work_per_hour")
+        print(f"{WITHOUT[name]}: {work:.2f} GPU h of work an hour, training {lasts:.1f} min, {bad.bad} bad", flush=True)
+    for name, runs in found.items():
+        work = _mean(ours, "work_per_hour") / _mean(runs, "work_per_hour") - 1
+        lasts = _mean(ours, "jct_mean_s") / _mean(runs, "jct_mean_s") - 1
+        of = f"mixed day, to {WITHOUT[name]}"
+        aims[f"{of}, work"] = Aim(value=round(work, 3), aim=0.6, at_least=True)
+        aims[f"{of}, training time"] = Aim(value=round(lasts, 3), aim=-0.45)
+        aims[f"{of}, bad requests more"] = Aim(value=_totals(ours).bad - _totals(runs).bad, aim=0)
+    return aims
 
 
 def _totals(runs: Sequence[Run]) -> Totals:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from tests.bench.serving.baselines.dstack import Dstack
 from tests.bench.serving.baselines.dynamo import Dynamo
 from tests.bench.serving.baselines.fixed import Fixed
+from tests.bench.serving.baselines.hpa import Hpa
 from tests.bench.serving.baselines.knative import Knative
 from tests.bench.serving.baselines.ray import Ray
 from weft.serving.autoscaler import PredictiveAutoscaler
@@ -19,6 +20,7 @@ OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
     "ray": Ray,
     "dynamo": Dynamo,
     "dstack": Dstack,
+    "hpa": Hpa,
     "fixed": Fixed,
 }
 WITHOUT: Mapping[str, ScalingRules] = {
