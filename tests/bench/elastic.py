@@ -178,8 +178,7 @@ async def _planned_by(policy: str, local: LocalCluster) -> AsyncIterator[None]:
         review_seconds=1.0,
         partition_theta1=DORM.theta1,
         partition_theta2=DORM.theta2,
-        partition_seconds_min=1.0,
-        partition_seconds_max=SECONDS_MAX,
+        partition_seconds=1.0,
         partition_cool_down_seconds=0.0,
     )
     stop = asyncio.Event()

@@ -1,4 +1,8 @@
-"""The policy that a pool has if nothing is set: `python -m tests.bench shipped [--quick] [--seed N] [--data DIR]`.
+"""A pool in which nothing is set: `python -m tests.bench shipped [--quick] [--seed N] [--data DIR] [--only PARTS]`.
+
+All settings are read as the services read them. Part `policies`, below; `dorm`: Dorm's table with the shipped planner;
+`mixed`: DynamoML's mixed day against Kubernetes with two autoscalers and with fixed replicas; `elastic` and `tuner`, on
+jobs that really run: see `tests.bench.shipped_live`.
 
 Sia-Philly (160 jobs in 8 hours, 64 simulated GPUs) under the default settings of the scheduler, read as the service
 reads them, against the rules of PAL's artifact. All jobs, half of them or none write a checkpoint when they are
@@ -16,26 +20,26 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 
 from msgspec import Struct, structs
 
+from tests.bench import shipped_live as live
 from tests.bench.figures import Aim, line_of
+from tests.bench.partition import dorm
+from tests.bench.partition.dorm import shipped_planner, shipped_scheduler
 from tests.bench.policies.rounds import simulate_rounds
 from tests.bench.policies.setups import SEED_42, cluster, data, sia, workload
 from tests.bench.policies.tables import geomean, table
+from tests.bench.serving import mixed
 from weft.planning.preemption.minimum_run import MinimumRun
-from weft.service.config import load
 from weft.simulator.metrics import Metrics, metrics
 from weft.simulator.model import World
-from weft.simulator.partitionings import OURS, partitioning_of
 from weft.simulator.run import simulate
 from weft.simulator.sizing import Partitioning
 from weft.simulator.workload import with_checkpoints
 from weftd.cli.study.simulation.inputs import made_elastic
-from weftd.reallocator.settings import ReallocatorSettings
-from weftd.scheduler.settings import SchedulerSettings
 
 PARTS = {"all jobs checkpoint": 1.0, "half of them": 0.5, "none": 0.0}
 AIMS = {"all jobs checkpoint": 0.13, "half of them": 0.17, "none": 0.25}
@@ -44,6 +48,7 @@ ELASTIC = {30.0: 0.75, 120.0: 0.82}  # by the seconds of a restart
 RESTARTS = tuple(ELASTIC)
 TIMES, EXPONENT = 2.0, 0.85  # as in `tests.bench partition`
 WORKLOADS = ("1", "2", "3", "4")
+ROWS = ("policies", "dorm", "mixed", "elastic", "tuner")
 
 
 class Case(Struct, frozen=True):
@@ -61,42 +66,62 @@ def main(arguments: Sequence[str]) -> int:
     asked = _asked(arguments)
     if asked.data is not None:
         os.environ["WEFT_DATA"] = str(asked.data.resolve())
-    if not data().is_dir():
+    if "policies" in asked.only and not data().is_dir():
         sys.exit("no measured data here: WEFT_DATA or --data names no folder")
-    workloads = WORKLOADS[:1] if asked.quick else WORKLOADS
-    elsewhere = [f"draw {asked.seed}", f"longhorn {asked.seed}", f"frontera {asked.seed}"]
-    clusters = [SEED_42] if asked.quick else [SEED_42, *elsewhere]
+    quick, seed = asked.quick, asked.seed
+    aims: dict[str, Aim] = {}
+    with ProcessPoolExecutor(2) as executor:
+        if "policies" in asked.only:
+            aims |= _policies(executor, seed, quick=quick)
+        if "dorm" in asked.only:
+            exponents, paper = (dorm.SPEED_UPS, ["Dorm (0.1, 0.2)"]) if quick else (dorm.EXPONENTS, dorm.PAPER)
+            cases = dorm.cases([seed], exponents, paper)
+            table_of_dorm = dorm.compared(dict(zip(cases, executor.map(dorm.run_dorm, cases), strict=True)))
+            print(f"\n{dorm.dorm_table(table_of_dorm)}\n", flush=True)
+            aims |= dorm.dorm_aims(table_of_dorm)
+        if "mixed" in asked.only:
+            aims |= mixed.against_kubernetes(seed, executor, quick=quick)
+    if "elastic" in asked.only:
+        aims |= live.sizes(seed, quick=quick)
+    if "tuner" in asked.only:
+        aims |= live.tuner(quick=quick)
+    for name, aim in aims.items():
+        if not name.startswith("JCT"):  # those are in the table
+            bound = f"at least {aim.aim:g}" if aim.at_least else f"at most {aim.aim:g}"
+            print(f"{name}: {aim.value:g} (aim: {bound}){'' if aim.met else ' NOT MET'}")
+    print(line_of(aims, seed=seed))
+    return 0 if all(aim.met for aim in aims.values()) else 1
+
+
+def _policies(executor: Executor, seed: int, *, quick: bool) -> dict[str, Aim]:
+    workloads = WORKLOADS[:1] if quick else WORKLOADS
+    elsewhere = [f"draw {seed}", f"longhorn {seed}", f"frontera {seed}"]
+    clusters = [SEED_42] if quick else [SEED_42, *elsewhere]
     cases = [
-        Case(where, number, part, asked.seed)
+        Case(where, number, part, seed)
         for where in clusters
         for number in workloads
         for part in (None, *PARTS.values())
     ]
     cases += [
-        Case(where, number, 1.0, asked.seed, restart_s)
+        Case(where, number, 1.0, seed, restart_s)
         for where in clusters[:2]
         for number in workloads
-        for restart_s in ([RESTARTS[0]] if asked.quick else RESTARTS)
+        for restart_s in ([RESTARTS[0]] if quick else RESTARTS)
     ]
-    with ProcessPoolExecutor(2) as executor:
-        found = dict(zip(cases, executor.map(ran, cases), strict=True))
-    aims = _aims(found, clusters, workloads, asked.seed) | _elastic_aims(found)
-    print(
-        f"{_settings().core.policy}, the defaults of the scheduler, against PAL's artifact; every GPU is simulated.\n"
-    )
-    print(_shown(found, clusters, workloads, asked.seed))
-    for name in (name for name in aims if name.startswith("elastic")):
-        print(f"{name}: {aims[name].value:g} (aim: at most {aims[name].aim:g})")
-    print(line_of(aims, seed=asked.seed))
-    return 0 if all(aim.met for aim in aims.values()) else 1
+    found = dict(zip(cases, executor.map(ran, cases), strict=True))
+    policy = shipped_scheduler().core.policy
+    print(f"{policy}, the defaults of the scheduler, against PAL's artifact; every GPU is simulated.\n")
+    print(_shown(found, clusters, workloads, seed), flush=True)
+    return _aims(found, clusters, workloads, seed) | _elastic_aims(found)
 
 
 def ran(case: Case) -> Metrics:
     jobs, there = workload(sia(case.workload)), cluster(case.cluster)
     if case.part is None:
-        return metrics(simulate_rounds(jobs, there, "pal", penalty=_settings().locality_penalty))
+        return metrics(simulate_rounds(jobs, there, "pal", penalty=shipped_scheduler().locality_penalty))
     jobs = with_checkpoints(jobs, case.part, seed=1000 * case.seed + int(case.workload))
-    core = _settings().core
+    core = shipped_scheduler().core
     world = World(
         penalty=core.locality_penalty,
         rack_penalty=core.rack_penalty,
@@ -108,22 +133,8 @@ def ran(case: Case) -> Metrics:
     planner: Partitioning | None = None
     if case.restart_s is not None:
         jobs = made_elastic(jobs, times=TIMES, exponent=EXPONENT, resize_s=case.restart_s, gpus_most=there.gpus)
-        planner = _planner()
+        planner = shipped_planner()
     return metrics(simulate(jobs, there, core.policy, world, keep_spells=False, partitioning=planner))
-
-
-def _planner() -> Partitioning:
-    plans = load(ReallocatorSettings, prefix="REALLOCATOR_", environ={}).plans
-    return structs.replace(
-        partitioning_of(OURS, plans.rules),
-        every_s=plans.seconds,
-        at_most_s=plans.seconds,
-        cooldown_s=plans.cool_down_seconds,
-    )
-
-
-def _settings() -> SchedulerSettings:
-    return load(SchedulerSettings, prefix="SCHEDULER_", environ={})
 
 
 def _ratio(
@@ -190,7 +201,12 @@ def _shown(found: Mapping[Case, Metrics], clusters: Sequence[str], workloads: Se
 
 def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench shipped", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one workload on one draw of GPU speeds")
+    parser.add_argument("--quick", action="store_true", help="fewer workloads, and shorter ones")
+    parser.add_argument("--only", default=",".join(ROWS), help=f"some of {', '.join(ROWS)}, with commas")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="the folder of measured data (default: WEFT_DATA)")
-    return parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    asked.only = asked.only.split(",")
+    if unknown := set(asked.only) - set(ROWS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    return asked

@@ -126,8 +126,8 @@ def shipped_planner() -> Partitioning:
     plans = shipped_settings().plans
     return structs.replace(
         partitioning_of(OURS, plans.rules),
-        every_s=plans.seconds_min,
-        at_most_s=plans.seconds_max,
+        every_s=plans.seconds,
+        at_most_s=plans.seconds,
         cooldown_s=plans.cool_down_seconds,
     )
 
