@@ -101,8 +101,7 @@ MUTANTS = (
         new="return now - changed_at >= seconds",
         breaks="A job restarts for another size soon after its last restart.",
         tests=(
-            "tests/unit/test_reallocator_partition.py::test_a_job_that_restarts_is_left_alone_for_ten_times_what_a_restart_costs_it",
-            "tests/unit/test_elastic_simulation.py::test_a_job_keeps_its_size_for_its_cooldown",
+            "tests/unit/test_reallocator_partition.py::test_a_job_that_restarts_does_so_again_soon_only_for_a_gain_that_is_large_beside_the_restart",
         ),
     ),
 )

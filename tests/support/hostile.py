@@ -10,6 +10,7 @@ import msgspec
 
 from tests.support.builders import spec
 from weft.domain.spec import JobSpec
+from weft.domain.topology import Topology
 
 T = TypeVar("T")
 
@@ -47,6 +48,8 @@ def _value(kind: Any, name: str, depth: int) -> Any:
         return next(iter(kind))
     if kind is JobSpec:
         return spec(name="a", command=(HOSTILE,), env={"A": HOSTILE}, labels={"a": HOSTILE})
+    if kind is Topology:  # it refuses text that names no link
+        return Topology(gpus=(1, 2), links=("NV1",), numa=(0, 1))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind, include_extras=True)
         fields = [field for field in msgspec.structs.fields(kind) if depth or field.required]

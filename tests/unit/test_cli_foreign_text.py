@@ -73,8 +73,9 @@ ANSWERS: dict[str, Any] = {
     "POST /v1/nodes/a/drain": Accepted,
 }
 COMMANDS = [
-    "ps", "ps -a", "nodes", "nodes --gpus", "gpus", "describe", "describe j-1", "explain j-1", "events", "events j-1",
-    "usage", "usage --by job", "usage --by label:a", "quota list", "quota set a --weight 1", "quota delete a",
+    "ps", "ps -a", "nodes", "nodes --gpus", "nodes --topology", "gpus", "describe", "describe j-1",
+    "explain j-1", "events", "events j-1", "usage", "usage --by job", "usage --by label:a",
+    "quota list", "quota set a --weight 1", "quota delete a",
     "secret list", "secret delete a", "token list", "token create a", "tenant list", "tenant set a --jobs-open 1",
     "webhook list", "webhook add https://example.org/", "webhook on w-1", "image list", "image delete a", "top --once",
     "endpoints j-1", "open j-1", "what-if --order fifo", "cancel j-1", "requeue j-1", "priority j-1 1",

@@ -49,7 +49,7 @@ def described() -> list[str]:
 def test_a_job_is_described_with_what_it_asked_for_and_what_it_uses() -> None:
     lines = described()
     assert lines[0] == "train  j-aaaaaaaaaa  running for 3m12s"
-    assert line_with("asks for", lines).endswith("1 x worker: 2 GPUs of model Emulated GPU, 2 CPUs, 4GiB of memory")
+    assert line_with("asks for", lines).endswith("1 x worker: 2 GPUs of Emulated GPU, 2 CPUs, 4GiB of memory")
     assert line_with("command", lines).endswith("python train.py --lr '0.1 x'")
     assert line_with("epoch  ", lines).endswith("1, failed tries 1 of 4")
     assert cells(line_with("0-1 emulated", lines))[-2:] == ["1.2 of 2", "2GiB of 4GiB"]

@@ -133,7 +133,7 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are() -> None:
     nodes = node("node-1", model="A100"), node("node-2", model="L40S")
     _, field, reason = refusal(spec(gpus=1, gpu_model="NVIDIA H100"), *nodes) or (0, "", "")
     assert field == "gpu_model"
-    assert reason == "no node of pool default has a GPU of model NVIDIA H100; there is A100, L40S"
+    assert reason == "no node of pool default has a GPU of NVIDIA H100; there is A100, L40S"
     assert refusal(spec(gpus=1, gpu_model="L40S"), *nodes) is None
 
 
