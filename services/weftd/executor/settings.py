@@ -51,7 +51,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = "process"  # or docker
     emulated_gpus: int = 0
     topology: Path | None = None  # a file that `nvidia-smi topo -m` wrote; None: the driver is asked
-    numa: str = "pin"  # a job with GPUs of one NUMA node gets CPUs and memory there; `cpus`: CPUs alone; off: neither
+    numa: str = "cpus"  # a run with GPUs of one NUMA node gets CPUs there; `pin`: memory there alone too; off: neither
     cpus: float = 0.0  # 0: those of the host
     memory: int = 0
     volumes_allowed: tuple[str, ...] = ()
