@@ -31,7 +31,7 @@ COMBINATIONS_MAX: Final = 128
 """Groups that are compared one by one; of more only those that grow from one GPU by its nearest."""
 
 REMEMBERED_MAX: Final = 8192  # results kept for one topology
-RING_MAX: Final = 12  # GPUs of which the best ring is searched for; of more, links alone are looked at
+RING_MAX: Final = 8  # GPUs of which the best ring is searched for; of more, links alone are looked at
 
 
 class Near:
@@ -174,14 +174,17 @@ class Near:
             return False
         if len(places) > RING_MAX or all(2 * of.bit_count() >= len(places) for of in nexts.values()):
             return True  # Dirac: where each has links to half of the others there is a ring
-        first = places[0]
-
-        def closes(last: int, left: int) -> bool:
-            if not left:
-                return bool(nexts[last] >> first & 1)
-            return any(closes(place, left & ~(1 << place)) for place in places_of(nexts[last] & left))
-
-        return closes(first, among & ~(1 << first))
+        first = 1 << places[0]
+        ends = {first: first}  # by the GPUs of a path from the first one: those at which such a path can end
+        for _ in range(len(places) - 1):
+            longer: dict[int, int] = {}
+            for path, last in ends.items():
+                for place in places_of(last):
+                    for following in places_of(nexts[place] & ~path):
+                        bit = 1 << following
+                        longer[path | bit] = longer.get(path | bit, 0) | bit
+            ends = longer
+        return bool(ends.get(among, 0) & nexts[places[0]])
 
 
 @lru_cache(maxsize=256)
