@@ -6,10 +6,10 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from multiprocessing import get_context
 
 from tests.simulation.simulate import Result, simulate
+from tests.simulation.workers import end_with_parent
 
 
 def main() -> int:
@@ -27,21 +27,6 @@ def main() -> int:
                 say(f"seed {result.seed}: {failure}".splitlines()[0])
     say(summary(results, wall_seconds=time.perf_counter() - began))
     return 1 if any(result.failures for result in results) else 0
-
-
-def end_with_parent() -> None:
-    """Let this worker end when the process that started it is gone.
-
-    A killed parent shuts no pool down, and a worker holds both ends of the pipe that it reads: it would wait forever.
-    """
-    parent = parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
 
 
 def _one(seed: int, *, trace: bool) -> int:
