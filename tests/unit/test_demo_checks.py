@@ -60,14 +60,11 @@ def tuned(cause: Cause) -> EventView:
     return replace(found, data=replace(found.data, cause=cause))
 
 
-def on(gpu: int) -> EventView:
-    found = event(JobEvent.PLACED, CauseCode.FITS)
-    return replace(found, data=replace(found.data, placement=placement(("node-1", gpu))))
-
-
 def of_picky(sentence: str, *, gpu: int = 1) -> Evidence:
-    explained = Explanation(job_id="j", name="picky", state=JobState.RUNNING, code="fits", sentence=sentence)
-    return Evidence(job=job(), story=(on(gpu),), explained=explained)
+    found = event(JobEvent.PLACED, CauseCode.FITS)
+    cause = Cause(code=CauseCode.FITS, sentence=sentence)
+    placed = replace(found, data=replace(found.data, placement=placement(("node-1", gpu)), cause=cause))
+    return Evidence(job=job(), story=(placed,))
 
 
 ENDED = job(state=JobState.CANCELLED)

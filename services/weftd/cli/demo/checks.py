@@ -71,10 +71,11 @@ def judge(name: str, evidence: Evidence) -> CheckResult:
 
 def _avoided(evidence: Evidence) -> CheckResult:
     slow = (parts.SLOW_NODE, parts.SLOW_GPU)
-    placed = [event.data.placement for event in of_kind(evidence.story, JobEvent.PLACED) if event.data.placement]
-    if any((one.node_id, gpu) == slow for place in placed for one in place.allocations for gpu in one.gpus):
+    placed = [event.data for event in of_kind(evidence.story, JobEvent.PLACED) if event.data.placement]
+    places = [one for data in placed if data.placement for one in data.placement.allocations]
+    if any((one.node_id, gpu) == slow for one in places for gpu in one.gpus):
         return CheckResult(False, "is on the slow GPU")
-    sentence = evidence.explained.sentence if evidence.explained is not None else ""
+    sentence = "; ".join(sentence_of(data.cause) for data in placed)
     aside = re.search(rf"left aside: (gpu-{slow[1]} of {slow[0]} is [0-9.]+× slower)", sentence)
     if aside is None:
         return CheckResult(False, f"it is not said that the slow GPU was left aside: {sentence}")

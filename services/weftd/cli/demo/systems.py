@@ -22,7 +22,7 @@ NOT_ENFORCED = "this machine lets Weft hold no job to a CPU limit (no rights to 
 
 
 async def avoid(client: Client, board: Board, nodes: Path) -> None:
-    """Make a GPU slow, measure all of its node, and ask why the next job is where it is."""
+    """Make a GPU slow, measure all of its node, and show why the next job is where it is."""
     slow = (parts.SLOW_NODE, parts.SLOW_GPU)
     slow_down(nodes / parts.SLOW_NODE / "emulated", parts.SLOW_GPU, parts.SLOWDOWN)
     node = next(node for node in (await client.nodes()).nodes if node.id == parts.SLOW_NODE)
@@ -36,9 +36,9 @@ async def avoid(client: Client, board: Board, nodes: Path) -> None:
         while not any(_score(gpu) > KNOWN for gpu in (await client.gpus(node=node.id)).gpus):  # noqa: ASYNC110 -- bounded
             await asyncio.sleep(LOOK_SECONDS)
     submitted = await client.submit(parts.picky())
-    await board.until("picky", lambda job: job.state.holding or job.state.final)
-    board.explained["picky"] = await client.explain(submitted.id)
-    board.tell("picky", f"explained: {board.explained['picky'].sentence}")
+    await board.until_state("picky", *FINAL)
+    for placed in of_kind(await client.story(submitted.id), JobEvent.PLACED):
+        board.tell("picky", f"placed: {sentence_of(placed.data.cause)}")
 
 
 async def share(client: Client, board: Board) -> None:
