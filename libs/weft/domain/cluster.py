@@ -43,7 +43,8 @@ class OfferedVolume(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node has for jobs: CPU cores, memory in bytes, GPUs, each index once, volumes, each name once.
+    """CPU cores, bytes of memory, GPUs and volumes that a node offers to jobs. Each GPU index and volume name is there
+    once.
 
     `topology`: the links of its GPUs; None: it could not be read, and all of them count as equally near.
     """

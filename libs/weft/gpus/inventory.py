@@ -64,12 +64,7 @@ async def inventory_in_time(
     behind without blocking the exit of the process. If the driver answers after all, `late` is called with the GPUs.
     """
     asked = asyncio.wrap_future(aside(lambda: inventory(nvml), name="gpu-inventory"))
-    stopping = asyncio.create_task(stop.wait())
-    waiting: list[asyncio.Future[Any]] = [asked, stopping]
-    try:
-        await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
+    await _waited_for(asked, stop, seconds_max)
     if asked.done():
         return asked.result()
     if not stop.is_set():
@@ -87,13 +82,18 @@ async def topology_in_time(
 ) -> Topology | None:
     """As `read_topology`, beside the event loop, and for no longer than `seconds_max` or until `stop`; then None."""
     asked = asyncio.wrap_future(aside(lambda: read_topology(gpus, nvml=nvml), name="gpu-topology"))
+    await _waited_for(asked, stop, seconds_max)
+    return asked.result() if asked.done() else None
+
+
+async def _waited_for(asked: asyncio.Future[Any], stop: asyncio.Event, seconds_max: float) -> None:
+    """Wait until the driver has answered or `stop` is set, and for no longer than `seconds_max`."""
     stopping = asyncio.create_task(stop.wait())
     waiting: list[asyncio.Future[Any]] = [asked, stopping]
     try:
         await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-    return asked.result() if asked.done() else None
 
 
 def _come_late(answer: asyncio.Future[tuple[Gpu, ...]], late: Callable[[tuple[Gpu, ...]], None]) -> None:

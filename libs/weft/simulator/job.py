@@ -174,7 +174,7 @@ class SimulatedJob:
         )
 
     def grower(self, *, offered: bool) -> Grower:
-        """As it grows to its size, or to what may be `offered` to it."""
+        """The request by which this job grows to its size; with `offered`, to the size that idle GPUs allow."""
         has, aims = self.granted, {one.role: one.most if offered else one.aim for one in self.live}
         return Grower(
             job_id=self.trace.id,
