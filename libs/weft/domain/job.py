@@ -296,7 +296,7 @@ class Job(Struct, frozen=True, kw_only=True):
         if not self.state.holding:
             return self.attained_gpu_seconds
         since = self.held_since if self.sized_at is None else self.sized_at
-        return self.attained_gpu_seconds + round(max(0.0, at - since), 6) * self.gpus_held
+        return round(self.attained_gpu_seconds + max(0.0, at - since) * self.gpus_held, 6)
 
 
 def beside(placement: Placement, following: Placement) -> tuple[Allocation, ...]:

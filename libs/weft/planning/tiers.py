@@ -50,4 +50,9 @@ class Tiers:
 
 def changes_at(at: float, *, now: float) -> float:
     """The time, as times are kept, by which the tier of a running job has changed that changes at `at`."""
-    return max(round(ceil(at / GRAIN_S - FLOAT_ERROR) * GRAIN_S, 6), now + GRAIN_S)
+    return max(as_kept(at), now + GRAIN_S)
+
+
+def as_kept(at: float) -> float:
+    """The first time not before `at` as times are kept, but for the error of a sum."""
+    return round(ceil(at / GRAIN_S - FLOAT_ERROR) * GRAIN_S, 6)

@@ -91,7 +91,7 @@ class SimulatedCluster:
     def may_leave(self, job_id: str, demand: Demand, *, fresh: bool) -> list[Holder]:
         del fresh
         if self._order.tier is None:
-            return []
+            return self._running.leaving()
         return self._running.may_leave(int(self.tier(job_id)), missing=demand.gpus - self.gpus_left)
 
     def takes_surplus_at(self, job_id: str) -> int | None:

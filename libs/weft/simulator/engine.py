@@ -11,6 +11,7 @@ from random import Random
 from weft.planning.policy import Policy
 from weft.planning.queue import Queue
 from weft.planning.quota.inforce import QuotasInForce
+from weft.planning.tiers import as_kept
 from weft.simulator.deciding import Deciding
 from weft.simulator.event_queue import EventQueue, What
 from weft.simulator.job import SimulatedJob
@@ -126,6 +127,7 @@ class Simulation:
             if every and due and now > next_decision:
                 now = next_decision
             assert now < inf, "jobs wait, and nothing will ever happen"
+            now = max(now, as_kept(now))  # the scheduler decides at such times
             while self._event_queue.next_at <= now:
                 due |= self._happens(*self._event_queue.take())
             if not due:

@@ -112,6 +112,12 @@ class Running:
             return max(now, job.paused_until) + max(after, 0.0) * job.stretch
         return now + max(after, 0.0)
 
+    def leaving(self) -> list[Holder]:
+        return [
+            Holder(job_id=job_id, worth=LEAVES_FIRST, allocations=job.allocations)
+            for job_id, job in sorted(self._leaving.items())
+        ]
+
     def may_leave(self, tier: int, *, missing: float) -> list[Holder]:
         """The jobs that stop already, and those of higher tiers that have run long enough, of the others what they can
         do without; none, if they and the jobs that resize live have fewer than `missing` GPUs."""
@@ -120,10 +126,7 @@ class Running:
         higher = self._tiers.above(tier, gpus=missing)
         if higher is None:
             return []
-        found = [
-            Holder(job_id=job_id, worth=LEAVES_FIRST, allocations=job.allocations)
-            for job_id, job in sorted(self._leaving.items())
-        ]
+        found = self.leaving()
         for one, job_id in higher:
             job = self.jobs[job_id]
             ran = self.now >= job.settled_at + self.runs_at_least(job)
