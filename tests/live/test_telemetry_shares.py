@@ -15,7 +15,7 @@ from tests.support import compiled
 from tests.support.arbiters import arbiter, saturating, shared, within
 from tests.support.tree import PYTHONPATH
 from weft.domain.cluster import Gpu
-from weft.emulation.processes import EmulatedDevices
+from weft.emulation.device import EmulatedDevices
 from weft.gpus import GpuWatch
 from weft.messages.signals import RunSample, ShareSample
 from weft.sharing import native, slots

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.domain.terminal import HELD_MAX, TerminalText, cleaned
+from weft.client.terminal import HELD_MAX, TerminalText, cleaned
 
 
 def shown(*chunks: bytes) -> str:

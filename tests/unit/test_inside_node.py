@@ -13,7 +13,7 @@ from weft.domain.cluster import Request
 from weft.domain.job import Allocation
 from weft.domain.shares import Share
 from weft.domain.topology import Topology
-from weft.gpus.table import topology_of_table
+from weft.gpus.topology import topology_of_table
 from weft.planning.capacity import FreeCapacity
 from weft.planning.finding import find
 from weft.planning.locality import Locality

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.compiled import Built, build
-from weft.emulation.processes import EmulatedDevices
+from weft.emulation.device import EmulatedDevices
 from weft.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
 from weft.sharing import places
 from weft.sharing.native import NotBuilt

@@ -7,8 +7,8 @@ from msgspec import Struct
 from weft.client.client import Client
 from weft.client.errors import Refused, Unreachable
 from weft.client.job_failed import JobFailed
+from weft.client.terminal import cleaned
 from weft.domain.job import CauseCode, JobState
-from weft.domain.terminal import cleaned
 from weft.messages.http import JobView
 
 LINES_MAX = 8

@@ -4,13 +4,16 @@ A benchmark reads the truth here: how long the device worked and for which proce
 """
 
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from weft.domain.cluster import Gpu
 from weft.emulation.native import DRIVER
+from weft.messages.signals import GpuProcess, GpuSample
 from weft.sharing.places import device_of
 from weft.sharing.slots import read_file
 
@@ -23,6 +26,8 @@ MAGIC = int.from_bytes(b"WEFTEMU1", "little")
 VERSION = 1
 PROCESSES = 1024
 HEAD_BYTES = PROCESS_BYTES = 128
+
+STARTED_SLACK_SECONDS = 1.0
 
 _HEAD = struct.Struct("<QIIQQQQ")
 _PROCESS = struct.Struct("<IIQQQQ")
@@ -94,3 +99,42 @@ def read_device(folder: Path, index: int = 0) -> DeviceCount:
         if taken:
             found.append(DeviceProcess(pid=pid, memory=used, busy_ns=own, kernels=launched, began_ns=began))
     return DeviceCount(memory=memory, busy_ns=busy, kernels=kernels, processes=tuple(found))
+
+
+class EmulatedDevices:
+    """The processes on the emulated GPUs of this host; NVML names those on real ones.
+
+    A process is there under the pid by which it sees itself: those in containers are left out. `folder`: the
+    executor's, with the state of each emulated GPU. `started_at`: the seconds from the host's boot to the start of the
+    process with a number, None if no such process lives.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        started_at: Callable[[int], float | None],
+        boot_clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._started_at = folder, started_at
+        self._asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - boot_clock()  # a process's start counts from boot
+
+    def with_processes(self, gpus: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
+        """The samples, those of emulated GPUs with the living processes that launched something there."""
+        if not self._folder.is_dir():
+            return gpus
+        return tuple(replace(gpu, processes=tuple(self._on(gpu))) if gpu.emulated else gpu for gpu in gpus)
+
+    def _on(self, gpu: GpuSample) -> Iterable[GpuProcess]:
+        try:
+            device: DeviceCount = read_device(device_of(self._folder, gpu.uuid), gpu.index)
+        except (OSError, ValueError):
+            return  # nothing has used it
+        for process in device.processes:
+            if process.kernels and self._lives(process):
+                yield GpuProcess(pid=process.pid, memory_used=process.memory)
+
+    def _lives(self, process: DeviceProcess) -> bool:
+        """Return True if that process lives: since it ended, another one may have got its number."""
+        started = self._started_at(process.pid)
+        return started is not None and started <= process.began_ns / 1e9 + self._asleep + STARTED_SLACK_SECONDS

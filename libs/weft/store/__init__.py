@@ -35,13 +35,12 @@ from weft.messages.history import Record
 from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from weft.store.accounts import AccountStore
 from weft.store.arrays import ArrayStore
-from weft.store.contexts import ContextStore
+from weft.store.contexts import ContextStore, UploadStore
 from weft.store.leases import LeaseStore
 from weft.store.secrets import SecretStore
 from weft.store.submissions import SubmissionStore
 from weft.store.tenants import Access, QuotaStore, TenantStore
 from weft.store.tuning import TuningStore
-from weft.store.uploads import UploadStore
 from weft.store.webhooks import WebhookStore
 
 ASKS_BYTES_MAX = 1 << 18  # bytes of asks that are read at once, but for the last: a large one takes long to store

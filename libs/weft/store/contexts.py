@@ -19,3 +19,30 @@ class ContextStore(Protocol):
 
     async def context_piece(self, tenant: str, digest: str, number: int) -> tuple[bytes, int] | None:
         """One piece, and how many bytes all have; None: there is no such context."""
+
+
+class UploadStore(Protocol):
+    """`upload` is an id of the upload's own, `owner` the tenant."""
+
+    async def begin_upload(self, upload: str, *, owner: str, digest: str, size: int, at: float, most: int) -> bool:
+        """Begin to store one of `size` bytes. False: the tenant's would have more than `most`."""
+
+    async def add_piece(self, upload: str, number: int, data: bytes, *, at: float) -> bool:
+        """False: it is not being stored any more."""
+
+    async def finish_upload(self, upload: str, *, at: float) -> None:
+        """It is whole now. One that its tenant has already is dropped."""
+
+    async def drop_upload(self, upload: str) -> None:
+        """Give it up, whole or not."""
+
+    async def forget_uploads(
+        self,
+        *,
+        whole_before: float,
+        begun_before: float,
+        owner: str | None = None,
+        most: int | None = None,
+    ) -> int:
+        """Remove those that were not used since, the longest unused first, unless an open job names them; and those
+        that never became whole. `owner` None: of all; `most`: so many at once. Returns how many."""

@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from weft.domain.terminal import cleaned
+from weft.client.terminal import cleaned
 from weftd.cli.formatting import clean_lines
 from weftd.cli.rendering.context import RenderContext
 

@@ -21,7 +21,7 @@ from weft.domain.ulimits import ulimits_of
 from weft.emulation.device import EmulatedDriver
 from weft.emulation.gpus import emulated_gpus
 from weft.gpus import inventory_in_time, topology_in_time
-from weft.gpus.table import topology_of_table
+from weft.gpus.topology import topology_of_table
 from weft.service import SettingsError, load, main
 from weft.service.keys import nats_keys
 from weftd.executor import service

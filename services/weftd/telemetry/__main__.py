@@ -6,9 +6,9 @@ import secrets
 import sys
 
 from weft.bus.nats import NatsBus
+from weft.emulation.device import EmulatedDevices
 from weft.emulation.faults import EmulatedSource
 from weft.emulation.gpus import emulated_gpus
-from weft.emulation.processes import EmulatedDevices
 from weft.gpus import GpuWatch, inventory_in_time
 from weft.service import load, main
 from weft.service.keys import nats_keys

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from weft.domain.topology import Topology
-from weft.gpus.table import topology_of_table
+from weft.gpus.topology import topology_of_table
 
 NAMES = ("pcie-4", "pcie-8", "pairs-8", "dgx1-8", "nvswitch-8", "nvswitch-16", "mig-7")
 

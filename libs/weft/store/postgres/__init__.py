@@ -16,6 +16,7 @@ from weft.store import UnlawfulError
 from weft.store.asking import Asking
 from weft.store.postgres.arrays import PostgresArrays
 from weft.store.postgres.batching import Batching
+from weft.store.postgres.contexts import PostgresContexts, PostgresUploads
 from weft.store.postgres.decoding import decoded
 from weft.store.postgres.events import PostgresAccounts, PostgresEvents
 from weft.store.postgres.jobs import PostgresServing
@@ -24,7 +25,6 @@ from weft.store.postgres.nodes import PostgresLearnt, PostgresNodes
 from weft.store.postgres.submissions import PostgresAsks, PostgresSubmissions
 from weft.store.postgres.tenants import PostgresQuotas, PostgresSecrets, PostgresTenants, PostgresWebhooks
 from weft.store.postgres.tuning import PostgresTuning
-from weft.store.postgres.uploads import PostgresContexts, PostgresUploads
 from weft.store.rows import columns_of, job_of, steps_of
 
 ADMITTED_BYTES_MAX = 2 << 20  # bytes of specifications that are admitted at once, but for the last

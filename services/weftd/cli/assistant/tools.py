@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from weft.client import Client
+from weft.client.terminal import cleaned
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, Kind
-from weft.domain.terminal import cleaned
 from weft.messages.http import JobView
 
 ROWS_MAX = 200

@@ -12,10 +12,10 @@ import msgspec
 from weft.client import Client, Gap, Refused
 from weft.client.failure import failed_rank
 from weft.client.place import PATIENT_SECONDS
+from weft.client.terminal import TerminalText
 from weft.domain.job import CauseCode, JobState
 from weft.domain.quantity import size_text
 from weft.domain.selection import is_pattern
-from weft.domain.terminal import TerminalText
 from weft.messages.http import ArrayView, EventView, JobView
 from weftd.cli import arrays, connection, page
 from weftd.cli.cli_error import CliError
