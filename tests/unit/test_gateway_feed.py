@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -27,7 +27,13 @@ async def submit(store: MemoryStore, *job_ids: str, tenant: str = "alice") -> No
 
 @asynccontextmanager
 async def feeding(store: MemoryStore, *, waiting_max: int = 100) -> AsyncIterator[Feed]:
-    feed = Feed(store, ConcurrencyLimit("reads", at_once=2, per_tenant=2), MemoryBus(), waiting_max=waiting_max)
+    feed = Feed(
+        store,
+        ConcurrencyLimit("reads", at_once=2, per_tenant=2),
+        MemoryBus(),
+        paying=lambda _: nullcontext(),
+        waiting_max=waiting_max,
+    )
     yield feed
     await feed.close()
 

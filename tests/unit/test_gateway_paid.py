@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -57,7 +58,7 @@ class Times:
 
 
 class SlowStore(MemoryStore):
-    """Half a second is gone before it knows how things were."""
+    """Half a second is gone before it knows how things were, or what happened to a tenant's jobs."""
 
     def __init__(self, clock: Times) -> None:
         super().__init__()
@@ -66,6 +67,14 @@ class SlowStore(MemoryStore):
     async def told_until(self, moment: Moment) -> list[Event]:
         self._clock.now += 0.5
         return await super().told_until(moment)
+
+    async def events(self, *, tenant: str | None = None, **asked: Any) -> list[Event]:
+        self._clock.now += 0.0 if tenant is None else 0.5
+        return await super().events(tenant=tenant, **asked)
+
+    async def story(self, job_id: str, **asked: Any) -> list[Event]:
+        self._clock.now += 0.5
+        return await super().story(job_id, **asked)
 
 
 def gateway_over(store: MemoryStore, clock: Times) -> Gateway:
@@ -129,6 +138,22 @@ async def test_a_look_at_the_past_is_charged_by_its_time_in_the_store() -> None:
         async with session.get(f"/v1/cluster?at={clock.now:.0f}") as answer:
             assert answer.status == 200
     assert 0.5 <= charged.of["busy"] < 0.6
+
+
+@pytest.mark.parametrize("path", ["events", "jobs/{job}/events"])
+async def test_a_list_and_a_stream_of_events_are_charged_by_their_time_in_the_store(path: str) -> None:
+    gateway, clock = await world("busy")
+    gateway.cpu_budgets = charged = Charged(clock)
+    path = f"/v1/{path}".format(job=(await submitted(gateway, "busy")).job_id)
+    charged.of.clear()
+    async with http(gateway, "busy") as session:
+        async with session.get(path) as answer:
+            assert len(await answer.json()) == 1
+        assert 0.5 <= charged.of["busy"] < 0.6
+        async with session.get(f"{path}?follow=1&after=0-0") as answer:
+            await answer.content.readuntil(b"data:")
+    assert 1.0 <= charged.of["busy"] < 1.2
+    await gateway.feed.close()
 
 
 async def test_an_ask_about_a_job_is_charged_and_one_that_is_refused_is_not() -> None:

@@ -149,7 +149,7 @@ class Gateway:
         )
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
-        self.feed = Feed(store, self.reading, bus)
+        self.feed = Feed(store, self.reading, bus, paying=lambda tenant: self.cpu_budgets.elsewhere(tenant))
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.settings = settings
         self.registry = (

@@ -78,9 +78,10 @@ async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
         return await _stream(call, after=after, wants=lambda event: tenant is None or event.tenant == tenant)
     limit, newest = call.query.limit, not after
     async with call.gateway.reading.one(call.who.tenant):
-        page = await call.gateway.store.events(
-            after=after, before=_before(call), tenant=tenant, newest=newest, limit=limit
-        )
+        with call.gateway.cpu_budgets.elsewhere(call.who.tenant):
+            page = await call.gateway.store.events(
+                after=after, before=_before(call), tenant=tenant, newest=newest, limit=limit
+            )
     return _answer(call, page, newest=newest)
 
 
@@ -102,9 +103,10 @@ async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:
     if not _is_stream(call.request, follow=call.query.follow):
         newest = bool(call.query.before)
         async with call.gateway.reading.one(call.who.tenant):
-            page = await call.gateway.store.story(
-                job.id, after=after, before=_before(call), newest=newest, limit=call.query.limit
-            )
+            with call.gateway.cpu_budgets.elsewhere(call.who.tenant):
+                page = await call.gateway.store.story(
+                    job.id, after=after, before=_before(call), newest=newest, limit=call.query.limit
+                )
         return _answer(call, page, newest=newest)
     if job.state in FINAL and after and not await call.gateway.store.story(job.id, after=after, limit=1):
         return web.Response(status=204)  # so that an EventSource does not reconnect

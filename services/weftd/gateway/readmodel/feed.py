@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from functools import partial
 
 import msgspec
@@ -115,14 +115,23 @@ class Reader:
 
 
 class Feed:
-    """The feed of all events. It reads the store, and listens on the bus, only while it has readers."""
+    """The feed of all events. It reads the store, and listens on the bus, only while it has readers.
+
+    `paying(tenant)`: the tenant pays for the time in it, in which the store reads past events for it.
+    """
 
     def __init__(
-        self, store: GatewayStore, reading: ConcurrencyLimit, bus: Bus, *, waiting_max: int = WAITING_MAX
+        self,
+        store: GatewayStore,
+        reading: ConcurrencyLimit,
+        bus: Bus,
+        *,
+        paying: Callable[[str], AbstractContextManager[None]],
+        waiting_max: int = WAITING_MAX,
     ) -> None:
         self._store = store
         self._bus = bus
-        self._reading_turns = reading
+        self._reading_turns, self._paying = reading, paying
         self._catching_up = ConcurrencyLimit(
             "streams that catch up", at_once=CATCHING_UP_MAX, per_tenant=CATCHING_UP_PER_TENANT
         )
@@ -279,7 +288,8 @@ class Feed:
         while more:
             async with self._catching_up.one(whose, patient=True):
                 async with self._reading_turns.one(whose, patient=True):
-                    page = await read(after=cursor, limit=TAKEN_MAX, bytes_max=TAKEN_BYTES_MAX)
+                    with self._paying(whose):
+                        page = await read(after=cursor, limit=TAKEN_MAX, bytes_max=TAKEN_BYTES_MAX)
                 more = is_full(page, TAKEN_MAX, TAKEN_BYTES_MAX)
                 if page:
                     cursor = page[-1].cursor
