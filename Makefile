@@ -7,7 +7,7 @@ SEEDS ?= 200
 FROM ?= 1000
 SECONDS ?= 60
 SEED ?= 7
-WORKERS ?= 4
+WORKERS ?= 5
 N ?= 3
 HISTORIES := tests/unit/test_one_engine.py
 # The files with tests that run alone: to collect all the others for them would take most of a minute.

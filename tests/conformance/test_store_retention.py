@@ -8,6 +8,7 @@ from weft.messages.asks import AskKind
 from weft.messages.signals import Curve, CurvePoint, GpuScore
 from weft.store import JobsKept
 from weft.store.accounts import Moment
+from weft.store.migrate import migrations
 from weft.store.tuning import Envelope
 
 DAY = 86400.0
@@ -114,6 +115,14 @@ async def test_how_long_jobs_are_kept_can_be_read_by_a_gateway(world: World) -> 
     await forget(world, lease, before=AT + DAY)
     await forget(world, lease, before=AT)  # a leader with a slow clock
     assert await world.gateway.jobs_kept() == [JobsKept(pool="default", seconds=KEPT, forgotten_before=AT + DAY)]
+
+
+async def test_a_gateway_reads_how_the_database_is(world: World) -> None:
+    assert (await world.gateway.database_status()).asks == 0
+    await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+    status = await world.gateway.database_status()
+    assert (status.ran, status.asks, status.unsent) == (migrations(), 1, 1)
+    assert 0 < status.connections < status.connections_max
 
 
 async def test_a_node_that_is_removed_is_told_and_goes_on_counting_when_it_joins_again(world: World) -> None:

@@ -16,10 +16,12 @@ from weft.client import Client
 from weft.domain.job import FINAL, JobState
 from weft.domain.spec import JobSpec, Role
 from weft.messages.http import JobView
+from weft.messages.http.status import Grave
 from weft.servers.process import command_of, wait_until
 from weftd.cli.demo.parts import program
 from weftd.cli.local import ClusterHome
 from weftd.cli.local.leftovers import living_runs
+from weftd.gateway.thinking.status import SILENT_SECONDS
 
 SECONDS_MAX = 60
 
@@ -215,6 +217,31 @@ async def test_a_service_that_dies_is_started_again(weft_up: Ups) -> None:
         job = await training(client)
         assert job.state is JobState.RUNNING
     assert (await processes(weft_up.home))["scheduler"] != before["scheduler"]
+
+
+async def test_status_names_a_service_that_stands_still_and_no_more_once_it_goes_on(weft_up: Ups) -> None:
+    up = await weft_up()
+    await up.says("Weft is up")
+    scorer = (await processes(weft_up.home))["scorer"]
+    async with up.client() as client:
+
+        async def heard(services: set[str]) -> list[str]:
+            """The services and servers with a problem, once exactly these services are heard."""
+            async with asyncio.timeout(SECONDS_MAX):
+                while True:
+                    told = await client.status()
+                    if {one.service for one in told.services if one.silent_seconds <= SILENT_SECONDS} == services:
+                        return [one.about for one in told.findings if one.grave is Grave.PROBLEM]
+                    await asyncio.sleep(0.5)
+
+        every = {"gateway", "scheduler", "scorer", "reallocator", "router"}
+        assert await heard(every) == []
+        os.kill(scorer, signal.SIGSTOP)
+        try:
+            assert await heard(every - {"scorer"}) == ["scorer"]
+        finally:
+            os.kill(scorer, signal.SIGCONT)
+        assert await heard(every) == []
 
 
 async def test_no_service_outlives_an_up_that_was_killed_and_the_next_one_takes_its_servers(weft_up: Ups) -> None:

@@ -11,6 +11,7 @@ from weft.client.wire import JSON_HEADERS, Wire, worth_another
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec
 from weft.messages.http import Accepted, ClusterView, GpusView, HistoryView, NodesView, SpecificationsView
+from weft.messages.http.status import StatusView
 from weft.messages.live import LiveDelta, LiveSnapshot, QueueView
 from weft.messages.whatif import WhatIfView, WhatIfWanted
 
@@ -28,6 +29,10 @@ class ClusterRequests:
     async def gpus(self, *, node: str = "", pool: str = "") -> GpusView:
         """All GPUs, or those of one node or pool."""
         return await self._wire.ask("GET", "/v1/gpus", GpusView, query=without_empty({"node": node, "pool": pool}))
+
+    async def status(self) -> StatusView:
+        """How the cluster itself is; for administrators."""
+        return await self._wire.ask("GET", "/v1/status", StatusView)
 
     async def drain(self, node: str) -> Accepted:
         return await self._wire.ask("POST", f"/v1/nodes/{path_part(node)}/drain", Accepted)

@@ -59,7 +59,14 @@ READ_EVERY_STREAM = (
 
 SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     "gateway": Permissions(
-        publish=("weft.asks.*", "weft.logs.*", "weft.files.*.*", "weft.sessions.*.*", "weft.outbox"),
+        publish=(
+            "weft.asks.*",
+            "weft.logs.*",
+            "weft.files.*.*",
+            "weft.sessions.*.*",
+            "weft.outbox",
+            "weft.services.gateway",
+        ),
         subscribe=(
             "weft.submit",
             "weft.secrets.*",
@@ -72,24 +79,40 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
             "weft.events.>",
             "weft.endpoints.*",
             "weft.serving.*",
+            "weft.services.*",
         ),
         answers=True,
     ),
     "scheduler": Permissions(
-        publish=("weft.hints.*", "weft.outbox", "weft.leaders.*", "weft.events.>", *MAKE_STREAM),
+        publish=(
+            "weft.hints.*",
+            "weft.outbox",
+            "weft.leaders.*",
+            "weft.events.>",
+            "weft.services.scheduler",
+            *MAKE_STREAM,
+        ),
         subscribe=("weft.sync.*.*", "weft.asks.*", "weft.outbox", "weft.leaders.*", "weft.scores.*", "weft.classes.*"),
         answers=True,
     ),
     "scorer": Permissions(
-        publish=("weft.scores.*", "weft.classes.*", "weft.paces.*", "weft.scorers.*", "weft.submit"),
+        publish=(
+            "weft.scores.*",
+            "weft.classes.*",
+            "weft.paces.*",
+            "weft.scorers.*",
+            "weft.submit",
+            "weft.services.scorer",
+        ),
         subscribe=("weft.telemetry.*", "weft.progress.*", "weft.paces.*", "weft.scorers.*"),
     ),
     "reallocator": Permissions(
-        publish=("weft.findings.*", "weft.asks.*"),
+        publish=("weft.findings.*", "weft.asks.*", "weft.services.reallocator"),
         subscribe=("weft.telemetry.*", "weft.progress.*", "weft.endpoints.*", "weft.serving.*"),
     ),
     "router": Permissions(
-        publish=("weft.serving.*",), subscribe=("weft.endpoints.*", "weft.serving.*", "weft.events.>")
+        publish=("weft.serving.*", "weft.services.router"),
+        subscribe=("weft.endpoints.*", "weft.serving.*", "weft.events.>"),
     ),
     "operator": Permissions(publish=READ_EVERY_STREAM, subscribe=("weft.>",)),
     # `_INBOX.>` is where a plain client expects its replies. Replies to any other user arrive below that user's own

@@ -25,6 +25,9 @@ from weft.messages.bounds import (
     Word,
 )
 
+DISK_FREE_PART_MIN = 0.02
+SERVICE_NAMES_MAX = 1024  # loops that stand still, or pools that are led, in one report
+
 
 class GpuProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One process on a GPU: its pid on the host, its GPU memory in bytes, its part of the SMs' time, 0–1.
@@ -132,6 +135,11 @@ class HostSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_pressure: Finite | None = None
     memory_pressure: Finite | None = None
     disk_pressure: Finite | None = None
+
+    @property
+    def disk_full(self) -> bool:
+        """Too full for a job to be started there."""
+        return self.disk_total > 0 and self.disk_used > (1.0 - DISK_FREE_PART_MIN) * self.disk_total
 
 
 class ShareSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -373,3 +381,21 @@ class PoolReviewed(Message, frozen=True, kw_only=True):
     at: float
     findings: tuple[Finding, ...] = ()
     verdicts: tuple[RankVerdict, ...] = ()
+
+
+class ServiceReported(Message, frozen=True, kw_only=True):
+    """A process of a service of the cluster → gateways: how it is. Nodes are known by their own reports.
+
+    `instance` names the process among those of its service; `up_seconds`: since it began; `stuck`: its loops that have
+    stood still for too long; `leads`: of a scheduler, the pools that it leads. `ends`: this is its last report.
+    """
+
+    subject: ClassVar[str] = "weft.services.{service}"
+    service: Token
+    instance: Word
+    version: Word
+    up_seconds: Amount
+    ready: bool
+    stuck: Annotated[tuple[Word, ...], Meta(max_length=SERVICE_NAMES_MAX)] = ()
+    leads: Annotated[tuple[Token, ...], Meta(max_length=SERVICE_NAMES_MAX)] = ()
+    ends: bool = False

@@ -33,6 +33,9 @@ class Pulse(msgspec.Struct):
     period: float
     beaten_at: float
 
+    def beats(self, now: float) -> bool:
+        return now - self.beaten_at <= max(PERIODS_MISSED_MAX * self.period, SILENCE_SECONDS_MIN)
+
 
 class Probes:
     """The health of this service. `now` is any clock that does not jump."""
@@ -62,13 +65,19 @@ class Probes:
         finally:
             histogram.labels(what, outcome).observe(self._now() - began)
 
+    @property
+    def stuck(self) -> list[str]:
+        """The loops that have stood still for too long."""
+        now = self._now()
+        return [name for name, pulse in self._pulses.items() if not pulse.beats(now)]
+
     def state(self) -> dict[str, Any]:
         now = self._now()
         loops = {
             name: {
                 "period_seconds": pulse.period,
                 "silent_seconds": round(now - pulse.beaten_at, 3),
-                "healthy": now - pulse.beaten_at <= max(PERIODS_MISSED_MAX * pulse.period, SILENCE_SECONDS_MIN),
+                "healthy": pulse.beats(now),
             }
             for name, pulse in self._pulses.items()
         }

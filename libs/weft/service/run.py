@@ -5,18 +5,23 @@ The service's `__main__` opens bus and store around `serve` with `async with`, s
 
 import asyncio
 import logging
+import os
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from weft.bus import Bus, RawRequest, Subscription
+from weft.bus import Bus, BusError, RawRequest, Subscription
 from weft.messages import Message
+from weft.messages.signals import ServiceReported
 from weft.service import admin
 from weft.service.admin import Probes
 from weft.service.meters import Meters
+from weft.version import version
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -28,6 +33,7 @@ BACK_OFF_SECONDS_MIN = 0.1
 BACK_OFF_SECONDS_MAX = 5.0
 REST_SECONDS_MAX = 0.1
 LOOK_SECONDS = 0.25  # between two looks whether requests are wanted
+REPORT_SECONDS = 5.0  # between two reports of a process to the gateways
 
 
 class Listen(msgspec.Struct, Generic[M], frozen=True):
@@ -97,10 +103,13 @@ async def serve(
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
     grace_seconds: float = 10.0,
+    reports: bool = False,
+    leads: Callable[[], Sequence[str]] = tuple,
 ) -> None:
     """Run until `stop` is set, then drain and return within about `grace_seconds`; raise what a loop raises.
 
-    Metrics that the service made in its own `registry` are served too.
+    Metrics that the service made in its own `registry` are served too. `reports`: this process tells gateways
+    how it is. `leads`: the pools that it leads.
     """
     now = asyncio.get_running_loop().time
     probes = admin.Probes(Meters(name, registry), bus, now)
@@ -117,6 +126,9 @@ async def serve(
             looks = [Every(LOOK_SECONDS, one.look, name="wanted") for one in heard if isinstance(one, _Wanted)]
             for look in looks:
                 await look.beat()
+            report = _reporting(name, bus, probes, leads, began=now())
+            if reports:
+                looks.append(Every(REPORT_SECONDS, report, retry_on=(BusError,), name="report"))
             for label, loop in _named([*loops, *looks]):
                 beating.append(asyncio.create_task(_beat(loop, label, ending, probes), name=label))
             probes.ready = True
@@ -128,11 +140,36 @@ async def serve(
             await _drained(heard, name, until)
             ending.set()
             await _ended(beating, name, until)
+            if reports:
+                with suppress(BusError):  # then it is silent for a while, and forgotten
+                    await report(ends=True)
         finally:
             probes.ready = False
             for task in beating:
                 task.cancel()
     logger.info("%s has ended", name)
+
+
+def _reporting(
+    name: str, bus: Bus, probes: Probes, leads: Callable[[], Sequence[str]], *, began: float
+) -> Callable[..., Awaitable[None]]:
+    now, instance = asyncio.get_running_loop().time, f"{socket.gethostname()}-{os.getpid()}"
+
+    async def report(*, ends: bool = False) -> None:
+        await bus.publish(
+            ServiceReported(
+                service=name,
+                instance=instance,
+                version=version(),
+                up_seconds=now() - began,
+                ready=probes.ready,
+                stuck=tuple(probes.stuck),
+                leads=tuple(leads()),
+                ends=ends,
+            )
+        )
+
+    return report
 
 
 async def _subscribed(

@@ -32,6 +32,7 @@ from weft.domain.tenants import Allowance
 from weft.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Update
 from weft.messages.events import Event
 from weft.messages.history import Record
+from weft.messages.http.status import DatabaseView
 from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from weft.store.accounts import AccountStore
 from weft.store.arrays import ArrayStore
@@ -293,6 +294,8 @@ class GatewayStore(
 
     async def jobs_kept(self) -> list[JobsKept]:
         """The retention of each pool that keeps jobs for a limited time."""
+
+    async def database_status(self) -> DatabaseView: ...
 
 
 class RelayStore(Protocol):

@@ -55,6 +55,11 @@ async def migrate(
         await connection.close(timeout=5)
 
 
+def migrations() -> tuple[str, ...]:
+    """The names of this version's migrations, in order."""
+    return tuple(_texts("migrations"))
+
+
 async def _make_roles(connection: "asyncpg.Connection[asyncpg.Record]", passwords: Mapping[str, str]) -> None:
     for role in ROLES:
         name = f"weft_{role}"

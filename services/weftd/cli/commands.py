@@ -29,6 +29,7 @@ _SEE = {
     **_commands("cluster.nodes", nodes="the nodes, their GPUs and who holds them"),
     **_commands("cluster.gpus", gpus="every GPU, who holds it, and how fast it is for each class of jobs"),
     **_commands("cluster.health", health="GPUs and nodes that are sick, why, and what ends that"),
+    **_commands("cluster.status", status="is the cluster well: its services and servers, and what to do"),
     **_commands("cluster.top", top="the cluster and its queue, live"),
     **_commands("jobs.describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("jobs.explain", explain="why a job waits, or why it is where it is"),

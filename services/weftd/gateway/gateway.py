@@ -29,6 +29,7 @@ from weftd.gateway.readmodel.cluster import LiveCluster
 from weftd.gateway.readmodel.estimates import Estimates
 from weftd.gateway.readmodel.feed import Feed
 from weftd.gateway.readmodel.live_stream import Live
+from weftd.gateway.readmodel.processes import Processes
 from weftd.gateway.readmodel.queue_estimates import QueueEstimates
 from weftd.gateway.readmodel.queue_lines import Lines
 from weftd.gateway.readmodel.reasons import Reasons
@@ -112,6 +113,7 @@ class Gateway:
         self.mail_domains = settings.mail.mail_domains
         self.prices = read_prices_file(settings.prices_file)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
+        self.processes = Processes(clock=clock)
         self.estimates = Estimates(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(
             clock=clock, router_url=settings.router_url

@@ -11,7 +11,7 @@ from weft.messages.images import ImageRead, ReadImage
 from weft.messages.nodes import ProgressSeen, ReadSecrets, SecretsRead
 from weft.messages.serving import EndpointsSeen, ServicesServed
 from weft.messages.sessions import SessionLeft
-from weft.messages.signals import NodeSampled, PoolReviewed
+from weft.messages.signals import NodeSampled, PoolReviewed, ServiceReported
 from weft.service import Answer, AnswerRaw, Every, Listen, SettingsError, serve
 from weft.service.keys import ServerCertificate
 from weft.store import GatewayStore, StoreUnavailableError
@@ -172,6 +172,7 @@ async def run(
                     Listen(PoolReviewed, gateway.cluster.hear_review, group=""),
                     Listen(EndpointsSeen, gateway.cluster.serving.hear_endpoints, group=""),
                     Listen(ServicesServed, gateway.cluster.serving.hear_served, group=""),
+                    Listen(ServiceReported, gateway.processes.hear, group=""),
                 ],
                 answers=[
                     AnswerRaw(SUBMIT_SUBJECT, submit, at_once=SUBMITS_AT_ONCE),
@@ -183,6 +184,7 @@ async def run(
                 loops=loops,
                 registry=gateway.meters.registry,
                 admin_host=settings.admin_host,
+                reports=True,
                 admin_port=settings.admin_port,
             )
         finally:

@@ -133,6 +133,7 @@ async def run(
         registry=registry,
         admin_port=settings.admin_port,
         admin_host=settings.admin_host,
+        reports=True,
     )
 
 

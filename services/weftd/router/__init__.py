@@ -4,6 +4,6 @@ Caddy carries the bytes, by one static configuration. For each request it asks t
 which answers with a replica, now or once one is free, or refuses. Any number of routers share the services.
 
 Takes: EndpointsSeen; ServicesServed: what other routers have at each replica; EventTold: that the store has news.
-Sends: ServicesServed.
+Sends: ServicesServed, ServiceReported.
 Owns:  nothing.
 """

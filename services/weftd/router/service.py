@@ -99,6 +99,7 @@ async def run(
             registry=meters.registry,
             admin_port=settings.admin_port,
             admin_host=settings.admin_host,
+            reports=True,
         )
     finally:
         taking.cancel()

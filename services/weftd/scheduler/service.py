@@ -195,6 +195,8 @@ async def run(
             registry=counters.registry,
             admin_port=settings.admin_port,
             admin_host=settings.admin_host,
+            reports=True,
+            leads=lambda: leading.led,
         )
     finally:
         with suppress(StoreUnavailableError):  # without the release the next leader waits a little longer

@@ -101,6 +101,7 @@ async def run(
             registry=registry,
             admin_port=settings.admin_port,
             admin_host=settings.admin_host,
+            reports=True,
         )
     finally:
         await shell.subscriptions.close()

@@ -2,12 +2,14 @@
 
 from weft.domain.lease import Lease, Pledge
 from weft.messages.history import Record
+from weft.messages.http.status import DatabaseView
 from weft.store import JobsKept, LeaseLostError
 from weft.store.asking import Asking
 from weft.store.rows import columns_of, lease_of
 
 TRIM_RECORDS, TRIM_BYTES = 2000, 32 << 20  # of a history, dropped in one statement
 TRIM_PARTS = 100  # statements in one call: the next call drops the rest
+COUNTED_MAX = 10_000  # of what waits
 
 
 class PostgresLeases:
@@ -85,3 +87,8 @@ class PostgresRetention:
 
     async def jobs_kept(self) -> list[JobsKept]:
         return [JobsKept(**row) for row in await self.asking.rows("jobs_kept")]
+
+    async def database_status(self) -> DatabaseView:
+        row = await self.asking.row("database_status", COUNTED_MAX)
+        assert row is not None
+        return DatabaseView(**{**row, "ran": tuple(row["ran"])})

@@ -510,6 +510,9 @@ SELECT {event}
 -- name: jobs_kept
 SELECT pool, seconds, extract(epoch FROM forgotten_before)::float8 AS forgotten_before FROM retention ORDER BY pool;
 
+-- name: database_status
+SELECT bytes, connections, connections_max, version, ran, asks, unsent FROM database_status($1::integer);
+
 -- name: forget_tokens
 WITH gone AS (
     DELETE FROM tokens

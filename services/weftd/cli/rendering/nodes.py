@@ -11,13 +11,11 @@ from weft.domain.health import HealthRecord
 from weft.domain.quantity import size_text
 from weft.domain.text import listed
 from weft.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
-from weft.messages.signals import HostSample
 from weftd.cli.formatting import NAMED_MAX, ago, clean, indexes, number, share_text, span
 from weftd.cli.rendering.context import RenderContext, fitting, plain, table
 
 T = TypeVar("T")
 
-_FREE_PART_MIN = 0.02
 _SLOW = 0.05  # slower than typical by this part is shown as slow
 
 
@@ -170,16 +168,12 @@ def model_text(model: str, *, emulated: bool) -> str:
 
 def full_disks(nodes: Sequence[NodeView]) -> list[str]:
     """The nodes whose disk of runs and logs is almost full."""
-    full = [node.id for node in nodes if node.use and node.use.disk_total and _free_part(node.use) < _FREE_PART_MIN]
+    full = [node.id for node in nodes if node.use and node.use.disk_full]
     return (
         [f"the disk of the runs is full on {listed(full, NAMED_MAX)}: jobs there cannot write, and none starts"]
         if full
         else []
     )
-
-
-def _free_part(use: HostSample) -> float:
-    return 1.0 - use.disk_used / use.disk_total
 
 
 def not_enforced(nodes: Sequence[NodeView]) -> list[str]:

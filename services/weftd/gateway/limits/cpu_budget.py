@@ -1,8 +1,8 @@
 """Each tenant's lane: a tenant that had more than its part of this gateway's processor goes on later, and others pass.
 
-What a request costs is measured where it is worked on: the steps of its coroutine, and its work in threads. What other
-processes do for it is charged where that is much beside it: a read of the past, or of events, by its time in the store,
-a piece of a log by its bytes, a large specification by its own, an ask by a price. The rest comes in proportion.
+The cost of a request is measured where it is worked on: the steps of its coroutine, and its work in threads. The work
+of other processes for it is charged where it is much beside that: a read of the past, or of events, by its time in the
+store, a piece of a log by its bytes, a large specification by its own, an ask by a price. The rest comes in proportion.
 
 It is no limit of rate or concurrency (`concurrency.py`): a request is admitted before its cost is known, and a debt
 delays the next one only while another tenant is there.

@@ -5,7 +5,9 @@ from tests.support.doubles.store.submissions import MemorySubmissions
 from tests.support.doubles.store.times import micro
 from tests.support.doubles.store.tuning import MemoryTuning
 from weft.domain.lease import Lease
+from weft.messages.http.status import DatabaseView
 from weft.store import JobsKept
+from weft.store.migrate import migrations
 
 
 class MemoryRetention(MemorySubmissions, MemoryTuning, MemoryNodes):
@@ -44,3 +46,14 @@ class MemoryRetention(MemorySubmissions, MemoryTuning, MemoryNodes):
 
     async def jobs_kept(self) -> list[JobsKept]:
         return [kept for _, kept in sorted(self._jobs_kept.items())]
+
+    async def database_status(self) -> DatabaseView:
+        return DatabaseView(
+            bytes=1,
+            connections=1,
+            connections_max=100,
+            version="in memory",
+            ran=migrations(),
+            asks=len(self._asks),
+            unsent=len(self._outbox),
+        )

@@ -581,3 +581,11 @@ CREATE FUNCTION reach_rung(of_job text, of_array text, of_rung integer, reached 
                            cause jsonb, reached_at timestamptz) RETURNS boolean LANGUAGE sql AS 'SELECT false';
 REVOKE ALL ON FUNCTION ask_tune, ask_scale, ask_sizes, ask_shares, reach_rung FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION ask_tune, ask_scale, ask_sizes, ask_shares, reach_rung TO weft_reallocator;
+
+-- What a gateway shows of the database.
+CREATE FUNCTION database_status(most integer)
+    RETURNS TABLE (bytes bigint, connections integer, connections_max integer, version text, ran text[],
+                   asks integer, unsent integer)
+    LANGUAGE sql AS 'SELECT NULL::bigint, 0, 0, NULL::text, NULL::text[], 0, 0 LIMIT 0';
+REVOKE ALL ON FUNCTION database_status FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION database_status TO weft_gateway;
