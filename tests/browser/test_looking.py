@@ -94,7 +94,7 @@ async def test_the_queue_and_the_page_of_a_job_foretell_its_start_alike(browser:
 
 async def test_the_queue_is_filtered_and_its_address_keeps_the_filters(browser: Browser, cluster: Shown) -> None:
     async with dashboard(browser, cluster.url) as window:
-        await window.sign_in(cluster.world.tokens["alice"], keep=True)
+        await window.sign_in(cluster.world.tokens["alice"])
         await window.go("queue")
         await window.page.get_by_label("Label").fill("team=vision")
         await expect(window.main.get_by_text("1 job waits")).to_be_visible()

@@ -35,21 +35,21 @@ async def test_a_token_that_is_not_in_force_is_refused_with_a_sentence(browser: 
         await expect(window.page.get_by_role("alert")).to_contain_text("no spaces")
 
 
-async def test_a_token_lives_in_memory_and_a_reload_asks_again(browser: Browser, world: World) -> None:
+async def test_a_reload_keeps_the_session_of_which_scripts_see_no_token(browser: Browser, world: World) -> None:
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        assert world.tokens["alice"] not in await stored(window)
-        await window.page.reload()
-        await expect(window.button("Sign in")).to_be_visible()
-
-
-async def test_a_token_that_is_kept_outlives_a_reload_and_goes_with_signing_out(browser: Browser, world: World) -> None:
-    async with dashboard(browser, world.gateway.url) as window:
-        await window.sign_in(world.tokens["alice"], keep=True)
+        (cookie,) = await window.page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/v1")
+        for secret in (world.tokens["alice"], cookie["value"]):
+            assert secret not in await stored(window)
         await window.page.reload()
         await window.is_live()
+        other = await window.page.context.new_page()  # a link that a colleague sends opens a new tab
+        await other.goto(f"{window.url}/#/queue")
+        await expect(other.get_by_role("heading", name="Queue")).to_be_visible()
         await window.button("Sign out").click()
         await expect(window.button("Sign in")).to_be_visible()
-        assert world.tokens["alice"] not in await stored(window)
+        assert not await window.page.context.cookies()
+        assert not (await world.alice.sessions()).sessions
         await window.page.reload()
         await expect(window.button("Sign in")).to_be_visible()
 
@@ -58,23 +58,58 @@ async def test_a_link_may_fill_the_form_in_but_does_not_sign_in_and_leaves_the_a
     browser: Browser, world: World
 ) -> None:
     async with dashboard(browser, world.gateway.url) as window:
-        for token in (world.tokens["alice"], world.tokens["bob"]):  # on a new page, then on one that is open
-            await window.page.goto(f"{window.url}/#token={token}")
-            await expect(window.page.get_by_label("Token", exact=True)).to_have_value(token)
-            assert token not in await stored(window)
+        for client in (world.alice, world.bob):  # on a new page, then on one that is open
+            code = (await client.make_code()).code
+            await window.page.goto(f"{window.url}/#code={code}")
+            await expect(window.page.get_by_label("Token", exact=True)).to_have_value(code)
+            assert code not in await stored(window)
             await expect(window.button("Sign in")).to_be_visible()
         assert not any("/v1/" in asked for asked in window.watch.asked)
         await window.button("Sign in").click()
         await window.is_live()
+        await expect(window.page.get_by_role("banner")).to_contain_text("bob")
+
+
+async def test_a_link_that_was_used_says_so(browser: Browser, world: World) -> None:
+    async with dashboard(browser, world.gateway.url) as window:
+        window.watch.expect(REFUSED)
+        code = (await world.alice.make_code()).code
+        async with world.http.post(f"{world.gateway.url}/v1/sessions", json={"code": code}) as answer:
+            assert answer.status == 201
+        await window.page.goto(f"{window.url}/#code={code}")
+        await window.button("Sign in").click()
+        await expect(window.page.get_by_role("alert")).to_contain_text("This link was used, or is too old")
 
 
 async def test_a_link_does_not_sign_a_person_in_as_another(browser: Browser, world: World) -> None:
     async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
-        await window.page.evaluate("token => { location.hash = `#token=${token}` }", world.tokens["bob"])
+        code = (await world.bob.make_code()).code
+        await window.page.evaluate("code => { location.hash = `#code=${code}` }", code)
         await window.page.wait_for_timeout(300)
-        assert world.tokens["bob"] not in await stored(window)
+        assert code not in await stored(window)
         await window.is_live()
         await expect(window.page.get_by_role("banner")).to_contain_text("alice")
+
+
+async def test_a_cookie_that_another_page_planted_is_not_used(browser: Browser, world: World) -> None:
+    """A page on another port of this host can set the cookie; it cannot store the proof where this page reads it."""
+    async with dashboard(browser, world.gateway.url) as window:
+        token = (await session_of(world, "bob"))[1]
+        planted = {"name": "weft_token-~", "value": token, "url": f"{window.url}/v1/live"}
+        await window.page.context.add_cookies([planted])  # type: ignore[list-item]
+        await window.page.goto(f"{window.url}/")
+        await expect(window.button("Sign in")).to_be_visible()
+        await window.submit_token(world.tokens["alice"])
+        await window.is_live()
+        await expect(window.page.get_by_role("banner")).to_contain_text("alice")
+
+
+async def session_of(world: World, tenant: str) -> tuple[dict[str, str], str]:
+    """A session of a tenant as the gateway answers it, and the token in its cookie."""
+    headers = {"Authorization": f"Bearer {world.tokens[tenant]}"}
+    async with world.http.post(f"{world.gateway.url}/v1/sessions", json={}, headers=headers) as answer:
+        assert answer.status == 201
+        return await answer.json(), answer.cookies["weft_token-~"].value
 
 
 async def test_a_token_that_is_revoked_ends_the_session_and_says_so(browser: Browser, world: World) -> None:

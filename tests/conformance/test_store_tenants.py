@@ -115,7 +115,7 @@ async def test_what_is_chosen_for_a_tenant_comes_with_its_token(world: World) ->
     chosen = AllowanceChosen(
         jobs_open_max=7, spec_bytes_max=9, priority_max=500, may_be_unpreemptible=True, idle_seconds_max=60
     )
-    assert await world.gateway.access(token, at=AT) == Access(tenant="alice", chosen=chosen)
+    assert await world.gateway.access(token, at=AT) == Access(tenant="alice", chosen=chosen, label="a")
     await world.gateway.change_tenant(
         "alice", AllowanceChange(priority_max=None, spec_bytes_max=None, idle_seconds_max=None)
     )

@@ -10,12 +10,12 @@ async def test_a_token_gives_access_until_it_is_revoked(world: World) -> None:
     await world.gateway.add_token(mine, tenant="alice", admin=False, label="laptop", at=AT)
     await world.gateway.add_token(others, tenant="alice", admin=False, label="desk", at=AT)
     await world.gateway.add_token(admins, tenant="admin", admin=True, label="laptop", at=AT)
-    assert await world.gateway.access(mine, at=AT) == Access(tenant="alice")
-    assert await world.gateway.access(admins, at=AT) == Access(tenant="admin", admin=True)
+    assert await world.gateway.access(mine, at=AT) == Access(tenant="alice", label="laptop")
+    assert await world.gateway.access(admins, at=AT) == Access(tenant="admin", admin=True, label="laptop")
     assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 1
     assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 0
     assert await world.gateway.access(mine, at=AT) is None
-    assert await world.gateway.access(others, at=AT) == Access(tenant="alice")
+    assert await world.gateway.access(others, at=AT) == Access(tenant="alice", label="desk")
     assert await world.gateway.access(admins, at=AT) is not None
 
 
@@ -23,7 +23,7 @@ async def test_the_same_token_again_changes_nothing(world: World) -> None:
     token = bytes(32)
     await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
     await world.gateway.add_token(token, tenant="bob", admin=True, label="b", at=AT)
-    assert await world.gateway.access(token, at=AT) == Access(tenant="alice")
+    assert await world.gateway.access(token, at=AT) == Access(tenant="alice", label="a")
     assert await world.gateway.revoke_tokens(tenant="alice", label="a", at=AT) == 1
     await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
     assert await world.gateway.access(token, at=AT) is None
@@ -32,7 +32,7 @@ async def test_the_same_token_again_changes_nothing(world: World) -> None:
 async def test_a_token_ends_by_itself_when_it_was_said_to(world: World) -> None:
     token = bytes([4]) * 32
     await world.gateway.add_token(token, tenant="alice", admin=False, label="ci", at=AT, expires_at=AT + 10)
-    assert await world.gateway.access(token, at=AT + 9.9) == Access(tenant="alice")
+    assert await world.gateway.access(token, at=AT + 9.9) == Access(tenant="alice", label="ci")
     assert await world.gateway.access(token, at=AT + 10) is None
     assert await world.gateway.access(token, at=AT + 9.9) is not None
 

@@ -101,11 +101,11 @@ async def test_a_service_is_run_called_seen_and_ended(ada: Typist) -> None:
     listed = json.loads((await ada.types("endpoints", "chat", "--json")).out)
     assert [(each["rank"], each["ready"]) for each in listed["endpoints"]] == [(0, True)]
     opened = (await ada.types("open", "chat")).out.strip()
-    assert opened.startswith(f"{listed['url']}?weft_token=")
+    assert opened.startswith(f"{listed['url']}?weft_code=")
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
         async with browser.get(opened.replace("?", "healthz?")) as answer:
             assert answer.status == 200
-            assert "weft_token" not in str(answer.url)
+            assert "weft_code" not in str(answer.url)
         async with browser.get(f"{listed['url']}healthz") as answer:
             assert answer.status == 200
     async with aiohttp.ClientSession() as stranger, stranger.get(listed["url"]) as answer:

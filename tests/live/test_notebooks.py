@@ -31,7 +31,7 @@ async def test_a_kernel_is_started_with_a_token_and_a_cookie_still_needs_its_xsr
     began = await ada.types("notebook", "--json")
     assert began.status == 0, began.err
     told = json.loads(began.out)
-    url, _, token = told["url"].partition("?weft_token=")
+    url, token = told["url"].partition("?weft_code=")[0], cluster.local.token
     kernels = f"{url}api/kernels"
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
         for address, headers, status in (

@@ -36,12 +36,14 @@ MAY_WRITE = {
     "gateway": {
         "INSERT": {
             *{"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
-            *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces"},
+            *{"webhooks", "duties", "quotas", "secrets", "contexts", "context_pieces", "sign_ins"},
         },
         "UPDATE": {
             "quotas",
             "tokens.revoked_at",
             "tokens.used_at",
+            "sign_ins.used_at",
+            "sign_ins.ended_at",
             "tenants.jobs_open_max",
             "tenants.spec_bytes_max",
             "tenants.priority_max",
@@ -53,7 +55,7 @@ MAY_WRITE = {
             "contexts",
             "duties",
         },
-        "DELETE": {"tokens", "quotas", "webhooks", "secrets", "contexts"},
+        "DELETE": {"tokens", "sign_ins", "quotas", "webhooks", "secrets", "contexts"},
     },
     "scheduler": {
         "INSERT": {
@@ -77,7 +79,8 @@ MAY_WRITE = {
     },
     "router": {},
 }
-OF_GATEWAYS = {"webhooks", "duties", "secrets", "contexts", "context_pieces"}
+OF_GATEWAYS = {"webhooks", "duties", "secrets", "contexts", "context_pieces", "audit"}
+SIGN_INS = {"sign_ins"}  # a router looks sessions up, too
 MAY_NOT_READ = {
     "gateway": {
         *{"leases", "leaderships", "job_steps", "outbox", "event_stream", "migrations", "rungs", "restart_costs"},
@@ -85,6 +88,7 @@ MAY_NOT_READ = {
     },
     "scheduler": {
         *OF_GATEWAYS,
+        *SIGN_INS,
         "tenants",
         "tokens",
         "migrations",
@@ -97,6 +101,7 @@ MAY_NOT_READ = {
     },
     "scorer": {
         *OF_GATEWAYS,
+        *SIGN_INS,
         *{
             "quotas",
             "revisions",
@@ -124,6 +129,7 @@ MAY_NOT_READ = {
     },
     "reallocator": {
         *OF_GATEWAYS,
+        *SIGN_INS,
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
         "retention",
@@ -217,7 +223,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 34
+    assert len(tables) == 36
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

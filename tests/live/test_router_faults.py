@@ -13,7 +13,7 @@ import aiohttp.web
 import pytest
 
 from tests.support.gateway import Place, until
-from tests.support.routers import Replica, Town, error_of, town
+from tests.support.routers import Replica, Town, error_of, one_time_code, town
 
 BACK_SECONDS_MAX = 2.0  # the aim; a machine that is busy with other work is given more
 SLACK = 10.0
@@ -204,10 +204,22 @@ async def test_a_service_that_is_not_public_wants_a_token_of_its_tenant(
             assert (answer.status, headers) == (status, headers)
             body = await answer.json()
     assert "Authorization" not in body["headers"]
-    async with http.get(f"{url}?a=1&weft_token={there.tokens['alice']}&b=2", allow_redirects=False) as answer:
+    code = await one_time_code(there, "alice", job.id)
+    async with http.get(f"{url}?a=1&weft_code={code}&b=2", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (302, f"/s/{job.id}/x?a=1&b=2")
         cookie = answer.headers["Set-Cookie"]
     assert f"Path=/s/{job.id}/; HttpOnly; SameSite=Lax" in cookie
+    assert there.tokens["alice"] not in cookie
+    session = {"Cookie": cookie.partition(";")[0]}
+    for headers, status in (({}, 401), (session, 302)):  # once; the reload of a browser that has the session goes on
+        async with http.get(f"{url}?weft_code={code}", headers=headers, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers.get("Set-Cookie")) == (status, None)
+    other = await there.service("other", public=False)
+    await there.tell(replica.endpoint(job), replica.endpoint(other))
+    async with http.get(f"{there.url}/s/{other.id}/x", headers=session) as answer:
+        assert answer.status == 404, "the session of a link opens its own service alone"
+    async with http.get(f"{url}?weft_token={there.tokens['alice']}") as answer:
+        assert answer.status == 400
     headers = {"Cookie": f"mine=1; {cookie.partition(';')[0]}", "Authorization": "Basic abc"}
     async with http.get(url, headers=headers) as answer:
         told = (await answer.json())["headers"]

@@ -7,7 +7,7 @@ import aiohttp.web
 import pytest
 
 from tests.support.gateway import until
-from tests.support.routers import Town, error_of
+from tests.support.routers import Town, error_of, one_time_code
 
 OTHER = "http://evil.beta.localhost:8480"
 
@@ -57,11 +57,12 @@ async def test_a_page_of_another_origin_gets_nothing_with_a_persons_cookie(
             assert (answer.status, headers) == (status, headers)
             if status == 403:
                 assert "another origin" in error_of(await answer.read())
-    planted = f"{url}?weft_token={there.tokens['bob']}"
+    planted = f"{url}?weft_code={await one_time_code(there, 'bob', 'j-other')}"
     async with http.get(planted, allow_redirects=False) as answer:
-        assert (answer.status, answer.headers.get("Set-Cookie")) == (404, None), "it opens nothing here"
+        assert (answer.status, answer.headers.get("Set-Cookie")) == (401, None), "it opens nothing here"
     image = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
-    async with http.get(f"{url}?weft_token={there.tokens['alice']}", headers=image, allow_redirects=False) as answer:
+    mine = f"{url}?weft_code={await one_time_code(there, 'alice', job.id)}"
+    async with http.get(mine, headers=image, allow_redirects=False) as answer:
         assert (answer.status, answer.headers.get("Set-Cookie")) == (403, None)
     both = {"Cookie": f"weft_token={there.tokens['bob']}; weft_token=weft_x; weft_token={there.tokens['alice']}; a=b"}
     async with http.get(url, headers=both) as answer:

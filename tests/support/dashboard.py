@@ -53,15 +53,13 @@ class Dashboard:
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=re.compile(f"^{name}$", re.IGNORECASE))
 
-    async def sign_in(self, token: str, *, keep: bool = False) -> None:
+    async def sign_in(self, token: str) -> None:
         await self.page.goto(f"{self.url}/")
-        await self.submit_token(token, keep=keep)
+        await self.submit_token(token)
         await self.is_live()
 
-    async def submit_token(self, token: str, *, keep: bool = False) -> None:
+    async def submit_token(self, token: str) -> None:
         await self.page.get_by_label("Token", exact=True).fill(token)
-        if keep:
-            await self.page.get_by_role("checkbox").check()
         await self.button("Sign in").click()
 
     async def is_live(self) -> None:

@@ -39,7 +39,7 @@ async def main(file: str) -> int:
             *(sys.executable, "-m", "weftd.cli", "demo"), stdout=asyncio.subprocess.PIPE
         )
         assert demo.stdout
-        where = await line_with(demo.stdout, r"the dashboard: (\S+)/#token=(\S+)")
+        where = await line_with(demo.stdout, r"the dashboard: (\S+)/#code=(\S+)")
         await signed_in(page, where[1], where[2])
         await line_with(demo.stdout, FULL)
         await asyncio.sleep(SETTLE_SECONDS)

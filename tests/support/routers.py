@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from weft.domain.job import Allocation, Job, JobEvent, Placement
 from weft.domain.lease import Lease
 from weft.messages.events import EventTold
 from weft.messages.serving import Endpoint, EndpointsSeen, ReplicaEnded, ServicesServed
+from weft.store.audit import Actor
 from weftd.cli.local.plan import role_dsn
 
 NODE = "node-1"
@@ -260,6 +262,20 @@ async def town(place: Place, folder: Path, **settings: str) -> AsyncIterator[Tow
             for replica in made.replicas:
                 await replica.stop()
             await heard.drain()
+
+
+async def one_time_code(there: Town, tenant: str, job: str, *, code: str = "", seconds: float = 60.0) -> str:
+    """A code that opens the service of a job once, made with the tenant's token."""
+    import hashlib
+
+    code = code or f"code_{secrets.token_hex(20)}"
+    by, digest = (hashlib.sha256(text.encode()).digest() for text in (there.tokens[tenant], code))
+    at = time.time()
+    made = await there.place.stores.gateway.add_code(
+        digest, by=by, job=job, at=at, expires_at=at + seconds, session_ends_at=at + 3600, most=100, actor=Actor()
+    )
+    assert made is not None
+    return code
 
 
 async def keep_token(place: Place, token: str, tenant: str, *, admin: bool = False) -> None:

@@ -4,10 +4,8 @@ import asyncio
 from typing import Any
 
 from tests.support.told_gateway import ToldGateway
-from weft.messages.http.services import (
-    EndpointsView,
-    EndpointView,
-)
+from weft.messages.http.services import EndpointsView, EndpointView
+from weft.messages.http.sign_ins import CodeMade
 from weftd.cli.__main__ import main
 
 JOB = "j-aaaaaaaaaa"
@@ -24,6 +22,7 @@ def endpoints(gateway: ToldGateway, *found: EndpointView, **fields: Any) -> Endp
     url = f"{gateway.url}/s/{JOB}/"
     view = EndpointsView(**{"job_id": JOB, "name": "chat", "digest": "d", "url": url, "endpoints": found, **fields})
     gateway.answers[f"GET /v1/jobs/{JOB}/endpoints"] = view
+    gateway.answers["POST /v1/codes"] = CodeMade(code="code_1", expires_at=0.0, job=JOB)
     return view
 
 

@@ -89,7 +89,7 @@ async def test_notebook_prints_its_url_once_it_answers(gateway: ToldGateway, cap
     view = endpoints(gateway, endpoint(0, ready=True))
     assert await weft(gateway, "notebook", "--gpus", "1") == 0
     said = capsys.readouterr()
-    assert said.out == f"{view.url}?weft_token=a%20b%2Bc\n"
+    assert said.out == f"{view.url}?weft_code=code_1\n"
     assert said.err == "note: it may be stopped\n"
     assert await weft(gateway, "notebook", "--share", "0.5") == 2
 

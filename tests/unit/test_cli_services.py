@@ -96,13 +96,17 @@ async def test_endpoints_and_open_print_json(gateway: ToldGateway, capsys: Said)
     assert await weft(gateway, "endpoints", JOB, "--json") == 0
     assert capsys.readouterr().out == msgspec.json.encode(view).decode() + "\n"
     assert await weft(gateway, "open", JOB, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"url": f"{view.url}?weft_token=a%20b%2Bc"}
+    assert json.loads(capsys.readouterr().out) == {"url": f"{view.url}?weft_code=code_1"}
 
 
-async def test_open_hands_the_token_over_unless_the_service_is_public(gateway: ToldGateway, capsys: Said) -> None:
+async def test_open_hands_a_one_time_code_over_unless_the_service_is_public(gateway: ToldGateway, capsys: Said) -> None:
     view = endpoints(gateway, endpoint(0, ready=True))
     assert await weft(gateway, "open", JOB) == 0
-    assert capsys.readouterr().out == f"{view.url}?weft_token=a%20b%2Bc\n"
+    assert capsys.readouterr().out == f"{view.url}?weft_code=code_1\n"
+    assert gateway.bodies[-1] == b'{"job":"%s"}' % JOB.encode()
+    assert await weft(gateway, "open") == 0
+    assert capsys.readouterr().out == f"{gateway.url}/#code=code_1\n"
+    assert gateway.bodies[-1] == b"{}"
     endpoints(gateway, token=False)
     assert await weft(gateway, "open", JOB) == 0
     said = capsys.readouterr()

@@ -56,7 +56,7 @@ async def test_a_token_is_looked_up_once_in_a_while() -> None:
     world = World()
     await world.token("weft_a")
     for _ in range(100):
-        assert await world.of("weft_a") == Access(tenant="alice")
+        assert await world.of("weft_a") == Access(tenant="alice", label="x")
         world.at += REMEMBERED_SECONDS / 50
     assert world.asked["access"] in (2, 3)
 
@@ -102,7 +102,7 @@ async def test_guessing_is_slowed_for_its_source_alone() -> None:
     await world.token("weft_good")
     assert [await world.status(f"weft_{number}") for number in range(10)] == [401] * 3 + [429] * 7
     assert world.asked["access"] == 3
-    assert await world.of("weft_good", source="192.0.2.2") == Access(tenant="alice")
+    assert await world.of("weft_good", source="192.0.2.2") == Access(tenant="alice", label="x")
     assert await world.status("weft_y", source="192.0.2.2") == 401
     world.at += 1
     assert [await world.status(f"weft_{number}") for number in range(20, 22)] == [401, 429]
@@ -136,7 +136,7 @@ async def test_unknown_tokens_of_all_sources_are_looked_up_a_few_at_a_time_in_th
             tasks.create_task(one("weft_good" if number == 50 else f"weft_{number}", number))
     assert most == LOOKED_UP_AT_ONCE
     assert abs(found.index("weft_good") - 50) < 2 * LOOKED_UP_AT_ONCE
-    assert await world.of("weft_good") == Access(tenant="alice")
+    assert await world.of("weft_good") == Access(tenant="alice", label="x")
 
 
 async def test_while_somebody_guesses_who_was_known_before_is_let_in_from_the_same_source() -> None:
@@ -148,7 +148,7 @@ async def test_while_somebody_guesses_who_was_known_before_is_let_in_from_the_sa
     world.at += REMEMBERED_SECONDS
     for number in range(10):
         await world.status(f"weft_{number + 10}")
-    assert await world.of("weft_good") == Access(tenant="alice")
+    assert await world.of("weft_good") == Access(tenant="alice", label="x")
 
 
 async def test_one_wrong_token_sent_for_ever_costs_its_source_little() -> None:
@@ -159,7 +159,7 @@ async def test_one_wrong_token_sent_for_ever_costs_its_source_little() -> None:
         assert await world.status("weft_old") == 401
         world.at += 0.1
     assert world.asked["access"] <= 1000 * 0.1 / REMEMBERED_SECONDS + 1
-    assert await world.of("weft_good") == Access(tenant="alice")
+    assert await world.of("weft_good") == Access(tenant="alice", label="x")
 
 
 async def test_a_store_that_is_away_is_nobodys_guess() -> None:
@@ -170,7 +170,7 @@ async def test_a_store_that_is_away_is_nobodys_guess() -> None:
         with pytest.raises(StoreUnavailableError):
             await world.of("weft_good")
     world.away = False
-    assert await world.of("weft_good") == Access(tenant="alice")
+    assert await world.of("weft_good") == Access(tenant="alice", label="x")
 
 
 async def test_what_is_remembered_is_bounded() -> None:

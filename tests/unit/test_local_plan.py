@@ -121,22 +121,25 @@ def test_what_is_emulated_is_said() -> None:
     assert "emulated" not in Options(nodes=1, emulated_gpus=0).in_words()
 
 
+LINK = "http://127.0.0.1:8470/#code=code_1"
+
+
 def test_what_is_told_of_a_new_cluster_says_where_everything_is(tmp_path: Path) -> None:
     """Postgres does not run as root: its data may be in another folder."""
     cluster = LocalCluster(ClusterHome(tmp_path), Options())
     provision(cluster.home.credentials, nodes=["node-1"])
-    assert f"data and logs are in {tmp_path};" in welcome(cluster)
+    assert f"data and logs are in {tmp_path};" in welcome(cluster, LINK)
     apart = ServerState(pid=1, port=5432, version="18", folder=Path("/var/lib/weft/27aa"))
     write_state(tmp_path, ServersState(postgres=apart))
-    told = welcome(cluster)
+    told = welcome(cluster, LINK)
     assert f"data and logs are in {tmp_path}, those of Postgres in /var/lib/weft/27aa;" in told
-    assert f"the dashboard, signed in: {cluster.url}/#token={cluster.token}" in told
+    assert f"the dashboard, signed in: {LINK}" in told
     assert "the API is described at /v1/openapi.json" in told
     assert "weft top" in told
     assert "on: " not in told, "it has not started"
     cluster.systems = "on: everything"
-    assert "\n  on: everything\n" in welcome(cluster)
+    assert "\n  on: everything\n" in welcome(cluster, LINK)
     write_state(
         tmp_path, ServersState(postgres=ServerState(pid=1, port=5432, version="18", folder=tmp_path / "postgres"))
     )
-    assert "Postgres in" not in welcome(cluster)
+    assert "Postgres in" not in welcome(cluster, LINK)

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weftd.gateway.limits.cookies import COOKIE as COOKIE_OF_DASHBOARD
+from weftd.gateway.limits.cookies import HOST_COOKIE as HOST_COOKIE_OF_DASHBOARD
 from weftd.router.thinking.credentials import (
     COOKIE,
     SET_COOKIE,
@@ -61,11 +63,19 @@ def test_over_tls_the_cookie_has_a_name_that_no_other_host_can_set() -> None:
         ("=weft_token=T", ""),
         (" \tWEFT_TOKEN=T", ""),
         ("__Host-weft_token-j-1=T; Path=/; Secure", ""),
+        (f"{COOKIE_OF_DASHBOARD}=T; Path=/v1", ""),
+        (f"{HOST_COOKIE_OF_DASHBOARD}=T; Path=/; Secure", ""),
         ("my_weft_token=1", "my_weft_token=1"),
     ],
 )
 def test_a_replica_sets_cookies_of_its_own_alone(given: str, kept: str) -> None:
     assert re.sub(SET_DOMAIN, "", re.sub(SET_COOKIE, "", given)) == kept
+
+
+def test_the_dashboards_cookie_is_taken_away_and_opens_no_service() -> None:
+    for name in (COOKIE_OF_DASHBOARD, HOST_COOKIE_OF_DASHBOARD):
+        assert re.sub(COOKIE, "", f"a=1; {name}=T; b=2") == "a=1; b=2"
+        assert cookie_tokens(f"{name}=T", "j-1") == []
 
 
 HOST = "chat.alice.example.org:8480"

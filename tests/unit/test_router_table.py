@@ -123,9 +123,9 @@ def test_of_services_with_one_name_the_newest_is_found() -> None:
         ("/s/j-1?b", "x", Elsewhere("/s/j-1/?b")),
         ("/a", "Chat.alice.localhost.", Route(name="chat", tenant="alice", by_host=True)),
         ("/s/j-1/", "a.chat.alice.localhost", Route(job="j-1")),
-        ("/a?x=1&weft_token=t%5F1&y=2", "chat.alice.localhost", Elsewhere("/a?x=1&y=2", "t_1", CHAT)),
-        ("//evil.example/?weft_token=t", "chat.alice.localhost", Elsewhere("/evil.example/", "t", CHAT)),
-        ("/s/j-1/?weft%5Ftoken=t&a=%41", "x", Elsewhere("/s/j-1/?a=%41", "t", Route(job="j-1"))),
+        ("/a?x=1&weft_code=t%5F1&y=2", "chat.alice.localhost", Elsewhere("/a?x=1&y=2", "", CHAT, "t_1")),
+        ("//evil.example/?weft_code=t", "chat.alice.localhost", Elsewhere("/evil.example/", "", CHAT, "t")),
+        ("/s/j-1/?weft%5Fcode=t&a=%41", "x", Elsewhere("/s/j-1/?a=%41", "", Route(job="j-1"), "t")),
     ],
 )
 def test_a_request_finds_its_service(uri: str, host: str, found: object) -> None:
@@ -146,8 +146,10 @@ def test_a_request_finds_its_service(uri: str, host: str, found: object) -> None
         ("", 400),
         ("/s/j-1/é", 400),
         ("/s/%6a-1/", 404),
-        ("/s/j-1/?weft_token=a%0d%0aX: y", 400),
-        ("/s/j-1/?weft_token=a%0d%0aSet-Cookie:x", 400),
+        ("/s/j-1/?weft_code=a%0d%0aX: y", 400),
+        ("/s/j-1/?a=b&weft_token=weft_x", 400),
+        ("/s/j-1/?a=b&weft%5Ftoken=weft_x", 400),
+        ("/s/j-1/?weft_code=a%0d%0aSet-Cookie:x", 400),
     ],
 )
 def test_what_is_no_address_is_refused(uri: str, status: int) -> None:

@@ -17,6 +17,7 @@ from weft.client.events import EventRequests
 from weft.client.files import FileRequests
 from weft.client.logs import LogRequests
 from weft.client.paths import array_path, job_path, without_empty
+from weft.client.sign_ins import SignInRequests
 from weft.client.wire import JSON_HEADERS, Wire
 from weft.domain.job import JobState
 from weft.domain.spec import JobSpec, MetricGoal
@@ -85,7 +86,9 @@ class ArrayRequests:
         )
 
 
-class Client(ArrayRequests, EventRequests, FileRequests, LogRequests, ClusterRequests, AdministrationRequests):
+class Client(
+    ArrayRequests, EventRequests, FileRequests, LogRequests, ClusterRequests, AdministrationRequests, SignInRequests
+):
     """Requests to one gateway, with one tenant's token. A `job` argument is an id, or a name: the newest job of it."""
 
     def __init__(

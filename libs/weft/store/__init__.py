@@ -36,9 +36,11 @@ from weft.messages.http.status import DatabaseView
 from weft.messages.signals import Curve, GpuScore, PairSlowdown, WorkloadClass
 from weft.store.accounts import AccountStore
 from weft.store.arrays import ArrayStore
+from weft.store.audit import AuditStore
 from weft.store.contexts import ContextStore, UploadStore
 from weft.store.leases import LeaseStore
 from weft.store.secrets import SecretStore
+from weft.store.sign_ins import SignIn, SignInStore
 from weft.store.submissions import SubmissionStore
 from weft.store.tenants import Access, QuotaStore, TenantStore
 from weft.store.tuning import TuningStore
@@ -153,6 +155,8 @@ class GatewayStore(
     SubmissionStore,
     ArrayStore,
     TenantStore,
+    SignInStore,
+    AuditStore,
     QuotaStore,
     AccountStore,
     WebhookStore,
@@ -483,6 +487,11 @@ class RouterStore(Protocol):
 
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         """What the token gives access to, if it is in force at that time."""
+
+    async def redeem_code(
+        self, code_hash: bytes, session_hash: bytes, *, job: str, at: float, source: str, request: str = ""
+    ) -> SignIn | None:
+        """Exchange a one-time code for a session of one job's service; None: the code is worth nothing there."""
 
 
 class ReviewStore(TuningStore, Protocol):

@@ -13,11 +13,15 @@ revoked must never be deleted: it would be in force again."""
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """The tenant, rights and allowance behind a token."""
+    """The tenant, rights and allowance behind a token, whose `label` it has. `session`: the id of the session whose
+    token it is; `job`: the job whose service it opens at a router, and nothing else; both are empty otherwise."""
 
     tenant: str
     admin: bool = False
     chosen: AllowanceChosen = AllowanceChosen()
+    label: str = ""
+    session: str = ""
+    job: str = ""
 
 
 class TokenKept(Struct, frozen=True, kw_only=True):

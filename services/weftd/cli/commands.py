@@ -70,7 +70,7 @@ _SERVE = {
     **_commands(
         "services.endpoints",
         endpoints="list the replicas of a service, with their addresses",
-        open="the URL of a service, for a browser",
+        open="the URL of a service, or of the dashboard",
     ),
     **_commands("services.call", call="send a request to a service"),
     **_commands("services.notebook", notebook="a JupyterLab as a job; prints its URL"),
@@ -90,7 +90,9 @@ _CLUSTER = {
         quota="show and set guarantees and limits of tenants",
         webhook="have events posted to a URL",
         secret="store values that jobs name",
+        session="list and end the sessions of browsers",
     ),
+    **_commands("admin.audit", audit="print acts of administrators, sign-ins and refusals"),
     **_commands("admin.image", image="images in the cluster's registry"),
     **_commands("admin.administration", tenant="show and set limits on the submissions of tenants"),
 }

@@ -16,6 +16,7 @@ from weftd.gateway.api.registry_api import registry_api
 from weftd.gateway.errors import RejectedError, unavailable
 from weftd.gateway.face import packaged
 from weftd.gateway.gateway import Gateway
+from weftd.gateway.http.auditing import audited, is_audited
 from weftd.gateway.http.documents import DOCUMENT_KEY, FACE_KEY, of_dashboard
 from weftd.gateway.http.openapi import document
 from weftd.gateway.http.revalidation import revalidated
@@ -23,6 +24,7 @@ from weftd.gateway.http.route import NOBODY, Audience, Call, Route, check_length
 from weftd.gateway.limits.access import source_of
 from weftd.gateway.limits.concurrency import NoSlotError, Slot
 from weftd.gateway.limits.connections import HttpConnection
+from weftd.gateway.limits.cookies import credentials
 
 logger = logging.getLogger(__name__)
 
@@ -52,23 +54,25 @@ async def _tell_little(request: web.Request, response: web.StreamResponse) -> No
 
 
 def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
-    timed = gateway.meters.timed(f"{route.method} {route.path}")
+    timed, is_written = gateway.meters.timed(f"{route.method} {route.path}"), is_audited(route)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         with timed():
             who, turn = NOBODY, Slot()
             if route.who is not Audience.ANYONE:
-                who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
+                who = await gateway.access.of(credentials(request), source=source_of(request.remote))
                 if isinstance(request.protocol, HttpConnection):
                     request.protocol.let_in()
                 gateway.count(who, changes=route.method != "GET")
                 if route.who is Audience.ADMIN and not who.admin:
-                    raise RejectedError(403, "Authorization", "needs an administrator's token")
+                    refusal = RejectedError(403, "Authorization", "needs an administrator's token")
+                    await gateway.auditing.refused(request, who, refusal)
+                    raise refusal
                 await gateway.cpu_budgets.go(who.tenant)
                 turn = await gateway.at_work.take(who.tenant)
             try:
                 call = Call(gateway, request, who, query_of(request, route.query), turn)
-                work = route.handler(call)
+                work = audited(call, route) if is_written else route.handler(call)
                 response = await (work if who is NOBODY else gateway.cpu_budgets.paid(who.tenant, work))
                 return revalidated(request, response) if route.method == "GET" else response
             finally:

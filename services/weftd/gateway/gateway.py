@@ -21,7 +21,9 @@ from weftd.gateway.allowances import Allowances
 from weftd.gateway.dependencies import array_id
 from weftd.gateway.errors import RejectedError, too_fast
 from weftd.gateway.limits.access import AccessCache, source_of
+from weftd.gateway.limits.auditing import Auditing
 from weftd.gateway.limits.concurrency import ConcurrencyLimit
+from weftd.gateway.limits.cookies import credentials
 from weftd.gateway.limits.cpu_budget import CpuBudgets, no_time
 from weftd.gateway.limits.streams import Streams
 from weftd.gateway.metrics import RequestMeters
@@ -95,6 +97,7 @@ class Gateway:
         self.characters = characters
         self.heartbeat_seconds = heartbeat_seconds
         self.access = AccessCache(store, clock=clock, now=now, refusals=settings.refusals)
+        self.auditing = Auditing(store, now=now, clock=clock, characters=characters)
         self._reads = RateLimit(settings.reads)
         self._changes = RateLimit(settings.changes)
         self.cpu_budgets = CpuBudgets(settings.processor, clock=clock, processor=processor)
@@ -223,7 +226,7 @@ class Gateway:
             header = request.headers.get("Authorization")
             if self.registry is not None and self.registry.tickets.of(header):
                 return True
-            header = as_bearer(header) if request.path.startswith("/v2/") else header
+            header = as_bearer(header) if request.path.startswith("/v2/") else credentials(request)
             try:
                 await self.access.of(header, source=source_of(request.remote))
             except RejectedError as error:

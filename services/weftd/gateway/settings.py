@@ -90,6 +90,8 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     refusals_per_second: PerSecond = 5.0
     refusals_burst: Burst = 50.0
     tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
+    session_hours: Annotated[float, Meta(gt=0, le=24 * 366)] = 12.0  # a browser stays signed in for so long
+    code_seconds: Annotated[float, Meta(gt=0, le=3600)] = 600.0  # in which the code of a link can be used, once
     tenant_jobs_open_max: Bound = 20_000
     tenant_spec_bytes_max: Bound = 64 << 20
     tenant_context_bytes_max: Bound = 1 << 30  # of files that went along with jobs, packed

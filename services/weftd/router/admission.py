@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
 from typing import cast
 
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES_MAX = 1 << 20  # Caddy lets no larger one through
 LOOKED_UP_MAX = 256  # tokens at once
 UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
+USED = "this link was used, is too old, or is for another service: `weft open` prints another"
 BY_TOKEN, BY_COOKIE = "token", "cookie"
 FOREIGN = (
     "a page of another origin sent this request with the cookie of the person who looks at it; a program that has a"
@@ -59,7 +60,9 @@ class HeldQuestion(Struct):
 
     def opens(self, access: Access | None) -> bool:
         service = self.service
-        return access is not None and service is not None and (access.admin or access.tenant == service.tenant)
+        if access is None or service is None or access.job not in ("", service.job_id):
+            return False
+        return access.admin or access.tenant == service.tenant
 
 
 class Admission:
@@ -129,12 +132,14 @@ class Admission:
             self._admit(HeldQuestion(connection, question, route))
 
     def _move(self, connection: "AdmissionConnection", question: Question, to: Elsewhere) -> None:
-        """To another address; with a token in this one, once the token has opened the service: nobody can put another
-        one into the browser of a person."""
-        if not to.token:
+        """To another address; with a code or a token in this one, once it has opened the service: nobody can put
+        another one into the browser of a person."""
+        if not to.token and not to.code:
             connection.answer(moved(to, secure=self._secure))
         elif question.method not in ("GET", "HEAD"):
-            refusal = Refused(400, "a token in the address is for GET alone: send it as 'Authorization: Bearer TOKEN'")
+            refusal = Refused(
+                400, "a code in the address is for GET alone: a program sends 'Authorization: Bearer TOKEN'"
+            )
             self._refuse(HeldQuestion(connection, question, Route()), refusal)
         elif _is_foreign(question):
             self._refuse(HeldQuestion(connection, question, Route()), Refused(403, FOREIGN))
@@ -143,6 +148,8 @@ class Admission:
             asking.service = service = self.table.find(to.route)
             if service is not None and service.public:
                 self._let_in_or_move(asking)
+            elif to.code:
+                self._start(asking, self._redeem(asking, to))
             else:
                 self._open(asking, [to.token])
 
@@ -190,14 +197,38 @@ class Admission:
                 accesses.append(access)
         if not unknown:
             self._keep_out(asking, accesses)
-        elif len(self._looking_up) >= LOOKED_UP_MAX:
-            refusal = Refused(503, "too many tokens are looked up at once", 1.0)
+        else:
+            self._start(asking, self._look_up(asking, unknown, accesses))
+
+    def _start(self, asking: HeldQuestion, look_up: Coroutine[None, None, None]) -> None:
+        """Look something up in the store for a request, unless too many do."""
+        if len(self._looking_up) >= LOOKED_UP_MAX:
+            look_up.close()
+            self._refuse(asking, Refused(503, "too many tokens are looked up at once", 1.0))
+            return
+        task = asyncio.create_task(look_up)
+        self._looking_up.add(task)
+        asking.connection.looking_up = task
+        task.add_done_callback(self._looking_up.discard)
+
+    async def _redeem(self, asking: HeldQuestion, to: Elsewhere) -> None:
+        """Exchange the code in the address for a session of its service, and move the browser on with its cookie."""
+        service, token = asking.service, None
+        refusal = Refused(401, USED)
+        try:
+            if service is not None:
+                token = await self._tokens.redeem(to.code, job=service.job_id, source=asking.question.remote)
+        except TooManyGuessesError:
+            refusal = Refused(429, "too many unknown codes come from this address", 1.0)
+        except StoreUnavailableError:
+            refusal = Refused(503, "the store is away for a moment, and the code was not checked", 1.0)
+        cookies = cookie_tokens(asking.question.cookie, asking.route.job)
+        if token is None and refusal.status == 401 and cookies:  # a reload of the link
+            self._open(asking, cookies)
+        elif token is None:
             self._refuse(asking, refusal)
         else:
-            task = asyncio.create_task(self._look_up(asking, unknown, accesses))
-            self._looking_up.add(task)
-            asking.connection.looking_up = task
-            task.add_done_callback(self._looking_up.discard)
+            asking.connection.answer(moved(structs.replace(to, token=token), secure=self._secure, keeps=True))
 
     async def _look_up(self, asking: HeldQuestion, tokens: Sequence[str], accesses: list[Access | None]) -> None:
         """`accesses`: of its other tokens, which do not open the service."""

@@ -122,7 +122,7 @@ def moved(to: Elsewhere, *, secure: bool, keeps: bool = False) -> bytes:
         safe = "; Secure" if secure else ""
         name = cookie_name(to.route.job, secure=secure)
         more["Set-Cookie"] = f"{name}={to.token}; Path={path}; HttpOnly; SameSite=Lax{safe}"
-    return _answer(302 if to.token else 308, more, b"")
+    return _answer(302 if to.token or to.code else 308, more, b"")
 
 
 def _answer(status: int, more: dict[str, str], body: bytes) -> bytes:

@@ -1,13 +1,17 @@
-"""The tenant behind a token. A recent look-up is used again; while the store is away, an older one too."""
+"""The tenant behind a token. A recent look-up is used again; while the store is away, an older one too. A one-time code
+is exchanged for the token of a session."""
 
 import hashlib
+import secrets
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
 from weft.store import StoreUnavailableError
+from weft.store.sign_ins import SignIn
 from weft.store.tenants import Access
+from weftd.router.thinking.credentials import WEFT_TOKEN
 
 V = TypeVar("V")
 
@@ -15,11 +19,16 @@ REMEMBERED_SECONDS = 2.0  # a token that was revoked is refused after this time
 KEPT_SECONDS = 3600.0  # while the store is away
 REMEMBERED_MAX = 20_000
 TOKEN_CHARACTERS_MAX = 512
+SESSION_BYTES = 20
 GUESSES_BURST, GUESSES_PER_SECOND = 50.0, 5.0  # unknown tokens from one address
 
 
 class TokenStore(Protocol):
     async def access(self, token_hash: bytes, *, at: float) -> Access | None: ...
+
+    async def redeem_code(
+        self, code_hash: bytes, session_hash: bytes, *, job: str, at: float, source: str, request: str = ""
+    ) -> SignIn | None: ...
 
 
 class TooManyGuessesError(Exception):
@@ -60,7 +69,7 @@ class TokenCache:
         if (before is None or before.access is None) and self._guessed(source) >= GUESSES_BURST:
             raise TooManyGuessesError
         try:
-            access = await self._store.access(hashlib.sha256(token.encode()).digest(), at=self._now())
+            access = await self._store.access(_hash(token), at=self._now())
         except StoreUnavailableError:
             if before is None or before.access is None or self._clock() - before.at > KEPT_SECONDS:
                 raise
@@ -70,11 +79,26 @@ class TokenCache:
             _bounded(self._guesses)[source] = _Guesses(self._guessed(source) + 1.0, self._clock())
         return access
 
+    async def redeem(self, code: str, *, job: str, source: str) -> str | None:
+        """The token of a new session that opens this job's service. None: the code is unknown, was used, is too old, or
+        is for another job. Raises TooManyGuessesError, StoreUnavailableError."""
+        if self._guessed(source) >= GUESSES_BURST:
+            raise TooManyGuessesError
+        token = WEFT_TOKEN + secrets.token_hex(SESSION_BYTES)
+        made = await self._store.redeem_code(_hash(code), _hash(token), job=job, at=self._now(), source=source)
+        if made is None:
+            _bounded(self._guesses)[source] = _Guesses(self._guessed(source) + 1.0, self._clock())
+        return None if made is None else token
+
     def _guessed(self, source: str) -> float:
         guesses = self._guesses.get(source)
         if guesses is None:
             return 0.0
         return max(0.0, guesses.count - GUESSES_PER_SECOND * (self._clock() - guesses.at))
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _bounded(cache: dict[str, V]) -> dict[str, V]:

@@ -15,6 +15,7 @@ from weft.messages.history import Record
 from weft.store import UnlawfulError
 from weft.store.asking import Asking
 from weft.store.postgres.arrays import PostgresArrays
+from weft.store.postgres.audit import PostgresAudit
 from weft.store.postgres.batching import Batching
 from weft.store.postgres.contexts import PostgresContexts, PostgresUploads
 from weft.store.postgres.decoding import decoded
@@ -22,6 +23,7 @@ from weft.store.postgres.events import PostgresAccounts, PostgresEvents
 from weft.store.postgres.jobs import PostgresServing
 from weft.store.postgres.leases import PostgresHistory, PostgresLeases, PostgresRetention
 from weft.store.postgres.nodes import PostgresLearnt, PostgresNodes
+from weft.store.postgres.sign_ins import PostgresSignIns
 from weft.store.postgres.submissions import PostgresAsks, PostgresSubmissions
 from weft.store.postgres.tenants import PostgresQuotas, PostgresSecrets, PostgresTenants, PostgresWebhooks
 from weft.store.postgres.tuning import PostgresTuning
@@ -34,6 +36,7 @@ class PostgresStore(
     PostgresAccounts,
     PostgresArrays,
     PostgresAsks,
+    PostgresAudit,
     PostgresEvents,
     PostgresHistory,
     PostgresLeases,
@@ -42,6 +45,7 @@ class PostgresStore(
     PostgresQuotas,
     PostgresRetention,
     PostgresServing,
+    PostgresSignIns,
     PostgresSubmissions,
     PostgresTenants,
     PostgresTuning,

@@ -21,7 +21,10 @@ class PostgresTenants:
 
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         row = await self.asking.row("access", token_hash, at)
-        return None if row is None else Access(tenant=row["tenant"], admin=row["admin"], chosen=chosen_of(row))
+        if row is None:
+            return None
+        named = {name: row[name] for name in ("tenant", "admin", "label", "session", "job")}
+        return Access(chosen=chosen_of(row), **named)
 
     async def add_token(
         self,

@@ -148,9 +148,17 @@ SELECT EXISTS (SELECT FROM asked) AS asked, jobs, bytes,
        (SELECT bytes FROM all_jobs WHERE id = $2) AS spec_bytes FROM used;
 
 -- name: access
-SELECT tenant, admin, jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
+SELECT tenant, admin, label, '' AS session, '' AS job,
+       jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
   FROM tokens JOIN tenants ON tenants.id = tokens.tenant
- WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > to_timestamp($2::float8));
+ WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > to_timestamp($2::float8))
+ UNION ALL
+SELECT root.tenant, root.admin, root.label, sign_ins.id, sign_ins.job,
+       jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible, idle_seconds_max
+  FROM sign_ins JOIN tokens root ON root.hash = sign_ins.parent JOIN tenants ON tenants.id = root.tenant
+ WHERE sign_ins.hash = $1 AND sign_ins.kind = 'session' AND sign_ins.ended_at IS NULL
+   AND sign_ins.expires_at > to_timestamp($2::float8) AND root.revoked_at IS NULL
+   AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($2::float8));
 
 -- name: add_token
 WITH born AS (
@@ -165,6 +173,10 @@ ON CONFLICT DO NOTHING
 RETURNING 1;
 
 -- name: token_used
+WITH session AS (
+    UPDATE sign_ins SET used_at = to_timestamp($2::float8)
+     WHERE hash = $1 AND (used_at IS NULL OR used_at < to_timestamp($3::float8))
+)
 UPDATE tokens SET used_at = to_timestamp($2::float8)
  WHERE hash = $1 AND (used_at IS NULL OR used_at < to_timestamp($3::float8));
 
@@ -179,6 +191,61 @@ SELECT tenant, label, admin, extract(epoch FROM created_at)::float8 AS created_a
 UPDATE tokens SET revoked_at = to_timestamp($3::float8)
  WHERE tenant = $1 AND label = $2 AND revoked_at IS NULL
 RETURNING 1;
+
+-- name: add_sign_in
+WITH made_with AS (
+    SELECT parent AS root, expires_at FROM sign_ins
+     WHERE hash = $3 AND kind = 'session' AND job = '' AND ended_at IS NULL AND expires_at > to_timestamp($5::float8)
+     UNION ALL
+    SELECT hash, expires_at FROM tokens WHERE hash = $3
+), held AS (
+    SELECT root.hash, root.tenant, root.admin, least(made_with.expires_at, root.expires_at) AS until
+      FROM made_with JOIN tokens root ON root.hash = made_with.root
+     WHERE root.revoked_at IS NULL AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($5::float8))
+), made AS (
+    INSERT INTO sign_ins (hash, kind, tenant, parent, job, created_at, expires_at, session_ends_at)
+    SELECT $1::bytea, $2::text, tenant, hash, $4::text, to_timestamp($5::float8), least(to_timestamp($6::float8), until),
+           CASE WHEN $2::text = 'code' THEN least(to_timestamp($7::float8), until) END
+      FROM held
+     WHERE (SELECT count(*) FROM (SELECT FROM sign_ins WHERE sign_ins.tenant = held.tenant AND ended_at IS NULL
+                                     AND expires_at > to_timestamp($5::float8) LIMIT $8) AS open) < $8
+    RETURNING id, tenant, expires_at
+)
+SELECT made.id, made.tenant, held.admin, extract(epoch FROM made.expires_at)::float8 AS expires_at,
+       write_audit($12, 'done', CASE WHEN $2::text = 'code' THEN 'code' ELSE 'sign-in' END, made.tenant, $9::text,
+                   CASE WHEN $2::text = 'code' THEN $10::text ELSE made.id END, $11::text,
+                   CASE WHEN $4::text = '' THEN '' ELSE 'for ' || $4::text END, to_timestamp($5::float8)) AS seq
+  FROM made, held;
+
+-- name: redeem_code
+SELECT id, tenant, admin, expires_at FROM redeem_code($1, $2, $3, to_timestamp($4::float8), $5, $6);
+
+-- name: write_audit
+SELECT write_audit($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9::float8));
+
+-- name: audit_before
+SELECT seq, extract(epoch FROM at)::float8 AS at, request, outcome, act, tenant, who, session, source, detail FROM audit
+ WHERE ($1::text IS NULL OR tenant = $1) AND ($2::bigint IS NULL OR seq < $2) ORDER BY seq DESC LIMIT $3;
+
+-- name: audit_after
+SELECT seq, extract(epoch FROM at)::float8 AS at, request, outcome, act, tenant, who, session, source, detail FROM audit
+ WHERE ($1::text IS NULL OR tenant = $1) AND seq > $2::bigint ORDER BY seq LIMIT $3;
+
+-- name: sessions
+SELECT sign_ins.id, sign_ins.tenant, root.label, root.admin, sign_ins.job,
+       extract(epoch FROM sign_ins.created_at)::float8 AS created_at,
+       extract(epoch FROM sign_ins.expires_at)::float8 AS expires_at,
+       extract(epoch FROM sign_ins.used_at)::float8 AS used_at
+  FROM sign_ins JOIN tokens root ON root.hash = sign_ins.parent
+ WHERE ($1::text IS NULL OR sign_ins.tenant = $1) AND sign_ins.kind = 'session' AND sign_ins.ended_at IS NULL
+   AND sign_ins.expires_at > to_timestamp($2::float8) AND root.revoked_at IS NULL
+   AND (root.expires_at IS NULL OR root.expires_at > to_timestamp($2::float8))
+ ORDER BY sign_ins.created_at DESC, sign_ins.id LIMIT $3;
+
+-- name: end_session
+UPDATE sign_ins SET ended_at = to_timestamp($3::float8)
+ WHERE id = $1 AND kind = 'session' AND ended_at IS NULL AND ($2::text IS NULL OR tenant = $2)
+RETURNING tenant, write_audit($8, 'done', 'sign-out', $4, $5, $6, $7, id || ' of ' || tenant, to_timestamp($3::float8)) AS seq;
 
 -- name: tenants
 SELECT id, extract(epoch FROM created_at)::float8 AS created_at, jobs_open_max, spec_bytes_max, priority_max,
@@ -514,7 +581,9 @@ SELECT pool, seconds, extract(epoch FROM forgotten_before)::float8 AS forgotten_
 SELECT bytes, connections, connections_max, version, ran, asks, unsent FROM database_status($1::integer);
 
 -- name: forget_tokens
-WITH gone AS (
+WITH old AS (
+    DELETE FROM sign_ins WHERE expires_at < to_timestamp($1::float8) OR (kind = 'code' AND expires_at < now() - interval '1 day')
+), gone AS (
     DELETE FROM tokens
      WHERE (revoked_at < to_timestamp($1::float8) OR expires_at < to_timestamp($1::float8)) AND NOT label LIKE $2
  RETURNING 1

@@ -298,6 +298,27 @@ To change a tenant's token: create another with another label, use it, and revok
     },
 )
 
+_SESSION = Noun(
+    help="list and end the sessions of browsers",
+    description="`weft session`: who is signed in to the dashboard or a service with a browser, and how to end that.",
+    verbs={
+        "list": Verb(
+            help="the sessions in force: your tenant's; for an administrator all, or those of one tenant",
+            options=(option("tenant", nargs="?", default="", metavar="TENANT", help="for administrators"),),
+            request=lambda args: lambda client: client.sessions(tenant=args.tenant),
+            show=_rows(
+                lambda answer: answer.sessions, drawing.session_table, "nobody is signed in; `weft open` prints a link"
+            ),
+        ),
+        "end": Verb(
+            help="sign a browser out",
+            options=(option("session", metavar="ID"),),
+            request=lambda args: lambda client: client.end_session(args.session),
+            show=_sentence(lambda answer: f"{answer.id} has ended"),
+        ),
+    },
+)
+
 _POOL = option("--pool", default="default")
 _QUOTA = Noun(
     help="show and set guarantees and limits of tenants",
@@ -421,4 +442,11 @@ which the shell keeps and other users of the machine see. One newline at its end
     },
 )
 
-NOUNS = {"tenant": _TENANT, "token": _TOKEN, "quota": _QUOTA, "webhook": _WEBHOOK, "secret": _SECRET}
+NOUNS = {
+    "tenant": _TENANT,
+    "token": _TOKEN,
+    "session": _SESSION,
+    "quota": _QUOTA,
+    "webhook": _WEBHOOK,
+    "secret": _SECRET,
+}

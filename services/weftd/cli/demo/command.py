@@ -22,6 +22,7 @@ from weftd.cli.demo.show import Show, console
 from weftd.cli.local import ClusterHome, LocalCluster, LocalError, Options, running
 from weftd.cli.local.leftovers import kill_runs, living_runs
 from weftd.cli.local.signals import Stops, stops_on_signals
+from weftd.cli.local.up import dashboard
 
 PREFIX = "weft-demo-"
 KEPT_PREFIX = "weft-kept-demo-"
@@ -87,7 +88,7 @@ async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace
         with show.live():
             show.say(f"a cluster of {options.in_words()} ({options.pretended()})")
             async with running(folder, options, tell=show.say, erase=True, hurry=stops.hurry) as cluster:
-                show.say(f"the dashboard: {cluster.url}/#token={cluster.token}")
+                show.say(f"the dashboard: {await dashboard(cluster)}")
                 good = await _played(cluster, show, args.seconds_max)
                 started = await _processes(cluster)
                 show.say("stopping the cluster")

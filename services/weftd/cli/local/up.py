@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from weft.client import Client
 from weft.client.place import weft_home
 from weft.domain.spec import TuningMode
 from weft.gpus import inventory_in_time
@@ -15,6 +16,7 @@ from weftd.cli.formatting import clean_lines
 from weftd.cli.local import AlreadyRunsError, ClusterHome, ClusterState, LocalCluster, LocalError, Options
 from weftd.cli.local.process import opened
 from weftd.cli.local.signals import Stops, stops_on_signals
+from weftd.cli.services.endpoints import dashboard_address
 
 ATTACH_SECONDS_MAX = 120.0
 ATTACH_POLL_SECONDS = 0.1
@@ -109,7 +111,7 @@ async def _stay(cluster: LocalCluster, stops: Stops) -> None:
         return
     try:
         await starting
-        say(welcome(cluster))
+        say(welcome(cluster, await dashboard(cluster)))
         await asked
         say("stopping: jobs get their grace and go on from their checkpoint at the next `weft up`; Ctrl-C again kills")
     finally:
@@ -119,13 +121,20 @@ async def _stay(cluster: LocalCluster, stops: Stops) -> None:
             say("stopped; nothing is left running, the data stay")
 
 
-def welcome(cluster: LocalCluster) -> str:
-    """The text for a person about a cluster that has just come up."""
+async def dashboard(cluster: LocalCluster) -> str:
+    """The URL that signs a browser in, once."""
+    async with Client(cluster.url, cluster.token) as client:
+        return await dashboard_address(client, cluster.url)
+
+
+def welcome(cluster: LocalCluster, dashboard: str) -> str:
+    """The text for a person about a cluster that has just come up; `dashboard`: the URL that signs a browser in."""
     pretended = cluster.options.pretended()
     lines = [
         "",
         f"Weft is up: {cluster.url}",
-        f"  the dashboard, signed in: {cluster.url}/#token={cluster.token}",
+        f"  the dashboard, signed in: {dashboard}",
+        "  (the link works once, within minutes: `weft open` prints another)",
         "  the API is described at /v1/openapi.json",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",

@@ -8,6 +8,7 @@ from rich.text import Text
 from weft.domain.quantity import size_text
 from weft.domain.text import plural
 from weft.messages.http.quotas import QuotaView
+from weft.messages.http.sign_ins import SessionView
 from weft.messages.http.tenants import TenantView, TokenView
 from weft.messages.secrets import SecretView
 from weft.messages.webhooks import WebhookView
@@ -50,6 +51,21 @@ def token_table(tokens: Sequence[TokenView], context: RenderContext) -> Table:
             ago(context.now - token.created_at),
             "never" if token.used_at is None else ago(context.now - token.used_at),
             _expiry(token, context),
+        )
+    return made
+
+
+def session_table(sessions: Sequence[SessionView], context: RenderContext) -> Table:
+    made = table("SESSION", "TENANT", "TOKEN", "OPENS", "BEGAN", "USED", "EXPIRES", context=context, flexible="TOKEN")
+    for one in sessions:
+        made.add_row(
+            plain(one.id, "bold"),
+            plain(one.tenant),
+            plain(one.label),
+            plain(one.job) if one.job else ("everything" if one.admin else "its own jobs"),
+            ago(context.now - one.created_at),
+            "never" if one.used_at is None else ago(context.now - one.used_at),
+            f"in {span(one.expires_at - context.now)}",
         )
     return made
 

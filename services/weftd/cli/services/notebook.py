@@ -1,8 +1,9 @@
 """`weft notebook`: JupyterLab as a job, on a GPU, a share of one, or none; prints its URL once it answers.
 
-Its way in is the router of services, which asks for your token; so JupyterLab asks for none. An editor, or another
-Jupyter (--gateway-url), runs its kernels with the URL and the token. The job needs the program `jupyter`: of this
-shell's PATH if the node has it at the same place, else of the node's own PATH, or of the --image.
+Its way in is the router of services, for which the URL has a one-time code; so JupyterLab asks for no token. An editor,
+or another Jupyter (--gateway-url), runs its kernels with the URL without the code, and your token. The job needs the
+program `jupyter`: of this shell's PATH if the node has it at the same place, else of the node's own PATH, or of the
+--image.
 """
 
 import argparse
@@ -127,7 +128,6 @@ async def notebook(args: argparse.Namespace) -> int:
     packed = pack(args.sync) if args.sync is not None else None
     context = None if packed is None else packed.digest
     spec = notebook_spec(args, cwd=os.getcwd(), jupyter=shutil.which("jupyter") or "", context=context)
-    place = connection.find_place(args, os.environ)
     async with connection.connected(args, patience=PATIENT_SECONDS) as client:
         if packed is not None:
             await store(client, packed)
@@ -136,8 +136,7 @@ async def notebook(args: argparse.Namespace) -> int:
         except Refused as error:
             raise CliError(error.reason, field=option_of(error.field)) from error
         page.notes_on(args, submitted.notes)
-        view = await _answering(client, submitted, args.wait)
-    url = address(view, place.token)
+        url = await address(client, await _answering(client, submitted, args.wait))
     page.answered(args, {"id": submitted.id, "url": url}, url)
     page.note(f"{submitted.name}: `weft logs -f {submitted.id}` follows it, `weft cancel {submitted.id}` ends it")
     return 0

@@ -14,9 +14,8 @@ from weft.store import GatewayStore
 from weft.store.tenants import FILE_LABEL, TokenKept
 from weftd.gateway.errors import RejectedError
 from weftd.gateway.http.route import Audience, Call, NoQuery, RouteAnswer, answer, json_of, operation
-from weftd.gateway.limits.access import TOKEN_PREFIX, token_hash
+from weftd.gateway.limits.access import TOKEN_CHARACTERS, TOKEN_PREFIX, token_hash
 
-TOKEN_CHARACTERS = 40
 ADMIN_TENANT = SHARED_TENANT
 LISTED_MAX = 1000
 

@@ -1,11 +1,12 @@
-// Requests to the gateway, all with the session's token; errors as `ApiError`; streams that come back after a cut.
+// Requests to the gateway, all with the session's cookie and proof; errors as `ApiError`; streams that come back after a cut.
 
 import { session } from "./session.js";
 
 const ANSWER_MS = 30_000; // a request without an answer for so long has failed
 const SILENCE_MS = 40_000; // a stream sends a comment every few seconds: so long without any, it is cut
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
-const SIGNED_OUT = "This token is not in force any more: it was revoked or has expired. Sign in again.";
+const SIGNED_OUT = "This session is not in force any more: it was ended, its token was revoked, or it has expired. Sign in again.";
+const CODE_PREFIX = "code_";
 
 export class ApiError extends Error {
   // `status` 0: no answer came. `field`: the place in the request, or empty. `retry`: in seconds, if the gateway told.
@@ -41,35 +42,48 @@ export async function* pagesOf(path, { signal }) {
 
 // The answer itself, for logs and downloads; a refusal is thrown. Without a bound of its own: give it a `signal`.
 export async function request(path, { method = "GET", headers = {}, body, signal } = {}) {
-  const token = session.token;
+  const { proof } = session;
   let response;
   try {
     response = await fetch(path, {
-      method, body, signal, cache: "no-store", credentials: "omit",
-      headers: { ...headers, Authorization: `Bearer ${token}` },
+      method, body, signal, cache: "no-store", credentials: "same-origin",
+      headers: { ...headers, "X-Weft-Session": proof },
     });
   } catch (error) {
     throw broken(error, signal);
   }
   if (response.ok) return response;
   const refusal = await refusalOf(response);
-  if (refusal.status === 401 && token === session.token) session.end(SIGNED_OUT);
+  if (refusal.status === 401 && proof === session.proof) session.end(SIGNED_OUT);
   throw refusal;
 }
 
-// Whether the gateway takes a token: an empty text, or a sentence why not.
-export async function tokenRefusal(token) {
+// Begins a session with a token or a one-time code: an empty text, or a sentence why not.
+export async function signIn(given) {
+  const isCode = given.startsWith(CODE_PREFIX);
   try {
-    const response = await fetch("/v1/jobs?limit=1", {
-      headers: { Authorization: `Bearer ${token}` }, cache: "no-store", credentials: "omit",
-      signal: AbortSignal.timeout(ANSWER_MS),
+    const response = await fetch("/v1/sessions", {
+      method: "POST", cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(ANSWER_MS),
+      headers: { "Content-Type": "application/json", ...(isCode ? {} : { Authorization: `Bearer ${given}` }) },
+      body: JSON.stringify(isCode ? { code: given } : {}),
     });
-    if (response.ok) return "";
+    if (response.ok) {
+      session.begin(await response.json());
+      return "";
+    }
     const refusal = await refusalOf(response);
-    return refusal.status === 401 ? "The gateway does not know this token, or it is no longer in force." : refusal.message;
+    if (refusal.status !== 401) return refusal.message;
+    return isCode ? "This link was used, or is too old; `weft open` prints another."
+      : "The gateway does not know this token, or it is no longer in force.";
   } catch {
     return "The gateway does not answer. Is it running?";
   }
+}
+
+// Ends the session at the gateway too; where that fails, its cookie stays until it expires, and the proof is forgotten.
+export async function signOut() {
+  await api(`/v1/sessions/${encodeURIComponent(session.id)}`, { method: "DELETE" }).catch(() => {});
+  session.end();
 }
 
 // Aborting is the caller's doing and stays what it is; all else is an answer that did not come.

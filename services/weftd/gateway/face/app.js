@@ -1,6 +1,6 @@
 // The frame around the pages: who is signed in, which page is shown, the state of the stream, time and theme.
 
-import { api, request, stream, tokenRefusal } from "./api.js";
+import { api, request, signIn, signOut, stream } from "./api.js";
 import { clear, clock, h } from "./dom.js";
 import { live } from "./live.js";
 import { session, signInForm } from "./session.js";
@@ -36,10 +36,10 @@ function enter() {
   leavePage();
   frame?.bar.end();
   frame = null;
-  if (!session.token) {
+  if (!session.proof) {
     live.end();
     time.set(null);
-    clear(root).append(h("main", { id: "page" }, signInForm(tokenRefusal)));
+    clear(root).append(h("main", { id: "page" }, signInForm(signIn)));
     document.title = "Sign in · Weft";
     return;
   }
@@ -66,7 +66,7 @@ function buildFrame() {
   const header = h("header", { class: "top" },
     skip, h("a", { class: "brand", href: "#/cluster" }, "weft"),
     h("nav", { ariaLabel: "Pages" }, links), h("span", { class: "grow" }), status, account, timeButton, themeButton,
-    h("a", { href: "/v1/openapi.json" }, "API"), h("button", { type: "button", onclick: () => session.end() }, "Sign out"));
+    h("a", { href: "/v1/openapi.json" }, "API"), h("button", { type: "button", onclick: signOut }, "Sign out"));
   return { parts: [header, banner, bar.element, main], bar, banner, status, account, links, main };
 }
 

@@ -1,29 +1,29 @@
-// The token of this page: in memory, or in the browser's session storage if the box was ticked. Never in a cookie, an
-// address or local storage. `tenant` and `admin` come with the first snapshot of the live stream.
+// The session of this browser. Its token is in a cookie that scripts cannot read; here is the proof that goes with each
+// request, in local storage, which no other origin reads. `tenant` and `admin` come with the first snapshot of the live
+// stream.
 
 import { h } from "./dom.js";
 
-const KEY = "weft.token";
+const KEY = "weft.session";
 const listeners = new Set();
 
 export const session = {
-  token: stored(),
+  ...stored(), // id and proof; empty: nobody is signed in
   tenant: "",
   admin: false,
   note: "", // a sentence for the sign-in page: why the last session ended
 
-  begin(token, keep) {
-    session.token = token;
-    session.note = "";
-    remember(keep ? token : "");
+  begin({ id, proof }) {
+    Object.assign(session, { id, proof, note: "" });
+    remember(JSON.stringify({ id, proof }));
     tell();
   },
 
-  // Ends the session; `note` says why, if the person at the page did not ask for it.
+  // Forgets the session; `note` says why, if the person at the page did not ask for it.
   end(note = "") {
-    if (!session.token) return;
-    Object.assign(session, { token: "", tenant: "", admin: false, note });
-    remember("");
+    if (!session.proof) return;
+    if (stored().proof === session.proof) remember(""); // another tab may have signed in again
+    Object.assign(session, { id: "", proof: "", tenant: "", admin: false, note });
     tell();
   },
 
@@ -33,14 +33,14 @@ export const session = {
   },
 };
 
-// A link may offer a token (`#token=…`, as `weft demo` prints it). It leaves the address at once, and no more than fills
-// the form in: a link must not sign a person in, least of all as another.
+// A link may offer a one-time code (`#code=…`, as `weft open` prints it). It leaves the address at once, and no more than
+// fills the form in: a link must not sign a person in, least of all as another.
 let offered = "";
 
 function takeOffer() {
-  const found = /^#token=([\x21-\x7e]+)$/.exec(location.hash);
+  const found = /^#code=([\x21-\x7e]+)$/.exec(location.hash);
   if (!found) return;
-  offered = session.token ? "" : found[1];
+  offered = session.proof ? "" : found[1];
   history.replaceState(null, "", location.pathname);
 }
 
@@ -56,29 +56,29 @@ function tell() {
 
 function stored() {
   try {
-    return sessionStorage.getItem(KEY) || "";
+    const { id = "", proof = "" } = JSON.parse(localStorage.getItem(KEY)) ?? {};
+    return { id, proof };
   } catch {
-    return ""; // storage may be forbidden: then the token lives in memory only
+    return { id: "", proof: "" }; // storage may be forbidden: then a reload asks again
   }
 }
 
-function remember(token) {
+function remember(text) {
   try {
-    if (token) sessionStorage.setItem(KEY, token);
-    else sessionStorage.removeItem(KEY);
+    if (text) localStorage.setItem(KEY, text);
+    else localStorage.removeItem(KEY);
   } catch {
     // As above.
   }
 }
 
-// The sign-in page. `check(token)` returns "" if the gateway takes the token, else a sentence.
-export function signInForm(check) {
+// The sign-in page. `signIn(text)` begins a session with a token or a code, or returns a sentence why it did not.
+export function signInForm(signIn) {
   const token = h("input", {
     id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, placeholder: "weft_…",
     value: offered,
   });
   offered = "";
-  const keep = h("input", { id: "keep", type: "checkbox" });
   const button = h("button", { type: "submit", class: "primary" }, "Sign in");
   const said = h("p", { class: "said", role: "alert" }, session.note);
   async function submit(event) {
@@ -87,23 +87,20 @@ export function signInForm(check) {
     if (!given) return;
     button.disabled = true;
     said.textContent = "";
-    const refusal = /^[\x21-\x7e]+$/.test(given) ? await check(given) : "a token has no spaces and only ASCII letters";
+    const refusal = /^[\x21-\x7e]+$/.test(given) ? await signIn(given) : "a token has no spaces and only ASCII letters";
     button.disabled = false;
-    if (refusal) {
-      said.textContent = refusal;
-      token.setAttribute("aria-invalid", "true");
-      token.focus();
-    } else session.begin(given, keep.checked);
+    if (!refusal) return;
+    said.textContent = refusal;
+    token.setAttribute("aria-invalid", "true");
+    token.focus();
   }
   const form = h("form", { class: "panel sign-in", onsubmit: submit },
     h("h1", {}, "Weft"),
     h("p", {}, "The cluster's GPUs: what runs on them, what waits, and why."),
     said,
     h("label", { htmlFor: "token" }, "Token"), token,
-    h("label", { class: "tick", htmlFor: "keep" }, keep, " Keep it until this browser tab is closed"),
-    h("p", { class: "muted" }, "Without the tick, the token stays in this page's memory and a reload asks again. ",
-      h("code", {}, "weft up"), " and ", h("code", {}, "make demo"), " print a token; an administrator makes more with ",
-      h("code", {}, "weft token create"), "."),
+    h("p", { class: "muted" }, "A token, or the code of a link that ", h("code", {}, "weft open"), " prints. ",
+      "An administrator makes tokens with ", h("code", {}, "weft token create"), "."),
     button,
     h("p", { class: "muted" }, h("a", { href: "/v1/openapi.json" }, "The description of the API"), " needs no token."));
   queueMicrotask(() => token.focus());

@@ -24,6 +24,7 @@ PATH_WORDS = {
     "name": "A tenant's name, or that of a group of tenants.",
     "label": "The label that its tokens were made with.",
     "webhook": "A webhook's id.",
+    "session": "A session's id.",
 }
 ERRORS = {
     400: "Something in what was sent is wrong: `field` is where, `reason` is why. Nothing was stored.",
@@ -47,11 +48,13 @@ _ALLOWED_IN_PART = (
     "/v1/jobs/{job}/priority",
     "/v1/arrays",
     "/v1/arrays/{array}/requeue",
+    "/v1/audit",
     "/v1/queue",
+    "/v1/sessions",
     "/v1/usage",
     "/v1/webhooks",
 )
-_IN_A_POOL = ("/v1/trace", "/v1/what-if")
+_NAMES_ONE_THING = ("/v1/trace", "/v1/what-if", "/v1/codes")  # in the query or the body
 _CONFLICTS = (
     ("POST", "/v1/jobs"),
     ("POST", "/v1/tokens"),
@@ -233,7 +236,7 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield 403
     submits = route.path == "/v1/jobs" and route.method == "POST"
     of_one_thing = "{" in route.path or route.method == "DELETE" or route.path == "/v1/samples"
-    if of_one_thing or submits or route.path in _IN_A_POOL or route.group == "images":
+    if of_one_thing or submits or route.path in _NAMES_ONE_THING or route.group == "images":
         yield 404
     changes_a_job = route.method == "POST" and ("{job}" in route.path or "{array}" in route.path)
     if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:

@@ -1,4 +1,4 @@
-"""The caller of a request: a bearer token, found by its hash. A recent look-up is used again."""
+"""The caller of a request: a bearer token, or that of a session, found by its hash. A recent look-up is used again."""
 
 import asyncio
 import hashlib
@@ -11,6 +11,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from weft.store import GatewayStore, StoreUnavailableError
+from weft.store.audit import Actor
+from weft.store.sign_ins import SignIn
 from weft.store.tenants import Access
 from weftd.gateway.errors import RejectedError, too_fast
 from weftd.gateway.thinking.rates import Rate, RateLimit
@@ -21,6 +23,7 @@ REMEMBERED_SECONDS = 2.0
 REMEMBERED_MAX = 10_000
 TOLD_USED_SECONDS = 60.0
 TOKEN_PREFIX = "weft_"
+TOKEN_CHARACTERS = 40
 TOKEN_CHARACTERS_MAX = 512
 LOOKED_UP_AT_ONCE = 4  # tokens that were not known before
 LOOKED_UP_SECONDS_MAX = 5.0
@@ -107,6 +110,22 @@ class AccessCache:
         await self._tell_used(known, token)
         return access
 
+    async def redeem(self, code: str, session: str, *, source: str, actor: Actor) -> SignIn:
+        """Exchange a one-time code for the session of this token. Raises RejectedError 401, or 429 if `source` guesses
+        too fast."""
+        if wait := self._refusals.wait(source, self._clock()):
+            raise too_fast("code", f"too many unknown codes come from {source}", wait)
+        hashes = token_hash(code), token_hash(session)
+        made = await self._store.redeem_code(
+            *hashes, job="", at=self._now(), source=actor.source, request=actor.request
+        )
+        if made is None:
+            self._refusals.owe(source, self._clock())
+            raise RejectedError(
+                401, "code", "this code is not known, was used, or is too old: `weft open` prints another"
+            )
+        return made
+
     def forget(self) -> None:
         """Drop all look-ups: some token has changed."""
         self._unknown.clear()
@@ -130,7 +149,8 @@ class AccessCache:
         return access
 
     async def _looked_up(self, token: str) -> Access | None:
-        return await self._store.access(token_hash(token), at=self._now())
+        access = await self._store.access(token_hash(token), at=self._now())
+        return None if access is not None and access.job else access  # a session of one service is for routers
 
     async def _tell_used(self, known: Remembered, token: str) -> None:
         """Store when tokens were used last, now and then, without delaying the request."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from weftd.router.thinking.credentials import TOKEN_KEY, WEFT_TOKEN
+from weftd.router.thinking.credentials import CODE_KEY, TOKEN_KEY, WEFT_TOKEN
 
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 VISIBLE = re.compile(r"[\x21-\x7e]*")
@@ -43,17 +43,19 @@ class Route(Struct, frozen=True):
 
 class Elsewhere(Struct, frozen=True):
     """The answer is another address of the same place; `token`: to be kept by the browser as a cookie, if it opens the
-    service at `way`."""
+    service at `route`; `code`: to be exchanged for such a token first."""
 
     location: str
     token: str = ""
     route: Route = Route()
+    code: str = ""
 
 
 def route_of(uri: str, host: str, domains: Sequence[str]) -> Route | Elsewhere | Refused:
     """`uri`: path and query as the client sent them; `host` without a port; `domains`: below which names are services'.
 
-    A token in the query moves to a cookie, and the browser to the address without it.
+    The browser gets a session for a one-time code in the query, and moves to the address without it. A token in the
+    query is refused: an address ends up in histories and logs.
     """
     if not VISIBLE.fullmatch(uri) or not uri.startswith("/"):
         return Refused(400, "the address of the request is not one")
@@ -61,14 +63,16 @@ def route_of(uri: str, host: str, domains: Sequence[str]) -> Route | Elsewhere |
     if ".." in SEPARATORS.split(unquote(path)):
         return Refused(400, "the path must not contain '..'")
     route = _by_host(host, domains) or _by_path(path, query)
-    if not isinstance(route, Route) or not _may_have_token(query):
+    if not isinstance(route, Route) or not _may_have(query):
         return route
-    token, rest = _token_in(query)
-    if token is None:
+    if _token_in(query)[0] is not None:
+        return Refused(400, f"no token belongs into an address, so {TOKEN_KEY} is refused: `weft open` prints a link")
+    code, rest = _token_in(query, CODE_KEY)
+    if code is None:
         return route
-    if not TOKEN_TEXT.fullmatch(token):
-        return Refused(400, f"{TOKEN_KEY} is not a token")
-    return Elsewhere(_same_place(path, rest), token, route)
+    if not TOKEN_TEXT.fullmatch(code):
+        return Refused(400, f"{CODE_KEY} is not a code")
+    return Elsewhere(_same_place(path, rest), route=route, code=code)
 
 
 def _by_host(host: str, domains: Sequence[str]) -> Route | None:
@@ -89,8 +93,10 @@ def _by_path(path: str, query: str) -> Route | Elsewhere | Refused:
     return Route(job=rest[0])
 
 
-def _may_have_token(query: str) -> bool:
-    return TOKEN_KEY in query or ("%" in query and TOKEN_KEY in unquote(query))
+def _may_have(query: str) -> bool:
+    """Return True if the query may have a token or a code."""
+    plain = unquote(query) if "%" in query else query
+    return TOKEN_KEY in plain or CODE_KEY in plain
 
 
 def client_token(uri: str) -> tuple[str, str]:

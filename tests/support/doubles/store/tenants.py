@@ -22,7 +22,8 @@ class MemoryTenants(MemoryJobs):
             return None
         if token.expires_at is not None and token.expires_at <= micro(at):
             return None
-        return Access(tenant=token.tenant, admin=token.admin, chosen=self._tenants[token.tenant].chosen)
+        chosen = self._tenants[token.tenant].chosen
+        return Access(tenant=token.tenant, admin=token.admin, label=token.label, chosen=chosen)
 
     async def add_token(
         self,

@@ -1,0 +1,175 @@
+"""Signing in: a one-time code for a link, and the session that a browser gets for it, or for a token."""
+
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from weft.domain.spec import TOKEN_PATTERN
+from weft.messages.http.sign_ins import (
+    CodeMade,
+    CodeWanted,
+    IdentityView,
+    SessionEnded,
+    SessionMade,
+    SessionsView,
+    SessionView,
+    SignInWanted,
+)
+from weft.store.sign_ins import SessionKept, SignIn
+from weftd.gateway.errors import RejectedError
+from weftd.gateway.http.route import JSON, Audience, Call, Header, NoQuery, RouteAnswer, answer, json_of, operation
+from weftd.gateway.limits.access import TOKEN_CHARACTERS, TOKEN_PREFIX, bearer, source_of, token_hash
+from weftd.gateway.limits.cookies import credentials, keep, proof_of
+
+CODE_PREFIX = "code_"
+BODY_BYTES_MAX = 4096
+LISTED_MAX = 1000
+PER_TENANT_MAX = 1000  # codes and sessions in force
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For administrators.")] | None = None
+
+
+@operation(
+    "POST /v1/codes",
+    "sign-in",
+    "Make a one-time code",
+    description="For a link: a browser exchanges the code once for a session, at the gateway or, with a `job`, at a"
+    " router. The session ends with the token that the code was made with, at the latest.",
+    body=CodeWanted,
+    body_bytes_max=BODY_BYTES_MAX,
+    answers={201: RouteAnswer(description="The code.", type=CodeMade)},
+    example="""-d '{"job": "notebook"}'""",
+)
+async def make_code(call: Call[NoQuery]) -> web.StreamResponse:
+    gateway = call.gateway
+    wanted = await json_of(call.request, CodeWanted)
+    gateway.auditing.count(call.who)
+    job = "" if wanted.job is None else (await gateway.service(call.who, wanted.job)).id
+    code, now = CODE_PREFIX + gateway.characters(TOKEN_CHARACTERS), gateway.now()
+    made = await gateway.store.add_code(
+        token_hash(code),
+        by=token_hash(bearer(credentials(call.request))),
+        job=job,
+        at=now,
+        expires_at=now + gateway.settings.code_seconds,
+        session_ends_at=now + gateway.settings.session_hours * 3600.0,
+        most=PER_TENANT_MAX,
+        actor=gateway.auditing.actor(call.request, call.who),
+    )
+    return answer(CodeMade(code=code, expires_at=_made(made).expires_at, job=job), status=201, headers=NO_STORE)
+
+
+@operation(
+    "POST /v1/sessions",
+    "sign-in",
+    "Sign in",
+    description="Begin a session of a browser, with a one-time code, or with a token in `Authorization`. Its own token"
+    " is in a cookie that scripts cannot read; each request with that cookie needs the proof in `X-Weft-Session`.",
+    who=Audience.ANYONE,
+    body=SignInWanted,
+    body_bytes_max=BODY_BYTES_MAX,
+    headers=(Header(name="Set-Cookie", description="The session's token.", of_answer=True),),
+    answers={201: RouteAnswer(description="The session.", type=SessionMade)},
+)
+async def begin(call: Call[NoQuery]) -> web.StreamResponse:
+    gateway, request = call.gateway, call.request
+    if request.content_type != JSON:  # a page of another origin can send other types without being asked
+        raise RejectedError(415, "Content-Type", f"expected {JSON}")
+    code = (await json_of(request, SignInWanted)).code
+    token, now, source = TOKEN_PREFIX + gateway.characters(TOKEN_CHARACTERS), gateway.now(), source_of(request.remote)
+    if code is not None:
+        try:
+            actor = gateway.auditing.actor(request, call.who)
+            made = await gateway.access.redeem(code, token, source=source, actor=actor)
+        except RejectedError as error:
+            await gateway.auditing.refused(request, call.who, error, act="sign-in")
+            raise
+    else:
+        header = request.headers.get("Authorization")
+        who = await gateway.access.of(header, source=source)
+        gateway.count(who, changes=True)
+        gateway.auditing.count(who)
+        ends = now + gateway.settings.session_hours * 3600.0
+        by = token_hash(bearer(header))
+        made = _made(
+            await gateway.store.add_session(
+                token_hash(token),
+                by=by,
+                at=now,
+                expires_at=ends,
+                most=PER_TENANT_MAX,
+                actor=gateway.auditing.actor(request, who),
+            )
+        )
+    shown = SessionMade(
+        id=made.id, tenant=made.tenant, admin=made.admin, proof=proof_of(token), expires_at=made.expires_at
+    )
+    response = answer(shown, status=201, headers=NO_STORE)
+    keep(response, request, token, seconds=made.expires_at - now)
+    return response
+
+
+@operation(
+    "GET /v1/sessions",
+    "sign-in",
+    "List sessions",
+    description="The newest 1,000 that are in force: a tenant's own; for an administrator all, or those of `tenant`.",
+    answers={200: RouteAnswer(description="Whose they are, and when each was used last.", type=SessionsView)},
+)
+async def sessions(call: Call[SessionsQuery]) -> web.StreamResponse:
+    who, wanted = call.who, call.query.tenant
+    if wanted not in (None, who.tenant) and not who.admin:
+        raise RejectedError(403, "tenant", "only an administrator sees other tenants' sessions")
+    tenant = wanted if who.admin else who.tenant
+    kept = await call.gateway.store.sessions(tenant=tenant, at=call.gateway.now(), limit=LISTED_MAX)
+    return answer(SessionsView(sessions=tuple(_view(one, who.session) for one in kept)))
+
+
+@operation(
+    "DELETE /v1/sessions/{session}",
+    "sign-in",
+    "End a session",
+    description="Sign a browser out: the one that asks, or another. Its requests are refused everywhere within two"
+    " seconds, and its streams end within five.",
+    answers={200: RouteAnswer(description="It has ended.", type=SessionEnded)},
+)
+async def end(call: Call[NoQuery]) -> web.StreamResponse:
+    gateway, session = call.gateway, call.path("session")
+    tenant = None if call.who.admin else call.who.tenant
+    gateway.auditing.count(call.who)
+    actor = gateway.auditing.actor(call.request, call.who)
+    ended = await gateway.store.end_session(session, tenant=tenant, at=gateway.now(), actor=actor)
+    gateway.access.forget()
+    if ended is None:
+        raise RejectedError(404, "session", "there is no such session in force")
+    response = answer(SessionEnded(id=session))
+    if session == call.who.session:
+        keep(response, call.request, "", seconds=0)
+    return response
+
+
+@operation(
+    "GET /v1/whoami",
+    "sign-in",
+    "Who asks",
+    answers={200: RouteAnswer(description="By the token, or the session, of the request.", type=IdentityView)},
+)
+async def whoami(call: Call[NoQuery]) -> web.StreamResponse:
+    who = call.who
+    return answer(IdentityView(tenant=who.tenant, admin=who.admin, label=who.label, session=who.session))
+
+
+def _made(made: SignIn | None) -> SignIn:
+    if made is None:
+        reason = f"this tenant has {PER_TENANT_MAX} codes and sessions in force, or its token has just ended"
+        raise RejectedError(429, "", reason)
+    return made
+
+
+def _view(kept: SessionKept, current: str) -> SessionView:
+    named = {name: getattr(kept, name) for name in kept.__struct_fields__}
+    return SessionView(**named, current=kept.id == current)
