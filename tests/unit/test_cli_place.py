@@ -42,7 +42,7 @@ def test_the_home_is_where_the_system_wants_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "cli_error"),
     [
-        ({}, "no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN"),
+        ({}, "no cluster is known: start one with `weft up`, sign in to one with `weft login URL`"),
         ({"WEFT_URL": "http://x:1"}, "no token: give --token, or set WEFT_TOKEN"),
         ({"WEFT_TOKEN": "t"}, "no address: give --url, or set WEFT_URL"),
         ({"WEFT_URL": "x:1", "WEFT_TOKEN": "t"}, "WEFT_URL: expected an address such as"),

@@ -1,4 +1,5 @@
-"""The cluster that a program or a command uses: its address and token, from the environment or from `weft up`."""
+"""The cluster that a program or a command uses: its address and token, from the environment, from the contexts of
+`weft login`, or from `weft up`."""
 
 import os
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from weft.client.contexts import LOCAL, config_file, read_contexts
 from weft.client.errors import ClientError
 
 QUICK_SECONDS = 3.0  # a person waits: an error should come soon
@@ -46,21 +48,43 @@ class ClientFile(Struct, frozen=True, kw_only=True):
     token: str
 
 
-def find_place(environment: Mapping[str, str], *, url: str = "", token: str = "", ways: Ways | None = None) -> Place:
-    """The place from `url` and `token`, else the environment, else the files of `weft up`. Raises ClientError."""
+def find_place(
+    environment: Mapping[str, str], *, url: str = "", token: str = "", context: str = "", ways: Ways | None = None
+) -> Place:
+    """The place from `url` and `token`, or from the `context` of this name; else from WEFT_URL and WEFT_TOKEN; else
+    from WEFT_CONTEXT, the files of `weft up` in WEFT_HOME, the current context, or the files of `weft up`. Raises
+    ClientError."""
     ways = ways or Ways()
-    path = weft_home(environment) / CLIENT_FILE
     url_from, is_known = ("--url", False) if url else ("WEFT_URL", True)
     token_from = "--token" if token else "WEFT_TOKEN"
-    url = url or environment.get("WEFT_URL", "")
-    token = token or environment.get("WEFT_TOKEN", "")
-    if url and not _is_address(url):
+    if url and context:
+        raise ClientError("give --url or --context, not both")
+    given = token
+    if not context:
+        url = url or environment.get("WEFT_URL", "")
+        token = token or environment.get("WEFT_TOKEN", "")
+    if url and not is_address(url):
         raise ClientError(f"{url_from}: expected an address such as http://127.0.0.1:8470, got {url}")
     if token and not (token.isascii() and token.isprintable()):
         raise ClientError(f"{token_from} is not a token: it has characters that no token has")
     ca_file = environment.get("WEFT_CA_FILE", "")
     if url and token:
         return Place(url=url, token=token, token_from=token_from, ca_file=ca_file, is_known=is_known)
+    contexts = read_contexts(environment)
+    usual = LOCAL if environment.get("WEFT_HOME") else contexts.current
+    name = context or environment.get("WEFT_CONTEXT", "") or usual or LOCAL
+    chosen = contexts.at(url) if url else contexts.named(name)
+    if chosen is not None:  # WEFT_TOKEN without WEFT_URL is a token of another cluster
+        if not (given or chosen.token):
+            raise ClientError(f"no token for {chosen.url}: `weft login {chosen.url}`")
+        return Place(
+            url=chosen.url,
+            token=given or chosen.token,
+            token_from="--token" if given else str(config_file(environment)),
+            ca_file=ca_file or chosen.ca_file,
+            is_known=True,
+        )
+    path = weft_home(environment) / CLIENT_FILE
     left = _left_by_up(path)
     if left is None:
         raise ClientError(_missing(url, token, path, ways))
@@ -95,7 +119,7 @@ def _is_up(lock: Path) -> bool:
     return True
 
 
-def _is_address(url: str) -> bool:
+def is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -117,4 +141,7 @@ def _left_by_up(path: Path) -> ClientFile | None:
 def _missing(url: str, token: str, path: Path, ways: Ways) -> str:
     if url or token:
         return f"no token: {ways.token}" if url else f"no address: {ways.url}"
-    return f"no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN (looked in {path})"
+    return (
+        "no cluster is known: start one with `weft up`, sign in to one with `weft login URL`, or set WEFT_URL and"
+        f" WEFT_TOKEN (looked in {path})"
+    )

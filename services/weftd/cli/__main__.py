@@ -18,7 +18,7 @@ from weftd.cli.commands import COMMANDS, FAMILIES, load
 from weftd.cli.formatting import clean_lines
 from weftd.cli.parsing import Parser, names_of, nothing_given, place_of, typed, unknown_options
 
-_VARIABLES = {"--url": "WEFT_URL", "--token": "WEFT_TOKEN"}
+_VARIABLES = {"--url": "WEFT_URL", "--token": "WEFT_TOKEN", "--context": "WEFT_CONTEXT"}
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
@@ -151,7 +151,8 @@ def _help() -> str:
     lines += [
         "",
         "Times are those of this machine's zone (TZ), unless they end in Z or say UTC.",
-        "`weft COMMAND --help` says more. After every COMMAND that asks a cluster, --json, --url and --token work.",
+        "`weft COMMAND --help` says more. After every COMMAND that asks a cluster, --json, --url, --token and",
+        "--context work.",
     ]
     return "\n".join(lines)
 

@@ -97,6 +97,13 @@ _CLUSTER = {
     **_commands("admin.administration", tenant="show and set limits on the submissions of tenants"),
 }
 _BEGIN = {
+    **_commands(
+        "people.login",
+        login="sign in to a cluster, and use it from now on",
+        logout="forget a context and its token",
+        whoami="print the tenant and the token that commands use",
+    ),
+    **_commands("people.context", context="list and choose the clusters that you signed in to"),
     **_commands("migration.init", init="write a job file to begin with, each field explained"),
     **_commands("migration.migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
     **_commands("slurm.install", slurm="install sbatch, squeue and the like, which use this cluster"),

@@ -25,18 +25,25 @@ def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the cluster")
     group.add_argument(
         "--url",
-        help="gateway URL (default: WEFT_URL, or the cluster that `weft up` started); over https, WEFT_CA_FILE has the"
-        " authorities to believe, if not those of the system",
+        help="gateway URL (default: WEFT_URL, the current context, or the cluster that `weft up` started); over https,"
+        " WEFT_CA_FILE has the authorities to believe, if not those of the system",
+    )
+    group.add_argument(
+        "--context",
+        dest="cluster_context",
+        metavar="NAME",
+        help="context of `weft login` (default: WEFT_CONTEXT, or the current one)",
     )
     group.add_argument("--token", help="access token (default: WEFT_TOKEN)")
     group.add_argument("--json", action="store_true", help="print what the API answers, as JSON")
 
 
 def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Place:
-    """The place from the options, else the environment, else the files of `weft up`. Raises `CliError`."""
+    """The place from the options, else the environment, the contexts, or the files of `weft up`. Raises `CliError`."""
     ways = Ways(url="give --url, or set WEFT_URL", token="give --token, or set WEFT_TOKEN")
     try:
-        return places.find_place(environment, url=args.url or "", token=args.token or "", ways=ways)
+        context = getattr(args, "cluster_context", None) or ""
+        return places.find_place(environment, url=args.url or "", token=args.token or "", context=context, ways=ways)
     except ClientError as error:
         raise CliError(str(error)) from error
 

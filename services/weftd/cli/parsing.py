@@ -12,7 +12,7 @@ from weftd.cli.formatting import clean
 SHOWN_MAX = 100  # characters of a mistake that are shown
 _CHOICE = re.compile(r"argument (?P<what>.+?): invalid choice: (?P<given>.*) \(choose from (?P<known>.*)\)", re.DOTALL)
 _VALUE = re.compile(r"argument (?P<what>.+?): invalid (?P<kind>int|float|number) value: (?P<given>.*)", re.DOTALL)
-_OF_THE_CLUSTER = ("url", "token")  # options of every command, of which no refusal is
+_OF_THE_CLUSTER = ("url", "token", "cluster_context")  # options of every command, of which no refusal is
 _REQUIRED = "the following arguments are required: "
 _KINDS = {"int": "a whole number", "float": "a number", "number": "a number"}
 
