@@ -121,6 +121,8 @@ def path_of(route: Route[Any], job: str) -> str:
         .replace("{webhook}", "w-none")
         .replace("{array}", "a-none")
         .replace("{digest}", "0" * 64)
+        .replace("{session}", "s-000000000000")
+        .replace("{person}", "u-000000000000")
     )
 
 
